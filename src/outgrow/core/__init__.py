@@ -1,0 +1,1 @@
+"""Records and words that every other layer shares (layer 0)."""

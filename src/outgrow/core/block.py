@@ -1,0 +1,73 @@
+"""A bipartite slice of a graph: the only thing a layer sees of it.
+
+Letters: ``Vs`` source rows, ``Vd`` destination rows, ``E`` edges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Edges:
+    """In-edges of ``Vd`` destinations in compressed columns (CSC), in graph order.
+
+    Attributes:
+        indptr: ``[Vd + 1]`` int64; the in-edges of destination ``v`` are ``indptr[v]`` to ``indptr[v + 1]``.
+        indices: ``[E]`` int32 or int64; row of the source of each edge.
+        num_src: ``Vs``, the number of source rows.
+        relation: ``[E]`` integer, relation of each edge; None if edges have no type.
+        weight: ``[E]`` floating, weight of each edge in the graph; None if all are 1.
+        derived: What kernels derive from the topology once and keep, such as its transpose.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    num_src: int
+    relation: Tensor | None = None
+    weight: Tensor | None = None
+    derived: dict[str, object] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destination rows, ``Vd``."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges, ``E``."""
+        return len(self.indices)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """Destination nodes, source nodes and the in-edges between them.
+
+    Degrees are those of the *graph*: the degree of a node inside a block depends on how nodes were grouped.
+
+    Attributes:
+        edges: The local in-edges.
+        src_nodes: ``[Vs]`` int64, global id of each source row.
+        dst_nodes: ``[Vd]`` int64, global id of each destination row.
+        src_degree: ``[Vs]`` int64, in-degree in the graph of each source.
+        dst_degree: ``[Vd]`` int64, in-degree in the graph of each destination.
+        first_edge: Global id of the first edge, if edge ids are consecutive.
+        edge_ids: ``[E]`` int64, global edge ids; None if they are consecutive from ``first_edge``.
+        key: Key of the random draws of this layer in this step (``ops.keyed``); None draws nothing (evaluation).
+    """
+
+    edges: Edges
+    src_nodes: Tensor
+    dst_nodes: Tensor
+    src_degree: Tensor
+    dst_degree: Tensor
+    first_edge: int = 0
+    edge_ids: Tensor | None = None
+    key: int | None = None
+
+    def keyed(self, key: int | None) -> Block:
+        """The same block with another key; tensors and derived arrays are shared."""
+        return dataclasses.replace(self, key=key)

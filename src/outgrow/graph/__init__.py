@@ -1,0 +1,1 @@
+"""Graphs: topology, features, stores, readers, data sets and generators (layer 2)."""

@@ -1,0 +1,97 @@
+"""The topology of a graph: in-edges of every node in compressed columns (CSC)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block, Edges
+from outgrow.ops.topology import in_degree, self_looped
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Topology:
+    """In-edges of ``V`` nodes. Arrays may be memory-mapped; nothing is copied before it is needed.
+
+    Rows are sorted by source, then by relation; parallel edges are allowed.
+
+    Attributes:
+        indptr: ``[V + 1]`` int64; the in-edges of node ``v`` are ``indptr[v]`` to ``indptr[v + 1]``.
+        indices: ``[E]`` int32 or int64; source of each edge.
+        relation: ``[E]`` integer (int8, int16 or int32); None if edges have no type.
+        weight: ``[E]`` float32; None if all weights are 1.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    relation: Tensor | None = None
+    weight: Tensor | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """``V``."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """``E``."""
+        return len(self.indices)
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """``[V]`` float64: sum of the weights of the in-edges of each node (their number, without weights)."""
+        return in_degree(self.indptr, self.weight)
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """``[V]`` int64: all node ids."""
+        return torch.arange(self.num_nodes)
+
+    @cached_property
+    def with_self_loops(self) -> Topology:
+        """The same graph in which every node has exactly one self-loop, of weight 1, at the end of its row.
+
+        Self-loops that the graph already has are replaced. Relations are dropped: a loop has none.
+        """
+        indptr, indices, weight = self_looped(self.indptr, self.indices, self.weight)
+        return Topology(indptr=indptr, indices=indices, weight=weight)
+
+    @cached_property
+    def block(self) -> Block:
+        """The whole graph as one block: every node is source and destination."""
+        edges = Edges(
+            indptr=self.indptr,
+            indices=self.indices,
+            num_src=self.num_nodes,
+            relation=self.relation,
+            weight=self.weight,
+        )
+        return Block(
+            edges=edges,
+            src_nodes=self.nodes,
+            dst_nodes=self.nodes,
+            src_degree=self.degree,
+            dst_degree=self.degree,
+        )
+
+    def destinations(self, first: int, last: int) -> Block:
+        """The block of destinations ``first`` to ``last - 1`` with all their in-edges; every node is a source row."""
+        low, high = int(self.indptr[first]), int(self.indptr[last])
+        edges = Edges(
+            indptr=self.indptr[first : last + 1] - low,
+            indices=self.indices[low:high],
+            num_src=self.num_nodes,
+            relation=None if self.relation is None else self.relation[low:high],
+            weight=None if self.weight is None else self.weight[low:high],
+        )
+        return Block(
+            edges=edges,
+            src_nodes=self.nodes,
+            dst_nodes=self.nodes[first:last],
+            src_degree=self.degree,
+            dst_degree=self.degree[first:last],
+            first_edge=low,
+        )

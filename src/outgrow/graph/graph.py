@@ -1,0 +1,103 @@
+"""One graph: topology, features, labels, splits and the names that go with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from outgrow.graph.csc import Topology
+from outgrow.ops.sparse import SparseRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeType:
+    """A type of node: the ids ``first`` to ``last - 1`` are of it."""
+
+    name: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """Node ids to train on, to validate on and to test on; sorted, unique, disjoint.
+
+    Attributes:
+        train: ``[n]`` int64.
+        val: ``[n]`` int64; may be empty.
+        test: ``[n]`` int64; may be empty.
+    """
+
+    train: Tensor
+    val: Tensor
+    test: Tensor
+
+    @staticmethod
+    def empty() -> Split:
+        """A split of nothing: the graph can be looked at, but not trained on."""
+        return Split(train=_NO_NODES, val=_NO_NODES, test=_NO_NODES)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Graph:
+    """A graph with what is known of its nodes. Arrays may be memory-mapped.
+
+    Attributes:
+        name: What to call it in messages and reports.
+        topology: In-edges of every node.
+        features: ``[V, D]`` floating, or sparse rows of that shape; None if nodes have no features.
+        labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 of zeros and ones (multi-label); None if there are none.
+        split: Node ids of training, validation and test.
+        num_classes: ``C``; 0 without labels.
+        class_names: Name of each class, or empty.
+        relation_names: Name of each relation, or empty.
+        node_types: Ranges of node ids, in order, or empty when all nodes are of one type.
+    """
+
+    name: str
+    topology: Topology
+    features: Tensor | SparseRows | None = None
+    labels: Tensor | None = None
+    split: Split = field(default_factory=Split.empty)
+    num_classes: int = 0
+    class_names: tuple[str, ...] = ()
+    relation_names: tuple[str, ...] = ()
+    node_types: tuple[NodeType, ...] = ()
+
+    @property
+    def num_nodes(self) -> int:
+        """``V``."""
+        return self.topology.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """``E``, directed edges."""
+        return self.topology.num_edges
+
+    @property
+    def num_features(self) -> int:
+        """``D``; 0 without features."""
+        return 0 if self.features is None else self.features.shape[1]
+
+    @property
+    def num_relations(self) -> int:
+        """Number of relations; 0 if edges have no type."""
+        return len(self.relation_names)
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a node may have several labels."""
+        return self.labels is not None and self.labels.dim() == 2
+
+    @property
+    def sparse(self) -> bool:
+        """Whether features are stored as sparse rows."""
+        return isinstance(self.features, SparseRows)
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_features} features)"
+
+
+_NO_NODES = torch.empty(0, dtype=torch.int64)

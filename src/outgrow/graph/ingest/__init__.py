@@ -1,0 +1,1 @@
+"""Readers of graph files and objects, one file each."""

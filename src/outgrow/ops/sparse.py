@@ -1,0 +1,118 @@
+"""Sparse rows: features that are mostly zero, and their product with a dense weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.block import Edges
+from outgrow.ops.backend import array, kernel, prange
+from outgrow.ops.topology import Transpose, transpose
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SparseRows:
+    """A constant ``[V, D]`` matrix in compressed rows (CSR). Never made dense.
+
+    Attributes:
+        indptr: ``[V + 1]`` int64.
+        indices: ``[N]`` int32; column of each stored value, ascending within a row.
+        values: ``[N]`` floating.
+        num_columns: ``D``.
+        derived: What kernels derive from the pattern once and keep; shared by matrices of one pattern.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    values: Tensor
+    num_columns: int
+    derived: dict[str, object] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(V, D)``."""
+        return len(self), self.num_columns
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the values."""
+        return self.values.dtype
+
+    def to(self, dtype: torch.dtype) -> SparseRows:
+        """The same matrix with values of another type."""
+        return self.with_values(self.values.to(dtype))
+
+    def with_values(self, values: Tensor) -> SparseRows:
+        """Another matrix of the same pattern."""
+        return replace(self, values=values)
+
+    def rows(self, first: int, last: int) -> SparseRows:
+        """Rows ``first`` to ``last - 1``, without a copy of columns and values."""
+        low, high = int(self.indptr[first]), int(self.indptr[last])
+        return SparseRows(
+            indptr=self.indptr[first : last + 1] - low,
+            indices=self.indices[low:high],
+            values=self.values[low:high],
+            num_columns=self.num_columns,
+        )
+
+    def __matmul__(self, weight_DO: Tensor) -> Tensor:
+        """``[V, O]``: the product with a dense ``[D, O]``, differentiable in the weight."""
+        return _Product.apply(self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    """Forward gathers rows of the weight; backward gathers rows of the gradient by column, in row order."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: SparseRows, weight_DO: Tensor) -> Tensor:
+        ctx.rows = rows
+        out = torch.empty(len(rows), weight_DO.shape[1], dtype=weight_DO.dtype)
+        values = array(rows.values.to(weight_DO.dtype))
+        _gather_sum(array(rows.indptr), array(rows.indices), values, array(weight_DO), out.numpy())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_VO: Tensor) -> tuple[None, Tensor]:
+        rows: SparseRows = ctx.rows
+        by_column = _columns(rows)
+        values = rows.values.to(grad_VO.dtype)[by_column.edge.long()]
+        out = torch.empty(rows.num_columns, grad_VO.shape[1], dtype=grad_VO.dtype)
+        _gather_sum(
+            array(by_column.indptr), array(by_column.indices), array(values), array(grad_VO), out.numpy()
+        )
+        return None, out
+
+
+def _columns(rows: SparseRows) -> Transpose:
+    if "edges" not in rows.derived:
+        rows.derived["edges"] = Edges(indptr=rows.indptr, indices=rows.indices, num_src=rows.num_columns)
+    edges = rows.derived["edges"]
+    assert isinstance(edges, Edges)
+    return transpose(edges)
+
+
+@kernel
+def _gather_sum(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    values: NDArray[Any],
+    dense: NDArray[Any],
+    out: NDArray[Any],
+) -> None:
+    for v in prange(len(out)):
+        row = out[v]
+        row[:] = 0
+        for e in range(indptr[v], indptr[v + 1]):
+            scale = values[e]
+            other = dense[indices[e]]
+            for f in range(len(row)):
+                row[f] += scale * other[f]
