@@ -35,5 +35,9 @@ class StoreError(InputError):
     """A store directory is broken, or of a format that this version does not read."""
 
 
+class TrainingError(OutgrowError):
+    """Training cannot go on: the loss is no longer a number. The command exits with code 1."""
+
+
 def _rebuild(kind: type[OutgrowError], what: str, needed: str, got: str, repair: str) -> OutgrowError:
     return kind(what, needed=needed, got=got, repair=repair)

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function whose `prange` loops run on all threads; multiply-adds may be contracted, sums never reordered."""
+    """Compile a function whose `prange` loops run on all threads. Sums are never reordered."""
     compiled = numba.njit(parallel=True, cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
     return cast(Callable[P, R], compiled(function))
 

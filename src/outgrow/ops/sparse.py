@@ -86,9 +86,7 @@ class _Product(torch.autograd.Function):
         by_column = _columns(rows)
         values = rows.values.to(grad_VO.dtype)[by_column.edge.long()]
         out = torch.empty(rows.num_columns, grad_VO.shape[1], dtype=grad_VO.dtype)
-        _gather_sum(
-            array(by_column.indptr), array(by_column.indices), array(values), array(grad_VO), out.numpy()
-        )
+        _gather_sum(array(by_column.indptr), array(by_column.indices), array(values), array(grad_VO), out.numpy())
         return None, out
 
 

@@ -36,9 +36,7 @@ def in_degree(indptr: Tensor, weight: Tensor | None) -> Tensor:
     return tensor(out)
 
 
-def self_looped(
-    indptr: Tensor, indices: Tensor, weight: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """In-edges with the self-loops taken out and one of weight 1 put at the end of every row.
 
     Returns:

@@ -1,0 +1,1 @@
+"""What strategies share: whole-graph passes and layer-wise inference (layer 3)."""

@@ -1,0 +1,66 @@
+"""Layer-wise inference over the full neighbourhood, in chunks of destinations: evaluation and `predict` for all."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.graph.csc import Topology
+from outgrow.nn.layer import Features, Layer
+from outgrow.nn.model import Model
+from outgrow.ops.sparse import SparseRows
+
+
+@torch.no_grad()
+def infer(model: Model, topology: Topology, features: Features, *, chunk_bytes: int = 256 << 20) -> Tensor:
+    """Logits of every node, with all its neighbours and without random draws.
+
+    Each layer is computed for all nodes before the next, so nothing is computed twice and memory does not grow with
+    depth: it holds the input, the source rows and the output of one layer, and what one chunk needs on top.
+
+    Args:
+        model: The model.
+        topology: In-edges of all nodes.
+        features: ``[V, D]``, of the type of the model's parameters.
+        chunk_bytes: Largest size of the temporary rows of one chunk of destinations.
+
+    Returns:
+        ``[V, C]``.
+    """
+    x = model.input(features, topology.nodes, None)
+    for layer in model.stages():
+        x = _layer(layer, view_of(topology, layer), x, chunk_bytes)
+    assert isinstance(x, Tensor)
+    return x
+
+
+def view_of(topology: Topology, layer: Layer) -> Topology:
+    """The graph as a layer wants it: as it is, or with one self-loop per node."""
+    return topology.with_self_loops if layer.widths.self_loops else topology
+
+
+def _layer(layer: Layer, topology: Topology, x: Features, chunk_bytes: int) -> Tensor:
+    source = layer.source(x)
+    assert source.columns is not None
+    channels, columns = layer.widths.aggregate
+    row_bytes = (channels * columns + 2 * layer.out_features) * source.columns.element_size()
+    step = max(1, min(topology.num_nodes, chunk_bytes // max(1, row_bytes)))
+    if step == topology.num_nodes:
+        block = topology.block
+        return layer.update(x, layer.aggregate(block, source, layer.target(x)), block)
+    out = torch.empty(topology.num_nodes, layer.out_features, dtype=source.columns.dtype)
+    for first in range(0, topology.num_nodes, step):
+        last = min(first + step, topology.num_nodes)
+        block, x_dst = topology.destinations(first, last), _rows(x, first, last)
+        out[first:last] = layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst)), block)
+    return out
+
+
+def whole_blocks(model: Model, topology: Topology) -> list[Block]:
+    """One block per layer, each the whole graph as the layer wants it; the arrays derived from them are shared."""
+    return [view_of(topology, layer).block for layer in model.stages()]
+
+
+def _rows(x: Features, first: int, last: int) -> Features:
+    return x.rows(first, last) if isinstance(x, SparseRows) else x[first:last]

@@ -1,0 +1,86 @@
+"""Convolutions with trained weights of edges: graph attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.core.block import Block
+from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
+from outgrow.ops.attention import attention_weight
+from outgrow.ops.keyed import derive, dropout_edges
+from outgrow.ops.weighted_sum import WeightedSum
+
+_ATTENTION = 1
+
+
+class GATConv(Conv):
+    """``x'_v = b + for each head k: sum over in-edges (u, v) and the self-loop of alpha_uvk * x_u W_k``.
+
+    ``alpha_uvk`` is the softmax over the in-edges of ``v`` of ``leaky_relu(a_k . x_u W_k + a'_k . x_v W_k, 0.2)``.
+    Heads are concatenated, or averaged in a last layer. Velickovic et al., Graph attention networks, ICLR 2018.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+        heads: ``K``; divides ``O`` where heads are concatenated.
+        average: Average the heads, each ``O`` wide, instead of concatenating them, each ``O / K`` wide.
+        attention_dropout: Probability of dropping an edge of a head, in [0, 1).
+
+    Raises:
+        ValueError: ``heads`` does not divide ``out_features``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        heads: int = 8,
+        *,
+        average: bool = False,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        columns = out_features if average else out_features // heads
+        if not average and columns * heads != out_features:
+            raise ValueError(f"heads must divide out_features: got {heads} heads and {out_features} features")
+        self.heads, self.columns, self.average, self.dropout = heads, columns, average, attention_dropout
+        self.project = Projection(in_features, heads * columns)
+        self.source_score = nn.Parameter(torch.empty(heads, columns))
+        self.target_score = nn.Parameter(torch.empty(heads, columns))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        nn.init.xavier_uniform_(self.source_score)
+        nn.init.xavier_uniform_(self.target_score)
+        self.aggregation = WeightedSum()
+        self.widths = Widths(
+            source=(heads, columns),
+            score=heads,
+            aggregate=(heads, columns),
+            fixed_weight=False,
+            reads_target=True,
+            self_loops=True,
+        )
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, K, F]`` projections and ``[V, K]`` scores."""
+        h_VKF = self.project(x_VD).view(-1, self.heads, self.columns)
+        return Rows(h_VKF, (h_VKF * self.source_score).sum(-1))
+
+    def target(self, x_VD: Features) -> Rows:
+        """``[V, K]`` scores, without a second wide product: the score vector is folded into the projection."""
+        folded_DK = (self.project.weight.view(-1, self.heads, self.columns) * self.target_score).sum(-1)
+        return Rows(None, x_VD @ folded_DK)
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        """``[E, K]``: attention, with dropout where ``block.key`` is given."""
+        assert source.score is not None
+        assert target.score is not None
+        alpha_EK = attention_weight(block.edges, source.score, target.score, 0.2)
+        if block.key is None or self.dropout == 0:
+            return alpha_EK
+        key = derive(block.key, _ATTENTION)
+        return dropout_edges(alpha_EK, block.edge_ids, block.first_edge, key, self.dropout)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, O]``: heads side by side, or their mean; plus the bias."""
+        return (aggregate_VCF.mean(1) if self.average else aggregate_VCF.flatten(1)) + self.bias

@@ -1,0 +1,124 @@
+"""Convolutions with weights that the graph fixes: GCN and GraphSAGE.
+
+Letters as in `outgrow.nn.layer`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.core.block import Block
+from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
+from outgrow.ops.edge_weight import mean_weight, symmetric_weight
+from outgrow.ops.maximum import Max
+from outgrow.ops.weighted_sum import WeightedSum
+
+
+class GCNConv(Conv):
+    """``x'_v = b + sum over in-edges (u, v) and the self-loop of w_uv / sqrt(d_u d_v) * x_u W``.
+
+    ``d`` is the weighted in-degree with the self-loop. Kipf & Welling, Semi-supervised classification with graph
+    convolutional networks, ICLR 2017.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.project = Projection(in_features, out_features)
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.aggregation = WeightedSum()
+        self.widths = Widths(
+            source=(1, out_features),
+            aggregate=(1, out_features),
+            fixed_weight=True,
+            reads_target=False,
+            self_loops=True,
+        )
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, 1, O]``: the projection."""
+        return Rows(self.project(x_VD)[:, None], None)
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        """``[E, 1]``: the symmetric normalisation."""
+        assert source.columns is not None
+        return symmetric_weight(block, source.columns.dtype)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, O]``: add the bias."""
+        return aggregate_VCF[:, 0] + self.bias
+
+
+class SAGEConv(Conv):
+    """``x'_v = x_v W_self + b + mean over in-edges (u, v) of x_u W_neighbour``.
+
+    The mean commutes with the projection, so either may come first. Hamilton, Ying & Leskovec, Inductive representation
+    learning on large graphs, NeurIPS 2017.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+        project_first: Project before the mean, as sparse features need; None for whichever moves narrower rows.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
+        super().__init__()
+        self.itself = Projection(in_features, out_features, bias=True)
+        self.neighbour = Projection(in_features, out_features)
+        self.aggregation = WeightedSum()
+        self.takes_sparse = out_features < in_features if project_first is None else project_first
+        width = out_features if self.takes_sparse else in_features
+        self.widths = Widths(source=(1, width), aggregate=(1, width), fixed_weight=True, reads_target=True)
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
+        if self.takes_sparse:
+            return Rows(self.neighbour(x_VD)[:, None], None)
+        assert isinstance(x_VD, Tensor)
+        return Rows(x_VD[:, None], None)
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        """``[E, 1]``: one over the degree of the destination."""
+        assert source.columns is not None
+        return mean_weight(block, source.columns.dtype)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, O]``."""
+        mean = aggregate_VCF[:, 0]
+        neighbours: Tensor = mean if self.takes_sparse else self.neighbour(mean)
+        itself: Tensor = self.itself(x_VD)
+        return neighbours + itself
+
+
+class SAGEMaxConv(Conv):
+    """``x'_v = x_v W_self + b + (max over in-edges (u, v) of relu(x_u W_pool + c)) W_neighbour``.
+
+    The pooling aggregator of GraphSAGE (see `SAGEConv`).
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.pool = Projection(in_features, out_features, bias=True)
+        self.itself = Projection(in_features, out_features, bias=True)
+        self.neighbour = Projection(out_features, out_features)
+        self.aggregation = Max()
+        width = (1, out_features)
+        self.widths = Widths(source=width, aggregate=width, fixed_weight=True, reads_target=True)
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, 1, O]``."""
+        return Rows(torch.relu(self.pool(x_VD))[:, None], None)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, O]``."""
+        neighbours: Tensor = self.neighbour(aggregate_VCF[:, 0])
+        itself: Tensor = self.itself(x_VD)
+        return neighbours + itself

@@ -1,0 +1,72 @@
+"""Tasks: what the logits of a node mean, how far off they are, how good they are.
+
+Letters: ``N`` nodes, ``C`` classes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Task(ABC):
+    """What a model is trained for."""
+
+    metric: str
+
+    @abstractmethod
+    def loss(self, logits_NC: Tensor, labels_N: Tensor, total: int) -> Tensor:
+        """Scalar: the sum over these nodes divided by ``total``, the number of nodes of the step on all workers."""
+
+    @abstractmethod
+    def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
+        """Quality in [0, 1] on these nodes; NaN if there are none."""
+
+    @abstractmethod
+    def predict(self, logits_NC: Tensor) -> Tensor:
+        """The predicted labels."""
+
+
+class SingleLabel(Task):
+    """One class per node: softmax cross-entropy; scored by accuracy."""
+
+    metric = "accuracy"
+
+    def loss(self, logits_NC: Tensor, labels_N: Tensor, total: int) -> Tensor:
+        """Sum of the cross-entropies, divided by ``total``; labels ``[N]`` integer."""
+        return functional.cross_entropy(logits_NC, labels_N.long(), reduction="sum") / total
+
+    def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
+        """Share of the nodes whose largest logit is that of their label."""
+        return float((self.predict(logits_NC) == labels_N).double().mean())
+
+    def predict(self, logits_NC: Tensor) -> Tensor:
+        """``[N]`` int64: class of the largest logit."""
+        return logits_NC.argmax(1)
+
+
+class MultiLabel(Task):
+    """Any number of classes per node: binary cross-entropy, averaged over classes; scored by micro-averaged F1."""
+
+    metric = "micro_f1"
+
+    def loss(self, logits_NC: Tensor, labels_N: Tensor, total: int) -> Tensor:
+        """Sum of the nodes' mean binary cross-entropies over ``total``; labels ``[N, C]`` zeros and ones."""
+        target = labels_N.to(logits_NC.dtype)
+        each = functional.binary_cross_entropy_with_logits(logits_NC, target, reduction="none")
+        return each.mean(1).sum() / total
+
+    def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
+        """Micro-averaged F1 at probability one half; 1 if nothing is true and nothing predicted."""
+        if len(labels_N) == 0:
+            return float("nan")
+        guess, truth = self.predict(logits_NC).bool(), labels_N.bool()
+        wrong, hit = int((guess ^ truth).sum()), int((guess & truth).sum())
+        return 2 * hit / (2 * hit + wrong) if hit + wrong else 1.0
+
+    def predict(self, logits_NC: Tensor) -> Tensor:
+        """``[N, C]`` uint8: one where the probability is above one half."""
+        return (logits_NC > 0).to(torch.uint8)

@@ -1,0 +1,191 @@
+"""The layer contract: what a layer author writes, and what strategies see of it.
+
+Letters: ``V`` nodes, ``Vs`` sources, ``Vd`` destinations, ``E`` edges; ``D`` input width, ``O`` output width;
+``C`` channels (heads, bases, gates), ``F`` columns (the only axis that is ever sliced), ``K`` scores of a node.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.core.block import Block
+from outgrow.ops.aggregation import Aggregation
+from outgrow.ops.keyed import dropout
+from outgrow.ops.sparse import SparseRows
+
+Features = Tensor | SparseRows
+"""``[V, D]`` input of a layer: dense, or sparse rows (raw features of the first layer)."""
+
+
+class Rows(NamedTuple):
+    """What nodes give as sources, or as destinations.
+
+    Attributes:
+        columns: ``[V, C, F]``; None if nothing is given.
+        score: ``[V, K]``, narrow, never sliced; None if there is none.
+    """
+
+    columns: Tensor | None
+    score: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """All that strategies, exchange and planner need to know of a convolution.
+
+    Attributes:
+        source: Channels and columns of a source's row; (0, 0) if it gives none.
+        target: Channels and columns of a destination's row; (0, 0) if it gives none.
+        score: Number of scores ``K`` that a source and a destination give.
+        aggregate: Channels and columns of the aggregate.
+        fixed_weight: `Conv.weigh` reads the graph only.
+        reads_target: `Conv.update` or `Conv.target` reads the destination's input.
+        self_loops: Edges include exactly one self-loop per node.
+    """
+
+    source: tuple[int, int]
+    target: tuple[int, int] = (0, 0)
+    score: int = 0
+    aggregate: tuple[int, int]
+    fixed_weight: bool
+    reads_target: bool
+    self_loops: bool = False
+
+
+class Conv(nn.Module, ABC):
+    """A graph convolution in four phases: `source`, `weigh`, aggregation, `update`.
+
+    A subclass is final. It sets ``widths`` and ``aggregation`` in its constructor and draws random numbers only from
+    ``block.key``.
+
+    Attributes:
+        widths: What strategies need to know.
+        aggregation: How source rows are combined.
+        takes_sparse: Whether the input may be `SparseRows`: it is projected before anything else.
+    """
+
+    widths: Widths
+    aggregation: Aggregation
+    takes_sparse: bool = True
+
+    @abstractmethod
+    def source(self, x_VD: Features) -> Rows:
+        """What each node gives its out-neighbours; dense, once per node."""
+
+    def target(self, x_VD: Features) -> Rows:
+        """What each destination adds to its in-edges; by default nothing."""
+        return Rows(None, None)
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor | None:
+        """``[E, K]`` weight of each edge; None if all are 1.
+
+        Reads scores and the graph, never columns (of which it takes the type alone).
+        """
+        return None
+
+    @abstractmethod
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, O]`` from the destinations' input and their aggregate; dense."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """What follows a convolution, in this order: norm, activation, residual, dropout.
+
+    Attributes:
+        norm: Whether to normalise each row (layer norm; norms that mix rows would break exactness).
+        activation: Element-wise function; None for none.
+        residual: Whether to add the layer's input; input and output have the same width then.
+        dropout: Probability of zeroing an element of the output, in [0, 1).
+    """
+
+    norm: bool = False
+    activation: Callable[[Tensor], Tensor] | None = None
+    residual: bool = False
+    dropout: float = 0.0
+
+
+class Layer(nn.Module):
+    """A convolution and what follows it. Final: strategies call its parts, in their own order and place.
+
+    Args:
+        conv: The convolution.
+        out_features: ``O``.
+        finish: What follows it; nothing by default, as in the last layer of a model.
+    """
+
+    def __init__(self, conv: Conv, out_features: int, finish: Finish | None = None) -> None:
+        super().__init__()
+        self.conv = conv
+        self.out_features = out_features
+        self.finish = finish or Finish()
+        self.norm = nn.LayerNorm(out_features) if self.finish.norm else None
+
+    @property
+    def widths(self) -> Widths:
+        """Widths of the convolution."""
+        return self.conv.widths
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether `target` or `update` reads the destinations' input."""
+        return self.widths.reads_target or self.finish.residual
+
+    def source(self, x_VD: Features) -> Rows:
+        """`Conv.source`."""
+        return self.conv.source(x_VD)
+
+    def target(self, x_VD: Features) -> Rows:
+        """`Conv.target`."""
+        return self.conv.target(x_VD)
+
+    def aggregate(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        """``[Vd, C, F]``: weigh the edges and aggregate; on whole rows, column slices, chunks or edge parts alike."""
+        assert source.columns is not None
+        weight_EK = self.conv.weigh(block, source, target)
+        return self.conv.aggregation(block, source.columns, target.columns, weight_EK)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor, block: Block) -> Tensor:
+        """``[Vd, O]``: the convolution's update and what follows it. Dropout is drawn if ``block.key`` is not None."""
+        y_VO = self.conv.update(x_VD, aggregate_VCF)
+        if self.norm is not None:
+            y_VO = self.norm(y_VO)
+        if self.finish.activation is not None:
+            y_VO = self.finish.activation(y_VO)
+        if self.finish.residual:
+            assert isinstance(x_VD, Tensor)
+            y_VO = y_VO + x_VD
+        if block.key is not None:
+            y_VO = dropout(y_VO, block.dst_nodes, block.key, self.finish.dropout)
+        return y_VO
+
+    def forward(self, block: Block, x_src: Features, x_dst: Features) -> Tensor:
+        """``[Vd, O]``: all phases at once, on one worker."""
+        aggregate = self.aggregate(block, self.source(x_src), self.target(x_dst))
+        return self.update(x_dst, aggregate, block)
+
+
+class Projection(nn.Module):
+    """``x @ weight (+ bias)`` for dense and for sparse rows; Glorot-uniform weight, zero bias.
+
+    Attributes:
+        weight: ``[D, O]``.
+        bias: ``[O]``, or None.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x_VD: Features) -> Tensor:
+        """``[V, O]``."""
+        y_VO: Tensor = x_VD @ self.weight
+        return y_VO if self.bias is None else y_VO + self.bias

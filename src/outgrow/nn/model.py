@@ -1,0 +1,71 @@
+"""A model: layers one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from outgrow.core.block import Block
+from outgrow.nn.layer import Features, Layer
+from outgrow.ops.keyed import derive, dropout, dropout_sparse
+from outgrow.ops.sparse import SparseRows
+
+
+class Model(nn.Module):
+    """Layers one after the other; the output of the last is one logit per class. Final.
+
+    Layer ``l`` draws from ``derive(key, l + 1)`` and the dropout of the input from ``derive(key, 0)``, where ``key`` is
+    that of (seed, epoch, step): so a draw does not depend on who computes it.
+
+    Args:
+        layers: At least one.
+        input_dropout: Probability of zeroing an element of the input features, in [0, 1).
+    """
+
+    def __init__(self, layers: Sequence[Layer], *, input_dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.input_dropout = input_dropout
+
+    def stages(self) -> list[Layer]:
+        """The layers, in order."""
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    def input(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Features:
+        """The features of ``nodes_V`` as the first layer takes them: with dropout if ``key`` is not None."""
+        if key is None:
+            return x_VD
+        drop_key = derive(key, 0)
+        if isinstance(x_VD, SparseRows):
+            return dropout_sparse(x_VD, nodes_V, drop_key, self.input_dropout)
+        return dropout(x_VD, nodes_V, drop_key, self.input_dropout)
+
+    def forward(self, blocks: Sequence[Block], x_VD: Features, key: int | None = None) -> Tensor:
+        """Logits of the last block's destinations, on one worker.
+
+        Args:
+            blocks: One per layer; the destinations of a block are the sources of the next, in the same order. Where
+                a layer reads its destinations, they are the first source rows.
+            x_VD: ``[Vs, D]`` features of the first block's sources.
+            key: Key of (seed, epoch, step); None draws nothing.
+
+        Returns:
+            ``[Vd, C]``.
+        """
+        x = self.input(x_VD, blocks[0].src_nodes, key)
+        for index, (layer, block) in enumerate(zip(self.stages(), blocks, strict=True)):
+            keyed = block.keyed(layer_key(key, index))
+            x_dst = x if len(block.dst_nodes) == len(x) else _first(x, len(block.dst_nodes))
+            x = layer(keyed, x, x_dst)
+        assert isinstance(x, Tensor)
+        return x
+
+
+def layer_key(key: int | None, index: int) -> int | None:
+    """Key of layer ``index`` from the key of (seed, epoch, step)."""
+    return None if key is None else derive(key, index + 1)
+
+
+def _first(x: Features, count: int) -> Features:
+    return x.rows(0, count) if isinstance(x, SparseRows) else x[:count]

@@ -1,0 +1,154 @@
+"""Random draws that are pure functions of a key, never of a stream.
+
+The same node draws the same numbers on any worker, in any batch, at recomputation and after resume. The hash is
+the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+Letters: ``N`` rows, ``F`` columns, ``E`` edges, ``K`` heads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.ops.backend import array, kernel, prange, sequential
+from outgrow.ops.sparse import SparseRows
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MUL1 = np.uint64(0xBF58476D1CE4E5B9)
+_MUL2 = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S32, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32), np.uint64(11)
+_MASK = (1 << 64) - 1
+
+
+@sequential
+def mix(key: np.uint64, value: np.uint64) -> np.uint64:
+    """A 64-bit hash of a key and a value; both uint64. For kernels; `derive` is the same in Python."""
+    z = key + (value + np.uint64(1)) * _GOLDEN
+    z = (z ^ (z >> _S30)) * _MUL1
+    z = (z ^ (z >> _S27)) * _MUL2
+    return z ^ (z >> _S31)
+
+
+@sequential
+def uniform(hashed: np.uint64) -> float:
+    """A number in [0, 1) of 53 random bits from a hash."""
+    return np.float64(hashed >> _S11) * 1.1102230246251565e-16
+
+
+def derive(key: int, *values: int) -> int:
+    """A key made of a key and whole numbers, such as ``derive(seed, epoch, step, layer)``; 64 bits."""
+    for value in values:
+        z = (key + (value + 1) * int(_GOLDEN)) & _MASK
+        z = ((z ^ (z >> 30)) * int(_MUL1)) & _MASK
+        z = ((z ^ (z >> 27)) * int(_MUL2)) & _MASK
+        key = z ^ (z >> 31)
+    return key & _MASK
+
+
+def dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
+    """Zero each element with probability ``p`` and scale the others by ``1 / (1 - p)``.
+
+    Whether element ``(n, f)`` is kept depends on ``(key, nodes[n], f)`` alone. No mask is stored.
+
+    Args:
+        x_NF: ``[N, F]`` floating.
+        nodes_N: ``[N]`` int64, global id of each row.
+        key: 64-bit key of (seed, epoch, step, layer).
+        p: In [0, 1).
+
+    Returns:
+        ``[N, F]``, differentiable in ``x_NF``.
+    """
+    return x_NF if p == 0 else _Dropout.apply(x_NF, nodes_N, key, p)  # type: ignore[no-untyped-call]
+
+
+def dropout_sparse(rows: SparseRows, nodes_N: Tensor, key: int, p: float) -> SparseRows:
+    """`dropout` of sparse rows: the same draw as on the dense matrix, made for the stored values only."""
+    if p == 0:
+        return rows
+    out = torch.empty_like(rows.values)
+    _drop_sparse(
+        array(rows.indptr),
+        array(rows.indices),
+        array(rows.values),
+        array(nodes_N),
+        np.uint64(key),
+        _threshold(p),
+        1 / (1 - p),
+        out.numpy(),
+    )
+    return rows.with_values(out)
+
+
+def dropout_edges(x_EK: Tensor, edge_ids_E: Tensor | None, first_edge: int, key: int, p: float) -> Tensor:
+    """Dropout of narrow rows of edges, keyed by ``(key, edge id, column)``.
+
+    Args:
+        x_EK: ``[E, K]`` floating.
+        edge_ids_E: ``[E]`` int64, global edge ids; None if consecutive from ``first_edge``.
+        first_edge: Global id of the first edge, used when ``edge_ids_E`` is None.
+        key: 64-bit key.
+        p: In [0, 1).
+    """
+    ids = torch.arange(first_edge, first_edge + len(x_EK)) if edge_ids_E is None else edge_ids_E
+    return dropout(x_EK, ids, key, p)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
+        ctx.nodes, ctx.key, ctx.p = nodes_N, key, p
+        return _dropped(x_NF, nodes_N, key, p)
+
+    @staticmethod
+    def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, None, None, None]:
+        return _dropped(grad_NF, ctx.nodes, ctx.key, ctx.p), None, None, None
+
+
+def _dropped(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
+    out = torch.empty(x_NF.shape, dtype=x_NF.dtype)
+    scale = array(torch.tensor(1 / (1 - p), dtype=x_NF.dtype))[()]
+    _drop(array(x_NF), array(nodes_N), np.uint64(key), _threshold(p), scale, out.numpy())
+    return out
+
+
+def _threshold(p: float) -> np.uint64:
+    return np.uint64(round(p * 2**32))
+
+
+@kernel
+def _drop(
+    x: NDArray[Any],
+    nodes: NDArray[np.int64],
+    key: np.uint64,
+    threshold: np.uint64,
+    scale: Any,
+    out: NDArray[Any],
+) -> None:
+    for n in prange(x.shape[0]):
+        row_key = mix(key, np.uint64(nodes[n]))
+        for f in range(x.shape[1]):
+            kept = (mix(row_key, np.uint64(f)) >> _S32) >= threshold
+            out[n, f] = x[n, f] * scale if kept else x.dtype.type(0)
+
+
+@kernel
+def _drop_sparse(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    values: NDArray[Any],
+    nodes: NDArray[np.int64],
+    key: np.uint64,
+    threshold: np.uint64,
+    scale: float,
+    out: NDArray[Any],
+) -> None:
+    for n in prange(len(nodes)):
+        row_key = mix(key, np.uint64(nodes[n]))
+        for e in range(indptr[n], indptr[n + 1]):
+            kept = (mix(row_key, np.uint64(indices[e])) >> _S32) >= threshold
+            out[e] = values[e] * scale if kept else 0

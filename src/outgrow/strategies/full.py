@@ -1,0 +1,45 @@
+"""`full`: every node, every neighbour, every epoch. The reference of all full-graph strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from outgrow.core.ledger import Ledger
+from outgrow.engine.inference import whole_blocks
+from outgrow.ops.keyed import derive
+from outgrow.strategies.base import Execution, Problem, Step, Strategy
+
+
+class Full(Strategy):
+    """Full-graph training on one worker: nothing moves. One step per epoch."""
+
+    name = "full"
+    exact = True
+
+    def prepare(self, problem: Problem, ledger: Ledger) -> Execution:
+        """See `Strategy.prepare`."""
+        return _FullExecution(problem, ledger)
+
+
+class _FullExecution:
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self.problem, self.ledger = problem, ledger
+        self.blocks = whole_blocks(problem.model, problem.topology)
+        self.labels = problem.labels[problem.train]
+
+    def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
+        problem = self.problem
+        if first > 0:
+            return
+        logits = problem.model(self.blocks, problem.features, derive(problem.seed, epoch, 0))
+        loss = problem.task.loss(logits[problem.train], self.labels, len(problem.train))
+        torch.autograd.backward(loss)
+        for block in self.blocks:
+            self.ledger.count("edges_aggregated", block.edges.num_edges)
+            self.ledger.count("rows_computed", block.edges.num_dst)
+        yield Step(loss=loss.item(), num_seeds=len(problem.train))
+
+    def close(self) -> None:
+        self.blocks = []

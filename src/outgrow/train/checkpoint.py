@@ -1,0 +1,120 @@
+"""Checkpoints: what is needed to go on as if nothing had happened. They hold nothing of a strategy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outgrow.core.errors import InputError
+
+_KEEP = 2
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far training has come. Epochs count from 1; lists hold one entry per finished epoch.
+
+    Attributes:
+        loss: Training loss.
+        val_score: Validation score; None for an epoch that was not evaluated.
+        epoch_seconds: Wall time of the training part of the epoch.
+        best_epoch: Epoch of the best validation score; 0 before the first.
+        best_score: That score.
+        best_loss: Validation loss then; breaks ties.
+        best_model: State of the model then.
+    """
+
+    loss: list[float]
+    val_score: list[float | None]
+    epoch_seconds: list[float]
+    best_epoch: int = 0
+    best_score: float = float("-inf")
+    best_loss: float = float("inf")
+    best_model: dict[str, torch.Tensor] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Finished epochs."""
+        return len(self.loss)
+
+    @staticmethod
+    def start() -> Progress:
+        """Nothing yet."""
+        return Progress(loss=[], val_score=[], epoch_seconds=[])
+
+
+def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Path:
+    """Write a checkpoint; the file appears whole or not at all. Older ones but the last are removed.
+
+    Returns:
+        The file, ``folder/epoch-<number>.pt``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"epoch-{progress.epoch:08d}.pt"
+    partial = path.with_suffix(".partial")
+    state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
+    try:
+        with partial.open("wb") as file:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot write the checkpoint {path}",
+            needed="a folder with enough free space",
+            got=str(error),
+            repair="free some space, or give another --out, and start again with --resume",
+        ) from error
+    for old in sorted(folder.glob("epoch-*.pt"))[:-_KEEP]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint without running any code in it.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        saved: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise InputError(
+            f"cannot read the checkpoint {path}",
+            needed="a checkpoint written by outgrow",
+            got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            repair="remove this file; the one before it is used then",
+        ) from error
+    return saved
+
+
+def restore(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    """Put a checkpoint into a model and an optimizer.
+
+    Raises:
+        InputError: It cannot be read, or is of another model.
+    """
+    saved = load(path)
+    try:
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise InputError(
+            f"the checkpoint {path} is of another model",
+            needed="the model it was saved from",
+            got=" ".join(str(error).split())[:300],
+            repair="resume with the model and the options that the run was started with",
+        ) from error
+    return Progress(**saved["progress"])
+
+
+def newest(folder: Path) -> Path | None:
+    """The last checkpoint in a folder; None if there is none."""
+    found = sorted(folder.glob("epoch-*.pt")) if folder.is_dir() else []
+    return found[-1] if found else None

@@ -1,0 +1,74 @@
+"""How long and how hard to train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import nn
+
+from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Options of the loop.
+
+    Attributes:
+        epochs: Most epochs to train.
+        lr: Learning rate.
+        weight_decay: L2 penalty (``adam``) or decoupled decay per step (``adamw``).
+        optimizer: ``adam`` or ``adamw``.
+        patience: Epochs without a better validation score after which to stop; None to train all epochs.
+        seed: Seed of every random draw of training.
+        eval_every: Epochs between evaluations.
+        checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the end.
+    """
+
+    epochs: int = 200
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    optimizer: str = "adam"
+    patience: int | None = None
+    seed: int = 0
+    eval_every: int = 1
+    checkpoint_every: int = 10
+
+    def __post_init__(self) -> None:
+        pick("optimizer", self.optimizer, _OPTIMIZERS)
+        for name in ("epochs", "eval_every", "checkpoint_every", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise _wrong(name, "at least 1", value)
+        if not 0 < self.lr < float("inf"):
+            raise _wrong("lr", "a positive number", self.lr)
+        if not 0 <= self.weight_decay < float("inf"):
+            raise _wrong("weight_decay", "zero or a positive number", self.weight_decay)
+        if not 0 <= self.seed < 1 << 63:
+            raise _wrong("seed", "from 0 to 2^63 - 1", self.seed)
+
+    def with_options(self, **options: object) -> TrainConfig:
+        """The same with some options changed.
+
+        Raises:
+            InputError: An option that does not exist (the nearest names are offered), or a value out of range.
+        """
+        known = {field.name: field for field in fields(self)}
+        for name in options:
+            pick("training option", name, known)
+        return replace(self, **options)  # type: ignore[arg-type]
+
+    def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of all parameters of ``model``."""
+        kind = _OPTIMIZERS[self.optimizer]
+        return kind(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+
+
+_OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+def _wrong(name: str, needed: str, got: object) -> InputError:
+    return InputError(
+        f"option {name} is out of range", needed=needed, got=str(got), repair=f"give {name} a value in range"
+    )

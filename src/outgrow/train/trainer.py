@@ -1,0 +1,209 @@
+"""The training loop, written once above every strategy."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from outgrow.core.errors import TrainingError
+from outgrow.core.ledger import Ledger
+from outgrow.engine.inference import infer
+from outgrow.strategies.base import Problem, Step, Strategy
+from outgrow.train import checkpoint
+from outgrow.train.checkpoint import Progress
+from outgrow.train.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochReport:
+    """What there is to say after an epoch.
+
+    Attributes:
+        epoch: Number of the epoch, from 1.
+        loss: Training loss.
+        val_score: Validation score; None if not evaluated.
+        seconds: Wall time of the training part.
+        edges_per_second: Edges aggregated, all layers, per second of training.
+        best_epoch: Epoch of the best validation score so far; 0 if none.
+    """
+
+    epoch: int
+    loss: float
+    val_score: float | None
+    seconds: float
+    edges_per_second: float
+    best_epoch: int
+
+
+class Listener(Protocol):
+    """Whoever wants to know how training goes: progress bars, files of metrics."""
+
+    def epoch(self, report: EpochReport) -> None:
+        """An epoch has ended."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """Nodes to score a model on.
+
+    Attributes:
+        val: ``[n]`` int64 node ids; may be empty.
+        test: ``[n]`` int64 node ids; may be empty.
+    """
+
+    val: Tensor
+    test: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """How training ended.
+
+    Attributes:
+        progress: Curves and the best epoch.
+        val_score: Validation score of the restored model; NaN without validation nodes.
+        test_score: Test score of the restored model; NaN without test nodes.
+        logits: ``[V, C]`` of the restored model.
+        stopped: Why the last epoch was the last: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
+    """
+
+    progress: Progress
+    val_score: float
+    test_score: float
+    logits: Tensor
+    stopped: str
+
+
+class Trainer:
+    """Trains a problem under a strategy. Final.
+
+    Args:
+        problem: What is trained.
+        evaluation: Nodes to score on.
+        config: How long and how hard.
+        folder: Where checkpoints go; None for none.
+        listeners: Told after every epoch.
+        interrupted: Asked after every step whether to stop; a checkpoint is written then.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        evaluation: Evaluation,
+        config: TrainConfig,
+        *,
+        folder: Path | None = None,
+        listeners: tuple[Listener, ...] = (),
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.problem, self.evaluation, self.config = problem, evaluation, config
+        self.folder, self.listeners, self.interrupted = folder, listeners, interrupted
+        self.ledger = Ledger()
+        self.optimizer = config.make_optimizer(problem.model)
+        self.progress = Progress.start()
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+        self.progress = checkpoint.restore(path, self.problem.model, self.optimizer)
+
+    def run(self, strategy: Strategy) -> Outcome:
+        """Train until the epochs, the patience or the user's are at their end; restore the best model; score it."""
+        execution = strategy.prepare(self.problem, self.ledger)
+        stopped = "epochs"
+        saved = self.progress.epoch
+        try:
+            while self.progress.epoch < self.config.epochs:
+                if self._out_of_patience():
+                    stopped = "patience"
+                    break
+                report = self._epoch(execution.steps(self.progress.epoch + 1))
+                for listener in self.listeners:
+                    listener.epoch(report)
+                if self.interrupted():
+                    stopped = "interrupted"
+                    break
+                if self.progress.epoch % self.config.checkpoint_every == 0:
+                    saved = self._save()
+        finally:
+            execution.close()
+        if saved != self.progress.epoch:
+            self._save()
+        return self._outcome(stopped)
+
+    def _epoch(self, steps: Iterator[Step]) -> EpochReport:
+        edges_before = self.ledger.counters["edges_aggregated"]
+        began = time.perf_counter()
+        total, seeds = 0.0, 0
+        for step in steps:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            total += step.loss * step.num_seeds
+            seeds += step.num_seeds
+        seconds = time.perf_counter() - began
+        progress = self.progress
+        progress.loss.append(_finite(total / seeds, progress.epoch + 1))
+        progress.epoch_seconds.append(seconds)
+        progress.val_score.append(self._evaluate() if progress.epoch % self.config.eval_every == 0 else None)
+        return EpochReport(
+            epoch=progress.epoch,
+            loss=progress.loss[-1],
+            val_score=progress.val_score[-1],
+            seconds=seconds,
+            edges_per_second=(self.ledger.counters["edges_aggregated"] - edges_before) / seconds,
+            best_epoch=progress.best_epoch,
+        )
+
+    def _evaluate(self) -> float | None:
+        """Validation score; remembers the model if it is the best so far (ties: the lower validation loss)."""
+        problem, val, progress = self.problem, self.evaluation.val, self.progress
+        if len(val) == 0:
+            return None
+        logits, labels = self._logits()[val], problem.labels[val]
+        score = problem.task.score(logits, labels)
+        loss = problem.task.loss(logits, labels, len(val)).item()
+        if (score, -loss) > (progress.best_score, -progress.best_loss):
+            progress.best_epoch, progress.best_score, progress.best_loss = progress.epoch, score, loss
+            progress.best_model = {name: value.clone() for name, value in problem.model.state_dict().items()}
+        return score
+
+    def _out_of_patience(self) -> bool:
+        patience, progress = self.config.patience, self.progress
+        return patience is not None and progress.best_epoch > 0 and progress.epoch - progress.best_epoch >= patience
+
+    def _save(self) -> int:
+        if self.folder is not None:
+            checkpoint.save(self.folder, self.problem.model, self.optimizer, self.progress)
+        return self.progress.epoch
+
+    def _logits(self) -> Tensor:
+        return infer(self.problem.model, self.problem.topology, self.problem.features)
+
+    def _outcome(self, stopped: str) -> Outcome:
+        problem = self.problem
+        if self.progress.best_model is not None:
+            problem.model.load_state_dict(self.progress.best_model)
+        logits = self._logits()
+        scores = [
+            problem.task.score(logits[nodes], problem.labels[nodes])
+            for nodes in (self.evaluation.val, self.evaluation.test)
+        ]
+        return Outcome(
+            progress=self.progress, val_score=scores[0], test_score=scores[1], logits=logits, stopped=stopped
+        )
+
+
+def _finite(loss: float, epoch: int) -> float:
+    if math.isfinite(loss):
+        return loss
+    raise TrainingError(
+        f"training diverged in epoch {epoch}",
+        needed="a finite loss",
+        got=f"a loss of {loss}",
+        repair="lower the learning rate, or resume the run from its last checkpoint with a lower one",
+    )
