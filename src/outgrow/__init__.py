@@ -1,1 +1,61 @@
-"""Train graph neural networks on graphs that have outgrown one device, one memory or one machine."""
+"""Train graph neural networks on graphs that have outgrown one device, one memory or one machine.
+
+    import outgrow as og
+    graph = og.load("cora")
+    model = og.nn.GCN(graph.num_features, 64, graph.num_classes)
+    run = og.train(graph, model, epochs=200)
+    run.test_accuracy
+
+Names are imported when first used, so that ``import outgrow`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outgrow import nn as nn
+    from outgrow.app.api import convert as convert
+    from outgrow.app.api import load as load
+    from outgrow.app.api import predict as predict
+    from outgrow.app.api import train as train
+    from outgrow.app.objects import from_arrays as from_arrays
+    from outgrow.app.run import Run as Run
+    from outgrow.core.errors import InputError as InputError
+    from outgrow.core.errors import OutgrowError as OutgrowError
+    from outgrow.graph.graph import Graph as Graph
+    from outgrow.graph.graph import NodeType as NodeType
+    from outgrow.graph.graph import Split as Split
+    from outgrow.strategies.full import Full as Full
+    from outgrow.train.config import TrainConfig as TrainConfig
+
+_HOME = {
+    "convert": "outgrow.app.api",
+    "from_arrays": "outgrow.app.objects",
+    "load": "outgrow.app.api",
+    "predict": "outgrow.app.api",
+    "train": "outgrow.app.api",
+    "Run": "outgrow.app.run",
+    "InputError": "outgrow.core.errors",
+    "OutgrowError": "outgrow.core.errors",
+    "Graph": "outgrow.graph.graph",
+    "NodeType": "outgrow.graph.graph",
+    "Split": "outgrow.graph.graph",
+    "Full": "outgrow.strategies.full",
+    "TrainConfig": "outgrow.train.config",
+}
+__all__ = [*_HOME, "nn"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name == "nn":
+        return importlib.import_module("outgrow.nn")
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'outgrow' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -48,7 +48,7 @@ class Graph:
         name: What to call it in messages and reports.
         topology: In-edges of every node.
         features: ``[V, D]`` floating, or sparse rows of that shape; None if nodes have no features.
-        labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 of zeros and ones (multi-label); None if there are none.
+        labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 zeros and ones (multi-label); None without.
         split: Node ids of training, validation and test.
         num_classes: ``C``; 0 without labels.
         class_names: Name of each class, or empty.

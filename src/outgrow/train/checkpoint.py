@@ -101,17 +101,26 @@ def restore(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
         InputError: It cannot be read, or is of another model.
     """
     saved = load(path)
+    fill(model, saved["model"], path)
+    optimizer.load_state_dict(saved["optimizer"])
+    return Progress(**saved["progress"])
+
+
+def fill(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
+    """Put saved parameters into a model.
+
+    Raises:
+        InputError: They are those of another model.
+    """
     try:
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-    except (RuntimeError, ValueError, KeyError) as error:
+        model.load_state_dict(state)
+    except RuntimeError as error:
         raise InputError(
             f"the checkpoint {path} is of another model",
-            needed="the model it was saved from",
+            needed="the model and the graph that it was saved from",
             got=" ".join(str(error).split())[:300],
-            repair="resume with the model and the options that the run was started with",
+            repair="use the model, its options and the graph that the run was started with",
         ) from error
-    return Progress(**saved["progress"])
 
 
 def newest(folder: Path) -> Path | None:

@@ -88,7 +88,6 @@ class Trainer:
         evaluation: Nodes to score on.
         config: How long and how hard.
         folder: Where checkpoints go; None for none.
-        listeners: Told after every epoch.
         interrupted: Asked after every step whether to stop; a checkpoint is written then.
     """
 
@@ -99,14 +98,18 @@ class Trainer:
         config: TrainConfig,
         *,
         folder: Path | None = None,
-        listeners: tuple[Listener, ...] = (),
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.problem, self.evaluation, self.config = problem, evaluation, config
-        self.folder, self.listeners, self.interrupted = folder, listeners, interrupted
+        self.folder, self.interrupted = folder, interrupted
+        self.listeners: list[Listener] = []
         self.ledger = Ledger()
         self.optimizer = config.make_optimizer(problem.model)
         self.progress = Progress.start()
+
+    def listen(self, *listeners: Listener) -> None:
+        """Tell these after every epoch, in this order."""
+        self.listeners.extend(listeners)
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint."""

@@ -32,13 +32,41 @@ class EdgeChunk(NamedTuple):
     weight: NDArray[np.float32] | None = None
 
 
+class LazyRows(ABC):
+    """Dense rows that are made, or read, when they are asked for: ``rows[first:last]``; `numpy.asarray` gives all."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """``(V, D)``."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of an element, floating."""
+
+    @abstractmethod
+    def read(self, first: int, last: int) -> NDArray[Any]:
+        """Rows ``first`` to ``last - 1``: ``[last - first, D]``, contiguous; the same each time."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        first, last, _ = rows.indices(len(self))
+        return self.read(first, max(first, last))
+
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.read(0, len(self)).astype(dtype or self.dtype, copy=False)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tables:
     """What is known of the nodes; small against the edges, or memory-mapped.
 
     Attributes:
         num_nodes: ``V``; None if only the largest id in the edges tells.
-        features: ``[V, D]`` floating, or CSR of that shape.
+        features: ``[V, D]`` floating, or CSR of that shape, or rows made on demand (large ones are read in slices).
         labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
         train: ``[n]`` node ids; None if there is no split.
         val: ``[n]`` node ids.
@@ -49,7 +77,7 @@ class Tables:
     """
 
     num_nodes: int | None = None
-    features: NDArray[Any] | csr_array | None = None
+    features: NDArray[Any] | csr_array | LazyRows | None = None
     labels: NDArray[Any] | None = None
     train: Ids | None = None
     val: Ids | None = None

@@ -1,0 +1,58 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format nightly ci constraints clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+VENV_MADE := $(VENV)/.made
+USER_READY := $(VENV)/.ready-user
+DEV_READY := $(VENV)/.ready-dev
+PIP := $(BIN)/python -m pip install -q -c constraints.txt
+
+help: ## list the targets
+	@echo "usage: make TARGET [ARGS='...'] [PYTHON=python3.12]"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(DEV_READY) ## set up for development, in .venv
+
+demo: $(USER_READY) ## set up, then train a network on WordNet (117,659 nodes)
+	$(BIN)/outgrow train wordnet $(ARGS)
+
+test: $(DEV_READY) ## set up, then run every test that is not slow
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(DEV_READY) ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEV_READY) ## format the code and sort its imports
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+nightly: $(DEV_READY) ## run all tests, the slow ones too
+	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
+
+ci: ## do what continuous integration does
+	.ci/run
+
+constraints: ## pin the newest releases of all dependencies (torch as TORCH says)
+	sh scripts/pin.sh "$(PYTHON)" "$(TORCH)"
+
+clean: ## remove the virtual environment, caches and build outputs
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV_MADE):
+	@sh scripts/python_version.sh "$(PYTHON)"
+	@echo "setting up $(VENV) (once; takes a few minutes)" >&2
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(USER_READY): pyproject.toml constraints.txt | $(VENV_MADE)
+	$(PIP) -e .
+	@touch $@
+
+$(DEV_READY): pyproject.toml constraints.txt | $(VENV_MADE)
+	$(PIP) -e '.[dev,pyg]'
+	@touch $(USER_READY) $@

@@ -1,0 +1,15 @@
+"""The command ``outgrow``."""
+
+from outgrow.runtime.launch import set_threads
+
+
+def main() -> None:
+    """Run the command line."""
+    set_threads()
+    from outgrow.app.cli.main import run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

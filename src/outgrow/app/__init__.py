@@ -1,0 +1,1 @@
+"""What a user touches: the API, the command line, run directories (layer 6)."""

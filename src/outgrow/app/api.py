@@ -1,0 +1,150 @@
+"""The Python interface: `load`, `train`, `predict`, `convert`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from torch import Tensor
+
+import outgrow
+from outgrow.app.objects import source_of_object
+from outgrow.app.progress import progress_for
+from outgrow.app.run import Run
+from outgrow.app.rundir import RunDirectory
+from outgrow.app.session import Session, strategy_of
+from outgrow.core.errors import InputError
+from outgrow.engine.inference import infer
+from outgrow.graph import convert as _convert
+from outgrow.graph import datasets
+from outgrow.graph.assemble import assemble
+from outgrow.graph.graph import Graph
+from outgrow.nn.model import Model
+from outgrow.strategies.base import Strategy
+from outgrow.train.config import TrainConfig
+
+
+def load(source: object, *, data_dir: str | Path | None = None, undirected: bool | None = None) -> Graph:
+    """Load a graph.
+
+    Args:
+        source: Name of a data set (``outgrow datasets`` lists them), a store directory, a graph file, a PyG ``Data``
+            or a NetworkX graph.
+        data_dir: Folder to look in first for the files of a named data set.
+        undirected: Whether to add the missing reverse of every edge; None for what the data set's users do.
+
+    Returns:
+        The graph; that of a store is memory-mapped.
+
+    Raises:
+        InputError: No such data set, a file that cannot be had, or a broken one.
+    """
+    if isinstance(source, str | Path):
+        folder = None if data_dir is None else Path(data_dir)
+        return datasets.load(str(source), data_dir=folder, undirected=undirected)
+    return assemble(source_of_object(source), undirected=bool(undirected))
+
+
+def train(
+    graph: Graph,
+    model: Model,
+    *,
+    strategy: str | Strategy = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    config: TrainConfig | None = None,
+    **options: object,
+) -> Run:
+    """Train a model on a graph.
+
+    Args:
+        graph: With features, labels and a training split.
+        model: Trained in place; ends as it was in the epoch with the best validation score.
+        strategy: How: ``"auto"``, a name, or a strategy with its options such as ``og.Full()``.
+        out: Directory for the run's files: metrics, checkpoints, summary. None writes none.
+        resume: Go on from the last checkpoint in ``out``.
+        progress: Show progress on standard error.
+        config: Options of the loop; None for the defaults of `TrainConfig`.
+        **options: Fields of `TrainConfig`, such as ``epochs=200``, that differ from ``config``.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: The graph, the model or an option cannot be used; nothing was written.
+        TrainingError: The loss is no longer a number.
+    """
+    settings = (config or TrainConfig()).with_options(**options)
+    chosen, _ = strategy_of(strategy)
+    directory = _directory(graph, settings, chosen, out, resume)
+    with progress_for(graph, settings, show=progress) as listener:
+        session = Session(
+            graph=graph,
+            model=model,
+            config=settings,
+            strategy=chosen,
+            directory=directory,
+            listeners=(listener,),
+        )
+        return session.run(resume=resume)
+
+
+def predict(graph: Graph, model: Model) -> Tensor:
+    """``[V, C]`` logits of every node, over its full neighbourhood, layer by layer in bounded memory.
+
+    Args:
+        graph: With features.
+        model: Of the graph's feature width.
+    """
+    if graph.features is None:
+        raise InputError(
+            f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
+        )
+    return infer(model, graph.topology, graph.features.to(next(model.parameters()).dtype))
+
+
+def convert(
+    source: str | Path,
+    dest: str | Path,
+    *,
+    undirected: bool = False,
+    memory_bytes: int = 1 << 30,
+    overwrite: bool = False,
+) -> Graph:
+    """Turn a graph file of any known form into a store, in bounded memory.
+
+    Args:
+        source: An edge list, a parquet, npz, Planetoid or OGB file or folder.
+        dest: Directory of the store; it appears whole or not at all.
+        undirected: Whether to add the missing reverse of every edge.
+        memory_bytes: Most memory to use for edges.
+        overwrite: Replace a store that is there already.
+
+    Returns:
+        The graph of the new store, memory-mapped.
+
+    Raises:
+        InputError: The source is broken or the destination cannot be written.
+    """
+    reader = datasets.source_of_path(Path(source))
+    return _convert.convert(reader, Path(dest), undirected=undirected, memory_bytes=memory_bytes, overwrite=overwrite)
+
+
+def _directory(
+    graph: Graph, settings: TrainConfig, strategy: Strategy, out: str | Path | None, resume: bool
+) -> RunDirectory | None:
+    if out is None:
+        if resume:
+            raise InputError("nothing to resume", needed="the directory of a run", got="out=None", repair="give out")
+        return None
+    if resume:
+        return RunDirectory.open(Path(out))
+    config = {
+        "outgrow": outgrow.__version__,
+        "graph": graph.name,
+        "model": None,
+        "train": asdict(settings),
+        "strategy": {"name": strategy.name, "options": {}},
+    }
+    return RunDirectory.create(Path(out), config)

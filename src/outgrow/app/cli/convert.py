@@ -1,0 +1,75 @@
+"""``outgrow convert``: turn a graph file into a store."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outgrow.core.errors import InputError
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
+
+
+def convert(
+    source: Annotated[str, typer.Argument(help="A graph file or folder, or the name of a data set.")],
+    dest: Annotated[Path, typer.Argument(help="Directory of the store.")],
+    undirected: Annotated[
+        bool | None,
+        typer.Option(
+            "--undirected/--directed",
+            help="Add the missing reverse of every edge, or take edges as they are. "
+            "[default: directed; a data set knows what its users do]",
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Number of nodes of an edge list. [default: largest id + 1]")
+    ] = None,
+    relabel: Annotated[
+        bool, typer.Option("--relabel", help="Edge lists: renumber the ids that occur from 0, in their order.")
+    ] = False,
+    memory: Annotated[str, typer.Option(help="Most memory to use for edges, such as 512MiB.")] = "1GiB",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store that is there.")] = False,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
+) -> None:
+    """Turn a graph into a store that opens in milliseconds, whatever its size, in bounded memory.
+
+    Reads edge lists (csv, tsv, txt, also gzipped), parquet, npz, Planetoid and OGB folders, and data sets by name.
+    """
+    from outgrow.app.progress import phases
+    from outgrow.graph import convert as conversion
+    from outgrow.graph import datasets
+
+    bound = parse_bytes(memory)
+    reader, usual = datasets.source(source, data_dir=data_dir, num_nodes=nodes, relabel=relabel)
+    with phases() as progress:
+        graph = conversion.convert(
+            reader,
+            dest,
+            undirected=usual if undirected is None else undirected,
+            memory_bytes=bound,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    print(f"{graph.num_nodes:,} nodes and {graph.num_edges:,} edges written to {dest}", file=sys.stderr)
+
+
+def parse_bytes(text: str) -> int:
+    """``"512MiB"`` as 536870912.
+
+    Raises:
+        InputError: Not a size.
+    """
+    digits = text.strip().rstrip("BbIiKkMmGg ")
+    unit = text.strip()[len(digits) :].strip().lower()
+    try:
+        return int(float(digits) * _UNITS[unit])
+    except (KeyError, ValueError, OverflowError):
+        raise InputError(
+            f"{text!r} is not a size",
+            needed="a number with a unit, such as 512MiB or 4GiB",
+            got=repr(text),
+            repair="write --memory 1GiB",
+        ) from None

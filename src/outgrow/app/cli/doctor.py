@@ -1,0 +1,109 @@
+"""``outgrow doctor``: what Outgrow finds on this machine, and whether it works."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show what Outgrow finds on this machine, and check that its kernels work. Exits with 1 if they do not."""
+    report = examine()
+    if as_json:
+        print(json.dumps(report))
+    else:
+        _show(report)
+    if any(check != "ok" for check in report["checks"].values()):
+        raise typer.Exit(1)
+
+
+def examine() -> dict[str, Any]:
+    """What there is to say of this machine."""
+    import importlib.util
+    import os
+
+    import torch
+
+    from outgrow.ops import backend
+    from outgrow.runtime.hardware import describe
+
+    machine = describe()
+    started = time.perf_counter()
+    checks = {name: _outcome(check) for name, check in (("aggregation", _aggregation), ("keyed draws", _draws))}
+    return {
+        "system": machine.system,
+        "processor": machine.processor,
+        "cores": machine.cores,
+        "memory_gib": round(machine.memory_bytes / 2**30, 1),
+        "gpus": list(machine.gpus),
+        "versions": machine.versions,
+        "kernels": "numba on the CPU",
+        "threading_layer": backend.threading_layer(),
+        "threads": {"kernels": backend.num_threads(), "torch": torch.get_num_threads()},
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),
+        "extras": {
+            name: importlib.util.find_spec(module) is not None
+            for name, module in (("pyg", "torch_geometric"), ("ogb", "ogb"))
+        },
+        "checks": checks,
+        "check_seconds": round(time.perf_counter() - started, 2),
+    }
+
+
+def _outcome(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except Exception as error:  # a doctor reports whatever is wrong
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+
+
+def _aggregation() -> None:
+    import torch
+
+    from outgrow.graph.csc import Topology
+    from outgrow.ops.weighted_sum import WeightedSum
+
+    ring = Topology(indptr=torch.arange(5), indices=torch.tensor([3, 0, 1, 2], dtype=torch.int32))
+    x = torch.arange(8.0).view(4, 1, 2).requires_grad_()
+    out = WeightedSum()(ring.block, x, None, None)
+    torch.autograd.backward(out.sum())
+    gradient = x.grad
+    assert gradient is not None
+    if not torch.equal(out.detach(), x.detach().roll(1, 0)) or not torch.equal(gradient, torch.ones_like(gradient)):
+        raise RuntimeError("the weighted sum over a ring of four nodes is wrong")
+
+
+def _draws() -> None:
+    import torch
+
+    from outgrow.ops.keyed import derive, dropout
+
+    x, nodes = torch.ones(1000, 16), torch.arange(1000)
+    whole, part = dropout(x, nodes, derive(0, 1), 0.5), dropout(x[500:], nodes[500:], derive(0, 1), 0.5)
+    if not torch.equal(whole[500:], part) or abs(whole.mean().item() - 1) > 0.05:
+        raise RuntimeError("dropout does not depend on its key alone")
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False)
+    for key, value in report.items():
+        table.add_row(key.replace("_", " "), _text(value))
+    Console().print(table)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    if isinstance(value, bool):
+        return "installed" if value else "not installed"
+    return str(value)

@@ -1,0 +1,95 @@
+"""``outgrow info``: what a graph is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from outgrow.graph.graph import Graph
+
+
+def info(
+    graph: Annotated[str, typer.Argument(help="A data set, a store directory or a graph file.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Read a store whole and check its checksums.")] = False,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a graph is: sizes, features, labels, splits, degrees."""
+    from outgrow.graph import datasets, store
+
+    path = Path(graph)
+    is_store = store.is_store(path)
+    loaded = store.open_store(path, verify=verify) if is_store else datasets.load(graph, data_dir=data_dir)
+    facts = facts_of(loaded)
+    if verify:
+        facts["verified"] = True
+    if as_json:
+        print(json.dumps(facts))
+        return
+    _show(loaded.name, facts)
+
+
+def facts_of(graph: Graph) -> dict[str, Any]:
+    """What there is to say of a graph, by name."""
+    topology = graph.topology
+    count = topology.indptr[1:] - topology.indptr[:-1]
+    split = graph.split
+    return {
+        "name": graph.name,
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "features": graph.num_features,
+        "features_are": _kind_of_features(graph),
+        "classes": graph.num_classes,
+        "labels_per_node": "several" if graph.multi_label else "one",
+        "labelled_nodes": _labelled(graph),
+        "train_nodes": len(split.train),
+        "val_nodes": len(split.val),
+        "test_nodes": len(split.test),
+        "mean_degree": round(graph.num_edges / max(1, graph.num_nodes), 3),
+        "largest_in_degree": int(count.max()) if graph.num_nodes else 0,
+        "nodes_without_in_edges": int((count == 0).sum()),
+        "relations": list(graph.relation_names),
+        "node_types": {kind.name: kind.last - kind.first for kind in graph.node_types},
+        "weighted": topology.weight is not None,
+    }
+
+
+def _kind_of_features(graph: Graph) -> str:
+    if graph.features is None:
+        return "none"
+    layout = "sparse" if graph.sparse else "dense"
+    return f"{layout} {str(graph.features.dtype).removeprefix('torch.')}"
+
+
+def _labelled(graph: Graph) -> int:
+    if graph.labels is None:
+        return 0
+    return graph.num_nodes if graph.multi_label else int((graph.labels >= 0).sum())
+
+
+def _show(name: str, facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=name, show_header=False, title_justify="left")
+    for key, value in facts.items():
+        if key != "name" and value not in ([], {}):
+            table.add_row(key.replace("_", " "), _text(value))
+    Console().print(table)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count:,}" for name, count in value.items())
+    if isinstance(value, list):
+        return f"{len(value)}: {', '.join(value)}"
+    return str(value)

@@ -1,0 +1,52 @@
+"""The command ``outgrow``: its sub-commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from outgrow.app.cli import convert, datasets, doctor, info, predict, train
+from outgrow.core.errors import InputError, OutgrowError
+
+app = typer.Typer(
+    name="outgrow",
+    help="Train graph neural networks on graphs that have outgrown one device, one memory or one machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (train.train, predict.predict, info.info, convert.convert, datasets.datasets, doctor.doctor):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
+) -> None:
+    """Train graph neural networks on graphs that have outgrown one device, one memory or one machine."""
+    if show:
+        from outgrow import __version__
+
+        typer.echo(f"outgrow {__version__}")
+        raise typer.Exit
+
+
+def run() -> None:
+    """Run the command line; exit with 2 if the user's input cannot be used, with 1 if training failed."""
+    try:
+        app()
+    except OutgrowError as error:
+        show_error(error)
+        sys.exit(2 if isinstance(error, InputError) else 1)
+
+
+def show_error(error: OutgrowError) -> None:
+    """Print an error for people, on standard error."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print(f"[bold red]error:[/] {escape(error.what)}")
+    for name, text in (("needed", error.needed), ("got", error.got), ("repair", error.repair)):
+        console.print(f"  [bold]{name + ':':<8}[/] {escape(text)}")

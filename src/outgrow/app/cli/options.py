@@ -1,0 +1,36 @@
+"""Reading ``--set NAME=VALUE``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from outgrow.core.errors import InputError
+
+
+def assignments(texts: Iterable[str]) -> dict[str, object]:
+    """``["heads=8", "norm=true"]`` as ``{"heads": 8, "norm": True}``.
+
+    Raises:
+        InputError: A text without ``=``.
+    """
+    options: dict[str, object] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InputError(
+                f"--set {text!r} is not an assignment",
+                needed="NAME=VALUE, such as --set weight_decay=0.01",
+                got=repr(text),
+                repair="write the name of the option, an equals sign and its value",
+            )
+        options[name.strip().replace("-", "_")] = _value(value.strip())
+    return options
+
+
+def _value(text: str) -> object:
+    try:
+        value: object = json.loads(text.lower() if text in ("True", "False", "None") else text)
+    except ValueError:
+        return text
+    return value

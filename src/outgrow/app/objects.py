@@ -1,0 +1,91 @@
+"""Graphs that are objects of Python: arrays, PyG data, NetworkX graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
+from outgrow.graph.assemble import assemble
+from outgrow.graph.graph import Graph
+from outgrow.graph.ingest.arrays import ArraySource
+from outgrow.graph.ingest.source import Source, Tables
+
+_SPLITS = ("train", "val", "test")
+
+
+def from_arrays(
+    edge_index: Any,
+    *,
+    features: Any = None,
+    labels: Any = None,
+    split: Mapping[str, Any] | None = None,
+    num_nodes: int | None = None,
+    relation: Any = None,
+    weight: Any = None,
+    undirected: bool = False,
+) -> Graph:
+    """A graph from arrays or tensors.
+
+    Args:
+        edge_index: ``[2, E]`` integer, sources then destinations.
+        features: ``[V, D]`` floating, or a SciPy sparse matrix of that shape.
+        labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
+        split: ``{"train": ids, "val": ids, "test": ids}``; each ``[n]`` ids or a ``[V]`` boolean mask.
+        num_nodes: ``V``; None to take it from features, labels or the largest id.
+        relation: ``[E]`` integer type of each edge.
+        weight: ``[E]`` floating weight of each edge.
+        undirected: Add the missing reverse of every edge.
+
+    Raises:
+        InputError: The arrays do not fit each other.
+    """
+    parts = {name: _ids(nodes) for name, nodes in (split or {}).items()}
+    for name in parts:
+        pick("part of the split", name, dict.fromkeys(_SPLITS))
+    tables = Tables(
+        num_nodes=num_nodes,
+        features=csr_array(features) if issparse(features) else _array(features),
+        labels=_array(labels),
+        train=parts.get("train"),
+        val=parts.get("val"),
+        test=parts.get("test"),
+    )
+    source = ArraySource(_array(edge_index), tables, relation=_array(relation), weight=_array(weight))
+    return assemble(source, undirected=undirected)
+
+
+def source_of_object(data: object) -> Source:
+    """The reader of a PyG or NetworkX object.
+
+    Raises:
+        InputError: Another kind of object.
+    """
+    package = type(data).__module__.partition(".")[0]
+    if package == "torch_geometric":
+        from outgrow.graph.ingest.pyg import PygSource
+
+        return PygSource(data)
+    if package == "networkx":
+        from outgrow.graph.ingest.networkx import NetworkxSource
+
+        return NetworkxSource(data)
+    raise InputError(
+        f"cannot read a graph from {type(data).__name__}",
+        needed="a name, a path, a PyG Data or HeteroData, or a NetworkX graph",
+        got=f"{type(data).__module__}.{type(data).__qualname__}",
+        repair="give arrays to og.from_arrays",
+    )
+
+
+def _array(values: Any) -> Any:
+    return None if values is None else np.asarray(values)
+
+
+def _ids(nodes: Any) -> Any:
+    array = np.asarray(nodes)
+    return np.flatnonzero(array) if array.dtype == bool else array.astype(np.int64)

@@ -1,0 +1,188 @@
+"""From what the user typed to a run that can start: recipe, model, options, directory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import outgrow
+from outgrow.app.models import MODELS, build_model, model_options
+from outgrow.app.recipes import DEFAULT_MODEL, recipe_of
+from outgrow.app.rundir import RunDirectory
+from outgrow.app.session import problem_of, strategy_of
+from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
+from outgrow.graph import datasets
+from outgrow.graph.graph import Graph
+from outgrow.nn.model import Model
+from outgrow.strategies.base import Strategy
+from outgrow.train.config import TrainConfig
+
+_MAY_CHANGE = {"epochs", "patience", "checkpoint_every"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunPlan:
+    """A run that can start.
+
+    Attributes:
+        graph: What to train on.
+        model: What to train, freshly initialised from the seed.
+        model_name: Its name on the command line.
+        model_options: Its options.
+        config: Options of the loop.
+        strategy: How.
+        reason: One sentence on why this strategy.
+        directory: Where the run's files go.
+    """
+
+    graph: Graph
+    model: Model
+    model_name: str
+    model_options: Mapping[str, object]
+    config: TrainConfig
+    strategy: Strategy
+    reason: str
+    directory: RunDirectory
+
+    def headline(self) -> str:
+        """What is about to happen, for people."""
+        graph, parameters = self.graph, sum(p.numel() for p in self.model.parameters())
+        options = ", ".join(f"{name} {value}" for name, value in self.model_options.items())
+        return (
+            f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
+            f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes\n"
+            f"{self.model_name}: {options}; {parameters:,} parameters; "
+            f"{self.config.optimizer} lr {self.config.lr:g} weight decay {self.config.weight_decay:g} "
+            f"seed {self.config.seed}\n{self.reason}"
+        )
+
+
+def new_run(
+    graph: str,
+    model: str | None,
+    options: Mapping[str, object],
+    *,
+    data_dir: Path | None,
+    strategy: str,
+    out: Path | None,
+) -> RunPlan:
+    """Plan a run; what is not in ``options`` comes from the recipe.
+
+    Raises:
+        InputError: Something cannot be used; nothing was written.
+    """
+    name = model or DEFAULT_MODEL
+    pick("model", name, MODELS)
+    recipe = recipe_of(graph, name)
+    model_part, train_part = _sort_options(name, options)
+    model_settings, train_settings = {**recipe.model, **model_part}, {**recipe.train, **train_part}
+    config = TrainConfig().with_options(**train_settings)
+    chosen, reason = strategy_of(strategy)
+    loaded = datasets.load(graph, data_dir=data_dir)
+    built = _seeded_model(name, loaded, model_settings, config.seed)
+    problem_of(loaded, built, config.seed)
+    path = out or Path("runs") / f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    record = {
+        "outgrow": outgrow.__version__,
+        "graph": graph,
+        "data_dir": None if data_dir is None else str(data_dir.resolve()),
+        "model": {"name": name, "options": model_settings},
+        "train": asdict(config),
+        "strategy": {"name": chosen.name, "options": {}},
+    }
+    return RunPlan(
+        graph=loaded,
+        model=built,
+        model_name=name,
+        model_options=model_settings,
+        config=config,
+        strategy=chosen,
+        reason=reason,
+        directory=RunDirectory.create(path, record),
+    )
+
+
+def resumed_run(
+    out: Path, graph: str | None, model: str | None, options: Mapping[str, object], data_dir: Path | None
+) -> RunPlan:
+    """Plan to go on with a run. Only how long to train may differ from what it was started with.
+
+    Raises:
+        InputError: There is no such run, or an option would change its results.
+    """
+    directory = RunDirectory.open(out)
+    record = directory.config
+    name, settings = _recorded_model(record, out)
+    before = {"graph": record["graph"], "model": name, **settings, **record["train"]}
+    asked = {**options, **({"graph": graph} if graph else {}), **({"model": model} if model else {})}
+    for option, value in asked.items():
+        if option not in _MAY_CHANGE and before.get(option) != value:
+            raise InputError(
+                f"the run in {out} cannot go on with another {option}",
+                needed=f"{option} {before.get(option)}, as the run was started with",
+                got=f"{option} {value}",
+                repair=f"leave {option} out, or start a new run in another --out",
+            )
+    changed = {option: value for option, value in asked.items() if option in _MAY_CHANGE}
+    config = TrainConfig(**record["train"]).with_options(**changed)
+    chosen, reason = strategy_of(record["strategy"]["name"])
+    loaded = load_recorded(record, data_dir)
+    directory.newest_checkpoint()
+    return RunPlan(
+        graph=loaded,
+        model=_seeded_model(name, loaded, settings, config.seed),
+        model_name=name,
+        model_options=settings,
+        config=config,
+        strategy=chosen,
+        reason=reason,
+        directory=directory,
+    )
+
+
+def load_recorded(record: Mapping[str, Any], data_dir: Path | None) -> Graph:
+    """The graph of a recorded run."""
+    recorded = record.get("data_dir")
+    return datasets.load(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
+
+
+def recorded_model(directory: RunDirectory, graph: Graph) -> Model:
+    """The model of a recorded run, freshly initialised.
+
+    Raises:
+        InputError: The run's model was not made by name.
+    """
+    record = directory.config
+    name, settings = _recorded_model(record, directory.path)
+    return build_model(name, graph, settings)
+
+
+def _recorded_model(record: Mapping[str, Any], path: Path) -> tuple[str, dict[str, object]]:
+    if record["model"] is None:
+        raise InputError(
+            f"the model of the run in {path} was built in Python",
+            needed="a run started by `outgrow train`, whose model has a name",
+            got="a run started by og.train",
+            repair="use og.train(..., resume=True) or og.predict with the same model",
+        )
+    return record["model"]["name"], dict(record["model"]["options"])
+
+
+def _seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: int) -> Model:
+    torch.manual_seed(seed)
+    return build_model(name, graph, settings)
+
+
+def _sort_options(model: str, options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    of_model = dict.fromkeys(model_options(model), "model")
+    of_loop = dict.fromkeys((field.name for field in fields(TrainConfig)), "loop")
+    parts: dict[str, dict[str, object]] = {"model": {}, "loop": {}}
+    for name, value in options.items():
+        parts[pick("option", name, {**of_model, **of_loop})][name] = value
+    return parts["model"], parts["loop"]

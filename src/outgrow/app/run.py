@@ -1,0 +1,64 @@
+"""A finished run, as Python sees it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from outgrow.nn.model import Model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """What came of training.
+
+    Attributes:
+        model: The trained model, as it was in its best epoch.
+        logits: ``[V, C]`` of that model for every node.
+        summary: Content of ``summary.json``; see the design of the command line for its keys.
+        directory: Where the run's files are; None if none were asked for.
+    """
+
+    model: Model
+    logits: Tensor
+    summary: dict[str, Any]
+    directory: Path | None
+
+    @property
+    def loss(self) -> list[float]:
+        """Training loss of each epoch."""
+        return list(self.summary["loss"])
+
+    @property
+    def epoch_seconds(self) -> list[float]:
+        """Wall time of the training part of each epoch."""
+        return list(self.summary["epoch_seconds"])
+
+    @property
+    def val_accuracy(self) -> float:
+        """Accuracy on the validation nodes (micro-F1 with several labels per node); NaN without such nodes."""
+        return _number(self.summary["val_accuracy"])
+
+    @property
+    def test_accuracy(self) -> float:
+        """Accuracy on the test nodes (micro-F1 with several labels per node); NaN without such nodes."""
+        return _number(self.summary["test_accuracy"])
+
+    @property
+    def ledger(self) -> dict[str, dict[str, int]]:
+        """Bytes that crossed each link, by what they were: ``{link: {kind: bytes}}``."""
+        return dict(self.summary["ledger"])
+
+    def __repr__(self) -> str:
+        return (
+            f"Run({self.summary['strategy']}, {self.summary['epochs']} epochs, "
+            f"val {self.val_accuracy:.4f}, test {self.test_accuracy:.4f})"
+        )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,135 @@
+"""Get the files of data sets from their public addresses: whole and checked, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+import urllib.request
+import zipfile
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from outgrow.core.errors import InputError
+from outgrow.graph.datasets.record import Fetch, RemoteFile
+
+_BLOCK = 1 << 20
+_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchFiles(Fetch):
+    """Files, each with its own address.
+
+    Attributes:
+        files: What to get.
+    """
+
+    files: tuple[RemoteFile, ...]
+
+    def address(self) -> str:
+        """Folder of the first address."""
+        return str(self.files[0].url).rpartition("/")[0]
+
+    def into(self, folder: Path) -> None:
+        """Get the files that are not there yet."""
+        for file in self.files:
+            if file.url is not None and not (folder / file.path).exists():
+                _fetch(file.url, folder / file.path, file.sha256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchOgb(Fetch):
+    """A zip archive whose address the package ``ogb`` knows.
+
+    Attributes:
+        name: Name of the data set in OGB, such as ``ogbn-arxiv``.
+        folder: Name of the folder to make of it.
+    """
+
+    name: str
+    folder: str
+
+    def address(self) -> str:
+        """The Open Graph Benchmark."""
+        return f"the Open Graph Benchmark, {self.name}"
+
+    def into(self, folder: Path) -> None:
+        """Get and unpack the archive."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=f".{self.folder}-") as name:
+            archive = Path(name) / "archive.zip"
+            _fetch(_ogb_address(self.name), archive, None)
+            with zipfile.ZipFile(archive) as packed:
+                packed.extractall(Path(name) / "unpacked")
+            archive.unlink()
+            (unpacked,) = (Path(name) / "unpacked").iterdir()
+            unpacked.rename(folder / self.folder)
+
+
+def _ogb_address(name: str) -> str:
+    found = importlib.util.find_spec("ogb")
+    if found is None or not found.submodule_search_locations:
+        raise InputError(
+            f"{name} comes through the package ogb, which is not installed",
+            needed="the extra 'ogb'",
+            got="no package ogb",
+            repair="pip install 'outgrow[ogb]', or put the unpacked OGB folder into the data folder",
+        )
+    # The table is read as a file: importing ogb would look for updates and load all its readers.
+    table = Path(found.submodule_search_locations[0]) / "nodeproppred" / "master.csv"
+    rows = [line.split(",") for line in table.read_text().splitlines()]
+    return next(row for row in rows if row[0] == "url")[rows[0].index(name)]
+
+
+def _fetch(url: str, dest: Path, sha256: str | None) -> None:
+    digest = hashlib.sha256()
+    with _whole(dest) as unfinished, _reached(url):
+        with urllib.request.urlopen(url, timeout=_SECONDS) as answer, unfinished.open("wb") as out:
+            while block := answer.read(_BLOCK):
+                digest.update(block)
+                out.write(block)
+            expected = answer.headers.get("Content-Length")
+        _check_size(url, unfinished.stat().st_size, expected)
+        if sha256 is not None and digest.hexdigest() != sha256:
+            raise InputError(
+                f"{url} is not the file it should be",
+                needed=f"SHA-256 {sha256}",
+                got=f"SHA-256 {digest.hexdigest()}, {unfinished.stat().st_size:,} bytes",
+                repair="try again; if it stays so, the file was changed at its source: report it",
+            )
+
+
+@contextmanager
+def _whole(dest: Path) -> Iterator[Path]:
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = dest.with_name(f".{dest.name}.{os.getpid()}")
+    try:
+        yield unfinished
+        unfinished.replace(dest)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _reached(url: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot download {url}",
+            needed="a network connection to it, and room in the cache folder",
+            got=f"{type(error).__name__}: {error}",
+            repair="try again online, or copy the file into a data folder by hand",
+        ) from error
+
+
+def _check_size(url: str, size: int, expected: str | None) -> None:
+    if expected is not None and size != int(expected):
+        raise InputError(
+            f"the download of {url} broke off", needed=f"{int(expected):,} bytes", got=f"{size:,}", repair="try again"
+        )

@@ -1,0 +1,185 @@
+"""Block models with the published statistics of data sets that systems papers train on.
+
+Nodes, edges, feature width and classes are those of the tables of data sets in: HongTu (Wang et al., SIGMOD 2023),
+table 4; NeutronOrch (Ai et al., VLDB 2024), table 4; NeutronTP (Ai et al., VLDB 2024), table 1; with the digits that
+these round away taken from the pages of the data sets. Shares of the split: GraphSAGE (Hamilton et al., 2017) for
+reddit; the Open Graph Benchmark (Hu et al., 2020) for products and papers100M; HongTu, section 7.1, for it-2004 and
+friendster, whose features and labels are random there. Exponents, largest degrees, community sizes and localities are
+estimates that give graphs of the right kind; they are free parameters, not published figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from outgrow.core.errors import InputError
+from outgrow.graph.synthetic.block_model import BlockModel
+from outgrow.graph.synthetic.signal import NodeSignal
+from outgrow.graph.synthetic.structure import BlockStructure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """The statistics of a data set, from which graphs of any size are generated.
+
+    Attributes:
+        name: Name of the data set.
+        nodes: ``V``.
+        edges: Published number of edges.
+        draws: Edges to draw for each published edge: 0.5 where both directions were counted, else 1.
+        undirected: Whether to read the generated graph as undirected.
+        features: ``D``.
+        classes: ``C``.
+        shares: Shares of the nodes in training, validation and test.
+        exponent: Exponent of the degree distribution (estimate).
+        max_degree: Largest degree at full size (estimate).
+        community_size: Nodes of a community at full size and below (estimate).
+        locality: Share of the edges that must stay in a community (estimate, to be fitted).
+    """
+
+    name: str
+    nodes: int
+    edges: int
+    draws: float
+    undirected: bool
+    features: int
+    classes: int
+    shares: tuple[float, float, float]
+    exponent: float
+    max_degree: float
+    community_size: int
+    locality: float
+
+    @property
+    def drawn_edges(self) -> int:
+        """Edges to draw at full size."""
+        return round(self.edges * self.draws)
+
+    @property
+    def smallest_scale(self) -> float:
+        """Scale below which nodes would have more neighbours than a quarter of the graph, or classes no nodes."""
+        return max(8 * self.drawn_edges / self.nodes, self.classes, 100) / self.nodes
+
+    def at(self, scale: float, *, seed: int = 0, locality: float | None = None, strength: float = 1.5) -> BlockModel:
+        """A generator of a graph of ``scale`` times the nodes and edges; average degree, D and C stay.
+
+        A dense graph at a small scale loses some edges to duplicates once it is read as undirected.
+
+        Args:
+            scale: Factor on nodes and edges; may exceed 1.
+            seed: Key of all draws.
+            locality: Share of the edges that must stay in a community; None takes the preset's.
+            strength: How plainly features show the class (`NodeSignal`).
+
+        Raises:
+            InputError: The scale is below the smallest one.
+        """
+        if not scale >= self.smallest_scale:
+            raise InputError(
+                f"{self.name} cannot be generated at scale {scale:g}",
+                needed=f"a scale of at least {self.smallest_scale:.2g}, so that nodes find enough others to join",
+                got=f"{scale:g}, that is {max(scale, 0) * self.nodes:.0f} nodes",
+                repair=f"write {self.name}@{self.smallest_scale:.2g} or more",
+            )
+        return BlockModel(
+            structure=self._structure(scale, self.locality if locality is None else locality),
+            signal=NodeSignal(classes=self.classes, features=self.features, strength=strength, shares=self.shares),
+            seed=seed,
+            name=f"{self.name}@{scale:g}",
+        )
+
+    def _structure(self, scale: float, locality: float) -> BlockStructure:
+        nodes = round(self.nodes * scale)
+        edges = round(self.drawn_edges * scale)
+        # The largest degree of a power-law graph grows with its size like this (natural cutoff).
+        cutoff = self.max_degree * scale ** (1 / (self.exponent - 1))
+        return BlockStructure(
+            nodes=nodes,
+            edges=edges,
+            communities=max(1, round(nodes / self.community_size)),
+            exponent=self.exponent,
+            max_degree=max(cutoff, 8 * edges / nodes),
+            locality=locality,
+        )
+
+
+def presets() -> Mapping[str, Preset]:
+    """All presets by name."""
+    return _PRESETS
+
+
+_REDDIT = Preset(
+    name="reddit",
+    nodes=232_965,
+    edges=114_615_892,
+    draws=0.5,
+    undirected=True,
+    features=602,
+    classes=41,
+    shares=(0.66, 0.10, 0.24),
+    exponent=2.8,
+    max_degree=22_000,
+    community_size=5_700,
+    locality=0.7,
+)
+_PRODUCTS = Preset(
+    name="products",
+    nodes=2_449_029,
+    edges=61_859_140,
+    draws=1.0,
+    undirected=True,
+    features=100,
+    classes=47,
+    shares=(0.08, 0.02, 0.90),
+    exponent=2.8,
+    max_degree=17_000,
+    community_size=2_500,
+    locality=0.8,
+)
+_PAPERS = Preset(
+    name="papers100M",
+    nodes=111_059_956,
+    edges=1_615_685_872,
+    draws=1.0,
+    undirected=False,
+    features=128,
+    classes=172,
+    shares=(0.0109, 0.0011, 0.0019),
+    exponent=2.6,
+    max_degree=250_000,
+    community_size=5_000,
+    locality=0.6,
+)
+_IT = Preset(
+    name="it-2004",
+    nodes=41_291_594,
+    edges=1_150_725_436,
+    draws=1.0,
+    undirected=False,
+    features=256,
+    classes=64,
+    shares=(0.25, 0.50, 0.25),
+    exponent=2.2,
+    max_degree=1_300_000,
+    community_size=2_000,
+    locality=0.95,
+)
+_FRIENDSTER = Preset(
+    name="friendster",
+    nodes=65_608_366,
+    edges=2_500_000_000,
+    draws=0.5,
+    undirected=True,
+    features=256,
+    classes=64,
+    shares=(0.25, 0.50, 0.25),
+    exponent=2.9,
+    max_degree=5_200,
+    community_size=5_000,
+    locality=0.4,
+)
+_PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {preset.name: preset for preset in (_REDDIT, _PRODUCTS, _PAPERS, _IT, _FRIENDSTER)}
+)

@@ -1,0 +1,116 @@
+"""R-MAT graphs: skewed degrees from four numbers.
+
+Chakrabarti, Zhan, Faloutsos: R-MAT: a recursive model for graph mining, SDM 2004.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.ingest.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.synthetic.permutation import permuted
+from outgrow.graph.synthetic.signal import NodeSignal
+from outgrow.ops.backend import kernel, prange
+from outgrow.ops.keyed import derive, mix
+
+CHUNK_EDGES = 1 << 20
+_EDGES, _NAMES, _LABELS = 11, 12, 13
+_ONE, _LOW32, _S32 = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+class RMat(Source):
+    """``2 ** scale`` nodes and ``edge_factor`` directed edges for each; duplicates and self-loops occur.
+
+    Each edge falls into one quarter of the adjacency matrix after the other. Node ids are scrambled by a keyed
+    permutation, so that an id says nothing about a degree. Read it as undirected for a symmetric graph.
+
+    Args:
+        scale: Logarithm of the number of nodes, 1 to 40.
+        edge_factor: Edges drawn for each node.
+        quarters: Probabilities ``(a, b, c)`` of the upper left, upper right and lower left quarter; the rest is for
+            the lower right. The defaults are those of the Graph500 benchmark.
+        seed: Key of all draws.
+        signal: Classes, features and split, drawn without regard to the edges; None gives bare nodes.
+
+    Raises:
+        InputError: Scale, edge factor or probabilities out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        scale: int,
+        edge_factor: int = 16,
+        quarters: tuple[float, float, float] = (0.57, 0.19, 0.19),
+        seed: int = 0,
+        signal: NodeSignal | None = None,
+    ) -> None:
+        if not 1 <= scale <= 40 or edge_factor < 1 or min(quarters) < 0 or sum(quarters) > 1:
+            raise InputError(
+                "this R-MAT graph cannot be generated",
+                needed="scale 1 to 40, edge factor of at least 1, probabilities a, b, c with a sum of at most 1",
+                got=f"scale {scale}, edge factor {edge_factor}, a, b, c = {quarters}",
+                repair="change the numbers",
+            )
+        self._scale, self._edge_factor, self._quarters = scale, edge_factor, quarters
+        self._seed, self._signal = seed, signal
+
+    @property
+    def name(self) -> str:
+        """``rmat-SCALE``."""
+        return f"rmat-{self._scale}"
+
+    @property
+    def num_nodes(self) -> int:
+        """``V``."""
+        return 1 << self._scale
+
+    @property
+    def num_edges(self) -> int:
+        """Directed edges drawn, duplicates included."""
+        return self._edge_factor << self._scale
+
+    def tables(self) -> Tables:
+        """Number of nodes; with a signal also labels drawn at random, features and a split."""
+        if self._signal is None:
+            return Tables(num_nodes=self.num_nodes)
+        labels = np.empty(self.num_nodes, dtype=np.int32)
+        _label(np.uint64(derive(self._seed, _LABELS)), np.uint64(self._signal.classes), labels)
+        return self._signal.tables(labels, self._seed)
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        """All edges, about a million at a time."""
+        limits = (np.cumsum(self._quarters) * 2**32).astype(np.uint64)
+        edge_key, name_key = (np.uint64(derive(self._seed, part)) for part in (_EDGES, _NAMES))
+        for first in range(0, self.num_edges, CHUNK_EDGES):
+            count = min(CHUNK_EDGES, self.num_edges - first)
+            src, dst = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+            _draw(first, edge_key, name_key, self._scale, limits, src, dst)
+            yield EdgeChunk(src=src, dst=dst)
+
+
+@kernel
+def _draw(
+    first: int, edge_key: np.uint64, name_key: np.uint64, scale: int, limits: NDArray[np.uint64], src: Ids, dst: Ids
+) -> None:
+    nodes = _ONE << np.uint64(scale)
+    for i in prange(len(src)):
+        key = mix(edge_key, np.uint64(first) + np.uint64(i))
+        row, column, drawn = np.uint64(0), np.uint64(0), np.uint64(0)
+        for level in range(scale):
+            drawn = drawn >> _S32 if level % 2 else mix(key, np.uint64(level))
+            part = drawn & _LOW32
+            row = (row << _ONE) | np.uint64(part >= limits[1])
+            column = (column << _ONE) | np.uint64((limits[0] <= part < limits[1]) or part >= limits[2])
+        src[i] = permuted(row, nodes, name_key)
+        dst[i] = permuted(column, nodes, name_key)
+
+
+@kernel
+def _label(key: np.uint64, classes: np.uint64, labels: NDArray[np.int32]) -> None:
+    for v in prange(len(labels)):
+        labels[v] = mix(key, np.uint64(v)) % classes

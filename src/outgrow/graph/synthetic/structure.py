@@ -1,0 +1,101 @@
+"""How many nodes, edges and communities a block model has, and how its degrees are spread."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.ingest.source import Ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockStructure:
+    """Nodes, edges, communities and degrees of a `BlockModel`.
+
+    Node weights fall with the rank as ``(rank + offset) ** (-1 / (exponent - 1))``, which gives degrees a tail of the
+    given exponent (Chung, Lu: Connected components in random graphs with given expected degree sequences, Annals of
+    Combinatorics 2002).
+
+    Attributes:
+        nodes: ``V``.
+        edges: Edges drawn; a symmetric graph ends up with nearly twice as many directed edges.
+        communities: Number of communities; their sizes differ by 1 at most.
+        exponent: Exponent of the degree distribution, above 2; larger is more even.
+        max_degree: Expected number of drawn edges of the node with the most, if communities played no part; None leaves
+            the power law as steep as it is.
+        locality: Share of the edges that must stay in the community of their first end, 0 to 1; others stay by chance.
+        homophily: Share of the nodes that have the class of their community, 0 to 1; others draw a class at random.
+        shuffled: Whether node ids say nothing about communities; otherwise a community is a range of ids.
+    """
+
+    nodes: int
+    edges: int
+    communities: int
+    exponent: float = 2.5
+    max_degree: float | None = None
+    locality: float = 0.7
+    homophily: float = 0.9
+    shuffled: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = self.nodes >= 1 and self.edges >= 0 and 1 <= self.communities <= self.nodes
+        if not sizes or self.exponent <= 2 or not (0 <= self.locality <= 1 and 0 <= self.homophily <= 1):
+            raise InputError(
+                "this block model cannot be generated",
+                needed="1 to V communities, an exponent above 2, locality and homophily from 0 to 1",
+                got=f"{self.nodes} nodes, {self.edges} edges, {self.communities} communities, exponent "
+                f"{self.exponent}, locality {self.locality}, homophily {self.homophily}",
+                repair="change the numbers of the structure",
+            )
+        if self.max_degree is not None and self.max_degree <= self.average_degree:
+            raise InputError(
+                "no degree distribution has these numbers",
+                needed=f"a largest degree above the average of {self.average_degree:.1f}",
+                got=f"{self.max_degree:g}",
+                repair="raise max_degree, or leave it out",
+            )
+
+    @property
+    def average_degree(self) -> float:
+        """Drawn edges at a node, both ends counted."""
+        return 2 * self.edges / self.nodes
+
+    @property
+    def power(self) -> float:
+        """Exponent of the distribution function of ranks, between 0 and 1."""
+        return (self.exponent - 2) / (self.exponent - 1)
+
+    @cached_property
+    def offset(self) -> float:
+        """What is added to ranks so that the first one has the largest degree wanted; at least 1."""
+        if self.max_degree is None or 2 * self.edges * self._top(1.0) <= self.max_degree:
+            return 1.0
+        low, high = 0.0, math.log(self.nodes) + 40
+        for _ in range(100):
+            middle = (low + high) / 2
+            if 2 * self.edges * self._top(math.exp(middle)) > self.max_degree:
+                low = middle
+            else:
+                high = middle
+        return math.exp(high)
+
+    def rank_shares(self) -> NDArray[np.float64]:
+        """``[V]`` float64: probability of each rank to be drawn as an end of an edge without regard to communities."""
+        steps = (np.arange(self.nodes + 1, dtype=np.float64) + self.offset) ** self.power
+        shares: NDArray[np.float64] = np.diff(steps) / (steps[-1] - steps[0])
+        return shares
+
+    def starts(self) -> Ids:
+        """``[communities + 1]`` int64: first id of each community, before ids are shuffled."""
+        size, rest = divmod(self.nodes, self.communities)
+        numbers = np.arange(self.communities + 1, dtype=np.int64)
+        return numbers * size + np.minimum(numbers, rest)
+
+    def _top(self, offset: float) -> float:
+        first = math.expm1(self.power * math.log1p(1 / offset))
+        return first / math.expm1(self.power * math.log1p(self.nodes / offset))

@@ -1,0 +1,1 @@
+"""The machine: its hardware, its memory, its processes (layer 2)."""
