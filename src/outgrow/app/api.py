@@ -8,16 +8,16 @@ from pathlib import Path
 from torch import Tensor
 
 import outgrow
-from outgrow.app.objects import source_of_object
+from outgrow.app.objects import reader_of, source_of_object
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import Session, strategy_of
 from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer
-from outgrow.graph import convert as _convert
 from outgrow.graph import datasets
 from outgrow.graph.assemble import assemble
+from outgrow.graph.convert import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
@@ -127,8 +127,8 @@ def convert(
     Raises:
         InputError: The source is broken or the destination cannot be written.
     """
-    reader = datasets.source_of_path(Path(source))
-    return _convert.convert(reader, Path(dest), undirected=undirected, memory_bytes=memory_bytes, overwrite=overwrite)
+    reader = reader_of(source).source
+    return write(reader, Path(dest), undirected=undirected, memory_bytes=memory_bytes, overwrite=overwrite)
 
 
 def _directory(

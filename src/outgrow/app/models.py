@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import partial
+from typing import Any, get_type_hints
 
+from outgrow.app.option_types import require_types
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.graph.graph import Graph
@@ -19,18 +19,19 @@ MODELS: Mapping[str, Callable[..., Model]] = {
     "sage-max": partial(SAGE, pool="max"),
     "gat": GAT,
 }
-_NOT_OPTIONS = {"in_features", "hidden", "out_features", "pool", "sparse_input", "stack", "activation"}
+_NOT_OPTIONS = {"in_features", "out_features", "pool", "sparse_input", "stack", "activation", "return"}
 
 
-def model_options(name: str) -> list[str]:
-    """Names of the options of a model, ``hidden`` first.
+def model_options(name: str) -> dict[str, Any]:
+    """Options of a model and their types, ``hidden`` first.
 
     Raises:
         InputError: No such model.
     """
-    own = inspect.signature(pick("model", name, MODELS)).parameters
-    shared = [field.name for field in fields(Stack)]
-    return ["hidden", *(option for option in [*shared, *own] if option not in _NOT_OPTIONS)]
+    maker = pick("model", name, MODELS)
+    own = get_type_hints(maker.func if isinstance(maker, partial) else maker)
+    hints = {"hidden": int, **get_type_hints(Stack), **own}
+    return {option: hint for option, hint in hints.items() if option not in _NOT_OPTIONS}
 
 
 def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model:
@@ -44,9 +45,10 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     Raises:
         InputError: No such model or option, or a value that the model refuses.
     """
-    known = dict.fromkeys(model_options(name))
+    known = model_options(name)
     for option in options:
         pick(f"option of model {name}", option, known)
+    require_types(options, known)
     rest = {key: value for key, value in options.items() if key != "hidden"}
     if name.startswith("sage"):
         rest["sparse_input"] = graph.sparse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from scipy.sparse import csr_array, issparse
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.graph.assemble import assemble
+from outgrow.graph.datasets import Loadable, resolve
 from outgrow.graph.graph import Graph
 from outgrow.graph.ingest.arrays import ArraySource
+from outgrow.graph.ingest.detect import source_of
 from outgrow.graph.ingest.source import Source, Tables
 
 _SPLITS = ("train", "val", "test")
@@ -80,6 +83,36 @@ def source_of_object(data: object) -> Source:
         got=f"{type(data).__module__}.{type(data).__qualname__}",
         repair="give arrays to og.from_arrays",
     )
+
+
+def reader_of(
+    name_or_path: str | Path, *, data_dir: Path | None = None, num_nodes: int | None = None, relabel: bool = False
+) -> Loadable:
+    """The reader of a data set, or of a graph file or folder.
+
+    Args:
+        name_or_path: Name or path.
+        data_dir: Folder to look in first for the files of a named data set.
+        num_nodes: Number of nodes of an edge list; None for its largest id + 1.
+        relabel: Edge lists: renumber the ids that occur from 0.
+
+    Raises:
+        InputError: No such data set or file, or an option that its form does not take.
+    """
+    path = Path(name_or_path).expanduser()
+    options = {} if num_nodes is None else {"num_nodes": num_nodes}
+    if relabel:
+        options["relabel"] = True
+    if path.exists() and options:
+        return Loadable(source_of(path, **options), undirected=False)
+    if options:
+        raise InputError(
+            f"the number of nodes of {name_or_path} is known",
+            needed="options of edge lists only for an edge list",
+            got=", ".join(options),
+            repair="leave --nodes and --relabel out, or correct the path of the edge list",
+        )
+    return resolve(name_or_path, data_dir=data_dir)
 
 
 def _array(values: Any) -> Any:

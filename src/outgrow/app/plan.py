@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
 import outgrow
 from outgrow.app.models import MODELS, build_model, model_options
+from outgrow.app.option_types import require_types
 from outgrow.app.recipes import DEFAULT_MODEL, recipe_of
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import problem_of, strategy_of
@@ -181,8 +182,10 @@ def _seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed:
 
 def _sort_options(model: str, options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     of_model = dict.fromkeys(model_options(model), "model")
-    of_loop = dict.fromkeys((field.name for field in fields(TrainConfig)), "loop")
+    loop = get_type_hints(TrainConfig)
+    of_loop = dict.fromkeys(loop, "loop")
     parts: dict[str, dict[str, object]] = {"model": {}, "loop": {}}
     for name, value in options.items():
         parts[pick("option", name, {**of_model, **of_loop})][name] = value
+    require_types(parts["loop"], loop)
     return parts["model"], parts["loop"]

@@ -52,8 +52,8 @@ class Block:
         edges: The local in-edges.
         src_nodes: ``[Vs]`` int64, global id of each source row.
         dst_nodes: ``[Vd]`` int64, global id of each destination row.
-        src_degree: ``[Vs]`` int64, in-degree in the graph of each source.
-        dst_degree: ``[Vd]`` int64, in-degree in the graph of each destination.
+        src_degree: ``[Vs]`` float64, weighted in-degree in the graph of each source.
+        dst_degree: ``[Vd]`` float64, weighted in-degree in the graph of each destination.
         first_edge: Global id of the first edge, if edge ids are consecutive.
         edge_ids: ``[E]`` int64, global edge ids; None if they are consecutive from ``first_edge``.
         key: Key of the random draws of this layer in this step (``ops.keyed``); None draws nothing (evaluation).

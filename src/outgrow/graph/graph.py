@@ -8,16 +8,8 @@ import torch
 from torch import Tensor
 
 from outgrow.graph.csc import Topology
+from outgrow.graph.node_type import NodeType as NodeType
 from outgrow.ops.sparse import SparseRows
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeType:
-    """A type of node: the ids ``first`` to ``last - 1`` are of it."""
-
-    name: str
-    first: int
-    last: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
 from outgrow.ops.attention import attention_weight
-from outgrow.ops.keyed import derive, dropout_edges
+from outgrow.ops.keyed import derive, dropout_edges, require_probability
 from outgrow.ops.weighted_sum import WeightedSum
 
 _ATTENTION = 1
@@ -28,7 +28,7 @@ class GATConv(Conv):
         attention_dropout: Probability of dropping an edge of a head, in [0, 1).
 
     Raises:
-        ValueError: ``heads`` does not divide ``out_features``.
+        ValueError: ``heads`` does not divide ``out_features``, or ``attention_dropout`` is out of range.
     """
 
     def __init__(
@@ -41,9 +41,10 @@ class GATConv(Conv):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        columns = out_features if average else out_features // heads
-        if not average and columns * heads != out_features:
+        if heads < 1 or (not average and out_features % heads):
             raise ValueError(f"heads must divide out_features: got {heads} heads and {out_features} features")
+        require_probability("attention_dropout", attention_dropout)
+        columns = out_features if average else out_features // heads
         self.heads, self.columns, self.average, self.dropout = heads, columns, average, attention_dropout
         self.project = Projection(in_features, heads * columns)
         self.source_score = nn.Parameter(torch.empty(heads, columns))

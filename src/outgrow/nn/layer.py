@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.keyed import dropout
+from outgrow.ops.keyed import dropout, require_probability
 from outgrow.ops.sparse import SparseRows
 
 Features = Tensor | SparseRows
@@ -109,6 +109,9 @@ class Finish:
     activation: Callable[[Tensor], Tensor] | None = None
     residual: bool = False
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_probability("dropout", self.dropout)
 
 
 class Layer(nn.Module):

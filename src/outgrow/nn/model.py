@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.nn.layer import Features, Layer
-from outgrow.ops.keyed import derive, dropout, dropout_sparse
+from outgrow.ops.keyed import derive, dropout, dropout_sparse, require_probability
 from outgrow.ops.sparse import SparseRows
 
 
@@ -25,6 +25,7 @@ class Model(nn.Module):
 
     def __init__(self, layers: Sequence[Layer], *, input_dropout: float = 0.0) -> None:
         super().__init__()
+        require_probability("input_dropout", input_dropout)
         self.layers = nn.ModuleList(layers)
         self.input_dropout = input_dropout
 

@@ -54,6 +54,8 @@ class Stack:
     def build(self, widths: tuple[int, int, int], conv: Callable[[int, int, Place], Conv]) -> Model:
         """A model of width ``widths = (in, hidden, out)``; ``conv(in, out, place)`` makes each convolution."""
         in_features, hidden, out_features = widths
+        if min(widths) < 1:
+            raise ValueError(f"widths must be at least 1: got in {in_features}, hidden {hidden}, out {out_features}")
         sizes = [in_features] + [hidden] * (self.layers - 1) + [out_features]
         built = []
         for index, (width_in, width_out) in enumerate(pairwise(sizes)):

@@ -49,6 +49,12 @@ def derive(key: int, *values: int) -> int:
     return key & _MASK
 
 
+def require_probability(name: str, p: float) -> None:
+    """Raise a ValueError unless ``p`` is a probability of dropping, in [0, 1)."""
+    if not 0 <= p < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {p}")
+
+
 def dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
     """Zero each element with probability ``p`` and scale the others by ``1 / (1 - p)``.
 
@@ -78,7 +84,7 @@ def dropout_sparse(rows: SparseRows, nodes_N: Tensor, key: int, p: float) -> Spa
         array(nodes_N),
         np.uint64(key),
         _threshold(p),
-        1 / (1 - p),
+        _scale(p, out.dtype),
         out.numpy(),
     )
     return rows.with_values(out)
@@ -111,9 +117,12 @@ class _Dropout(torch.autograd.Function):
 
 def _dropped(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
     out = torch.empty(x_NF.shape, dtype=x_NF.dtype)
-    scale = array(torch.tensor(1 / (1 - p), dtype=x_NF.dtype))[()]
-    _drop(array(x_NF), array(nodes_N), np.uint64(key), _threshold(p), scale, out.numpy())
+    _drop(array(x_NF), array(nodes_N), np.uint64(key), _threshold(p), _scale(p, x_NF.dtype), out.numpy())
     return out
+
+
+def _scale(p: float, dtype: torch.dtype) -> Any:
+    return array(torch.tensor(1 / (1 - p), dtype=dtype))[()]
 
 
 def _threshold(p: float) -> np.uint64:
@@ -144,7 +153,7 @@ def _drop_sparse(
     nodes: NDArray[np.int64],
     key: np.uint64,
     threshold: np.uint64,
-    scale: float,
+    scale: Any,
     out: NDArray[Any],
 ) -> None:
     for n in prange(len(nodes)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from outgrow.core.errors import InputError
 
 _KEEP = 2
+_PARTS = {"model", "optimizer", "progress"}
 
 
 @dataclass(kw_only=True)
@@ -52,19 +55,25 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
 
     Returns:
         The file, ``folder/epoch-<number>.pt``.
+
+    Raises:
+        InputError: It cannot be written; those written before are still there.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"epoch-{progress.epoch:08d}.pt"
     partial = path.with_suffix(".partial")
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
+    whole = io.BytesIO()  # torch's own writing to a full disk raises an error that does not say so
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": state}, whole)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": state}, file)
+            file.write(whole.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise InputError(
             f"cannot write the checkpoint {path}",
             needed="a folder with enough free space",
@@ -85,12 +94,9 @@ def load(path: Path) -> dict[str, Any]:
     try:
         saved: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
-        raise InputError(
-            f"cannot read the checkpoint {path}",
-            needed="a checkpoint written by outgrow",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-            repair="remove this file; the one before it is used then",
-        ) from error
+        raise _unreadable(path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+    if not isinstance(saved, dict) or not saved.keys() >= _PARTS:
+        raise _unreadable(path, "a file of something else")
     return saved
 
 
@@ -127,3 +133,12 @@ def newest(folder: Path) -> Path | None:
     """The last checkpoint in a folder; None if there is none."""
     found = sorted(folder.glob("epoch-*.pt")) if folder.is_dir() else []
     return found[-1] if found else None
+
+
+def _unreadable(path: Path, got: str) -> InputError:
+    return InputError(
+        f"cannot read the checkpoint {path}",
+        needed="a checkpoint written by outgrow",
+        got=got,
+        repair="remove this file; the one before it is used then",
+    )

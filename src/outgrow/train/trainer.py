@@ -88,7 +88,7 @@ class Trainer:
         evaluation: Nodes to score on.
         config: How long and how hard.
         folder: Where checkpoints go; None for none.
-        interrupted: Asked after every step whether to stop; a checkpoint is written then.
+        interrupted: Asked after every epoch whether to stop; a checkpoint is written then.
     """
 
     def __init__(
@@ -112,8 +112,10 @@ class Trainer:
         self.listeners.extend(listeners)
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint."""
+        """Go on from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`."""
         self.progress = checkpoint.restore(path, self.problem.model, self.optimizer)
+        for group in self.optimizer.param_groups:
+            group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay
 
     def run(self, strategy: Strategy) -> Outcome:
         """Train until the epochs, the patience or the user's are at their end; restore the best model; score it."""

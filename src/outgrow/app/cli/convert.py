@@ -38,17 +38,17 @@ def convert(
 
     Reads edge lists (csv, tsv, txt, also gzipped), parquet, npz, Planetoid and OGB folders, and data sets by name.
     """
+    from outgrow.app.objects import reader_of
     from outgrow.app.progress import phases
-    from outgrow.graph import convert as conversion
-    from outgrow.graph import datasets
+    from outgrow.graph.convert import convert as write
 
     bound = parse_bytes(memory)
-    reader, usual = datasets.source(source, data_dir=data_dir, num_nodes=nodes, relabel=relabel)
+    found = reader_of(source, data_dir=data_dir, num_nodes=nodes, relabel=relabel)
     with phases() as progress:
-        graph = conversion.convert(
-            reader,
+        graph = write(
+            found.source,
             dest,
-            undirected=usual if undirected is None else undirected,
+            undirected=found.undirected if undirected is None else undirected,
             memory_bytes=bound,
             overwrite=overwrite,
             progress=progress,

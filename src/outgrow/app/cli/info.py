@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 def info(
     graph: Annotated[str, typer.Argument(help="A data set, a store directory or a graph file.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Read a store whole and check its checksums.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read a store whole, check its checksums and ids.")] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a graph is: sizes, features, labels, splits, degrees."""
-    from outgrow.graph import datasets, store
+    from outgrow.graph.datasets import load
+    from outgrow.graph.store import is_store, open_store
 
     path = Path(graph)
-    is_store = store.is_store(path)
-    loaded = store.open_store(path, verify=verify) if is_store else datasets.load(graph, data_dir=data_dir)
+    loaded = open_store(path, verify=verify) if is_store(path) else load(graph, data_dir=data_dir)
     facts = facts_of(loaded)
     if verify:
         facts["verified"] = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,7 +48,7 @@ def write_predictions(graph: Graph, logits: Tensor, out: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    columns: dict[str, pa.Array] = {"node": pa.array(range(graph.num_nodes), pa.int64())}
+    columns: dict[str, Any] = {"node": pa.array(range(graph.num_nodes), pa.int64())}
     names = graph.class_names or tuple(str(i) for i in range(graph.num_classes))
     if graph.multi_label:
         probability = logits.sigmoid()

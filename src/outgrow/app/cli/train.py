@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ from outgrow.core.errors import InputError
 if TYPE_CHECKING:
     from outgrow.app.plan import RunPlan
     from outgrow.app.run import Run
+
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def train(
@@ -66,6 +69,8 @@ def train(
     run = _execute(plan, resume=resume)
     if as_json:
         print(json.dumps(run.summary))
+    if run.summary["stopped"] == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
 
 
 def _execute(plan: RunPlan, *, resume: bool) -> Run:

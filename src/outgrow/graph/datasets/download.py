@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import importlib.util
 import os
-import shutil
 import tempfile
 import urllib.request
 import zipfile
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,8 +63,9 @@ class FetchOgb(Fetch):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=f".{self.folder}-") as name:
             archive = Path(name) / "archive.zip"
-            _fetch(_ogb_address(self.name), archive, None)
-            with zipfile.ZipFile(archive) as packed:
+            url = _ogb_address(self.name)
+            _fetch(url, archive, None)
+            with _reached(url), zipfile.ZipFile(archive) as packed:
                 packed.extractall(Path(name) / "unpacked")
             archive.unlink()
             (unpacked,) = (Path(name) / "unpacked").iterdir()
@@ -119,7 +120,7 @@ def _whole(dest: Path) -> Iterator[Path]:
 def _reached(url: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, http.client.HTTPException, zipfile.BadZipFile) as error:
         raise InputError(
             f"cannot download {url}",
             needed="a network connection to it, and room in the cache folder",

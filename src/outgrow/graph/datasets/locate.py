@@ -54,6 +54,13 @@ def locate(dataset: Dataset, data_dir: Path | None = None) -> Found:
     Raises:
         InputError: The files are nowhere, and have no address or it cannot be reached; says where they were looked for.
     """
+    if data_dir is not None and not data_dir.is_dir():
+        raise InputError(
+            f"the data folder {data_dir} does not exist",
+            needed="a folder",
+            got="no folder of that name",
+            repair="correct --data-dir, or leave it out",
+        )
     found = _find(dataset, data_dir)
     if found is not None:
         return found

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from outgrow.graph.graph import NodeType
+from outgrow.graph.node_type import NodeType
 
 Ids = NDArray[np.int64]
 

@@ -80,7 +80,7 @@ def draw_labels(law: Law, key: int, classes: int, homophily: float) -> NDArray[n
 
 
 def nodes_of_ranks(law: Law) -> Ids:
-    """Node of each rank, ``[V]`` int64; for statistics."""
+    """Node of each rank, ``[V]`` int64."""
     out = np.empty(law.nodes, dtype=np.int64)
     _name_ranks(law, out)
     return out

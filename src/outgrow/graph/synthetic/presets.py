@@ -1,8 +1,8 @@
 """Block models with the published statistics of data sets that systems papers train on.
 
-Nodes, edges, feature width and classes are those of the tables of data sets in: HongTu (Wang et al., SIGMOD 2023),
-table 4; NeutronOrch (Ai et al., VLDB 2024), table 4; NeutronTP (Ai et al., VLDB 2024), table 1; with the digits that
-these round away taken from the pages of the data sets. Shares of the split: GraphSAGE (Hamilton et al., 2017) for
+Nodes, edges, feature width and classes are those of the tables of data sets in: HongTu (Wang et al., 2023), table 4;
+NeutronOrch (Ai et al., 2024), table 4; NeutronTP (Ai et al., 2024), table 1; with the digits that these round away
+taken from the pages of the data sets. Shares of the split: GraphSAGE (Hamilton et al., 2017) for
 reddit; the Open Graph Benchmark (Hu et al., 2020) for products and papers100M; HongTu, section 7.1, for it-2004 and
 friendster, whose features and labels are random there. Exponents, largest degrees, community sizes and localities are
 estimates that give graphs of the right kind; they are free parameters, not published figures.
@@ -10,6 +10,7 @@ estimates that give graphs of the right kind; they are free parameters, not publ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from outgrow.core.errors import InputError
 from outgrow.graph.synthetic.block_model import BlockModel
 from outgrow.graph.synthetic.signal import NodeSignal
 from outgrow.graph.synthetic.structure import BlockStructure
+
+_LARGEST_SCALE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class Preset:
         shares: Shares of the nodes in training, validation and test.
         exponent: Exponent of the degree distribution (estimate).
         max_degree: Largest degree at full size (estimate).
-        community_size: Nodes of a community at full size and below (estimate).
+        community_size: Nodes of a community (estimate); fewer at scales that would leave classes without one.
         locality: Share of the edges that must stay in a community (estimate, to be fitted).
     """
 
@@ -59,8 +62,10 @@ class Preset:
 
     @property
     def smallest_scale(self) -> float:
-        """Scale below which nodes would have more neighbours than a quarter of the graph, or classes no nodes."""
-        return max(8 * self.drawn_edges / self.nodes, self.classes, 100) / self.nodes
+        """Scale below which nodes would have more neighbours than a quarter of the graph; two digits, rounded up."""
+        least = max(8 * self.drawn_edges / self.nodes, self.classes, 100) / self.nodes
+        unit = 10.0 ** (math.floor(math.log10(least)) - 1)
+        return math.ceil(least / unit) * unit
 
     def at(self, scale: float, *, seed: int = 0, locality: float | None = None, strength: float = 1.5) -> BlockModel:
         """A generator of a graph of ``scale`` times the nodes and edges; average degree, D and C stay.
@@ -74,13 +79,13 @@ class Preset:
             strength: How plainly features show the class (`NodeSignal`).
 
         Raises:
-            InputError: The scale is below the smallest one.
+            InputError: The scale is below the smallest one, or above 1000.
         """
-        if not scale >= self.smallest_scale:
+        if not self.smallest_scale <= scale <= _LARGEST_SCALE:
             raise InputError(
                 f"{self.name} cannot be generated at scale {scale:g}",
-                needed=f"a scale of at least {self.smallest_scale:.2g}, so that nodes find enough others to join",
-                got=f"{scale:g}, that is {max(scale, 0) * self.nodes:.0f} nodes",
+                needed=f"from {self.smallest_scale:.2g}, so that nodes find others to join, to {_LARGEST_SCALE:g}",
+                got=f"{scale:g}, that is {scale * self.nodes:.0f} nodes",
                 repair=f"write {self.name}@{self.smallest_scale:.2g} or more",
             )
         return BlockModel(
@@ -95,10 +100,12 @@ class Preset:
         edges = round(self.drawn_edges * scale)
         # The largest degree of a power-law graph grows with its size like this (natural cutoff).
         cutoff = self.max_degree * scale ** (1 / (self.exponent - 1))
+        # A community for each class, as long as communities stay larger than neighbourhoods.
+        fewest = min(self.classes, nodes * nodes // (4 * edges))
         return BlockStructure(
             nodes=nodes,
             edges=edges,
-            communities=max(1, round(nodes / self.community_size)),
+            communities=max(1, fewest, round(nodes / self.community_size)),
             exponent=self.exponent,
             max_degree=max(cutoff, 8 * edges / nodes),
             locality=locality,

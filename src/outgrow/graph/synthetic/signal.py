@@ -57,7 +57,17 @@ class NodeSignal:
         """What is known of nodes with these labels (``[V]`` int32); features are made when they are read."""
         train, val, test = self._split(len(labels), seed)
         rows = SignalRows(labels=labels, signal=self, seed=seed) if self.features else None
-        return Tables(num_nodes=len(labels), features=rows, labels=labels, train=train, val=val, test=test)
+        # The names say how many classes there are, even if a small graph has no node of the last one.
+        names = tuple(str(label) for label in range(self.classes))
+        return Tables(
+            num_nodes=len(labels),
+            features=rows,
+            labels=labels,
+            train=train,
+            val=val,
+            test=test,
+            class_names=names,
+        )
 
     def _split(self, nodes: int, seed: int) -> tuple[Ids, Ids, Ids]:
         sizes = [round(share * nodes) for share in self.shares]

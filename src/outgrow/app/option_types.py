@@ -1,0 +1,39 @@
+"""Whether the value of an option is of the type that it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+from outgrow.core.errors import InputError
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
+
+
+def require_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> None:
+    """Check each option against its annotation; options without one, or with one that is no plain type, pass.
+
+    Raises:
+        InputError: A value of another type.
+    """
+    for name, value in options.items():
+        kinds = _kinds(hints.get(name))
+        if kinds and not any(_fits(value, kind) for kind in kinds):
+            raise InputError(
+                f"option {name} has a value of the wrong kind",
+                needed=" or ".join(_WORDS[kind] for kind in kinds),
+                got=repr(value),
+                repair=f"correct the value of {name}",
+            )
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+    return kinds if all(kind in _WORDS for kind in kinds) else ()
+
+
+def _fits(value: object, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)

@@ -1,0 +1,102 @@
+"""From the name of a data set, or a path, to a graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
+from outgrow.graph.assemble import assemble
+from outgrow.graph.datasets.generated import generated
+from outgrow.graph.datasets.locate import locate
+from outgrow.graph.datasets.table import datasets
+from outgrow.graph.graph import Graph
+from outgrow.graph.ingest.detect import source_of
+from outgrow.graph.ingest.source import Source
+from outgrow.graph.store import is_store, open_store
+from outgrow.graph.synthetic.presets import presets
+
+
+class Loadable(NamedTuple):
+    """What to read, and whether to add reverse edges unless told otherwise."""
+
+    source: Source
+    undirected: bool
+
+
+def load(name_or_path: str | Path, *, data_dir: Path | None = None, undirected: bool | None = None) -> Graph:
+    """Load a data set by name, a store directory, or a file or folder of a known form.
+
+    A store comes before a data set of the same name, and that before any other path: write ``./cora`` for a folder
+    that happens to be called so. Names are those of `datasets`, ``rmat-SCALE`` for an R-MAT graph of
+    ``2 ** SCALE`` nodes, and ``PRESET@SCALE`` for a block model with the statistics of a preset, such as
+    ``products@0.01``; generated graphs are made in memory, with seed 0.
+
+    Args:
+        name_or_path: The name or path.
+        data_dir: Folder in which files of named data sets are looked for first; then come ``$OUTGROW_DATA``, the
+            cache (``$XDG_CACHE_HOME/outgrow`` or ``~/.cache/outgrow``), the package, and the public address.
+        undirected: Whether to drop duplicate edges and add missing reverse edges; None does what suits a named data
+            set, and takes files as they are. Stores are always taken as they are.
+
+    Returns:
+        The graph; memory-mapped if it is a store.
+
+    Raises:
+        InputError: No such name or path (the nearest names are offered), files that are not there and cannot be
+            downloaded, or a broken file.
+        StoreError: A broken store.
+    """
+    path = Path(name_or_path).expanduser()
+    if is_store(path):
+        if undirected is not None:
+            raise InputError(
+                f"{path} is a store, whose edges are as they are",
+                needed="undirected=None",
+                got=f"undirected={undirected}",
+                repair="choose when the store is written: outgrow convert SRC DEST --undirected",
+            )
+        return open_store(path)
+    found = resolve(name_or_path, data_dir=data_dir)
+    return assemble(found.source, undirected=found.undirected if undirected is None else undirected)
+
+
+def resolve(name_or_path: str | Path, *, data_dir: Path | None = None) -> Loadable:
+    """What a name or path other than a store stands for, before it is read; `convert` takes the source.
+
+    Args:
+        name_or_path: See `load`.
+        data_dir: See `load`.
+
+    Raises:
+        InputError: See `load`.
+    """
+    path = Path(name_or_path).expanduser()
+    name = str(name_or_path)
+    if path.exists() and not (name in datasets() and isinstance(name_or_path, str)):
+        return Loadable(source_of(path), undirected=False)
+    made = generated(name)
+    if made is not None:
+        return Loadable(*made)
+    if name in presets():
+        raise InputError(
+            f"{name} is a preset, of which graphs are generated at a scale",
+            needed=f"{name}@SCALE",
+            got=repr(name),
+            repair=f"write for instance {name}@{presets()[name].smallest_scale * 2:.1g}",
+        )
+    if _looks_like_path(name):
+        raise InputError(
+            f"{name} does not exist",
+            needed="a store directory, a file of a known form, or the name of a data set",
+            got="nothing at that path",
+            repair=f"correct the path, or choose a data set: {', '.join(datasets())}",
+        )
+    dataset = pick("data set", name, datasets())
+    found = locate(dataset, data_dir)
+    return Loadable(found.form.read(found.folder), undirected=dataset.undirected)
+
+
+def _looks_like_path(name: str) -> bool:
+    return "/" in name or "\\" in name or bool(Path(name).suffix)

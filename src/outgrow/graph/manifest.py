@@ -1,0 +1,124 @@
+"""What a store says of itself: the file ``manifest.json``."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outgrow.core.errors import StoreError
+from outgrow.graph.node_type import NodeType
+
+FORMAT = 1
+FILE = "manifest.json"
+HEADER_BYTES = 128
+REPAIR = "write the store again with outgrow convert, or take it from a backup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayEntry:
+    """One array of a store: the file ``NAME.npy``.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its type as NumPy writes it, such as ``<i8``.
+        bytes: Size of the file, header included.
+        sha256: Checksum of the data, which begin after `HEADER_BYTES`; the header follows from the rest.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    sha256: str
+
+    def header(self) -> bytes:
+        """The first bytes of the file, up to the data."""
+        buffer = io.BytesIO()
+        np.lib.format.write_array_header_1_0(buffer, {"descr": self.dtype, "fortran_order": False, "shape": self.shape})
+        header = buffer.getvalue()
+        assert len(header) == HEADER_BYTES
+        return header
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a store holds.
+
+    Attributes:
+        name: What to call the graph.
+        num_nodes: ``V``.
+        num_edges: ``E``.
+        num_features: ``D``; 0 without features.
+        num_classes: ``C``; 0 without labels.
+        arrays: Each array by name.
+        class_names: Name of each class, or empty.
+        relation_names: Name of each relation, or empty.
+        node_types: Ranges of node ids, or empty.
+    """
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    arrays: dict[str, ArrayEntry]
+    class_names: tuple[str, ...] = ()
+    relation_names: tuple[str, ...] = ()
+    node_types: tuple[NodeType, ...] = ()
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write ``manifest.json``."""
+    content = asdict(manifest)
+    record = {"format": FORMAT, "checksum": _checksum(content), **content}
+    (folder / FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read ``manifest.json``.
+
+    Raises:
+        StoreError: There is none, it is broken, or of a format that this version does not read.
+    """
+    path = folder / FILE
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version, checksum = record.pop("format"), record.pop("checksum", None)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise _broken(folder, "a manifest that can be read", f"{type(error).__name__}: {error}") from error
+    if version != FORMAT:
+        newer = isinstance(version, int) and version > FORMAT
+        raise StoreError(
+            f"{folder} is a store of format {version}",
+            needed=f"format {FORMAT}, the one that this version of Outgrow reads",
+            got=f"format {version}",
+            repair=f"install a newer Outgrow that reads format {version}" if newer else REPAIR,
+        )
+    if _checksum(record) != checksum:
+        raise _broken(folder, f"a manifest of checksum {checksum}", _checksum(record))
+    try:
+        return _from_record(record)
+    except (KeyError, TypeError) as error:
+        raise _broken(folder, "a complete manifest", f"{type(error).__name__}: {error}") from error
+
+
+def _from_record(record: dict[str, Any]) -> Manifest:
+    arrays = {
+        name: ArrayEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in record.pop("arrays").items()
+    }
+    types = tuple(NodeType(**entry) for entry in record.pop("node_types"))
+    classes, relations = tuple(record.pop("class_names")), tuple(record.pop("relation_names"))
+    return Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _broken(folder: Path, needed: str, got: str) -> StoreError:
+    return StoreError(f"{folder / FILE} is broken", needed=needed, got=got, repair=REPAIR)

@@ -1,0 +1,120 @@
+"""The Python interface."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+from tests.app.conftest import planted
+
+import outgrow as og
+
+SCRIPT = """
+import outgrow as og
+graph = og.load({path!r})
+model = og.nn.GCN(graph.num_features, 8, graph.num_classes)
+print(og.train(graph, model, epochs=3).loss)
+"""
+
+
+def graph_of(**options: object) -> og.Graph:
+    arrays = planted()
+    split = {name: arrays[f"{name}_idx"] for name in ("train", "val", "test")}
+    given = {"features": arrays["features"], "labels": arrays["label"], "split": split, **options}
+    return og.from_arrays(arrays["edge_index"], **given)
+
+
+def test_train_and_predict() -> None:
+    graph = graph_of(undirected=True)
+    model = og.nn.SAGE(graph.num_features, 16, graph.num_classes)
+    run = og.train(graph, model, epochs=20, progress=False)
+    assert len(run.loss) == 20
+    assert run.test_accuracy > 0.6
+    assert run.directory is None
+    assert torch.equal(run.logits, og.predict(graph, model))
+    assert run.ledger["network"] == {}
+    assert "test" in repr(run)
+
+
+def test_the_same_seed_gives_the_same_curve() -> None:
+    curves = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(7)
+        graph = graph_of()
+        model = og.nn.GAT(graph.num_features, 16, graph.num_classes, heads=4, attention_dropout=0.3)
+        curves.append(og.train(graph, model, epochs=4, seed=seed, progress=False).loss)
+    assert curves[0] == curves[1] != curves[2]
+
+
+def test_a_run_resumes_from_python(tmp_path: Path) -> None:
+    graph = graph_of()
+
+    def model() -> og.nn.Model:
+        torch.manual_seed(0)
+        return og.nn.GCN(graph.num_features, 8, graph.num_classes)
+
+    whole = og.train(graph, model(), epochs=6, progress=False)
+    og.train(graph, model(), epochs=3, out=tmp_path / "run", progress=False)
+    parts = og.train(graph, model(), epochs=6, out=tmp_path / "run", resume=True, progress=False)
+    assert parts.loss == whole.loss
+
+
+def test_boolean_masks_are_a_split_and_scipy_features_stay_sparse() -> None:
+    arrays = planted()
+    mask = np.zeros(240, dtype=bool)
+    mask[:50] = True
+    graph = graph_of(features=csr_array(arrays["features"]), split={"train": mask})
+    assert graph.split.train.tolist() == list(range(50))
+    assert graph.sparse
+
+
+@pytest.mark.parametrize("home", [torch.float32, torch.float64])
+def test_the_model_decides_the_precision(home: torch.dtype) -> None:
+    graph = graph_of()
+    model = og.nn.GCN(graph.num_features, 8, graph.num_classes).to(home)
+    assert og.train(graph, model, epochs=1, progress=False).logits.dtype == home
+
+
+def test_mistakes_are_told() -> None:
+    graph = graph_of()
+    model = og.nn.GCN(graph.num_features, 8, graph.num_classes)
+    with pytest.raises(og.InputError, match="epochs"):
+        og.train(graph, model, epoch=3)
+    with pytest.raises(og.InputError, match=r"graph\.num_classes"):
+        og.train(graph, og.nn.GCN(graph.num_features, 8, 3))
+    with pytest.raises(og.InputError, match=r"graph\.num_features"):
+        og.train(graph, og.nn.GCN(5, 8, graph.num_classes))
+    with pytest.raises(og.InputError, match="nothing to resume"):
+        og.train(graph, model, resume=True)
+    with pytest.raises(og.InputError, match="sparse_input=True"):
+        sparse = graph_of(features=csr_array(planted()["features"]))
+        og.train(sparse, og.nn.SAGE(graph.num_features, 32, graph.num_classes))
+    with pytest.raises(og.InputError, match=r"og\.from_arrays"):
+        og.load(np.zeros(3))
+    with pytest.raises(og.InputError, match=r"\[2, E\]"):
+        og.from_arrays(np.zeros((5, 2), dtype=np.int64))
+
+
+@pytest.mark.parametrize("how", ["file", "stdin"])
+def test_a_plain_script_needs_no_main_guard(tmp_path: Path, how: str) -> None:
+    np.savez(tmp_path / "graph.npz", **planted())
+    script = SCRIPT.format(path=str(tmp_path / "graph.npz"))
+    if how == "file":
+        (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, "script.py" if how == "file" else "-"]
+    done = subprocess.run(
+        command, cwd=tmp_path, input=script if how == "stdin" else None, capture_output=True, text=True, check=True
+    )
+    assert len(done.stdout.strip("[]\n").split(",")) == 3
+    assert "epoch 3/3" in done.stderr
+
+
+def test_import_is_quick_and_unknown_names_are_errors() -> None:
+    code = "import sys, outgrow; assert 'torch' not in sys.modules; outgrow.nn; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert "train" in dir(og)
+    with pytest.raises(AttributeError):
+        og.nothing  # noqa: B018

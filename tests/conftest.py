@@ -1,0 +1,22 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from outgrow.runtime.launch import set_threads
+
+set_threads()  # before a test imports torch: threads that spin make small kernels several times slower
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real data sets: $OUTGROW_DATA, or ``../shared/datasets`` beside the repository."""
+    given = os.environ.get("OUTGROW_DATA")
+    folder = Path(given) if given else Path(__file__).resolve().parents[2] / "shared" / "datasets"
+    if not folder.is_dir():
+        pytest.skip(f"no real data: set OUTGROW_DATA, or put the files into {folder}")
+    return folder

@@ -1,0 +1,177 @@
+"""The layer contract: however the work on a graph is cut, a layer gives the same outputs and gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import layer_plans
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layer_plans import Plan, largest_difference, plans_for, results
+from layer_table import CONVS, FINISHES, IN, OUT, layer_of
+from support import normal, random_topology, topologies, topology_of
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.graph.csc import Topology
+from outgrow.nn import Finish, GCNConv, Layer, Rows, SAGEConv
+from outgrow.ops.edge_weight import mean_weight, symmetric_weight
+from outgrow.ops.topology import in_degree
+
+TOLERANCE = 1e-12
+KEY = 0xFEDCBA9876543210
+GRAPHS = {
+    "multi-graph": random_topology(40, 250),
+    "weighted": random_topology(40, 250, weighted=True),
+    "no-edges": topology_of(5, []),
+    "one-node": topology_of(1, [(0, 0), (0, 0)]),
+}
+
+
+def difference(plan: Plan, layer: Layer, topology: Topology, key: int | None = KEY) -> float:
+    """Between a plan and the whole graph at once; streams of random numbers start anew for each."""
+    x = normal(topology.num_nodes, IN)
+    torch.manual_seed(5)
+    ours = results(plan, layer, topology, x, key)
+    torch.manual_seed(5)
+    return largest_difference(ours, results(layer_plans.whole, layer, topology, x, key))
+
+
+@pytest.mark.parametrize("finish", FINISHES)
+@pytest.mark.parametrize("conv", CONVS)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_every_way_to_cut_the_work(graph: str, conv: str, finish: str) -> None:
+    layer = layer_of(CONVS[conv](), finish)
+    differences = {plan.__name__: difference(plan, layer, GRAPHS[graph]) for plan in plans_for(layer)}
+    assert not {name: value for name, value in differences.items() if not value <= TOLERANCE}
+
+
+@pytest.mark.parametrize("conv", CONVS)
+@given(topology=topologies(), key=st.none() | st.integers(0, 2**64 - 1))
+@settings(deadline=None, max_examples=10)
+def test_any_graph_and_any_key(conv: str, topology: Topology, key: int | None) -> None:
+    layer = layer_of(CONVS[conv](), "finished")
+    for plan in plans_for(layer):
+        assert difference(plan, layer, topology, key) <= TOLERANCE
+
+
+def test_the_plans_that_each_layer_promises() -> None:
+    promised = {name: {plan.__name__ for plan in plans_for(layer_of(make(), "bare"))} for name, make in CONVS.items()}
+    everything = {"chunks", "gathered", "columns", "weighed_parts", "edge_parts"}
+    assert promised["gcn"] == promised["sage-project-first"] == promised["sage-aggregate-first"] == everything
+    assert promised["gat-concatenated"] == promised["gat-averaged"] == everything - {"edge_parts"}
+    assert promised["sage-max"] == {"chunks", "gathered", "columns"}
+
+
+@pytest.mark.parametrize("conv", CONVS)
+def test_widths_are_those_of_the_rows(conv: str) -> None:
+    layer = layer_of(CONVS[conv](), "bare")
+    topology = GRAPHS["multi-graph"].with_self_loops
+    x, widths = normal(topology.num_nodes, IN), layer.widths
+    source, target = layer.source(x), layer.target(x)
+    assert source.columns is not None
+    assert source.columns.shape[1:] == widths.source
+    assert (0, 0) == widths.target if target.columns is None else target.columns.shape[1:] == widths.target
+    for rows in (source, target):
+        assert (0 if rows.score is None else rows.score.shape[1]) == widths.score
+    aggregate = layer.aggregate(topology.block, source, target)
+    assert aggregate.shape[1:] == widths.aggregate
+    assert layer.update(x, aggregate, topology.block).shape == (topology.num_nodes, OUT)
+
+
+@pytest.mark.parametrize("conv", CONVS)
+def test_what_is_said_of_reading_the_destination_is_true(conv: str) -> None:
+    layer = layer_of(CONVS[conv](), "bare")
+    topology, x = GRAPHS["multi-graph"].with_self_loops, normal(40, IN)
+    other = layer(topology.block, x, normal(40, IN, seed=9))
+    assert torch.equal(other, layer(topology.block, x, x)) != layer.reads_target
+    assert layer_of(CONVS[conv](), "finished").reads_target
+
+
+@pytest.mark.parametrize("conv", CONVS)
+def test_what_is_said_of_fixed_weights_is_true(conv: str) -> None:
+    layer = layer_of(CONVS[conv](), "bare")
+    block, weights = GRAPHS["multi-graph"].with_self_loops.block, []
+    for seed in (0, 1):
+        x = normal(40, IN, seed=seed)
+        weight = layer.conv.weigh(block, layer.source(x), layer.target(x))
+        weights.append(torch.zeros(1) if weight is None else weight)
+    assert torch.equal(*weights) == layer.widths.fixed_weight
+
+
+@pytest.mark.parametrize("conv", ["gat-concatenated", "gcn"])
+def test_draws_follow_the_key(conv: str) -> None:
+    layer, x = layer_of(CONVS[conv](), "finished"), normal(40, IN)
+    block = GRAPHS["multi-graph"].with_self_loops.block
+    one, again, two, none = (layer(block.keyed(key), x, x) for key in (1, 1, 2, None))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, two)
+    assert not torch.equal(one, none)
+
+
+class StreamDropout(torch.nn.Module):
+    """A mutant: dropout from torch's stream of random numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(x, 0.3)
+
+
+class BlockMeanSAGE(SAGEConv):
+    """A mutant: divides by the number of in-edges in the block."""
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        return mean_weight(dataclasses.replace(block, dst_degree=in_degree(block.edges.indptr, None)), torch.float64)
+
+
+class BlockDegreeGCN(GCNConv):
+    """A mutant: normalises a source by its number of out-edges in the block, as if that were its degree."""
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        degree = torch.bincount(block.edges.indices, minlength=block.edges.num_src).double()
+        return symmetric_weight(dataclasses.replace(block, src_degree=degree), torch.float64)
+
+
+class PositionKeyedSAGE(SAGEConv):
+    """A mutant: its draws are keyed, but by the position of a row instead of by its node."""
+
+    def update(self, x_VD: Tensor, aggregate_VCF: Tensor) -> Tensor:  # type: ignore[override]
+        from outgrow.ops.keyed import dropout
+
+        return dropout(super().update(x_VD, aggregate_VCF), torch.arange(len(x_VD)), KEY, 0.5)
+
+
+@pytest.mark.parametrize("plan", [layer_plans.chunks, layer_plans.gathered])
+def test_the_suite_catches_dropout_from_a_stream(plan: Plan) -> None:
+    layer = layer_of(CONVS["gcn"](), "bare")
+    layer.finish = Finish(activation=StreamDropout())
+    assert difference(plan, layer, GRAPHS["multi-graph"]) > 1e-3
+
+
+@pytest.mark.parametrize("plan", [layer_plans.chunks, layer_plans.gathered])
+def test_the_suite_catches_dropout_keyed_by_position(plan: Plan) -> None:
+    layer = layer_of(PositionKeyedSAGE(IN, OUT), "bare")
+    assert difference(plan, layer, GRAPHS["multi-graph"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("mutant", "plan"),
+    [
+        (BlockMeanSAGE, layer_plans.edge_parts),
+        (BlockDegreeGCN, layer_plans.edge_parts),
+        (BlockDegreeGCN, layer_plans.chunks),
+        (BlockDegreeGCN, layer_plans.gathered),
+    ],
+)
+def test_the_suite_catches_degrees_of_the_block(mutant: type[SAGEConv] | type[GCNConv], plan: Plan) -> None:
+    layer = layer_of(mutant(IN, OUT), "bare")
+    assert plan in plans_for(layer)
+    assert difference(plan, layer, random_topology(40, 250, seed=3)) > 1e-3
+
+
+@pytest.mark.parametrize("mutant", ["softmax over parts", "max over parts"])
+def test_the_suite_catches_what_is_no_sum(mutant: str) -> None:
+    """Why `edge_parts` is not promised to every layer: attention and max would fail it."""
+    layer = layer_of(CONVS["gat-averaged" if mutant.startswith("softmax") else "sage-max"](), "bare")
+    assert difference(layer_plans.edge_parts, layer, GRAPHS["multi-graph"]) > 1e-3

@@ -1,0 +1,51 @@
+"""Gradients of whole layers and of a model against float64 finite differences, over input and parameters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from layer_table import CONVS, FINISHES, IN, layer_of
+from support import normal, random_topology
+from torch import Tensor
+from torch.func import functional_call
+
+from outgrow.engine.inference import whole_blocks
+from outgrow.nn import GAT, GCN, SAGE, Model
+
+
+@pytest.mark.parametrize("finish", FINISHES)
+@pytest.mark.parametrize("conv", CONVS)
+def test_a_layer(conv: str, finish: str) -> None:
+    layer = layer_of(CONVS[conv](), finish)
+    topology = random_topology(7, 16)
+    block = (topology.with_self_loops if layer.widths.self_loops else topology).block.keyed(99)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def output(x: Tensor, *values: Tensor) -> Tensor:
+        return functional_call(layer, dict(zip(names, values, strict=True)), (block, x, x))
+
+    leaves = [normal(7, IN), *(parameter.detach().clone() for parameter in layer.parameters())]
+    assert torch.autograd.gradcheck(output, [leaf.requires_grad_() for leaf in leaves], fast_mode=finish == "finished")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GCN(4, 5, 3, layers=3, input_dropout=0.2, norm=True, residual=True, activation=torch.tanh),
+        SAGE(4, 5, 3, layers=2, activation=torch.tanh),
+        SAGE(4, 5, 3, layers=2, pool="max", activation=torch.tanh),
+        GAT(4, 6, 3, heads=2, out_heads=2, layers=2, attention_dropout=0.3),
+    ],
+    ids=["gcn", "sage", "sage-max", "gat"],
+)
+def test_a_model(model: Model) -> None:
+    model = model.double()
+    topology = random_topology(8, 20)
+    blocks = whole_blocks(model, topology)
+    names = [name for name, _ in model.named_parameters()]
+
+    def output(x: Tensor, *values: Tensor) -> Tensor:
+        return functional_call(model, dict(zip(names, values, strict=True)), (blocks, x, 12345))
+
+    leaves = [normal(8, 4), *(parameter.detach().clone() for parameter in model.parameters())]
+    assert torch.autograd.gradcheck(output, [leaf.requires_grad_() for leaf in leaves], fast_mode=True)

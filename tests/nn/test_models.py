@@ -1,0 +1,141 @@
+"""Models, the zoo and the tasks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support import normal, random_topology
+
+from outgrow.engine.inference import whole_blocks
+from outgrow.nn import GAT, GCN, SAGE, Finish, GATConv, GCNConv, Layer, Model, Stack
+from outgrow.nn.heads import MultiLabel, SingleLabel
+from outgrow.nn.model import layer_key
+from outgrow.ops.keyed import derive, dropout
+from outgrow.ops.sparse import SparseRows
+
+
+def test_a_model_is_its_layers_with_their_keys() -> None:
+    model = GCN(4, 5, 3, layers=2, input_dropout=0.3).double()
+    topology, x, key = random_topology(20, 80), normal(20, 4), 77
+    blocks = whole_blocks(model, topology)
+    expected = dropout(x, topology.nodes, derive(key, 0), 0.3)
+    for index, (layer, block) in enumerate(zip(model.stages(), blocks, strict=True)):
+        expected = layer(block.keyed(derive(key, index + 1)), expected, expected)
+    assert torch.equal(model(blocks, x, key), expected)
+    assert layer_key(None, 3) is None
+    assert model.input(x, topology.nodes, None) is x
+
+
+def test_sparse_features_give_what_dense_ones_give() -> None:
+    dense = normal(20, 6) * (normal(20, 6, seed=1) > 0)
+    row, column = np.nonzero(dense.numpy())
+    indptr = torch.from_numpy(np.concatenate(([0], np.cumsum(np.bincount(row, minlength=20)))).astype(np.int64))
+    indices = torch.from_numpy(column.astype(np.int32))
+    sparse = SparseRows(indptr=indptr, indices=indices, values=dense[row, column], num_columns=6)
+    topology = random_topology(20, 80)
+    for model in (GCN(6, 8, 3, input_dropout=0.4), SAGE(6, 8, 3, sparse_input=True, input_dropout=0.4), GAT(6, 8, 3)):
+        blocks = whole_blocks(model.double(), topology)
+        outs = [model(blocks, x, 5) for x in (dense, sparse)]
+        torch.testing.assert_close(outs[1], outs[0], rtol=1e-12, atol=1e-12)
+        grads = [torch.autograd.grad(out.square().sum(), list(model.parameters())) for out in outs]
+        for ours, expected in zip(grads[1], grads[0], strict=True):
+            torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_widths_of_a_stack() -> None:
+    model = GAT(7, 16, 3, heads=4, out_heads=2, layers=3)
+    assert [(layer.conv.widths.source, layer.out_features) for layer in model.stages()] == [
+        ((4, 4), 16),
+        ((4, 4), 16),
+        ((2, 3), 3),
+    ]
+    assert [layer.finish.activation is None for layer in model.stages()] == [False, False, True]
+    assert model.stages()[-1].finish.dropout == 0
+
+
+def test_a_residual_is_added_where_the_widths_agree() -> None:
+    residuals = [layer.finish.residual for layer in GCN(8, 16, 3, layers=4, residual=True).stages()]
+    assert residuals == [False, True, True, False]
+    assert SAGE(16, 16, 3, layers=2, residual=True).stages()[0].finish.residual
+
+
+@pytest.mark.parametrize("options", [{"layers": 0}, {"dropout": 1.0}, {"input_dropout": -0.1}])
+def test_a_stack_refuses_values_out_of_range(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="got"):
+        Stack(**options)  # type: ignore[arg-type]
+
+
+def test_a_layer_of_sage_refuses_an_unknown_pool() -> None:
+    with pytest.raises(ValueError, match="median"):
+        SAGE(4, 4, 2, pool="median")
+
+
+@pytest.mark.parametrize("heads", [3, 0, -1])
+def test_heads_that_do_not_divide_the_width(heads: int) -> None:
+    with pytest.raises(ValueError, match="heads"):
+        GATConv(4, 8, heads)
+
+
+@pytest.mark.parametrize("share", [1.0, -0.5, math.nan])
+def test_attention_dropout_out_of_range(share: float) -> None:
+    with pytest.raises(ValueError, match="attention_dropout"):
+        GATConv(4, 8, 2, attention_dropout=share)
+
+
+def test_the_score_of_a_target_is_that_of_its_projection() -> None:
+    conv, x = GATConv(5, 6, 2).double(), normal(9, 5)
+    wide = (x @ conv.project.weight).view(9, 2, 3)
+    torch.testing.assert_close(conv.target(x).score, (wide * conv.target_score).sum(-1), rtol=1e-12, atol=1e-12)
+
+
+def test_loss_is_a_sum_over_nodes_that_adds_up_over_workers() -> None:
+    logits, classes = normal(10, 4), torch.arange(10) % 4
+    for task, labels in ((SingleLabel(), classes), (MultiLabel(), (normal(10, 4, seed=1) > 0).to(torch.uint8))):
+        whole = task.loss(logits, labels, 10)
+        parts = task.loss(logits[:3], labels[:3], 10) + task.loss(logits[3:], labels[3:], 10)
+        torch.testing.assert_close(parts, whole, rtol=1e-14, atol=1e-14)
+    expected = -logits.log_softmax(1)[torch.arange(10), classes].mean()
+    torch.testing.assert_close(SingleLabel().loss(logits, classes, 10), expected)
+
+
+def test_scores() -> None:
+    logits = torch.tensor([[2.0, -1.0], [-1.0, 3.0], [1.0, 0.5]])
+    assert SingleLabel().score(logits, torch.tensor([0, 1, 1])) == pytest.approx(2 / 3)
+    truth = torch.tensor([[1, 0], [1, 1], [0, 1]], dtype=torch.uint8)
+    # predicted 10, 01, 11; three hits, two wrong
+    assert MultiLabel().score(logits, truth) == pytest.approx(2 * 3 / (2 * 3 + 2))
+    assert MultiLabel().predict(logits).tolist() == [[1, 0], [0, 1], [1, 1]]
+    assert MultiLabel().score(-torch.ones(2, 2), torch.zeros(2, 2)) == 1.0
+
+
+def test_the_score_of_nothing_is_not_a_number() -> None:
+    nothing = torch.empty(0, 3)
+    assert math.isnan(SingleLabel().score(nothing, torch.empty(0, dtype=torch.int64)))
+    assert math.isnan(MultiLabel().score(nothing, torch.empty(0, 3)))
+
+
+def test_a_model_saves_and_loads_its_parameters() -> None:
+    first, second = (GAT(4, 8, 3, heads=2) for _ in range(2))
+    second.load_state_dict(first.state_dict())
+    for ours, theirs in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_blocks_that_shrink_from_layer_to_layer() -> None:
+    """As mini-batches do: destinations come first among the sources."""
+    topology, x = random_topology(30, 120), normal(30, 4)
+    model = Model([Layer(GCNConv(4, 5), 5), Layer(GCNConv(5, 3), 3)]).double()
+    looped = topology.with_self_loops
+    whole = model([looped.block, looped.block], x)
+    part = model([looped.block, looped.destinations(0, 7)], x)
+    torch.testing.assert_close(part, whole[:7], rtol=1e-13, atol=1e-13)
+
+
+def test_dropout_out_of_range_is_refused_wherever_it_is_given() -> None:
+    with pytest.raises(ValueError, match="dropout must be in"):
+        Finish(dropout=1.0)
+    with pytest.raises(ValueError, match="input_dropout must be in"):
+        Model([Layer(GCNConv(4, 5), 5)], input_dropout=1.0)

@@ -1,0 +1,88 @@
+"""Products with sparse rows against the dense product."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import normal
+
+from outgrow.ops.sparse import SparseRows
+
+
+def sparse(num_rows: int, num_columns: int, share: float, dtype: torch.dtype = torch.float64) -> SparseRows:
+    """Random rows; some are empty, and so are some columns."""
+    random = np.random.default_rng(num_rows + 7 * num_columns)
+    kept = random.random((num_rows, num_columns)) < share * random.random((num_rows, 1))
+    indptr = np.concatenate(([0], np.cumsum(kept.sum(1)))).astype(np.int64)
+    indices = torch.from_numpy(np.nonzero(kept)[1].astype(np.int32))
+    values = normal(int(indptr[-1]), dtype=dtype)
+    return SparseRows(indptr=torch.from_numpy(indptr), indices=indices, values=values, num_columns=num_columns)
+
+
+def dense(rows: SparseRows) -> torch.Tensor:
+    out = torch.zeros(rows.shape, dtype=rows.dtype)
+    for v in range(len(rows)):
+        for e in range(int(rows.indptr[v]), int(rows.indptr[v + 1])):
+            out[v, int(rows.indices[e])] = rows.values[e]
+    return out
+
+
+def assert_same(rows: SparseRows, width: int, dtype: torch.dtype, tolerance: float) -> None:
+    weight = normal(rows.num_columns, width, dtype=dtype).requires_grad_()
+    grad = normal(len(rows), width, seed=1, dtype=dtype)
+    ours, expected = rows @ weight, dense(rows).to(dtype) @ weight
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
+    (d_ours,), (d_expected,) = (torch.autograd.grad(out, weight, grad) for out in (ours, expected))
+    torch.testing.assert_close(d_ours, d_expected, rtol=tolerance, atol=tolerance)
+
+
+@given(st.integers(0, 8), st.integers(1, 8), st.integers(1, 5), st.floats(0, 1))
+@settings(deadline=None, max_examples=40)
+def test_any_pattern(num_rows: int, num_columns: int, width: int, share: float) -> None:
+    assert_same(sparse(num_rows, num_columns, share), width, torch.float64, 1e-12)
+
+
+def test_float32() -> None:
+    assert_same(sparse(300, 70, 0.5, torch.float32), 33, torch.float32, 1e-4)
+
+
+def test_the_product_has_the_type_of_the_weight() -> None:
+    assert_same(sparse(30, 7, 0.5, torch.float32), 3, torch.float64, 1e-12)
+
+
+def test_gradient_is_that_of_finite_differences() -> None:
+    rows = sparse(6, 5, 0.8)
+    assert torch.autograd.gradcheck(lambda w: rows @ w, (normal(5, 3).requires_grad_(),))
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 20), (3, 11), (5, 5), (19, 20)])
+def test_a_range_of_rows(first: int, last: int) -> None:
+    rows = sparse(20, 9, 0.6)
+    part = rows.rows(first, last)
+    assert part.shape == (last - first, 9)
+    assert torch.equal(dense(part), dense(rows)[first:last])
+    assert_same(part, 4, torch.float64, 1e-12)
+
+
+def test_other_values_share_what_was_derived_from_the_pattern() -> None:
+    rows = sparse(20, 9, 0.6)
+    assert_same(rows, 4, torch.float64, 1e-12)
+    tripled = rows.with_values(3 * rows.values)
+    assert tripled.derived is rows.derived
+    assert_same(tripled, 4, torch.float64, 1e-11)
+
+
+def test_a_part_does_not_use_what_was_derived_from_the_whole() -> None:
+    rows = sparse(20, 9, 0.6)
+    assert_same(rows, 4, torch.float64, 1e-12)
+    assert_same(rows.rows(2, 9), 4, torch.float64, 1e-12)
+
+
+def test_another_type_keeps_the_pattern() -> None:
+    rows = sparse(5, 4, 0.9)
+    narrow = rows.to(torch.float32)
+    assert narrow.dtype == torch.float32
+    assert torch.equal(dense(narrow), dense(rows).float())

@@ -1,0 +1,118 @@
+"""Graphs for tests: hand-made, random, and drawn by hypothesis; and what the kernels should compute on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.block import Block, Edges
+from outgrow.graph.csc import Topology
+
+
+def topology_of(
+    num_nodes: int, pairs: Iterable[tuple[int, int]], *, index: torch.dtype = torch.int32, weighted: bool = False
+) -> Topology:
+    """A topology of the edges ``src -> dst``, in the order of a store; weights in [0.5, 1.5) where wanted."""
+    edges = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+    src, dst = edges[:, 0], edges[:, 1]
+    order = np.lexsort((src, dst))
+    indptr = np.zeros(num_nodes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(dst, minlength=num_nodes), out=indptr[1:])
+    weight = torch.from_numpy(0.5 + np.random.default_rng(1).random(len(edges), dtype=np.float32))
+    return Topology(
+        indptr=torch.from_numpy(indptr),
+        indices=torch.from_numpy(src[order]).to(index),
+        weight=weight if weighted else None,
+    )
+
+
+def random_topology(
+    num_nodes: int, num_edges: int, *, seed: int = 0, index: torch.dtype = torch.int32, weighted: bool = False
+) -> Topology:
+    """A skewed directed multi-graph with self-loops, parallel edges and (from 8 nodes on) isolated nodes."""
+    random = np.random.default_rng(seed)
+    crowd = max(1, num_nodes - num_nodes // 4)
+    src = (crowd * random.random(num_edges) ** 2).astype(np.int64)
+    dst = (crowd * random.random(num_edges) ** 2).astype(np.int64)
+    loops = [(v, v) for v in range(0, crowd, 5)] if num_edges else []
+    pairs = [*zip(src.tolist(), dst.tolist(), strict=True), *loops, *loops[:1]]
+    return topology_of(num_nodes, pairs, index=index, weighted=weighted)
+
+
+class Drawn(NamedTuple):
+    """A bipartite multi-graph: not necessarily as many sources as destinations."""
+
+    num_src: int
+    num_dst: int
+    pairs: list[tuple[int, int]]
+
+    def edges(self, index: torch.dtype = torch.int32) -> Edges:
+        """In-edges in compressed columns."""
+        ordered = sorted(self.pairs, key=lambda pair: pair[1])
+        counts = np.bincount([dst for _, dst in ordered] or np.empty(0, np.int64), minlength=self.num_dst)
+        indptr = torch.from_numpy(np.concatenate(([0], np.cumsum(counts))).astype(np.int64))
+        indices = torch.tensor([src for src, _ in ordered], dtype=index)
+        return Edges(indptr=indptr, indices=indices, num_src=self.num_src)
+
+
+@st.composite
+def bipartite(draw: st.DrawFn, most: int = 7) -> Drawn:
+    """Any small bipartite multi-graph, those without edges, sources or destinations included."""
+    num_src, num_dst = draw(st.integers(0, most)), draw(st.integers(0, most))
+    if num_src == 0 or num_dst == 0:
+        return Drawn(num_src, num_dst, [])
+    pair = st.tuples(st.integers(0, num_src - 1), st.integers(0, num_dst - 1))
+    return Drawn(num_src, num_dst, draw(st.lists(pair, max_size=3 * most)))
+
+
+@st.composite
+def topologies(draw: st.DrawFn, most: int = 8) -> Topology:
+    """Any small directed multi-graph: self-loops, parallel edges, isolated nodes, one node, no edges."""
+    num_nodes = draw(st.integers(1, most))
+    node = st.integers(0, num_nodes - 1)
+    return topology_of(num_nodes, draw(st.lists(st.tuples(node, node), max_size=3 * most)))
+
+
+def block_of(edges: Edges) -> Block:
+    """A block of edges whose nodes are numbered from 0; its degrees are those of the block."""
+    degree = (edges.indptr[1:] - edges.indptr[:-1]).double()
+    return Block(
+        edges=edges,
+        src_nodes=torch.arange(edges.num_src),
+        dst_nodes=torch.arange(edges.num_dst),
+        src_degree=torch.ones(edges.num_src, dtype=torch.float64),
+        dst_degree=degree,
+    )
+
+
+def destinations_of(edges: Edges) -> Tensor:
+    """``[E]`` int64: destination of each edge, by a loop."""
+    indptr = edges.indptr.tolist()
+    return torch.tensor([v for v in range(edges.num_dst) for _ in range(indptr[v], indptr[v + 1])], dtype=torch.int64)
+
+
+def naive_sum(edges: Edges, src_VCF: Tensor, weight_EK: Tensor | None) -> Tensor:
+    """The weighted sum with one row per edge."""
+    rows = src_VCF[edges.indices.long()]
+    message = rows if weight_EK is None else weight_EK[:, :, None] * rows
+    out = torch.zeros(edges.num_dst, *message.shape[1:], dtype=src_VCF.dtype)
+    return out.index_add(0, destinations_of(edges), message)
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Normal numbers, the same for the same seed and shape."""
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape)).to(dtype)
+
+
+def dense_adjacency(topology: Topology) -> NDArray[np.float64]:
+    """``[V, V]``: sum of the weights of the edges ``column -> row``."""
+    out = np.zeros((topology.num_nodes, topology.num_nodes))
+    src, dst = topology.indices.numpy(), destinations_of(topology.block.edges).numpy()
+    np.add.at(out, (dst, src), 1.0 if topology.weight is None else topology.weight.double().numpy())
+    return out
