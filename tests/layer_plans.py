@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -111,7 +112,7 @@ def largest_difference(ours: list[Tensor], reference: list[Tensor]) -> float:
 def ranges(count: int) -> list[tuple[int, int]]:
     """Uneven ranges that cover ``count`` things; the first is empty and the second holds one."""
     cuts = sorted({0, min(1, count), count // 3, count})
-    return [(0, 0), *zip(cuts[:-1], cuts[1:], strict=True)]
+    return [(0, 0), *pairwise(cuts)]
 
 
 def gather_block(topology: Topology, nodes: Tensor) -> Block:

@@ -45,7 +45,22 @@ _HOME = {
     "Full": "outgrow.strategies.full",
     "TrainConfig": "outgrow.train.config",
 }
-__all__ = [*_HOME, "nn"]
+__all__ = [
+    "Full",
+    "Graph",
+    "InputError",
+    "NodeType",
+    "OutgrowError",
+    "Run",
+    "Split",
+    "TrainConfig",
+    "convert",
+    "from_arrays",
+    "load",
+    "nn",
+    "predict",
+    "train",
+]
 __version__ = "0.1.0"
 
 

@@ -89,8 +89,8 @@ def test_mistakes_are_told() -> None:
         og.train(graph, og.nn.GCN(5, 8, graph.num_classes))
     with pytest.raises(og.InputError, match="nothing to resume"):
         og.train(graph, model, resume=True)
+    sparse = graph_of(features=csr_array(planted()["features"]))
     with pytest.raises(og.InputError, match="sparse_input=True"):
-        sparse = graph_of(features=csr_array(planted()["features"]))
         og.train(sparse, og.nn.SAGE(graph.num_features, 32, graph.num_classes))
     with pytest.raises(og.InputError, match=r"og\.from_arrays"):
         og.load(np.zeros(3))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import normal, random_topology, topology_of
 
 from outgrow.engine.inference import infer, view_of, whole_blocks
 from outgrow.graph.csc import Topology
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.ops.sparse import SparseRows
+from support import normal, random_topology, topology_of
 
 MODELS = {
     "gcn": lambda: GCN(6, 8, 3, layers=3, norm=True, residual=True, input_dropout=0.5),

@@ -28,7 +28,7 @@ FINISHES = {
 def layer_of(conv: Conv, finish: str, seed: int = 0) -> Layer:
     """A layer in float64, of which no parameter is zero."""
     torch.manual_seed(seed)
-    layer = Layer(conv, OUT, FINISHES[finish]).double()
+    layer = Layer(conv, FINISHES[finish]).double()
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

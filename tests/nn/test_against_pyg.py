@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support import destinations_of, normal, random_topology, topology_of
 from torch import Tensor, nn
 
 from outgrow.graph.csc import Topology
 from outgrow.nn import Conv, GATConv, GCNConv, Layer, SAGEConv, SAGEMaxConv
+from support import destinations_of, normal, random_topology, topology_of
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -115,7 +115,7 @@ def assert_same(case: Case, topology: Topology, edge_weight: Tensor | None = Non
     x, x_theirs = (normal(topology.num_nodes, IN, seed=9).requires_grad_() for _ in range(2))
     edge_index = torch.stack([topology.indices.long(), destinations_of(topology.block.edges)])
     view = topology.with_self_loops if ours.widths.self_loops else topology
-    out = Layer(ours, OUT)(view.block, x, x)
+    out = Layer(ours)(view.block, x, x)
     expected = theirs(x_theirs, edge_index, *([] if edge_weight is None else [edge_weight]))
     torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-10)
     probe = normal(*out.shape, seed=11)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 
-import layer_plans
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_plans import Plan, largest_difference, plans_for, results
 from layer_table import CONVS, FINISHES, IN, OUT, layer_of
-from support import normal, random_topology, topologies, topology_of
 from torch import Tensor
 
+import layer_plans
+from layer_plans import Plan, largest_difference, plans_for, results
 from outgrow.core.block import Block
 from outgrow.graph.csc import Topology
 from outgrow.nn import Finish, GCNConv, Layer, Rows, SAGEConv
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight
 from outgrow.ops.topology import in_degree
+from support import normal, random_topology, topologies, topology_of
 
 TOLERANCE = 1e-12
 KEY = 0xFEDCBA9876543210
@@ -73,7 +73,7 @@ def test_widths_are_those_of_the_rows(conv: str) -> None:
     source, target = layer.source(x), layer.target(x)
     assert source.columns is not None
     assert source.columns.shape[1:] == widths.source
-    assert (0, 0) == widths.target if target.columns is None else target.columns.shape[1:] == widths.target
+    assert widths.target == ((0, 0) if target.columns is None else target.columns.shape[1:])
     for rows in (source, target):
         assert (0 if rows.score is None else rows.score.shape[1]) == widths.score
     aggregate = layer.aggregate(topology.block, source, target)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from layer_table import CONVS, FINISHES, IN, layer_of
-from support import normal, random_topology
 from torch import Tensor
 from torch.func import functional_call
 
 from outgrow.engine.inference import whole_blocks
 from outgrow.nn import GAT, GCN, SAGE, Model
+from support import normal, random_topology
 
 
 @pytest.mark.parametrize("finish", FINISHES)

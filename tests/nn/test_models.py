@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import normal, random_topology
 
 from outgrow.engine.inference import whole_blocks
 from outgrow.nn import GAT, GCN, SAGE, Finish, GATConv, GCNConv, Layer, Model, Stack
@@ -15,6 +14,7 @@ from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import layer_key
 from outgrow.ops.keyed import derive, dropout
 from outgrow.ops.sparse import SparseRows
+from support import normal, random_topology
 
 
 def test_a_model_is_its_layers_with_their_keys() -> None:
@@ -47,7 +47,7 @@ def test_sparse_features_give_what_dense_ones_give() -> None:
 
 def test_widths_of_a_stack() -> None:
     model = GAT(7, 16, 3, heads=4, out_heads=2, layers=3)
-    assert [(layer.conv.widths.source, layer.out_features) for layer in model.stages()] == [
+    assert [(layer.conv.widths.source, layer.widths.out_features) for layer in model.stages()] == [
         ((4, 4), 16),
         ((4, 4), 16),
         ((2, 3), 3),
@@ -127,7 +127,7 @@ def test_a_model_saves_and_loads_its_parameters() -> None:
 def test_blocks_that_shrink_from_layer_to_layer() -> None:
     """As mini-batches do: destinations come first among the sources."""
     topology, x = random_topology(30, 120), normal(30, 4)
-    model = Model([Layer(GCNConv(4, 5), 5), Layer(GCNConv(5, 3), 3)]).double()
+    model = Model([Layer(GCNConv(4, 5)), Layer(GCNConv(5, 3))]).double()
     looped = topology.with_self_loops
     whole = model([looped.block, looped.block], x)
     part = model([looped.block, looped.destinations(0, 7)], x)
@@ -138,4 +138,4 @@ def test_dropout_out_of_range_is_refused_wherever_it_is_given() -> None:
     with pytest.raises(ValueError, match="dropout must be in"):
         Finish(dropout=1.0)
     with pytest.raises(ValueError, match="input_dropout must be in"):
-        Model([Layer(GCNConv(4, 5), 5)], input_dropout=1.0)
+        Model([Layer(GCNConv(4, 5))], input_dropout=1.0)

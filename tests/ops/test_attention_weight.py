@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Drawn, bipartite, destinations_of, normal, random_topology
 from torch import Tensor
 from torch.nn import functional
 
 from outgrow.core.block import Edges
 from outgrow.ops.attention import attention_weight
+from support import Drawn, bipartite, destinations_of, normal, random_topology
 
 
 def naive(edges: Edges, src: Tensor, dst: Tensor, slope: float) -> Tensor:

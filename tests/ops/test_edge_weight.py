@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 from hypothesis import given, settings
-from support import destinations_of, random_topology, topologies
 
 from outgrow.graph.csc import Topology
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight
+from support import destinations_of, random_topology, topologies
 
 
 def expected(topology: Topology, *, symmetric: bool) -> torch.Tensor:

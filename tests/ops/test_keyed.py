@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import normal
 from torch import Tensor
 
 from outgrow.ops.keyed import derive, dropout, dropout_edges, dropout_sparse, mix, uniform
 from outgrow.ops.sparse import SparseRows
+from support import normal
 
 WORD = st.integers(0, 2**64 - 1)
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Drawn, bipartite, block_of, normal, random_topology
 from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.ops.maximum import Max
+from support import Drawn, bipartite, block_of, normal, random_topology
 
 MAX = Max()
 

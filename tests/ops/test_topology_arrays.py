@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 import torch
 from hypothesis import given, settings
-from support import Drawn, bipartite, destinations_of, random_topology, topologies, topology_of
 
 from outgrow.core.block import Edges
 from outgrow.graph.csc import Topology
 from outgrow.ops.topology import destination, in_degree, self_looped, transpose
+from support import Drawn, bipartite, destinations_of, random_topology, topologies, topology_of
 
 
 def pairs(topology: Topology) -> list[tuple[int, int]]:

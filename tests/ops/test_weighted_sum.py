@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Drawn, bipartite, block_of, naive_sum, normal, random_topology
 from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.ops.weighted_sum import WeightedSum
+from support import Drawn, bipartite, block_of, naive_sum, normal, random_topology
 
 SUM = WeightedSum()
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}

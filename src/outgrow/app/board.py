@@ -18,7 +18,7 @@ class Board:
     """
 
     def __init__(self, folder: Path, epoch: int) -> None:
-        self.writer = SummaryWriter(str(folder), purge_step=epoch + 1)  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(folder), purge_step=epoch + 1)
 
     def epoch(self, report: EpochReport) -> None:
         """Add a point to each curve."""
@@ -30,8 +30,8 @@ class Board:
         }
         for name, value in points.items():
             if value is not None:
-                self.writer.add_scalar(name, value, report.epoch)  # type: ignore[no-untyped-call]
+                self.writer.add_scalar(name, value, report.epoch)
 
     def close(self) -> None:
         """Write what is left."""
-        self.writer.close()  # type: ignore[no-untyped-call]
+        self.writer.close()

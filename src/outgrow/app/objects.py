@@ -52,7 +52,7 @@ def from_arrays(
         pick("part of the split", name, dict.fromkeys(_SPLITS))
     tables = Tables(
         num_nodes=num_nodes,
-        features=csr_array(features) if issparse(features) else _array(features),
+        features=_rows(features),
         labels=_array(labels),
         train=parts.get("train"),
         val=parts.get("val"),
@@ -117,6 +117,13 @@ def reader_of(
 
 def _array(values: Any) -> Any:
     return None if values is None else np.asarray(values)
+
+
+def _rows(values: Any) -> Any:
+    if not issparse(values):
+        return _array(values)
+    sparse: Any = values
+    return csr_array(sparse)
 
 
 def _ids(nodes: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 import outgrow
 from outgrow.app.models import MODELS, build_model, model_options
 from outgrow.app.option_types import require_types
-from outgrow.app.recipes import DEFAULT_MODEL, recipe_of
+from outgrow.app.recipes import default_model, recipe_of
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import problem_of, strategy_of
 from outgrow.core.errors import InputError
@@ -78,7 +78,7 @@ def new_run(
     Raises:
         InputError: Something cannot be used; nothing was written.
     """
-    name = model or DEFAULT_MODEL
+    name = model or default_model(graph)
     pick("model", name, MODELS)
     recipe = recipe_of(graph, name)
     model_part, train_part = _sort_options(name, options)

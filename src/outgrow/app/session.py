@@ -146,18 +146,18 @@ def _require_fit(graph: Graph, model: Model) -> None:
             got=type(first.conv).__name__,
             repair="give SAGE sparse_input=True, or SAGEConv project_first=True",
         )
-    if first.in_features != graph.num_features:
+    if first.widths.in_features != graph.num_features:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
             needed=f"{graph.num_features} inputs, one for each feature",
-            got=f"{first.in_features} inputs",
+            got=f"{first.widths.in_features} inputs",
             repair="build the model with graph.num_features",
         )
-    if last.out_features != graph.num_classes:
+    if last.widths.out_features != graph.num_classes:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
             needed=f"{graph.num_classes} outputs, one for each class",
-            got=f"{last.out_features} outputs",
+            got=f"{last.widths.out_features} outputs",
             repair="build the model with graph.num_classes",
         )
 

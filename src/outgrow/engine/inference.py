@@ -44,12 +44,12 @@ def _layer(layer: Layer, topology: Topology, x: Features, chunk_bytes: int) -> T
     source = layer.source(x)
     assert source.columns is not None
     channels, columns = layer.widths.aggregate
-    row_bytes = (channels * columns + 2 * layer.out_features) * source.columns.element_size()
+    row_bytes = (channels * columns + 2 * layer.widths.out_features) * source.columns.element_size()
     step = max(1, min(topology.num_nodes, chunk_bytes // max(1, row_bytes)))
     if step == topology.num_nodes:
         block = topology.block
         return layer.update(x, layer.aggregate(block, source, layer.target(x)), block)
-    out = torch.empty(topology.num_nodes, layer.out_features, dtype=source.columns.dtype)
+    out = torch.empty(topology.num_nodes, layer.widths.out_features, dtype=source.columns.dtype)
     for first in range(0, topology.num_nodes, step):
         last = min(first + step, topology.num_nodes)
         block, x_dst = topology.destinations(first, last), _rows(x, first, last)

@@ -43,6 +43,14 @@ class Columns:
         """The three columns."""
         return self.key, self.rank, self.weight
 
+    def empty(self, num_edges: int) -> Columns:
+        """Columns of the same kinds, not filled."""
+        return Columns(
+            np.empty(num_edges, np.uint64),
+            None if self.rank is None else np.empty(num_edges, np.int32),
+            None if self.weight is None else np.empty(num_edges, np.float32),
+        )
+
     def take(self, rows: slice | NDArray[Any]) -> Columns:
         """Some of the edges: a view for a slice, a copy for a mask or an order."""
         return Columns(
@@ -194,7 +202,8 @@ class Compressor:
         low, high = np.searchsorted(dst, [self._row, stop])
         counts = np.bincount(dst[low:high] - self._row, minlength=stop - self._row)
         self._row = stop
-        return np.cumsum(counts, dtype=np.int64) + (self._edges + low)
+        counts[:1] += self._edges + low
+        return counts.cumsum(dtype=np.int64)
 
     def _relation(self, rank: NDArray[np.int32] | None) -> NDArray[Any] | None:
         if self.relation_dtype is None:
@@ -206,7 +215,13 @@ class Compressor:
 def pieces(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
     """A chunk in pieces of bounded size."""
     for first in range(0, len(chunk.src), PIECE_EDGES):
-        yield EdgeChunk(*(None if column is None else column[first : first + PIECE_EDGES] for column in chunk))
+        part = slice(first, first + PIECE_EDGES)
+        yield EdgeChunk(
+            src=chunk.src[part],
+            dst=chunk.dst[part],
+            relation=None if chunk.relation is None else chunk.relation[part],
+            weight=None if chunk.weight is None else chunk.weight[part],
+        )
 
 
 def _key(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from outgrow.core.errors import InputError
 from outgrow.graph.build import Columns, Compressor, pieces, rule_of
 from outgrow.graph.external import Spill
-from outgrow.graph.ingest.source import EdgeChunk, Source
+from outgrow.graph.ingest.source import Source
 from outgrow.graph.intake import Intake
 from outgrow.graph.manifest import HEADER_BYTES, Manifest
 from outgrow.graph.nodes import Nodes, checked_nodes, dense_blocks, feature_dtype, implied_num_nodes, sparse_blocks

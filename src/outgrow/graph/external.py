@@ -80,7 +80,8 @@ class Spill:
             yield self._read(buffer, self._runs)
             return
         maps = [
-            np.memmap(file, dtype=to.dtype, mode="r") for file, to in zip(self._files, _present(buffer), strict=True)
+            np.asarray(np.memmap(file, dtype=to.dtype, mode="r"))
+            for file, to in zip(self._files, _present(buffer), strict=True)
         ]
         levels = maps[: 1 + (buffer.rank is not None and self._rule.keeps_parallel)]
         for parts in _split(levels, self._runs, len(buffer), self._rule.keeps_parallel):
@@ -102,7 +103,7 @@ class Spill:
     def _begin(self, edges: Columns) -> Columns:
         cost = (_KEY_ONLY_BYTES if len(_present(edges)) == 1 else _COLUMNS_BYTES)[self._rule.keeps_parallel]
         capacity = max(_FEWEST_EDGES, (self._memory_bytes - min(_FIXED_BYTES, self._memory_bytes // 4)) // cost)
-        self._buffer = Columns(*(None if v is None else np.empty(capacity, v.dtype) for v in edges.all))
+        self._buffer = edges.empty(capacity)
         names = [name for name, v in zip(("key", "rank", "weight"), edges.all, strict=True) if v is not None]
         self._files = [(self._folder / name).open("x+b", buffering=0) for name in names]
         return self._buffer
@@ -120,11 +121,7 @@ class Spill:
     def _read(self, buffer: Columns, parts: Sequence[Part]) -> Columns:
         total = sum(part.last - part.first for part in parts)
         assert total <= len(buffer) or not self._rule.keeps_parallel
-        to = (
-            buffer
-            if total <= len(buffer)
-            else Columns(*(v if v is None else np.empty(total, v.dtype) for v in buffer.all))
-        )
+        to = buffer if total <= len(buffer) else buffer.empty(total)
         for file, values in zip(self._files, _present(to), strict=True):
             at = 0
             for part in parts:
@@ -173,7 +170,7 @@ def _cut(values: NDArray[Any], parts: Sequence[Part], capacity: int) -> list[int
 
 def _ends(values: NDArray[Any], low: Sequence[int], high: Sequence[int], bound: int) -> list[int]:
     limit = values.dtype.type(bound)
-    return [a + int(np.searchsorted(values[a:b], limit)) for a, b in zip(low, high, strict=True)]
+    return [a + int(values[a:b].searchsorted(limit)) for a, b in zip(low, high, strict=True)]
 
 
 def _in_turn(parts: Sequence[Part], capacity: int) -> Iterator[list[Part]]:

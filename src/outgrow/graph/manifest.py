@@ -27,13 +27,13 @@ class ArrayEntry:
     Attributes:
         shape: Its shape.
         dtype: Its type as NumPy writes it, such as ``<i8``.
-        bytes: Size of the file, header included.
+        size: Bytes of the file, header included.
         sha256: Checksum of the data, which begin after `HEADER_BYTES`; the header follows from the rest.
     """
 
     shape: tuple[int, ...]
     dtype: str
-    bytes: int
+    size: int
     sha256: str
 
     def header(self) -> bytes:

@@ -128,7 +128,7 @@ def sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
     while first < num_rows:
         room = int(indptr[first]) + _BLOCK_BYTES // 16
         last = min(num_rows, first + _BLOCK_BYTES // 16, max(first + 1, int(np.searchsorted(indptr, room))))
-        part = csr_array(features[first:last], dtype=dtype, copy=True)
+        part = features[first:last].astype(dtype, copy=True)
         part.sum_duplicates()
         check.look_sparse(part.indptr, part.indices, part.data, first)
         yield SparseBlock(part.indptr[1:].astype(np.int64) + total, part.indices.astype(np.int32), part.data)

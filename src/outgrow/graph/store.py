@@ -137,8 +137,8 @@ def _mapped(path: Path, entry: ArrayEntry) -> NDArray[Any]:
     try:
         with path.open("rb") as file:
             header, size = file.read(HEADER_BYTES), path.stat().st_size
-            if size != entry.bytes:
-                raise _broken(path, f"{entry.bytes} bytes", f"{size} bytes")
+            if size != entry.size:
+                raise _broken(path, f"{entry.size} bytes", f"{size} bytes")
             if header != entry.header():
                 raise _broken(path, f"an array of {entry.dtype} and shape {list(entry.shape)}", "another header")
             if size == HEADER_BYTES:

@@ -52,7 +52,7 @@ class ArrayWriter:
         """Write the header, bring everything to disk, and describe the file."""
         size = self._file.tell()
         shape = (self._rows, *self._row_shape)
-        entry = ArrayEntry(shape=shape, dtype=self._dtype.str, bytes=size, sha256=self._sum.hexdigest())
+        entry = ArrayEntry(shape=shape, dtype=self._dtype.str, size=size, sha256=self._sum.hexdigest())
         self._file.seek(0)
         write_all(self._file, memoryview(entry.header()))
         os.fsync(self._file.fileno())

@@ -54,6 +54,8 @@ class GATConv(Conv):
         nn.init.xavier_uniform_(self.target_score)
         self.aggregation = WeightedSum()
         self.widths = Widths(
+            in_features=in_features,
+            out_features=out_features,
             source=(heads, columns),
             score=heads,
             aggregate=(heads, columns),

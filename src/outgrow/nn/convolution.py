@@ -32,6 +32,8 @@ class GCNConv(Conv):
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.aggregation = WeightedSum()
         self.widths = Widths(
+            in_features=in_features,
+            out_features=out_features,
             source=(1, out_features),
             aggregate=(1, out_features),
             fixed_weight=True,
@@ -72,7 +74,14 @@ class SAGEConv(Conv):
         self.aggregation = WeightedSum()
         self.takes_sparse = out_features < in_features if project_first is None else project_first
         width = out_features if self.takes_sparse else in_features
-        self.widths = Widths(source=(1, width), aggregate=(1, width), fixed_weight=True, reads_target=True)
+        self.widths = Widths(
+            in_features=in_features,
+            out_features=out_features,
+            source=(1, width),
+            aggregate=(1, width),
+            fixed_weight=True,
+            reads_target=True,
+        )
 
     def source(self, x_VD: Features) -> Rows:
         """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
@@ -110,8 +119,14 @@ class SAGEMaxConv(Conv):
         self.itself = Projection(in_features, out_features, bias=True)
         self.neighbour = Projection(out_features, out_features)
         self.aggregation = Max()
-        width = (1, out_features)
-        self.widths = Widths(source=width, aggregate=width, fixed_weight=True, reads_target=True)
+        self.widths = Widths(
+            in_features=in_features,
+            out_features=out_features,
+            source=(1, out_features),
+            aggregate=(1, out_features),
+            fixed_weight=True,
+            reads_target=True,
+        )
 
     def source(self, x_VD: Features) -> Rows:
         """``[V, 1, O]``."""

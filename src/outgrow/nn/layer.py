@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from outgrow.core.block import Block
 from outgrow.ops.aggregation import Aggregation
 from outgrow.ops.keyed import dropout, require_probability
+from outgrow.ops.norm import layer_norm
 from outgrow.ops.sparse import SparseRows
 
 Features = Tensor | SparseRows
@@ -40,6 +41,8 @@ class Widths:
     """All that strategies, exchange and planner need to know of a convolution.
 
     Attributes:
+        in_features: ``D``.
+        out_features: ``O``.
         source: Channels and columns of a source's row; (0, 0) if it gives none.
         target: Channels and columns of a destination's row; (0, 0) if it gives none.
         score: Number of scores ``K`` that a source and a destination give.
@@ -49,6 +52,8 @@ class Widths:
         self_loops: Edges include exactly one self-loop per node.
     """
 
+    in_features: int
+    out_features: int
     source: tuple[int, int]
     target: tuple[int, int] = (0, 0)
     score: int = 0
@@ -119,16 +124,14 @@ class Layer(nn.Module):
 
     Args:
         conv: The convolution.
-        out_features: ``O``.
         finish: What follows it; nothing by default, as in the last layer of a model.
     """
 
-    def __init__(self, conv: Conv, out_features: int, finish: Finish | None = None) -> None:
+    def __init__(self, conv: Conv, finish: Finish | None = None) -> None:
         super().__init__()
         self.conv = conv
-        self.out_features = out_features
         self.finish = finish or Finish()
-        self.norm = nn.LayerNorm(out_features) if self.finish.norm else None
+        self.norm = nn.LayerNorm(conv.widths.out_features) if self.finish.norm else None
 
     @property
     def widths(self) -> Widths:
@@ -158,7 +161,7 @@ class Layer(nn.Module):
         """``[Vd, O]``: the convolution's update and what follows it. Dropout is drawn if ``block.key`` is not None."""
         y_VO = self.conv.update(x_VD, aggregate_VCF)
         if self.norm is not None:
-            y_VO = self.norm(y_VO)
+            y_VO = layer_norm(y_VO, self.norm.weight, self.norm.bias, self.norm.eps)
         if self.finish.activation is not None:
             y_VO = self.finish.activation(y_VO)
         if self.finish.residual:

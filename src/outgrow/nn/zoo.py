@@ -62,7 +62,7 @@ class Stack:
             last = index == self.layers - 1
             finish = None if last else self._finish(width_in == width_out)
             place = Place(first=index == 0, last=last)
-            built.append(Layer(conv(width_in, width_out, place), width_out, finish))
+            built.append(Layer(conv(width_in, width_out, place), finish))
         return Model(built, input_dropout=self.input_dropout)
 
     def _finish(self, same_width: bool) -> Finish:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.core.block import Edges
 from outgrow.ops.backend import array, kernel, prange
-from outgrow.ops.topology import Transpose, transpose
+
+_SLICE = 64
+"""Columns of the weight's gradient that a thread sums at a time: so narrow a slice of it stays in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,14 +25,12 @@ class SparseRows:
         indices: ``[N]`` int32; column of each stored value, ascending within a row.
         values: ``[N]`` floating.
         num_columns: ``D``.
-        derived: What kernels derive from the pattern once and keep; shared by matrices of one pattern.
     """
 
     indptr: Tensor
     indices: Tensor
     values: Tensor
     num_columns: int
-    derived: dict[str, object] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -70,7 +69,7 @@ class SparseRows:
 
 
 class _Product(torch.autograd.Function):
-    """Forward gathers rows of the weight; backward gathers rows of the gradient by column, in row order."""
+    """Forward gathers rows of the weight; backward adds rows of the gradient to rows of the weight's, in row order."""
 
     @staticmethod
     def forward(ctx: Any, rows: SparseRows, weight_DO: Tensor) -> Tensor:
@@ -83,19 +82,10 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_VO: Tensor) -> tuple[None, Tensor]:
         rows: SparseRows = ctx.rows
-        by_column = _columns(rows)
-        values = rows.values.to(grad_VO.dtype)[by_column.edge.long()]
-        out = torch.empty(rows.num_columns, grad_VO.shape[1], dtype=grad_VO.dtype)
-        _gather_sum(array(by_column.indptr), array(by_column.indices), array(values), array(grad_VO), out.numpy())
+        values = array(rows.values.to(grad_VO.dtype))
+        out = torch.zeros(rows.num_columns, grad_VO.shape[1], dtype=grad_VO.dtype)
+        _scatter_sum(array(rows.indptr), array(rows.indices), values, array(grad_VO), out.numpy())
         return None, out
-
-
-def _columns(rows: SparseRows) -> Transpose:
-    if "edges" not in rows.derived:
-        rows.derived["edges"] = Edges(indptr=rows.indptr, indices=rows.indices, num_src=rows.num_columns)
-    edges = rows.derived["edges"]
-    assert isinstance(edges, Edges)
-    return transpose(edges)
 
 
 @kernel
@@ -114,3 +104,23 @@ def _gather_sum(
             other = dense[indices[e]]
             for f in range(len(row)):
                 row[f] += scale * other[f]
+
+
+@kernel
+def _scatter_sum(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    values: NDArray[Any],
+    dense: NDArray[Any],
+    out: NDArray[Any],
+) -> None:
+    for part in prange((out.shape[1] + _SLICE - 1) // _SLICE):
+        first = part * _SLICE
+        last = min(first + _SLICE, out.shape[1])
+        for v in range(len(dense)):
+            other = dense[v, first:last]
+            for e in range(indptr[v], indptr[v + 1]):
+                scale = values[e]
+                row = out[indices[e], first:last]
+                for f in range(last - first):
+                    row[f] += scale * other[f]

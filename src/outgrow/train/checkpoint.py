@@ -92,12 +92,14 @@ def load(path: Path) -> dict[str, Any]:
         InputError: It cannot be read.
     """
     try:
-        saved: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        saved: Any = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
-        raise _unreadable(path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+        raise _unreadable(
+            path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error
     if not isinstance(saved, dict) or not saved.keys() >= _PARTS:
         raise _unreadable(path, "a file of something else")
-    return saved
+    return dict(saved)
 
 
 def restore(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:

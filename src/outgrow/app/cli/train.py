@@ -26,7 +26,9 @@ def train(
         str | None,
         typer.Argument(help="A data set (`outgrow datasets`), a store directory or a graph file; not with --resume."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="gcn, sage, sage-max or gat. [default: sage]")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="gcn, sage, sage-max or gat. [default: what suits the data set, else sage]")
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Dropout of hidden layers, in [0, 1).")] = None,

@@ -18,6 +18,7 @@ from outgrow.graph.ingest.npz import NpzSource
 from outgrow.graph.ingest.ogb import OgbSource
 from outgrow.graph.ingest.planetoid import PlanetoidSource
 from outgrow.graph.ingest.source import Source
+from outgrow.graph.ingest.unit_rows import UnitRows
 
 _PLANETOID = "https://raw.githubusercontent.com/kimiyoung/planetoid/af6abf468a772cc055bec88c52e4d6f51b7c37e3/data"
 _GNN_BENCHMARK = "https://raw.githubusercontent.com/shchur/gnn-benchmark/master/data/npz"
@@ -37,7 +38,7 @@ def _npz(file: str, name: str) -> Form:
 
 def _planetoid(name: str, checksums: Mapping[str, str]) -> tuple[Form, ...]:
     def read_in(folder_name: str) -> Callable[[Path], Source]:
-        return lambda folder: PlanetoidSource(folder / folder_name, name)
+        return lambda folder: UnitRows(PlanetoidSource(folder / folder_name, name))
 
     names = [f"ind.{name}.{part}" for part in checksums]
     folder = f"planetoid_{name}"
@@ -104,7 +105,7 @@ _ALL = (
     ),
     Dataset(
         name="cora",
-        description="papers on machine learning; citations; words; topics as classes; public split",
+        description="papers on machine learning; citations; words; topics as classes; public split; rows sum to 1",
         nodes=2_708,
         edges=10_556,
         features=1_433,
@@ -114,7 +115,7 @@ _ALL = (
     ),
     Dataset(
         name="citeseer",
-        description="papers on computer science; citations; words; topics as classes; public split",
+        description="papers on computer science; citations; words; topics as classes; public split; rows sum to 1",
         nodes=3_327,
         edges=9_104,
         features=3_703,

@@ -1,4 +1,4 @@
-"""Citation graphs in the form of Planetoid (Yang, Cohen, Salakhutdinov: Revisiting semi-supervised learning, ICML 2016).
+"""Citation graphs in the form of Planetoid (Yang, Cohen, Salakhutdinov: Revisiting semi-supervised learning, 2016).
 
 Eight files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}``, seven of them pickles of Python 2. They are read by an
 unpickler that makes arrays, sparse matrices, lists and dictionaries, and refuses all else.
@@ -106,7 +106,7 @@ class PlanetoidSource(Source):
         loaded = self._load(part)
         if not isinstance(loaded, np.ndarray) or loaded.ndim != 2:
             raise _broken(self._path(part), f"an object of type {type(loaded).__name__}")
-        return loaded.argmax(axis=1)
+        return np.asarray(loaded.argmax(axis=1), dtype=np.int64)
 
     def _load(self, part: str) -> Any:
         if part not in self._loaded:

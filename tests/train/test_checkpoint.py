@@ -1,0 +1,176 @@
+"""Checkpoints appear whole or not at all, run no code, and refuse other models."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from outgrow.core.errors import InputError
+from outgrow.train import checkpoint
+from outgrow.train.checkpoint import Progress
+
+STATE = tuple[nn.Module, torch.optim.Optimizer, Progress]
+
+
+def trained(epochs: int, width: int = 3) -> STATE:
+    """A model after some steps, whose optimizer has a state."""
+    torch.manual_seed(0)
+    model = nn.Linear(width, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    progress = Progress.start()
+    for epoch in range(epochs):
+        torch.autograd.backward(model(torch.ones(1, width)).square().sum())
+        optimizer.step()
+        progress.loss.append(1 / (epoch + 1))
+        progress.val_score.append(None if epoch % 2 else 0.5)
+        progress.epoch_seconds.append(0.1)
+    progress.best_epoch, progress.best_score, progress.best_loss = 1, 0.5, 2.0
+    progress.best_model = {name: 7 * value.clone() for name, value in model.state_dict().items()}
+    return model, optimizer, progress
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    model, optimizer, progress = trained(3)
+    path = checkpoint.save(tmp_path / "new" / "folder", model, optimizer, progress)
+    other, fresh, _ = trained(0)
+    again = checkpoint.restore(path, other, fresh)
+    assert (again.loss, again.val_score, again.epoch_seconds) == (progress.loss, [0.5, None, 0.5], [0.1] * 3)
+    assert (again.best_epoch, again.best_score, again.best_loss, again.epoch) == (1, 0.5, 2.0, 3)
+    assert again.best_model is not None
+    assert progress.best_model is not None
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+        assert torch.equal(again.best_model[name], progress.best_model[name])
+    ours, theirs = fresh.state_dict()["state"], optimizer.state_dict()["state"]
+    assert all(torch.equal(ours[i][key], theirs[i][key]) for i in theirs for key in theirs[i])
+
+
+def test_a_checkpoint_from_before_the_first_evaluation(tmp_path: Path) -> None:
+    model, optimizer, _ = trained(1)
+    path = checkpoint.save(tmp_path, model, optimizer, Progress(loss=[1.0], val_score=[None], epoch_seconds=[0.1]))
+    again = checkpoint.restore(path, model, optimizer)
+    assert again.best_model is None
+    assert again.best_score == float("-inf")
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for epochs in (1, 2, 9, 10, 11):
+        checkpoint.save(tmp_path, *trained(epochs))
+    assert names(tmp_path) == ["epoch-00000010.pt", "epoch-00000011.pt", "notes.txt"]
+    assert checkpoint.newest(tmp_path) == tmp_path / "epoch-00000011.pt"
+
+
+def test_no_checkpoint_yet(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path) is None
+    assert checkpoint.newest(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failing_disk_leaves_the_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    checkpoint.save(tmp_path, *trained(1))
+    before = (tmp_path / "epoch-00000001.pt").read_bytes()
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    owner = os if call == "fsync" else Path
+    monkeypatch.setattr(owner, call, fail)
+    with pytest.raises(InputError) as caught:
+        checkpoint.save(tmp_path, *trained(2))
+    assert "No space left" in caught.value.got
+    assert names(tmp_path) == ["epoch-00000001.pt"]
+    assert (tmp_path / "epoch-00000001.pt").read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits on the size of files")
+def test_a_disk_that_is_full_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    program = """
+import resource, sys
+from pathlib import Path
+import torch
+from outgrow.core.errors import InputError
+from outgrow.train import checkpoint
+from outgrow.train.checkpoint import Progress
+model = torch.nn.Linear(300, 300)
+progress = Progress(loss=[1.0], val_score=[None], epoch_seconds=[0.1])
+for limit in (100, 1000, 100_000, 300_000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        checkpoint.save(Path(sys.argv[1]), model, torch.optim.Adam(model.parameters()), progress)
+    except InputError as error:
+        print(limit, error.got)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["100", "1000", "100000", "300000"]
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match="cannot write the checkpoint"):
+        checkpoint.save(tmp_path / "file", *trained(1))
+
+
+class Evil:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_no_code_in_a_checkpoint_is_run(tmp_path: Path, with_torch: bool) -> None:
+    path, mark = tmp_path / "epoch-00000001.pt", tmp_path / "ran"
+    content = {"model": Evil(mark), "optimizer": {}, "progress": {}}
+    if with_torch:
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(content))
+    with pytest.raises(InputError, match="cannot read the checkpoint"):
+        checkpoint.load(path)
+    assert not mark.exists()
+    torch.load(path, weights_only=False) if with_torch else pickle.loads(path.read_bytes())
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "missing", "other"])
+def test_a_damaged_checkpoint(tmp_path: Path, damage: str) -> None:
+    path = checkpoint.save(tmp_path, *trained(1))
+    whole = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "other":
+        torch.save({"weights": torch.ones(3)}, path)
+    else:
+        path.write_bytes(whole[: len(whole) // 2] if damage == "truncated" else b"")
+    model, optimizer, _ = trained(0)
+    with pytest.raises(InputError) as caught:
+        checkpoint.restore(path, model, optimizer)
+    assert str(path) in caught.value.what
+    assert "the one before" in caught.value.repair
+
+
+def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, *trained(1))
+    model, optimizer, _ = trained(0, width=5)
+    with pytest.raises(InputError, match="is of another model") as caught:
+        checkpoint.restore(path, model, optimizer)
+    assert "size mismatch" in caught.value.got
