@@ -11,7 +11,7 @@ from outgrow.graph.csc import Topology
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.nn.heads import SingleLabel
 from outgrow.strategies.base import Problem
-from outgrow.train.trainer import Evaluation
+from outgrow.training.trainer import Evaluation
 from support import topology_of
 
 NODES, WIDTH = 120, 8

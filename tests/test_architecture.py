@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "outgrow"
-LAYER = {"core": 0, "ops": 1, "graph": 2, "nn": 2, "runtime": 2, "engine": 3, "strategies": 4, "plan": 5, "train": 5}
+LAYER = {
+    "core": 0,
+    "ops": 1,
+    "graph": 2,
+    "nn": 2,
+    "runtime": 2,
+    "engine": 3,
+    "strategies": 4,
+    "planning": 5,
+    "training": 5,
+}
 LAYER |= {"app": 6}  # and the files of the package itself, which are the application's
 MAPS = ("numpy.memmap", "numpy.lib.format.open_memmap", "mmap", "torch.from_file", "pyarrow.memory_map", "mmap_mode=")
 READS = ("numpy.fromfile", "os.pread", "os.preadv")
@@ -130,7 +140,7 @@ def test_every_file_keeps_the_rules() -> None:
         ("engine/x.py", "import importlib\nimportlib.import_module('outgrow.app.api')", "higher layer"),
         ("graph/x.py", "if TYPE_CHECKING:\n    from outgrow.nn.layer import Conv", "another folder"),
         ("graph/ingest/x.py", "import outgrow.runtime.memory as m", "another folder"),
-        ("train/x.py", "from outgrow.plan import planner", "another folder"),
+        ("training/x.py", "from outgrow.planning import planner", "another folder"),
         ("nn/x.py", "from .layer import Conv", "relative"),
         ("utils/x.py", "from outgrow.core import errors", "no layer"),
         ("strategies/split.py", "from outgrow.strategies.full import Full", "another strategy"),
@@ -138,15 +148,15 @@ def test_every_file_keeps_the_rules() -> None:
         ("strategies/base.py", "import outgrow.strategies.full", "another strategy"),
         ("engine/x.py", "import torch.distributed as dist", "torch.distributed"),
         ("runtime/hardware.py", "from torch import distributed", "torch.distributed"),
-        ("train/x.py", "import torch as t\nt.distributed.barrier()", "torch.distributed"),
+        ("training/x.py", "import torch as t\nt.distributed.barrier()", "torch.distributed"),
         ("engine/x.py", "import torch\ntorch.cuda.synchronize()", "torch.cuda"),
         ("ops/x.py", "from torch.cuda import Stream", "torch.cuda"),
-        ("train/x.py", "import numpy as np\nnp.memmap('x')", "numpy.memmap"),
+        ("training/x.py", "import numpy as np\nnp.memmap('x')", "numpy.memmap"),
         ("runtime/comm.py", "from numpy.lib.format import open_memmap", "open_memmap"),
         ("engine/x.py", "import numpy as np\nnp.load(p, mmap_mode='r')", "mmap_mode="),
         ("ops/x.py", "def f(p):\n    import os\n    os.preadv(p, [], 0)", "os.preadv"),
         ("core/x.py", "print(1)", "print"),
-        ("train/x.py", "from rich.progress import Progress", "rich"),
+        ("training/x.py", "from rich.progress import Progress", "rich"),
         ("graph/x.py", "def f():\n    import typer", "typer"),
         ("graph/x.py", "import pyarrow.parquet as pq", "outside a function"),
         ("graph/x.py", "class A:\n    from networkx import Graph", "outside a function"),
@@ -162,7 +172,7 @@ def test_a_violation_is_found(path: str, source: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("app/cli/x.py", "import typer\nfrom rich import console\nfrom outgrow.train import config\nprint(1)"),
+        ("app/cli/x.py", "import typer\nfrom rich import console\nfrom outgrow.training import config\nprint(1)"),
         ("app/x.py", "import outgrow\nfrom outgrow import nn"),
         ("__main__.py", "import typer\nfrom outgrow.app.cli import main"),
         ("graph/ingest/x.py", "from outgrow.graph.store import write\nfrom outgrow.ops import sparse"),

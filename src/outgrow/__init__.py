@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
     from outgrow.strategies.full import Full as Full
-    from outgrow.train.config import TrainConfig as TrainConfig
+    from outgrow.training.config import TrainConfig as TrainConfig
 
 _HOME = {
     "convert": "outgrow.app.api",
@@ -43,7 +43,7 @@ _HOME = {
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
     "Full": "outgrow.strategies.full",
-    "TrainConfig": "outgrow.train.config",
+    "TrainConfig": "outgrow.training.config",
 }
 __all__ = [
     "Full",

@@ -98,6 +98,7 @@ def test_convert_refuses_and_leaves_nothing(
     outgrow: Command, npz: Path, args: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     Path("taken").mkdir()
+    Path("taken/precious").touch()
     result = outgrow("convert", *(str(npz) if arg == "GRAPH" else arg for arg in args))
     assert result.code == 2, result.err
     for word in words:

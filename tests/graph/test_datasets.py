@@ -52,7 +52,7 @@ def test_real_data_sets_have_the_figures_of_the_table(name, data_dir):
     assert graph.sparse
     assert tuple(len(part) for part in (graph.split.train, graph.split.val, graph.split.test)) == SPLITS[name]
     directed = load(name, data_dir=data_dir, undirected=False)
-    assert directed.num_edges == known.edges or name in {"cora", "citeseer"}
+    assert directed.num_edges == known.edges
     assert graph.num_edges <= 2 * directed.num_edges
 
 
@@ -198,7 +198,9 @@ def test_a_download_that_breaks_off_leaves_nothing(tmp_path, online):
 
 def test_an_ogb_archive_becomes_a_folder(tmp_path, online, monkeypatch):
     with zipfile.ZipFile(tmp_path / "arxiv.zip", "w") as archive:
+        archive.writestr("__MACOSX/note", "")
         archive.writestr("arxiv/raw/edge.csv", "0,1\n")
+        archive.writestr("arxiv/split/time/train.csv", "0\n")
     package = tmp_path / "packages" / "ogb" / "nodeproppred"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text("raise RuntimeError('must not be imported')")
@@ -209,6 +211,13 @@ def test_an_ogb_archive_becomes_a_folder(tmp_path, online, monkeypatch):
     FetchOgb(name="ogbn-arxiv", folder="ogbn_arxiv").into(tmp_path / "cache")
     assert (tmp_path / "cache" / "ogbn_arxiv" / "raw" / "edge.csv").read_text() == "0,1\n"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["ogbn_arxiv"]
+    assert origin(datasets()["ogbn-arxiv"], tmp_path / "cache") is Origin.LOCAL
+    assert resolve("ogbn-arxiv", data_dir=tmp_path / "cache").source.name == "ogbn-arxiv"
+    with zipfile.ZipFile(tmp_path / "arxiv.zip", "w") as archive:
+        archive.writestr("readme", "")
+    with pytest.raises(InputError, match="is not the archive"):
+        FetchOgb(name="ogbn-arxiv", folder="ogbn_arxiv").into(tmp_path / "other")
+    assert not list((tmp_path / "other").iterdir())
 
 
 def test_without_the_ogb_package_the_error_names_the_extra(monkeypatch):

@@ -21,7 +21,7 @@ from outgrow.graph.convert import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
-from outgrow.train.config import TrainConfig
+from outgrow.training.config import TrainConfig
 
 
 def load(source: object, *, data_dir: str | Path | None = None, undirected: bool | None = None) -> Graph:

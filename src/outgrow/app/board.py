@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from outgrow.train.trainer import EpochReport
+from outgrow.training.trainer import EpochReport
 
 
 class Board:

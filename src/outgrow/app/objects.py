@@ -100,16 +100,14 @@ def reader_of(
         InputError: No such data set or file, or an option that its form does not take.
     """
     path = Path(name_or_path).expanduser()
-    options = {} if num_nodes is None else {"num_nodes": num_nodes}
-    if relabel:
-        options["relabel"] = True
-    if path.exists() and options:
-        return Loadable(source_of(path, **options), undirected=False)
-    if options:
+    edge_list_options = num_nodes is not None or relabel
+    if path.exists() and edge_list_options:
+        return Loadable(source_of(path, num_nodes=num_nodes, relabel=relabel), undirected=False)
+    if edge_list_options:
         raise InputError(
             f"the number of nodes of {name_or_path} is known",
             needed="options of edge lists only for an edge list",
-            got=", ".join(options),
+            got="--nodes or --relabel",
             repair="leave --nodes and --relabel out, or correct the path of the edge list",
         )
     return resolve(name_or_path, data_dir=data_dir)

@@ -20,9 +20,10 @@ from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
+from outgrow.graph.validate import require_trainable
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
-from outgrow.train.config import TrainConfig
+from outgrow.training.config import TrainConfig
 
 _MAY_CHANGE = {"epochs", "patience", "checkpoint_every"}
 
@@ -86,6 +87,7 @@ def new_run(
     config = TrainConfig().with_options(**train_settings)
     chosen, reason = strategy_of(strategy)
     loaded = datasets.load(graph, data_dir=data_dir)
+    require_trainable(loaded)
     built = _seeded_model(name, loaded, model_settings, config.seed)
     problem_of(loaded, built, config.seed)
     path = out or Path("runs") / f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -119,7 +121,7 @@ def resumed_run(
     """
     directory = RunDirectory.open(out)
     record = directory.config
-    name, settings = _recorded_model(record, out)
+    name, settings = recorded_model(record, out)
     before = {"graph": record["graph"], "model": name, **settings, **record["train"]}
     asked = {**options, **({"graph": graph} if graph else {}), **({"model": model} if model else {})}
     for option, value in asked.items():
@@ -153,18 +155,12 @@ def load_recorded(record: Mapping[str, Any], data_dir: Path | None) -> Graph:
     return datasets.load(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
 
 
-def recorded_model(directory: RunDirectory, graph: Graph) -> Model:
-    """The model of a recorded run, freshly initialised.
+def recorded_model(record: Mapping[str, Any], path: Path) -> tuple[str, dict[str, object]]:
+    """Name and options of the model of a recorded run.
 
     Raises:
         InputError: The run's model was not made by name.
     """
-    record = directory.config
-    name, settings = _recorded_model(record, directory.path)
-    return build_model(name, graph, settings)
-
-
-def _recorded_model(record: Mapping[str, Any], path: Path) -> tuple[str, dict[str, object]]:
     if record["model"] is None:
         raise InputError(
             f"the model of the run in {path} was built in Python",

@@ -20,8 +20,8 @@ from rich.progress import (
 )
 
 from outgrow.graph.graph import Graph
-from outgrow.train.config import TrainConfig
-from outgrow.train.trainer import EpochReport
+from outgrow.training.config import TrainConfig
+from outgrow.training.trainer import EpochReport
 
 _LINES = 20
 

@@ -11,8 +11,8 @@ from typing import Any
 from torch import nn
 
 from outgrow.core.errors import InputError
-from outgrow.train import checkpoint
-from outgrow.train.trainer import EpochReport
+from outgrow.training import checkpoint
+from outgrow.training.trainer import EpochReport
 
 
 class RunDirectory:

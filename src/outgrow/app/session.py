@@ -23,8 +23,8 @@ from outgrow.nn.model import Model
 from outgrow.runtime.memory import PeakMemory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
-from outgrow.train.config import TrainConfig
-from outgrow.train.trainer import Evaluation, Listener, Outcome, Trainer
+from outgrow.training.config import TrainConfig
+from outgrow.training.trainer import Evaluation, Listener, Outcome, Trainer
 
 STRATEGIES: dict[str, Callable[[], Strategy]] = {"full": Full}
 

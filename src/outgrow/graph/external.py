@@ -19,7 +19,7 @@ from outgrow.graph.writer import write_all
 
 # Bytes of arrays alive at once while edges are sorted and settled, per edge; measured by tests/graph/test_external.py.
 _KEY_ONLY_BYTES = {True: 12, False: 28}
-_COLUMNS_BYTES = {True: 48, False: 80}
+_COLUMNS_BYTES = {True: 48, False: 60}
 _FIXED_BYTES = 1 << 22
 _FEWEST_EDGES = 16
 _FILL = 0.9

@@ -72,6 +72,10 @@ def checked_nodes(tables: Tables, num_nodes: int) -> Nodes:
     Raises:
         InputError: Shapes that do not fit, labels out of range, wrong splits, node types with gaps.
     """
+    if num_nodes < 1:
+        raise InputError(
+            "the graph has no nodes", needed="at least one node", got=f"{num_nodes} nodes", repair="check the source"
+        )
     features = tables.features
     if features is not None and (features.ndim if not isinstance(features, LazyRows) else len(features.shape)) != 2:
         raise _misfit("features", f"{num_nodes} rows of numbers", f"shape {list(features.shape)}")

@@ -30,14 +30,16 @@ def predict(
     probabilities for each class instead.
     """
     from outgrow.app.api import predict as infer_all
+    from outgrow.app.models import build_model
     from outgrow.app.plan import load_recorded, recorded_model
     from outgrow.app.rundir import RunDirectory
     from outgrow.graph import datasets
 
     _require_writable(out)
     directory = RunDirectory.open(run)
+    name, options = recorded_model(directory.config, run)
     loaded = datasets.load(graph, data_dir=data_dir) if graph else load_recorded(directory.config, data_dir)
-    model = recorded_model(directory, loaded)
+    model = build_model(name, loaded, options)
     directory.load_best(model)
     write_predictions(loaded, infer_all(loaded, model), out)
     print(f"{loaded.num_nodes:,} predictions written to {out}", file=sys.stderr)

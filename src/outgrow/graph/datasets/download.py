@@ -68,8 +68,15 @@ class FetchOgb(Fetch):
             with _reached(url), zipfile.ZipFile(archive) as packed:
                 packed.extractall(Path(name) / "unpacked")
             archive.unlink()
-            (unpacked,) = (Path(name) / "unpacked").iterdir()
-            unpacked.rename(folder / self.folder)
+            found = next((Path(name) / "unpacked").glob("*/raw"), None)
+            if found is None:
+                raise InputError(
+                    f"{url} is not the archive it should be",
+                    needed="a folder with raw/ in it",
+                    got="no such folder",
+                    repair="put the unpacked OGB folder into a data folder by hand",
+                )
+            found.parent.rename(folder / self.folder)
 
 
 def _ogb_address(name: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.train.config import TrainConfig
+from outgrow.training.config import TrainConfig
 
 
 @pytest.mark.parametrize(

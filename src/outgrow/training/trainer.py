@@ -15,9 +15,9 @@ from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import Ledger
 from outgrow.engine.inference import infer
 from outgrow.strategies.base import Problem, Step, Strategy
-from outgrow.train import checkpoint
-from outgrow.train.checkpoint import Progress
-from outgrow.train.config import TrainConfig
+from outgrow.training import checkpoint
+from outgrow.training.checkpoint import Progress
+from outgrow.training.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from outgrow.core.errors import InputError
-from outgrow.train import checkpoint
-from outgrow.train.checkpoint import Progress
+from outgrow.training import checkpoint
+from outgrow.training.checkpoint import Progress
 
 STATE = tuple[nn.Module, torch.optim.Optimizer, Progress]
 
@@ -102,8 +102,8 @@ import resource, sys
 from pathlib import Path
 import torch
 from outgrow.core.errors import InputError
-from outgrow.train import checkpoint
-from outgrow.train.checkpoint import Progress
+from outgrow.training import checkpoint
+from outgrow.training.checkpoint import Progress
 model = torch.nn.Linear(300, 300)
 progress = Progress(loss=[1.0], val_score=[None], epoch_seconds=[0.1])
 for limit in (100, 1000, 100_000, 300_000):

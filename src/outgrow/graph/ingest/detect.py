@@ -1,0 +1,84 @@
+"""Which reader a path needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from outgrow.core.errors import InputError
+from outgrow.graph.ingest.edge_list import EdgeListSource
+from outgrow.graph.ingest.folder import NODES, FolderSource
+from outgrow.graph.ingest.npz import NpzSource
+from outgrow.graph.ingest.ogb import OgbSource
+from outgrow.graph.ingest.parquet import ParquetSource
+from outgrow.graph.ingest.planetoid import PlanetoidSource
+from outgrow.graph.ingest.source import Source
+
+TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
+KNOWN = (
+    f"an edge list ({', '.join(TEXT)}; also with .gz), a .parquet or .npz file, or a folder: of Planetoid files "
+    f"(ind.NAME.*), of an OGB data set (raw/, split/), or with edges.csv, .tsv, .parquet and {NODES}"
+)
+
+
+def source_of(
+    path: Path,
+    *,
+    num_nodes: int | None = None,
+    relabel: bool = False,
+    columns: Sequence[str] | None = None,
+) -> Source:
+    """The reader of a file or folder, by what it is called.
+
+    Args:
+        path: The file or folder.
+        num_nodes: ``V`` of an edge table; None for one more than the largest id.
+        relabel: Renumber the ids of an edge table from 0.
+        columns: Names of the columns of an edge table, in order; an underscore skips one.
+
+    Raises:
+        InputError: Nothing is there, it is of no known form, or an option does not go with its form.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path} does not exist", needed=KNOWN, got="nothing at that path", repair="correct the path")
+    source = _edge_table(path, num_nodes, relabel, columns)
+    if source is not None:
+        return source
+    if num_nodes is not None or relabel or columns is not None:
+        raise InputError(
+            f"{path} takes no options",
+            needed="num_nodes, relabel or columns with edge lists and parquet files only",
+            got=f"num_nodes={num_nodes}, relabel={relabel}, columns={columns}",
+            repair="leave them out",
+        )
+    source = _folder(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
+    if source is None:
+        got = f"a folder with {', '.join(_some_of(path))}" if path.is_dir() else f"a file that ends in {path.suffix!r}"
+        raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
+    return source
+
+
+def _edge_table(path: Path, num_nodes: int | None, relabel: bool, columns: Sequence[str] | None) -> Source | None:
+    ending = path.suffixes[-2:-1] if path.suffix == ".gz" else [path.suffix]
+    if path.is_file() and ending and ending[0].lower() in TEXT:
+        return EdgeListSource(path, num_nodes=num_nodes, relabel=relabel, columns=columns)
+    if path.is_file() and path.suffix == ".parquet":
+        return ParquetSource(path, num_nodes=num_nodes, relabel=relabel, columns=columns)
+    return None
+
+
+def _folder(path: Path) -> Source | None:
+    graphs = sorted(path.glob("ind.*.graph"))
+    if len(graphs) == 1:
+        return PlanetoidSource(path, graphs[0].name.split(".")[1])
+    if (path / "raw").is_dir():
+        return OgbSource(path)
+    tables = [reader for file in sorted(path.glob("edges.*")) if (reader := _edge_table(file, None, False, None))]
+    if len(tables) == 1 and (path / NODES).is_file():
+        return FolderSource(path, tables[0])
+    return None
+
+
+def _some_of(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir())[:8] or ["nothing"]

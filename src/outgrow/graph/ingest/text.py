@@ -1,0 +1,130 @@
+"""Large text files: whole lines in blocks, and tables of numbers."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import tempfile
+import zlib
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+
+BLOCK_BYTES = 1 << 21
+_LARGE_BYTES = 1 << 26
+
+
+class Block(NamedTuple):
+    """Whole lines of a file, and the number of the first, from 1."""
+
+    text: bytes
+    line: int
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    """The text of a file, unpacked if its name ends in ``.gz``, about `BLOCK_BYTES` at a time.
+
+    Raises:
+        InputError: The file cannot be read, or is cut off.
+    """
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    rest, line = b"", 1
+    try:
+        with opener(path, "rb") as file:
+            if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+                file.seek(0)
+            while piece := file.read(BLOCK_BYTES):
+                whole, end, tail = piece.rpartition(b"\n")
+                if not end:
+                    rest += piece
+                    continue
+                text = rest + whole + end
+                rest = tail
+                yield Block(text, line)
+                line += text.count(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{path} cannot be read",
+            needed="text, or text compressed by gzip",
+            got=f"{type(error).__name__}: {error}",
+            repair="check that the file is there and complete",
+        ) from error
+    if rest:
+        yield Block(rest, line)
+
+
+def read_numbers(path: Path, dtype: type[np.int64] | type[np.float32]) -> NDArray[Any]:
+    """A table of numbers without a header, separated by commas.
+
+    Args:
+        path: The file.
+        dtype: Type of every number.
+
+    Returns:
+        ``[n, columns]``; mapped from a temporary file, so that a table larger than memory can be read in slices. An
+        empty field is NaN in a table of floats.
+
+    Raises:
+        InputError: A row that holds something else, with its line; or a broken file.
+    """
+    from pyarrow.lib import ArrowInvalid
+
+    width = rows = 0
+    with tempfile.TemporaryFile() as file:
+        for block in blocks(path):
+            width = width or block.text.partition(b"\n")[0].count(b",") + 1
+            try:
+                part = _table(block.text, width, dtype)
+            except ArrowInvalid as error:
+                raise _bad_row(path, block, width, dtype) from error
+            file.write(part.data)
+            rows += len(part)
+        file.flush()
+        if rows == 0:
+            return np.empty((0, 1), dtype=dtype)
+        return np.memmap(file, dtype=dtype, mode="r", shape=(rows, width))
+
+
+def _table(text: bytes, width: int, dtype: type[np.generic]) -> NDArray[Any]:
+    from pyarrow import csv
+
+    names = [str(at) for at in range(width)]
+    floats = dtype is np.float32
+    table = csv.read_csv(
+        BytesIO(text),
+        csv.ReadOptions(column_names=names, block_size=BLOCK_BYTES),
+        csv.ParseOptions(quote_char=False),
+        csv.ConvertOptions(
+            column_types=dict.fromkeys(names, np.dtype(dtype).name),
+            null_values=["", "nan", "NaN"] if floats else [],
+            check_utf8=False,
+        ),
+    )
+    out = np.empty((table.num_rows, width), dtype=dtype)
+    for at, column in enumerate(table.columns):
+        out[:, at] = column.to_numpy()
+    return out
+
+
+def _bad_row(path: Path, block: Block, width: int, dtype: type[np.generic]) -> InputError:
+    from pyarrow.lib import ArrowInvalid
+
+    lines = block.text.split(b"\n")
+    at = 0
+    try:
+        while not lines[at].strip() or len(_table(lines[at] + b"\n", width, dtype)):
+            at += 1
+    except (ArrowInvalid, IndexError):
+        at = min(at, len(lines) - 1)
+    return InputError(
+        f"{path}, line {block.line + at}: not a row of the table",
+        needed=f"{width} numbers of type {np.dtype(dtype).name}, separated by commas",
+        got=repr(lines[at].decode(errors="replace")[:80]),
+        repair="take the file from its publisher again",
+    )
