@@ -12,7 +12,10 @@ Names are imported when first used, so that ``import outgrow`` is quick.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
+
+from outgrow.runtime.launch import set_threads
 
 if TYPE_CHECKING:
     from outgrow import nn as nn
@@ -65,6 +68,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
+    if name in __all__ and "torch" not in sys.modules:
+        set_threads()
     if name == "nn":
         return importlib.import_module("outgrow.nn")
     if name in _HOME:

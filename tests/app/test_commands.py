@@ -89,7 +89,7 @@ def test_convert_reads_a_zipped_edge_list(outgrow: Command, tmp_path: Path) -> N
     [
         (("nowhere.csv", "x.store"), ("does not exist",)),
         (("GRAPH", "x.store", "--memory", "lots"), ("size", "1GiB")),
-        (("GRAPH", "taken"), ("--overwrite",)),
+        (("GRAPH", "taken"), ("is not a store",)),
         (("cora-typo", "x.store"), ("cora",)),
         (("wordnet", "x.store", "--relabel"), ("edge list",)),
     ],

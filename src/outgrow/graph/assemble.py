@@ -34,9 +34,10 @@ def assemble(source: Source, *, undirected: bool = False) -> Graph:
     """
     tables, rule = source.tables(), rule_of(undirected)
     known = implied_num_nodes(tables)
+    nodes = None if known is None else checked_nodes(tables, known)
     intake = Intake(known, tables.relation_names)
     columns = [rule.columns(piece) for chunk in intake.check(source.edges()) for piece in pieces(chunk)]
-    nodes = checked_nodes(tables, intake.num_nodes)
+    nodes = nodes or checked_nodes(tables, intake.num_nodes)
     topology = _topology(columns, intake, rule)
     return Graph(
         name=source.name,
@@ -68,7 +69,7 @@ def _topology(parts: list[Columns], intake: Intake, rule: EdgeRule) -> Topology:
         indptr=torch.from_numpy(indptr),
         indices=torch.from_numpy(indices),
         relation=None if relation is None else torch.from_numpy(relation),
-        weight=None if edges.weight is None else torch.from_numpy(edges.weight),
+        weight=None if edges.weight is None else torch.from_numpy(edges.weight.copy()),
     )
 
 

@@ -51,13 +51,23 @@ class Columns:
             None if self.weight is None else np.empty(num_edges, np.float32),
         )
 
-    def take(self, rows: slice | NDArray[Any]) -> Columns:
-        """Some of the edges: a view for a slice, a copy for a mask or an order."""
+    def take(self, rows: slice) -> Columns:
+        """A view of a slice of the edges."""
         return Columns(
             self.key[rows],
             None if self.rank is None else self.rank[rows],
             None if self.weight is None else self.weight[rows],
         )
+
+    def pick(self, rows: NDArray[Any]) -> Columns:
+        """Some of the edges (a mask), or all in another order. Done in place, column after column: the old are gone."""
+        count = len(self)
+        for column in self.all:
+            if column is not None:
+                picked = column[rows]
+                count = len(picked)
+                column[:count] = picked
+        return self.take(slice(0, count))
 
 
 class EdgeRule(ABC):
@@ -69,7 +79,7 @@ class EdgeRule(ABC):
 
     @abstractmethod
     def settle(self, edges: Columns) -> Columns:
-        """What remains of sorted edges; applying it to parts first and then to the whole gives the same."""
+        """What remains of sorted edges, in place; applying it to parts first and then to the whole gives the same."""
 
     @abstractmethod
     def relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,12 +130,14 @@ class Undirected(EdgeRule):
             return edges
         new_pair = np.concatenate([[True], edges.key[1:] != edges.key[:-1]])
         if edges.rank is None:
-            return edges.take(new_pair)
+            return edges.pick(new_pair)
         keep = new_pair.copy()
         keep[1:] |= edges.rank[1:] != edges.rank[:-1]
         goes_back = edges.rank[new_pair] < _REVERSED
-        keep &= (edges.rank < _REVERSED) | ~goes_back[np.cumsum(new_pair, dtype=np.int64) - 1]
-        return edges.take(keep)
+        pair = np.cumsum(new_pair, dtype=np.int64)
+        pair -= 1
+        keep &= (edges.rank < _REVERSED) | ~goes_back[pair]
+        return edges.pick(keep)
 
     def relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The names, and as many again for reverses."""
@@ -138,12 +150,12 @@ def rule_of(undirected: bool) -> EdgeRule:
 
 
 def sorted_columns(edges: Columns) -> Columns:
-    """Edges in order. A single column is sorted in place; runs that are in order already make it quick."""
+    """The same edges in order, sorted in place; runs that are in order already make it quick."""
     if edges.rank is None and edges.weight is None:
         edges.key.sort(kind="stable")
         return edges
     order = edges.key.argsort(kind="stable") if edges.rank is None else np.lexsort((edges.rank, edges.key))
-    return edges.take(order)
+    return edges.pick(order)
 
 
 class InEdges(NamedTuple):

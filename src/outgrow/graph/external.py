@@ -18,8 +18,8 @@ from outgrow.graph.build import Columns, EdgeRule, sorted_columns
 from outgrow.graph.writer import write_all
 
 # Bytes of arrays alive at once while edges are sorted and settled, per edge; measured by tests/graph/test_external.py.
-_KEY_ONLY_BYTES = {True: 12, False: 28}
-_COLUMNS_BYTES = {True: 48, False: 60}
+_KEY_ONLY_BYTES = {True: 12, False: 20}
+_COLUMNS_BYTES = {True: 36, False: 44}
 _FIXED_BYTES = 1 << 22
 _FEWEST_EDGES = 16
 _FILL = 0.9
@@ -50,7 +50,11 @@ class Spill:
 
     @property
     def num_edges(self) -> int:
-        """Edges in all runs."""
+        """Edges on disk, and those that are about to be."""
+        return self._spilled + self._filled
+
+    @property
+    def _spilled(self) -> int:
         return self._runs[-1].last if self._runs else 0
 
     def add(self, edges: Columns) -> None:
@@ -115,7 +119,7 @@ class Spill:
         run = self._rule.settle(sorted_columns(self._buffer.take(slice(0, self._filled))))
         for file, values in zip(self._files, _present(run), strict=True):
             write_all(file, np.ascontiguousarray(values).view(np.uint8).data)
-        self._runs.append(Part(self.num_edges, self.num_edges + len(run)))
+        self._runs.append(Part(self._spilled, self._spilled + len(run)))
         self._filled = 0
 
     def _read(self, buffer: Columns, parts: Sequence[Part]) -> Columns:

@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         version, checksum = record.pop("format"), record.pop("checksum", None)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _broken(folder, "a manifest that can be read", f"{type(error).__name__}: {error}") from error
     if version != FORMAT:
         newer = isinstance(version, int) and version > FORMAT
