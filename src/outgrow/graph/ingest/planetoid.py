@@ -147,12 +147,20 @@ def _dtype(code: str, align: int, copy: int) -> np.dtype[Any]:
     return np.dtype(code, copy=True)
 
 
+def _bytes(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes into a pickle of Python 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes as {encoding}")
+    return text.encode("latin1")
+
+
 # NumPy's own way to start an array; its name differs between versions.
 _reconstruct: Callable[..., Any] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]
 
 _ALLOWED: dict[str, Any] = {
     "numpy.core.multiarray._reconstruct": _reconstruct,
     "numpy._core.multiarray._reconstruct": _reconstruct,
+    "_codecs.encode": _bytes,
     "numpy.ndarray": np.ndarray,
     "numpy.dtype": _dtype,
     "scipy.sparse.csr.csr_matrix": _Csr,
