@@ -167,6 +167,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=20_000_000)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "external_build.json")
     options = parser.parse_args()
+    measured = commit()
     with tempfile.TemporaryDirectory(dir=options.scratch) as name, group() as cap:
         text, store = Path(name) / "edges.tsv", Path(name) / "store"
         totals = write_edges(text, int(options.cap_mib * MIB * options.times), options.nodes)
@@ -181,7 +182,7 @@ def main() -> None:
     result = {
         "benchmark": "external_build",
         "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
+        "commit": measured,
         "versions": {"python": platform.python_version(), **{n: version(n) for n in ("numpy", "pyarrow", "torch")}},
         "machine": machine(),
         "cap_bytes": options.cap_mib * MIB,

@@ -1,14 +1,11 @@
 """Recipes name options that exist."""
 
-import numpy as np
 import pytest
 from tests.app.conftest import planted
 
 import outgrow as og
 from outgrow.app.models import MODELS, build_model, model_options
-from outgrow.app.option_types import require_types
 from outgrow.app.recipes import default_model, recipe_of
-from outgrow.core.errors import InputError
 from outgrow.training.config import TrainConfig
 
 
@@ -37,28 +34,3 @@ def test_options_of_a_model_have_types() -> None:
         "out_heads": int,
         "attention_dropout": float,
     }
-
-
-@pytest.mark.parametrize(
-    ("value", "hint", "fits"),
-    [
-        (1, int, True),
-        (True, int, False),
-        (1, float, True),
-        (True, float, False),
-        (0.5, int, False),
-        ("x", float, False),
-        (True, bool, True),
-        (1, bool, False),
-        (None, int | None, True),
-        ("x", int | None, False),
-        ("adam", str, True),
-        (np.zeros(1), list[int], True),
-    ],
-)
-def test_types_of_values(value: object, hint: object, fits: bool) -> None:
-    if fits:
-        require_types({"name": value}, {"name": hint})
-        return
-    with pytest.raises(InputError, match="name"):
-        require_types({"name": value}, {"name": hint})

@@ -12,7 +12,7 @@ from outgrow.app.objects import reader_of, source_of_object
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
-from outgrow.app.session import Session, strategy_of
+from outgrow.app.session import Session, require_fit, require_kinds, strategy_of
 from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer
 from outgrow.graph import datasets
@@ -75,6 +75,7 @@ def train(
         InputError: The graph, the model or an option cannot be used; nothing was written.
         TrainingError: The loss is no longer a number.
     """
+    require_kinds(graph, model)
     settings = (config or TrainConfig()).with_options(**options)
     chosen, _ = strategy_of(strategy)
     directory = _directory(graph, settings, chosen, out, resume)
@@ -96,11 +97,16 @@ def predict(graph: Graph, model: Model) -> Tensor:
     Args:
         graph: With features.
         model: Of the graph's feature width.
+
+    Raises:
+        InputError: The graph has no features, or the model does not take them.
     """
+    require_kinds(graph, model)
     if graph.features is None:
         raise InputError(
             f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
         )
+    require_fit(graph, model)
     return infer(model, graph.topology, graph.features.to(next(model.parameters()).dtype))
 
 

@@ -3,23 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from outgrow.app.option_types import require_types
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
+from outgrow.core.option_types import require_types
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
-from outgrow.nn.zoo import GAT, GCN, SAGE, Stack
+from outgrow.nn.stack import Stack
+from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
 
-MODELS: Mapping[str, Callable[..., Model]] = {
-    "gcn": GCN,
-    "sage": SAGE,
-    "sage-max": partial(SAGE, pool="max"),
-    "gat": GAT,
+_NOT_OPTIONS = {"in_features", "out_features", "stack", "activation", "return"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry:
+    """A model that has a name.
+
+    Attributes:
+        make: Makes it from three widths and options.
+        from_graph: Options that the graph gives, never the user.
+        fixed: Options that the name stands for.
+    """
+
+    make: Callable[..., Model]
+    from_graph: tuple[str, ...] = ()
+    fixed: Mapping[str, object] = field(default_factory=dict)
+
+
+MODELS: Mapping[str, ModelEntry] = {
+    "gcn": ModelEntry(make=GCN),
+    "sage": ModelEntry(make=SAGE, from_graph=("sparse_input",), fixed={"pool": "mean"}),
+    "sage-max": ModelEntry(make=SAGE, from_graph=("sparse_input",), fixed={"pool": "max"}),
+    "gat": ModelEntry(make=GAT),
+    "gin": ModelEntry(make=GIN, from_graph=("sparse_input",)),
+    "commnet": ModelEntry(make=CommNet, from_graph=("sparse_input",)),
+    "ggcn": ModelEntry(make=GGCN),
+    "ggnn": ModelEntry(make=GGNN, from_graph=("sparse_input",)),
+    "film": ModelEntry(make=FiLM),
+    "rgcn": ModelEntry(make=RGCN, from_graph=("sparse_input", "num_relations")),
+    "rgcn-diagonal": ModelEntry(make=RGCNDiagonal, from_graph=("num_relations",)),
 }
-_NOT_OPTIONS = {"in_features", "out_features", "pool", "sparse_input", "stack", "activation", "return"}
+
+
+def _relations_of(graph: Graph) -> int:
+    if graph.num_relations:
+        return graph.num_relations
+    raise InputError(
+        f"the edges of {graph.name!r} have no relations",
+        needed="edges with relations",
+        got=f"{graph.num_edges:,} edges without",
+        repair="use another model, or convert a graph whose edges have a relation column",
+    )
+
+
+_OF_GRAPH: Mapping[str, Callable[[Graph], object]] = {
+    "sparse_input": lambda graph: graph.sparse,
+    "num_relations": _relations_of,
+}
 
 
 def model_options(name: str) -> dict[str, Any]:
@@ -28,10 +70,10 @@ def model_options(name: str) -> dict[str, Any]:
     Raises:
         InputError: No such model.
     """
-    maker = pick("model", name, MODELS)
-    own = get_type_hints(maker.func if isinstance(maker, partial) else maker)
-    hints = {"hidden": int, **get_type_hints(Stack), **own}
-    return {option: hint for option, hint in hints.items() if option not in _NOT_OPTIONS}
+    entry = pick("model", name, MODELS)
+    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.make)}
+    hidden = _NOT_OPTIONS | set(entry.from_graph) | set(entry.fixed)
+    return {option: hint for option, hint in hints.items() if option not in hidden}
 
 
 def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model:
@@ -39,21 +81,21 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
 
     Args:
         name: One of `MODELS`.
-        graph: Gives the widths of features and classes, and whether features are sparse.
+        graph: Gives the widths of features and classes, whether features are sparse, and the number of relations.
         options: ``hidden`` and any other of `model_options`.
 
     Raises:
-        InputError: No such model or option, or a value that the model refuses.
+        InputError: No such model or option, a value that the model refuses, or a graph that it cannot be made for.
     """
     known = model_options(name)
     for option in options:
         pick(f"option of model {name}", option, known)
     require_types(options, known)
     rest = {key: value for key, value in options.items() if key != "hidden"}
-    if name.startswith("sage"):
-        rest["sparse_input"] = graph.sparse
+    entry = MODELS[name]
+    given = {option: _OF_GRAPH[option](graph) for option in entry.from_graph}
     try:
-        return MODELS[name](graph.num_features, options["hidden"], graph.num_classes, **rest)
+        return entry.make(graph.num_features, options["hidden"], graph.num_classes, **entry.fixed, **given, **rest)
     except (ValueError, TypeError) as error:
         raise InputError(
             f"model {name} cannot be built",

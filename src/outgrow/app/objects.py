@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.sparse import csr_array, issparse
 
 from outgrow.core.errors import InputError
@@ -17,6 +18,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.ingest.arrays import ArraySource
 from outgrow.graph.ingest.detect import source_of
 from outgrow.graph.ingest.source import Source, Tables
+from outgrow.graph.store import is_store
 
 _SPLITS = ("train", "val", "test")
 
@@ -47,9 +49,8 @@ def from_arrays(
     Raises:
         InputError: The arrays do not fit each other.
     """
-    parts = {name: _ids(nodes) for name, nodes in (split or {}).items()}
-    for name in parts:
-        pick("part of the split", name, dict.fromkeys(_SPLITS))
+    given = {} if split is None else _parts(split)
+    parts = {name: np.flatnonzero(nodes) if _is_mask(nodes) else nodes for name, nodes in given.items()}
     tables = Tables(
         num_nodes=num_nodes,
         features=_rows(features),
@@ -59,7 +60,16 @@ def from_arrays(
         test=parts.get("test"),
     )
     source = ArraySource(_array(edge_index), tables, relation=_array(relation), weight=_array(weight))
-    return assemble(source, undirected=undirected)
+    graph = assemble(source, undirected=undirected)
+    for name, nodes in given.items():
+        if _is_mask(nodes) and len(nodes) != graph.num_nodes:
+            raise InputError(
+                f"the mask of the split {name} has the wrong length",
+                needed=f"{graph.num_nodes} booleans, one for each node",
+                got=f"{len(nodes)} booleans",
+                repair="give a mask over all nodes, or a list of node ids",
+            )
+    return graph
 
 
 def source_of_object(data: object) -> Source:
@@ -100,6 +110,10 @@ def reader_of(
         InputError: No such data set or file, or an option that its form does not take.
     """
     path = Path(name_or_path).expanduser()
+    if is_store(path):
+        raise InputError(
+            f"{path} is a store already", needed="a graph of another form", got="a store", repair="copy the directory"
+        )
     edge_list_options = num_nodes is not None or relabel
     if path.exists() and edge_list_options:
         return Loadable(source_of(path, num_nodes=num_nodes, relabel=relabel), undirected=False)
@@ -114,7 +128,17 @@ def reader_of(
 
 
 def _array(values: Any) -> Any:
-    return None if values is None else np.asarray(values)
+    if values is None:
+        return None
+    try:
+        return np.asarray(values.detach() if isinstance(values, torch.Tensor) else values)
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            "an array cannot be read",
+            needed="an array, a dense tensor on the CPU or a list of equally long rows; features also as SciPy sparse",
+            got=f"{type(values).__name__}: {str(error).partition('.')[0]}",
+            repair="convert it to a NumPy array, or sparse features to scipy.sparse.csr_array",
+        ) from error
 
 
 def _rows(values: Any) -> Any:
@@ -124,6 +148,19 @@ def _rows(values: Any) -> Any:
     return csr_array(sparse)
 
 
-def _ids(nodes: Any) -> Any:
-    array = np.asarray(nodes)
-    return np.flatnonzero(array) if array.dtype == bool else array.astype(np.int64)
+def _parts(split: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(split, Mapping):
+        raise InputError(
+            "the split has the wrong form",
+            needed='{"train": ids, "val": ids, "test": ids}',
+            got=type(split).__name__,
+            repair="name the parts of the split",
+        )
+    for name in split:
+        pick("part of the split", name, dict.fromkeys(_SPLITS))
+    arrays = {name: _array(nodes) for name, nodes in split.items()}
+    return {name: nodes.astype(np.int64) if nodes.size == 0 else nodes for name, nodes in arrays.items()}
+
+
+def _is_mask(nodes: Any) -> bool:
+    return bool(nodes.dtype == bool and nodes.ndim == 1)

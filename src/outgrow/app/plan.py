@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 
 import outgrow
 from outgrow.app.models import MODELS, build_model, model_options
-from outgrow.app.option_types import require_types
 from outgrow.app.recipes import default_model, recipe_of
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import problem_of, strategy_of
@@ -20,6 +19,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
+from outgrow.graph.store import is_store
 from outgrow.graph.validate import require_trainable
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
@@ -86,6 +86,7 @@ def new_run(
     model_settings, train_settings = {**recipe.model, **model_part}, {**recipe.train, **train_part}
     config = TrainConfig().with_options(**train_settings)
     chosen, reason = strategy_of(strategy)
+    graph = place_of(graph)
     loaded = datasets.load(graph, data_dir=data_dir)
     require_trainable(loaded)
     built = _seeded_model(name, loaded, model_settings, config.seed)
@@ -111,10 +112,13 @@ def new_run(
     )
 
 
-def resumed_run(
-    out: Path, graph: str | None, model: str | None, options: Mapping[str, object], data_dir: Path | None
-) -> RunPlan:
+def resumed_run(out: Path, asked: Mapping[str, object], data_dir: Path | None) -> RunPlan:
     """Plan to go on with a run. Only how long to train may differ from what it was started with.
+
+    Args:
+        out: Directory of the run.
+        asked: What was given once more: ``graph``, ``model``, ``strategy`` and any other option.
+        data_dir: Folder to look in first for the files of a named data set.
 
     Raises:
         InputError: There is no such run, or an option would change its results.
@@ -122,18 +126,22 @@ def resumed_run(
     directory = RunDirectory.open(out)
     record = directory.config
     name, settings = recorded_model(record, out)
-    before = {"graph": record["graph"], "model": name, **settings, **record["train"]}
-    asked = {**options, **({"graph": graph} if graph else {}), **({"model": model} if model else {})}
+    known = dict.fromkeys(model_options(name))
+    places = {"graph": place_of(record["graph"]), "model": name, "strategy": record["strategy"]["name"]}
+    before = {**known, **places, **settings, **record["train"]}
+    if "graph" in asked:
+        asked = {**asked, "graph": place_of(str(asked["graph"]))}
     for option, value in asked.items():
-        if option not in _MAY_CHANGE and before.get(option) != value:
+        started = pick("option", option, before)
+        if option not in _MAY_CHANGE and started != value:
             raise InputError(
                 f"the run in {out} cannot go on with another {option}",
-                needed=f"{option} {before.get(option)}, as the run was started with",
+                needed=f"{option} {'left out' if started is None else started}, as the run was started with",
                 got=f"{option} {value}",
                 repair=f"leave {option} out, or start a new run in another --out",
             )
     changed = {option: value for option, value in asked.items() if option in _MAY_CHANGE}
-    config = TrainConfig(**record["train"]).with_options(**changed)
+    config = TrainConfig().with_options(**record["train"]).with_options(**changed)
     chosen, reason = strategy_of(record["strategy"]["name"])
     loaded = load_recorded(record, data_dir)
     directory.newest_checkpoint()
@@ -147,6 +155,13 @@ def resumed_run(
         reason=reason,
         directory=directory,
     )
+
+
+def place_of(graph: str) -> str:
+    """A graph as it is recorded: the whole path of a file or folder, so that a run goes on from any directory."""
+    path = Path(graph).expanduser()
+    is_path = is_store(path) or (graph not in datasets.datasets() and path.exists())
+    return str(path.resolve()) if is_path else graph
 
 
 def load_recorded(record: Mapping[str, Any], data_dir: Path | None) -> Graph:
@@ -178,10 +193,8 @@ def _seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed:
 
 def _sort_options(model: str, options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     of_model = dict.fromkeys(model_options(model), "model")
-    loop = get_type_hints(TrainConfig)
-    of_loop = dict.fromkeys(loop, "loop")
+    of_loop = dict.fromkeys((field.name for field in fields(TrainConfig)), "loop")
     parts: dict[str, dict[str, object]] = {"model": {}, "loop": {}}
     for name, value in options.items():
         parts[pick("option", name, {**of_model, **of_loop})][name] = value
-    require_types(parts["loop"], loop)
     return parts["model"], parts["loop"]

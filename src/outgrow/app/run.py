@@ -19,7 +19,9 @@ class Run:
     Attributes:
         model: The trained model, as it was in its best epoch.
         logits: ``[V, C]`` of that model for every node.
-        summary: Content of ``summary.json``; see the design of the command line for its keys.
+        summary: Content of ``summary.json``: strategy and its options, workers, device, seed, epochs, ``loss`` and
+            ``epoch_seconds`` (one per epoch), ``val_accuracy``, ``test_accuracy``, ``peak_bytes``, ``ledger``,
+            ``counters`` (both of the last session, if resumed), ``exact``, and what was trained.
         directory: Where the run's files are; None if none were asked for.
     """
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import nn
 from outgrow.core.errors import InputError
 from outgrow.training import checkpoint
 from outgrow.training.trainer import EpochReport
+
+_CONFIG = ("graph", "model", "train", "strategy")
 
 
 class RunDirectory:
@@ -42,16 +45,14 @@ class RunDirectory:
                 repair="give another --out, or add --resume to go on with the run there",
             )
         run = RunDirectory(path)
-        try:
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
+        try:
             run.write("config.json", config)
-        except OSError as error:
-            raise InputError(
-                f"cannot write to {path}",
-                needed="a directory that can be written",
-                got=str(error),
-                repair="give another --out",
-            ) from error
+        except InputError:
+            with suppress(OSError):
+                path.rmdir()
+            raise
         return run
 
     @staticmethod
@@ -72,8 +73,16 @@ class RunDirectory:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Content of ``config.json``."""
-        return self.read("config.json")
+        """Content of ``config.json``.
+
+        Raises:
+            InputError: It is missing or broken, or says nothing of the run.
+        """
+        config = self.read("config.json")
+        missing = [key for key in _CONFIG if key not in config]
+        if missing:
+            raise _unreadable(self.path / "config.json", f"nothing under {', '.join(missing)}")
+        return config
 
     def read(self, name: str) -> dict[str, Any]:
         """Content of a JSON file of the run.
@@ -83,22 +92,20 @@ class RunDirectory:
         """
         path = self.path / name
         try:
-            content: dict[str, Any] = json.loads(path.read_text())
+            content: object = json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"cannot read {path}",
-                needed="a JSON file written by outgrow",
-                got=str(error),
-                repair="start the run again in a new directory",
-            ) from error
+            raise _unreadable(path, str(error)) from error
+        if not isinstance(content, dict):
+            raise _unreadable(path, f"a {type(content).__name__} instead of named values")
         return content
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file; it is replaced whole."""
-        path = self.path / name
-        partial = path.with_name(f".{name}.partial")
-        partial.write_text(json.dumps(content, indent=2) + "\n")
-        os.replace(partial, path)
+        """Write a JSON file; it is replaced whole.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        self._replace(self.path / name, json.dumps(content, indent=2) + "\n")
 
     def newest_checkpoint(self) -> Path:
         """The last checkpoint.
@@ -131,9 +138,7 @@ class RunDirectory:
         if self.metrics.exists():
             lines = self.metrics.read_text().splitlines()
             kept = [line for line in lines if _epoch_of(line) <= epoch]
-            partial = self.metrics.with_suffix(".partial")
-            partial.write_text("".join(f"{line}\n" for line in kept))
-            os.replace(partial, self.metrics)
+            self._replace(self.metrics, "".join(f"{line}\n" for line in kept))
 
     def epoch(self, report: EpochReport) -> None:
         """Append a line to ``metrics.jsonl``."""
@@ -144,8 +149,45 @@ class RunDirectory:
             "seconds": report.seconds,
             "edges_per_second": report.edges_per_second,
         }
-        with self.metrics.open("a") as file:
+        with writing(self.metrics), self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    @staticmethod
+    def _replace(path: Path, text: str) -> None:
+        partial = path.with_name(f".{path.name}.partial")
+        with writing(path):
+            try:
+                partial.write_text(text)
+                os.replace(partial, path)
+            finally:
+                partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a refusal of the system while ``path`` is written into an error with a repair.
+
+    Raises:
+        InputError: The disk is full, or ``path`` cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}",
+            needed="a place that can be written, with enough free space",
+            got=str(error),
+            repair="free some space or change the permissions, or give another --out",
+        ) from error
+
+
+def _unreadable(path: Path, got: str) -> InputError:
+    return InputError(
+        f"cannot read {path}",
+        needed="a JSON file written by outgrow",
+        got=got,
+        repair="start the run again in a new directory",
+    )
 
 
 def _epoch_of(line: str) -> float:

@@ -37,6 +37,13 @@ def strategy_of(choice: str | Strategy) -> tuple[Strategy, str]:
     """
     if isinstance(choice, Strategy):
         return choice, f"strategy {choice.name}, as given"
+    if not isinstance(choice, str):
+        raise InputError(
+            "this is no strategy",
+            needed="a name, or a strategy with its options such as og.Full()",
+            got=repr(choice),
+            repair='give strategy="auto"',
+        )
     if choice == "auto":
         return Full(), "strategy full: one worker, and the graph is trained in memory"
     return pick("strategy", choice, {"auto": Full, **STRATEGIES})(), f"strategy {choice}, as given"
@@ -48,10 +55,12 @@ def problem_of(graph: Graph, model: Model, seed: int) -> Problem:
     Raises:
         InputError: The graph cannot be trained on, or the model does not fit it.
     """
+    require_kinds(graph, model)
     require_trainable(graph)
     assert graph.features is not None
     assert graph.labels is not None
-    _require_fit(graph, model)
+    require_fit(graph, model)
+    _require_classes(graph, model)
     return Problem(
         topology=graph.topology,
         features=graph.features.to(next(model.parameters()).dtype),
@@ -127,7 +136,7 @@ class Session:
             "peak_bytes": {"device": peak_bytes, "host": 0},
             "ledger": trainer.ledger.as_dict(),
             "counters": dict(trainer.ledger.counters),
-            "exact": self.strategy.exact,
+            "exact": self.strategy.exact and all(layer.conv.exact for layer in self.model.stages()),
             "graph": self.graph.name,
             "metric": problem.task.metric,
             "best_epoch": progress.best_epoch,
@@ -137,14 +146,38 @@ class Session:
         }
 
 
-def _require_fit(graph: Graph, model: Model) -> None:
-    first, last = model.stages()[0], model.stages()[-1]
-    if graph.sparse and not first.conv.takes_sparse:
+def require_kinds(graph: Graph, model: Model) -> None:
+    """Check that these are a graph and a model.
+
+    Raises:
+        InputError: One of them is something else.
+    """
+    for name, given, kind, repair in (
+        ("graph", graph, Graph, "load it first: graph = og.load(...)"),
+        ("model", model, Model, "make one of og.nn, such as og.nn.GCN(graph.num_features, 64, graph.num_classes)"),
+    ):
+        if not isinstance(given, kind):
+            raise InputError(
+                f"the {name} is of another kind",
+                needed=f"{name}: {kind.__name__} of outgrow",
+                got=f"{type(given).__module__}.{type(given).__qualname__}",
+                repair=repair,
+            )
+
+
+def require_fit(graph: Graph, model: Model) -> None:
+    """Check that a model takes the features of a graph.
+
+    Raises:
+        InputError: It does not.
+    """
+    first = model.stages()[0]
+    if graph.sparse and not first.takes_sparse:
         raise InputError(
             f"the first layer of the model cannot take the sparse features of {graph.name!r}",
-            needed="a first layer that projects before it aggregates",
+            needed="a first layer that projects before it aggregates, and has no residual",
             got=type(first.conv).__name__,
-            repair="give SAGE sparse_input=True, or SAGEConv project_first=True",
+            repair="give the model sparse_input=True, or its first convolution project_first=True",
         )
     if first.widths.in_features != graph.num_features:
         raise InputError(
@@ -153,6 +186,23 @@ def _require_fit(graph: Graph, model: Model) -> None:
             got=f"{first.widths.in_features} inputs",
             repair="build the model with graph.num_features",
         )
+    _require_relations(graph, model)
+
+
+def _require_relations(graph: Graph, model: Model) -> None:
+    for conv in (layer.conv for layer in model.stages()):
+        if conv.num_relations and (graph.topology.relation is None or graph.num_relations > conv.num_relations):
+            raise InputError(
+                f"{type(conv).__name__} does not fit the edges of {graph.name!r}",
+                needed=f"edges of at most {conv.num_relations} relations, at least 1",
+                got=f"{graph.num_relations} relations",
+                repair="build the model with graph.num_relations, for a graph whose edges have relations: "
+                "`outgrow info` tells, `outgrow convert` keeps a relation column",
+            )
+
+
+def _require_classes(graph: Graph, model: Model) -> None:
+    last = model.stages()[-1]
     if last.widths.out_features != graph.num_classes:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",

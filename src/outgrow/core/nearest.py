@@ -19,7 +19,7 @@ def pick(kind: str, name: str, choices: Mapping[str, T]) -> T:
     """
     if name in choices:
         return choices[name]
-    near = difflib.get_close_matches(name, list(choices), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), list(choices), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "choose one of the names above"
     raise InputError(
         f"unknown {kind} {name!r}", needed=f"one of {', '.join(sorted(choices))}", got=repr(name), repair=hint

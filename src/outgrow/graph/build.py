@@ -71,7 +71,18 @@ class Columns:
 
 
 class EdgeRule(ABC):
-    """Which edges the graph gets for the edges that are read."""
+    """Which edges the graph gets for the edges that are read.
+
+    Attributes:
+        keeps_parallel: Whether equal edges may remain, so that one pair of nodes can have any number of edges.
+        key_bytes: Bytes of arrays alive at once for an edge that is sorted and settled, where there is only a key;
+            tests/graph/test_external.py holds the sort against it.
+        column_bytes: The same where there are other columns.
+    """
+
+    keeps_parallel: bool
+    key_bytes: int
+    column_bytes: int
 
     @abstractmethod
     def columns(self, chunk: EdgeChunk) -> Columns:
@@ -85,15 +96,14 @@ class EdgeRule(ABC):
     def relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the relations of the graph, from those of the edges that are read."""
 
-    keeps_parallel: bool
-    """Whether several equal edges may remain, so that one pair of nodes can have any number of edges."""
-
 
 @final
 class Directed(EdgeRule):
     """Edges as they are read, parallel ones too."""
 
     keeps_parallel = True
+    key_bytes = 12
+    column_bytes = 36
 
     def columns(self, chunk: EdgeChunk) -> Columns:
         """The edges."""
@@ -113,6 +123,8 @@ class Undirected(EdgeRule):
     """Duplicates dropped (the first stays), and the reverse of every edge added where no edge goes back."""
 
     keeps_parallel = False
+    key_bytes = 20
+    column_bytes = 44
 
     def columns(self, chunk: EdgeChunk) -> Columns:
         """The edges, then their reverses."""

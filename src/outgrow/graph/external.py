@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from outgrow.graph.build import Columns, EdgeRule, sorted_columns
 from outgrow.graph.writer import write_all
 
-# Bytes of arrays alive at once while edges are sorted and settled, per edge; measured by tests/graph/test_external.py.
-_KEY_ONLY_BYTES = {True: 12, False: 20}
-_COLUMNS_BYTES = {True: 36, False: 44}
 _FIXED_BYTES = 1 << 22
 _FEWEST_EDGES = 16
 _FILL = 0.9
@@ -34,6 +31,8 @@ class Part(NamedTuple):
 
 class Spill:
     """Edges on disk in sorted runs. Close it, or use it in ``with``. Final.
+
+    Where a rule drops duplicates, one pair of nodes is never cut: it takes as much memory as its relations need.
 
     Args:
         folder: Where to put the files.
@@ -77,8 +76,6 @@ class Spill:
         if self._buffer is None:
             return
         self._flush()
-        for file in self._files:
-            file.flush()
         buffer = self._buffer
         if len(self._runs) == 1 and self._runs[0].last <= len(buffer):
             yield self._read(buffer, self._runs)
@@ -105,7 +102,7 @@ class Spill:
         self.close()
 
     def _begin(self, edges: Columns) -> Columns:
-        cost = (_KEY_ONLY_BYTES if len(_present(edges)) == 1 else _COLUMNS_BYTES)[self._rule.keeps_parallel]
+        cost = self._rule.key_bytes if len(_present(edges)) == 1 else self._rule.column_bytes
         capacity = max(_FEWEST_EDGES, (self._memory_bytes - min(_FIXED_BYTES, self._memory_bytes // 4)) // cost)
         self._buffer = edges.empty(capacity)
         names = [name for name, v in zip(("key", "rank", "weight"), edges.all, strict=True) if v is not None]

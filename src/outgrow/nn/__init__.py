@@ -1,9 +1,14 @@
 """Layers that know nothing but nodes and edges (layer 2)."""
 
 from outgrow.nn.attention import GATConv as GATConv
+from outgrow.nn.convolution import CommNetConv as CommNetConv
 from outgrow.nn.convolution import GCNConv as GCNConv
+from outgrow.nn.convolution import GINConv as GINConv
 from outgrow.nn.convolution import SAGEConv as SAGEConv
 from outgrow.nn.convolution import SAGEMaxConv as SAGEMaxConv
+from outgrow.nn.film import FiLMConv as FiLMConv
+from outgrow.nn.gated import GGCNConv as GGCNConv
+from outgrow.nn.gated import GGNNConv as GGNNConv
 from outgrow.nn.layer import Conv as Conv
 from outgrow.nn.layer import Finish as Finish
 from outgrow.nn.layer import Layer as Layer
@@ -11,7 +16,17 @@ from outgrow.nn.layer import Projection as Projection
 from outgrow.nn.layer import Rows as Rows
 from outgrow.nn.layer import Widths as Widths
 from outgrow.nn.model import Model as Model
+from outgrow.nn.opaque import PyGConv as PyGConv
+from outgrow.nn.relational import RGCNConv as RGCNConv
+from outgrow.nn.relational import RGCNDiagonalConv as RGCNDiagonalConv
+from outgrow.nn.stack import Stack as Stack
 from outgrow.nn.zoo import GAT as GAT
 from outgrow.nn.zoo import GCN as GCN
+from outgrow.nn.zoo import GGCN as GGCN
+from outgrow.nn.zoo import GGNN as GGNN
+from outgrow.nn.zoo import GIN as GIN
+from outgrow.nn.zoo import RGCN as RGCN
 from outgrow.nn.zoo import SAGE as SAGE
-from outgrow.nn.zoo import Stack as Stack
+from outgrow.nn.zoo import CommNet as CommNet
+from outgrow.nn.zoo import FiLM as FiLM
+from outgrow.nn.zoo import RGCNDiagonal as RGCNDiagonal

@@ -62,6 +62,7 @@ class GATConv(Conv):
             fixed_weight=False,
             reads_target=True,
             self_loops=True,
+            whole_rows=True,
         )
 
     def source(self, x_VD: Features) -> Rows:

@@ -1,9 +1,11 @@
-"""Convolutions with weights that the graph fixes: GCN and GraphSAGE.
+"""Convolutions with weights that the graph fixes: GCN, GraphSAGE, CommNet, GIN.
 
 Letters as in `outgrow.nn.layer`.
 """
 
 from __future__ import annotations
+
+from abc import ABC
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight
+from outgrow.ops.graph_weight import graph_weight
 from outgrow.ops.maximum import Max
 from outgrow.ops.weighted_sum import WeightedSum
 
@@ -55,21 +58,21 @@ class GCNConv(Conv):
         return aggregate_VCF[:, 0] + self.bias
 
 
-class SAGEConv(Conv):
-    """``x'_v = x_v W_self + b + mean over in-edges (u, v) of x_u W_neighbour``.
+class MeanConv(Conv, ABC):
+    """``x'_v = x_v W_self + mean over in-edges (u, v) of x_u W_neighbour``, with or without a bias.
 
-    The mean commutes with the projection, so either may come first. Hamilton, Ying & Leskovec, Inductive representation
-    learning on large graphs, NeurIPS 2017.
+    The mean commutes with the projection, so either may come first.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
         project_first: Project before the mean, as sparse features need; None for whichever moves narrower rows.
+        bias: Whether to add a bias.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
+    def __init__(self, in_features: int, out_features: int, project_first: bool | None, *, bias: bool) -> None:
         super().__init__()
-        self.itself = Projection(in_features, out_features, bias=True)
+        self.itself = Projection(in_features, out_features, bias=bias)
         self.neighbour = Projection(in_features, out_features)
         self.aggregation = WeightedSum()
         self.takes_sparse = out_features < in_features if project_first is None else project_first
@@ -101,6 +104,37 @@ class SAGEConv(Conv):
         neighbours: Tensor = mean if self.takes_sparse else self.neighbour(mean)
         itself: Tensor = self.itself(x_VD)
         return neighbours + itself
+
+
+class SAGEConv(MeanConv):
+    """``x'_v = x_v W_self + b + mean over in-edges (u, v) of x_u W_neighbour``.
+
+    Hamilton, Ying & Leskovec, Inductive representation learning on large graphs, NeurIPS 2017.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+        project_first: Project before the mean, as sparse features need; None for whichever moves narrower rows.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
+        super().__init__(in_features, out_features, project_first, bias=True)
+
+
+class CommNetConv(MeanConv):
+    """``x'_v = x_v W_self + mean over in-edges (u, v) of x_u W_neighbour``: agents that hear their neighbours.
+
+    Sukhbaatar, Szlam & Fergus, Learning multiagent communication with backpropagation, NeurIPS 2016. An agent does not
+    hear itself there; here it does where the graph has a self-loop.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+        project_first: Project before the mean, as sparse features need; None for whichever moves narrower rows.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
+        super().__init__(in_features, out_features, project_first, bias=False)
 
 
 class SAGEMaxConv(Conv):
@@ -137,3 +171,57 @@ class SAGEMaxConv(Conv):
         neighbours: Tensor = self.neighbour(aggregate_VCF[:, 0])
         itself: Tensor = self.itself(x_VD)
         return neighbours + itself
+
+
+class GINConv(Conv):
+    """``x'_v = relu(((1 + eps) x_v + sum over in-edges (u, v) of x_u) W + c) W' + b``.
+
+    The sum commutes with the first projection, so either may come first. ``eps`` is trained and starts at 0. Xu, Hu,
+    Leskovec & Jegelka, How powerful are graph neural networks?, ICLR 2019; without its batch norm, which mixes nodes.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``; also the width between the two projections.
+        project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
+        super().__init__()
+        self.eps = nn.Parameter(torch.zeros(()))
+        self.first = Projection(in_features, out_features)
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.second = Projection(out_features, out_features, bias=True)
+        self.aggregation = WeightedSum()
+        self.takes_sparse = out_features < in_features if project_first is None else project_first
+        width = out_features if self.takes_sparse else in_features
+        self.widths = Widths(
+            in_features=in_features,
+            out_features=out_features,
+            source=(1, width),
+            aggregate=(1, width),
+            fixed_weight=True,
+            reads_target=True,
+        )
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
+        if self.takes_sparse:
+            return Rows(self.first(x_VD)[:, None], None)
+        assert isinstance(x_VD, Tensor)
+        return Rows(x_VD[:, None], None)
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor | None:
+        """``[E, 1]``: weights of the graph, if it has any."""
+        assert source.columns is not None
+        return graph_weight(block, source.columns.dtype)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, O]``: the node itself is added, then both projections."""
+        total = aggregate_VCF[:, 0]
+        if self.takes_sparse:
+            between = total + (1 + self.eps) * self.first(x_VD)
+        else:
+            assert isinstance(x_VD, Tensor)
+            between = self.first(total + (1 + self.eps) * x_VD)
+        out: Tensor = self.second(torch.relu(between + self.bias))
+        return out

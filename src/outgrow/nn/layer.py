@@ -50,6 +50,7 @@ class Widths:
         fixed_weight: `Conv.weigh` reads the graph only.
         reads_target: `Conv.update` or `Conv.target` reads the destination's input.
         self_loops: Edges include exactly one self-loop per node.
+        whole_rows: `Conv.weigh` must see all in-edges of a destination at once, as a softmax or a count does.
     """
 
     in_features: int
@@ -61,6 +62,7 @@ class Widths:
     fixed_weight: bool
     reads_target: bool
     self_loops: bool = False
+    whole_rows: bool = False
 
 
 class Conv(nn.Module, ABC):
@@ -73,11 +75,15 @@ class Conv(nn.Module, ABC):
         widths: What strategies need to know.
         aggregation: How source rows are combined.
         takes_sparse: Whether the input may be `SparseRows`: it is projected before anything else.
+        num_relations: Relations that the edges of the graph must have; 0 if it reads none.
+        exact: Whether the results do not depend on how the work is cut; false for draws that are not keyed.
     """
 
     widths: Widths
     aggregation: Aggregation
     takes_sparse: bool = True
+    num_relations: int = 0
+    exact: bool = True
 
     @abstractmethod
     def source(self, x_VD: Features) -> Rows:
@@ -125,12 +131,19 @@ class Layer(nn.Module):
     Args:
         conv: The convolution.
         finish: What follows it; nothing by default, as in the last layer of a model.
+
+    Raises:
+        ValueError: A residual between widths that differ.
     """
 
     def __init__(self, conv: Conv, finish: Finish | None = None) -> None:
         super().__init__()
         self.conv = conv
         self.finish = finish or Finish()
+        if self.finish.residual and conv.widths.in_features != conv.widths.out_features:
+            raise ValueError(
+                f"a residual needs equal widths: got in {conv.widths.in_features}, out {conv.widths.out_features}"
+            )
         self.norm = nn.LayerNorm(conv.widths.out_features) if self.finish.norm else None
 
     @property
@@ -142,6 +155,11 @@ class Layer(nn.Module):
     def reads_target(self) -> bool:
         """Whether `target` or `update` reads the destinations' input."""
         return self.widths.reads_target or self.finish.residual
+
+    @property
+    def takes_sparse(self) -> bool:
+        """Whether the input may be `SparseRows`."""
+        return self.conv.takes_sparse and not self.finish.residual
 
     def source(self, x_VD: Features) -> Rows:
         """`Conv.source`."""
@@ -195,3 +213,8 @@ class Projection(nn.Module):
         """``[V, O]``."""
         y_VO: Tensor = x_VD @ self.weight
         return y_VO if self.bias is None else y_VO + self.bias
+
+
+def side_by_side(x_VD: Features, *projections: nn.Module) -> Tensor:
+    """``[V, C, O]``: a channel for each of the projections."""
+    return torch.stack([projection(x_VD) for projection in projections], 1)

@@ -1,73 +1,22 @@
-"""Ready-made models: a convolution, stacked."""
+"""Ready-made models: a convolution, stacked.
+
+Deep stacks are options: ``GCN(..., layers=7, norm=True, residual=True)`` is the residual GCN of Li et al. (DeepGCNs,
+ICCV 2019) with 7 layers, ``FiLM(..., layers=10, norm=True, residual=True)`` a GNN-FiLM with 10.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
-
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from outgrow.nn.attention import GATConv
-from outgrow.nn.convolution import GCNConv, SAGEConv, SAGEMaxConv
-from outgrow.nn.layer import Conv, Finish, Layer
+from outgrow.nn.convolution import CommNetConv, GCNConv, GINConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.film import FiLMConv
+from outgrow.nn.gated import GGCNConv, GGNNConv
+from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
-
-
-class Place(NamedTuple):
-    """Where in a stack a convolution is."""
-
-    first: bool
-    last: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stack:
-    """How convolutions are stacked to a model.
-
-    Attributes:
-        layers: Number of layers, at least 1.
-        dropout: Probability of zeroing an element of a hidden output, in [0, 1).
-        input_dropout: The same for the input features.
-        norm: Layer norm after each hidden convolution.
-        residual: Add a hidden layer's input to its output where the widths are the same.
-        activation: Element-wise function after each hidden convolution.
-    """
-
-    layers: int = 2
-    dropout: float = 0.5
-    input_dropout: float = 0.0
-    norm: bool = False
-    residual: bool = False
-    activation: Callable[[Tensor], Tensor] = torch.relu
-
-    def __post_init__(self) -> None:
-        if self.layers < 1:
-            raise ValueError(f"a model needs at least 1 layer, got {self.layers}")
-        for name, value in (("dropout", self.dropout), ("input_dropout", self.input_dropout)):
-            if not 0 <= value < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {value}")
-
-    def build(self, widths: tuple[int, int, int], conv: Callable[[int, int, Place], Conv]) -> Model:
-        """A model of width ``widths = (in, hidden, out)``; ``conv(in, out, place)`` makes each convolution."""
-        in_features, hidden, out_features = widths
-        if min(widths) < 1:
-            raise ValueError(f"widths must be at least 1: got in {in_features}, hidden {hidden}, out {out_features}")
-        sizes = [in_features] + [hidden] * (self.layers - 1) + [out_features]
-        built = []
-        for index, (width_in, width_out) in enumerate(pairwise(sizes)):
-            last = index == self.layers - 1
-            finish = None if last else self._finish(width_in == width_out)
-            place = Place(first=index == 0, last=last)
-            built.append(Layer(conv(width_in, width_out, place), finish))
-        return Model(built, input_dropout=self.input_dropout)
-
-    def _finish(self, same_width: bool) -> Finish:
-        residual = self.residual and same_width
-        return Finish(norm=self.norm, activation=self.activation, residual=residual, dropout=self.dropout)
+from outgrow.nn.relational import RGCNConv, RGCNDiagonalConv
+from outgrow.nn.stack import Place, Stack
 
 
 def GCN(in_features: int, hidden: int, out_features: int, **stack: object) -> Model:
@@ -110,8 +59,7 @@ def SAGE(
     def conv(width_in: int, width_out: int, place: Place) -> Conv:
         if pool == "max":
             return SAGEMaxConv(width_in, width_out)
-        project_first = True if place.first and sparse_input else None
-        return SAGEConv(width_in, width_out, project_first=project_first)
+        return SAGEConv(width_in, width_out, project_first=_project_first(place, sparse_input))
 
     return _stack(stack).build((in_features, hidden, out_features), conv)
 
@@ -143,6 +91,89 @@ def GAT(
         return GATConv(width_in, width_out, count, average=place.last, attention_dropout=attention_dropout)
 
     return _stack({"activation": functional.elu, **stack}).build((in_features, hidden, out_features), conv)
+
+
+def GIN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
+    """A stack of `GINConv`; arguments as in `SAGE`."""
+
+    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+        return GINConv(width_in, width_out, project_first=_project_first(place, sparse_input))
+
+    return _stack(stack).build((in_features, hidden, out_features), conv)
+
+
+def CommNet(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
+    """A stack of `CommNetConv` with tanh; arguments as in `SAGE`."""
+
+    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+        return CommNetConv(width_in, width_out, project_first=_project_first(place, sparse_input))
+
+    return _stack({"activation": torch.tanh, **stack}).build((in_features, hidden, out_features), conv)
+
+
+def GGCN(in_features: int, hidden: int, out_features: int, **stack: object) -> Model:
+    """A stack of `GGCNConv`; arguments as in `GCN`."""
+    return _stack(stack).build((in_features, hidden, out_features), lambda i, o, place: GGCNConv(i, o))
+
+
+def GGNN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
+    """A stack of `GGNNConv` without activations; arguments as in `SAGE`.
+
+    The first layer projects the input to a state of width ``hidden`` where the widths differ, the last layer projects
+    the state to the classes. Each layer has its own parameters.
+    """
+
+    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+        return GGNNConv(width_in, width_out, state=hidden, project_first=place.first and sparse_input)
+
+    return _stack({"activation": None, **stack}).build((in_features, hidden, out_features), conv)
+
+
+def FiLM(in_features: int, hidden: int, out_features: int, **stack: object) -> Model:
+    """A stack of `FiLMConv`; arguments as in `GCN`."""
+    return _stack(stack).build((in_features, hidden, out_features), lambda i, o, place: FiLMConv(i, o))
+
+
+def RGCN(
+    in_features: int,
+    hidden: int,
+    out_features: int,
+    *,
+    num_relations: int,
+    bases: int = 4,
+    sparse_input: bool = False,
+    **stack: object,
+) -> Model:
+    """A stack of `RGCNConv`; other arguments as in `GCN`.
+
+    Args:
+        in_features: Width of the features.
+        hidden: Width of hidden layers.
+        out_features: Number of classes.
+        num_relations: Number of relations of edges.
+        bases: Weights that the relations of a layer share.
+        sparse_input: The features are sparse: the first layer projects before it aggregates.
+        **stack: Fields of `Stack`.
+    """
+
+    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+        first = _project_first(place, sparse_input)
+        return RGCNConv(width_in, width_out, num_relations, bases=bases, project_first=first)
+
+    return _stack(stack).build((in_features, hidden, out_features), conv)
+
+
+def RGCNDiagonal(in_features: int, hidden: int, out_features: int, *, num_relations: int, **stack: object) -> Model:
+    """A stack of `RGCNDiagonalConv`; arguments as in `RGCN`."""
+
+    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+        return RGCNDiagonalConv(width_in, width_out, num_relations)
+
+    return _stack(stack).build((in_features, hidden, out_features), conv)
+
+
+def _project_first(place: Place, sparse_input: bool) -> bool | None:
+    return True if place.first and sparse_input else None
 
 
 def _stack(options: dict[str, object]) -> Stack:

@@ -5,6 +5,8 @@ Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``K`` heads. Everythi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,10 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.ops.backend import array, kernel, prange
+from outgrow.ops.row_sums import even_parts
 from outgrow.ops.topology import transpose
+
+Array = NDArray[Any]
 
 
 def attention_weight(edges: Edges, src_VsK: Tensor, dst_VdK: Tensor, slope: float) -> Tensor:
@@ -35,9 +40,14 @@ def attention_weight(edges: Edges, src_VsK: Tensor, dst_VdK: Tensor, slope: floa
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, src_VsK: Tensor, dst_VdK: Tensor, edges: Edges, slope: float) -> Tensor:
-        weight = torch.empty(edges.num_edges, src_VsK.shape[1], dtype=src_VsK.dtype)
-        _softmax(array(edges.indptr), array(edges.indices), array(src_VsK), array(dst_VdK), slope, weight.numpy())
-        ctx.edges, ctx.slope = edges, slope
+        heads = src_VsK.shape[1]
+        weight = torch.empty(edges.num_edges, heads, dtype=src_VsK.dtype)
+        indptr, indices = array(edges.indptr), array(edges.indices)
+        slope_of_type = array(torch.tensor(slope, dtype=src_VsK.dtype))[()]
+        _softmax_of(heads)(
+            even_parts(indptr), indptr, indices, array(src_VsK), array(dst_VdK), slope_of_type, weight.numpy()
+        )
+        ctx.edges, ctx.slope = edges, slope_of_type
         ctx.save_for_backward(src_VsK, dst_VdK, weight)
         return weight
 
@@ -46,8 +56,10 @@ class _Attention(torch.autograd.Function):
         src_VsK, dst_VdK, weight_EK = ctx.saved_tensors
         edges: Edges = ctx.edges
         d_score, d_dst, d_src = torch.empty_like(weight_EK), torch.empty_like(dst_VdK), torch.empty_like(src_VsK)
-        _softmax_backward(
-            array(edges.indptr),
+        indptr = array(edges.indptr)
+        _softmax_backward_of(weight_EK.shape[1])(
+            even_parts(indptr),
+            indptr,
             array(edges.indices),
             array(src_VsK),
             array(dst_VdK),
@@ -58,70 +70,78 @@ class _Attention(torch.autograd.Function):
             d_dst.numpy(),
         )
         back = transpose(edges)
-        _sum_edges(array(back.indptr), array(back.edge), d_score.numpy(), d_src.numpy())
+        indptr = array(back.indptr)
+        _sum_edges(even_parts(indptr), indptr, array(back.edge), d_score.numpy(), d_src.numpy())
         return d_src, d_dst, None, None
 
 
-@kernel
-def _softmax(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    src: NDArray[Any],
-    dst: NDArray[Any],
-    slope: float,
-    out: NDArray[Any],
-) -> None:
-    for v in prange(dst.shape[0]):
-        first, last = indptr[v], indptr[v + 1]
-        for k in range(dst.shape[1]):
-            top = -np.inf
-            for e in range(first, last):
-                score = src[indices[e], k] + dst[v, k]
-                score = score if score > 0 else score * slope
-                out[e, k] = score
-                top = max(top, score)
-            total = 0.0
-            for e in range(first, last):
-                value = np.exp(out[e, k] - top)
-                out[e, k] = value
-                total += value
-            for e in range(first, last):
-                out[e, k] /= total
+@cache
+def _softmax_of(heads: int) -> Callable[..., None]:
+    @kernel
+    def softmax(parts: Array, indptr: Array, indices: Array, src: Array, dst: Array, slope: Any, out: Array) -> None:
+        for part in prange(len(parts) - 1):
+            top, total = np.empty(heads, out.dtype), np.empty(heads, out.dtype)
+            for v in range(parts[part], parts[part + 1]):
+                first, last = indptr[v], indptr[v + 1]
+                top[:], total[:] = -np.inf, 0
+                for e in range(first, last):
+                    for k in range(heads):
+                        score = src[indices[e], k] + dst[v, k]
+                        score = max(score, score * slope) if slope < 1 else min(score, score * slope)
+                        out[e, k] = score
+                        top[k] = max(top[k], score)
+                for e in range(first, last):
+                    for k in range(heads):
+                        value = np.exp(out[e, k] - top[k])
+                        out[e, k] = value
+                        total[k] += value
+                for e in range(first, last):
+                    for k in range(heads):
+                        out[e, k] /= total[k]
+
+    return softmax
+
+
+@cache
+def _softmax_backward_of(heads: int) -> Callable[..., None]:
+    @kernel
+    def softmax_backward(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        dst: Array,
+        slope: Any,
+        weight: Array,
+        grad: Array,
+        d_score: Array,
+        d_dst: Array,
+    ) -> None:
+        for part in prange(len(parts) - 1):
+            mean = np.empty(heads, weight.dtype)
+            for v in range(parts[part], parts[part + 1]):
+                first, last = indptr[v], indptr[v + 1]
+                mean[:] = 0
+                for e in range(first, last):
+                    for k in range(heads):
+                        mean[k] += weight[e, k] * grad[e, k]
+                d_dst[v] = 0
+                for e in range(first, last):
+                    for k in range(heads):
+                        value = weight[e, k] * (grad[e, k] - mean[k])
+                        below = src[indices[e], k] + dst[v, k] <= 0
+                        value = value * slope if below else value
+                        d_score[e, k] = value
+                        d_dst[v, k] += value
+
+    return softmax_backward
 
 
 @kernel
-def _softmax_backward(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    src: NDArray[Any],
-    dst: NDArray[Any],
-    slope: float,
-    weight: NDArray[Any],
-    grad: NDArray[Any],
-    d_score: NDArray[Any],
-    d_dst: NDArray[Any],
-) -> None:
-    for v in prange(dst.shape[0]):
-        first, last = indptr[v], indptr[v + 1]
-        for k in range(dst.shape[1]):
-            mean = 0.0
-            for e in range(first, last):
-                mean += weight[e, k] * grad[e, k]
-            total = 0.0
-            for e in range(first, last):
-                value = weight[e, k] * (grad[e, k] - mean)
-                if src[indices[e], k] + dst[v, k] <= 0:
-                    value *= slope
-                d_score[e, k] = value
-                total += value
-            d_dst[v, k] = total
-
-
-@kernel
-def _sum_edges(indptr: NDArray[np.int64], edge: NDArray[Any], values: NDArray[Any], out: NDArray[Any]) -> None:
-    for u in prange(out.shape[0]):
-        for k in range(out.shape[1]):
-            total = 0.0
+def _sum_edges(parts: Array, indptr: Array, edge: Array, values: Array, out: Array) -> None:
+    for part in prange(len(parts) - 1):
+        for u in range(parts[part], parts[part + 1]):
+            out[u] = 0
             for i in range(indptr[u], indptr[u + 1]):
-                total += values[edge[i], k]
-            out[u, k] = total
+                for k in range(out.shape[1]):
+                    out[u, k] += values[edge[i], k]

@@ -25,6 +25,12 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], compiled(function))
 
 
+def reducing_kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """A `kernel` of which the innermost sums may be reordered, by the compiler: always in the same way."""
+    compiled = numba.njit(parallel=True, cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
+    return cast(Callable[P, R], compiled(function))
+
+
 def sequential(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function that runs on one thread, called by Python or by kernels."""
     compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")

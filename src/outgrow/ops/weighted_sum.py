@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.backend import array, kernel, prange
+from outgrow.ops.backend import array
+from outgrow.ops.row_sums import dot_rows, gather_rows, reduce_rows
 from outgrow.ops.topology import transpose
 
 
@@ -41,8 +41,12 @@ class WeightedSum(Aggregation):
         """
         out = torch.empty(edges.num_src, channels, grad_VdKF.shape[2], dtype=grad_VdKF.dtype)
         back = transpose(edges)
-        weight = None if weight_EK is None else array(weight_EK)
-        _scatter(array(back.indptr), array(back.indices), array(back.edge), weight, array(grad_VdKF), out.numpy())
+        indptr, dst, edge = array(back.indptr), array(back.indices), array(back.edge)
+        if weight_EK is not None and channels < weight_EK.shape[1]:
+            reduce_rows(indptr, dst, edge, array(weight_EK), array(grad_VdKF), out.numpy())
+        else:
+            weight = None if weight_EK is None else array(weight_EK)
+            gather_rows(indptr, dst, edge, weight, array(grad_VdKF), out.numpy())
         return out
 
 
@@ -55,77 +59,18 @@ class _WeightedSum(torch.autograd.Function):
         width = src_VsCF.shape[1] if weight_EK is None else weight_EK.shape[1]
         out = torch.empty(edges.num_dst, width, src_VsCF.shape[2], dtype=src_VsCF.dtype)
         weight = None if weight_EK is None else array(weight_EK)
-        _gather(array(edges.indptr), array(edges.indices), weight, array(src_VsCF), out.numpy())
+        gather_rows(array(edges.indptr), array(edges.indices), None, weight, array(src_VsCF), out.numpy())
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_VdKF: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         src_VsCF, weight_EK = ctx.saved_tensors
+        edges: Edges = ctx.edges
         d_src = d_weight = None
         if ctx.needs_input_grad[0]:
-            d_src = WeightedSum.transpose(ctx.edges, weight_EK, grad_VdKF, ctx.channels)
+            d_src = WeightedSum.transpose(edges, weight_EK, grad_VdKF, ctx.channels)
         if ctx.needs_input_grad[1]:
             d_weight = torch.empty_like(weight_EK)
-            _dot(array(ctx.edges.indptr), array(ctx.edges.indices), array(src_VsCF), array(grad_VdKF), d_weight.numpy())
+            indptr, indices = array(edges.indptr), array(edges.indices)
+            dot_rows(indptr, indices, array(src_VsCF), array(grad_VdKF), d_weight.numpy())
         return d_src, d_weight, None
-
-
-@kernel
-def _gather(
-    indptr: NDArray[Any],
-    indices: NDArray[Any],
-    weight: NDArray[Any] | None,
-    src: NDArray[Any],
-    out: NDArray[Any],
-) -> None:
-    for v in prange(out.shape[0]):
-        for k in range(out.shape[1]):
-            c = k if src.shape[1] > 1 else 0
-            row = out[v, k]
-            row[:] = 0
-            for e in range(indptr[v], indptr[v + 1]):
-                other = src[indices[e], c]
-                if weight is None:
-                    for f in range(len(row)):
-                        row[f] += other[f]
-                else:
-                    scale = weight[e, k]
-                    for f in range(len(row)):
-                        row[f] += scale * other[f]
-
-
-@kernel
-def _scatter(
-    indptr: NDArray[Any],
-    dst: NDArray[Any],
-    edge: NDArray[Any],
-    weight: NDArray[Any] | None,
-    grad: NDArray[Any],
-    out: NDArray[Any],
-) -> None:
-    for u in prange(out.shape[0]):
-        out[u] = 0
-        for k in range(grad.shape[1]):
-            row = out[u, k if out.shape[1] > 1 else 0]
-            for i in range(indptr[u], indptr[u + 1]):
-                other = grad[dst[i], k]
-                if weight is None:
-                    for f in range(len(row)):
-                        row[f] += other[f]
-                else:
-                    scale = weight[edge[i], k]
-                    for f in range(len(row)):
-                        row[f] += scale * other[f]
-
-
-@kernel
-def _dot(indptr: NDArray[Any], indices: NDArray[Any], src: NDArray[Any], grad: NDArray[Any], out: NDArray[Any]) -> None:
-    for v in prange(grad.shape[0]):
-        for e in range(indptr[v], indptr[v + 1]):
-            for k in range(grad.shape[1]):
-                other = src[indices[e], k if src.shape[1] > 1 else 0]
-                mine = grad[v, k]
-                total = mine.dtype.type(0)
-                for f in range(len(mine)):
-                    total += mine[f] * other[f]
-                out[e, k] = total

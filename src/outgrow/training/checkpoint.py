@@ -94,9 +94,8 @@ def load(path: Path) -> dict[str, Any]:
     try:
         saved: Any = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
-        raise _unreadable(
-            path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        ) from error
+        got = str(error) if isinstance(error, OSError) else f"{path.stat().st_size:,} bytes of something else"
+        raise _unreadable(path, got) from error
     if not isinstance(saved, dict) or not saved.keys() >= _PARTS:
         raise _unreadable(path, "a file of something else")
     return dict(saved)
@@ -110,8 +109,11 @@ def restore(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     """
     saved = load(path)
     fill(model, saved["model"], path)
-    optimizer.load_state_dict(saved["optimizer"])
-    return Progress(**saved["progress"])
+    try:
+        optimizer.load_state_dict(saved["optimizer"])
+        return Progress(**saved["progress"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise _unreadable(path, f"other parts than this version writes: {error}") from error
 
 
 def fill(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, get_type_hints
 
+import numpy as np
 import torch
 from torch import nn
 
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
+from outgrow.core.option_types import require_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class TrainConfig:
     checkpoint_every: int = 10
 
     def __post_init__(self) -> None:
+        require_types(asdict(self), get_type_hints(TrainConfig))
         pick("optimizer", self.optimizer, _OPTIMIZERS)
         for name in ("epochs", "eval_every", "checkpoint_every", "patience"):
             value = getattr(self, name)
@@ -52,12 +56,16 @@ class TrainConfig:
         """The same with some options changed.
 
         Raises:
-            InputError: An option that does not exist (the nearest names are offered), or a value out of range.
+            InputError: An option that does not exist (the nearest names are offered), or a value of another type or
+                out of range.
         """
         known = {field.name: field for field in fields(self)}
         for name in options:
             pick("training option", name, known)
-        return replace(self, **options)  # type: ignore[arg-type]
+        plain: dict[str, Any] = {
+            name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()
+        }
+        return replace(self, **plain)
 
     def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of all parameters of ``model``."""

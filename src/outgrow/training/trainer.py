@@ -210,5 +210,5 @@ def _finite(loss: float, epoch: int) -> float:
         f"training diverged in epoch {epoch}",
         needed="a finite loss",
         got=f"a loss of {loss}",
-        repair="lower the learning rate, or resume the run from its last checkpoint with a lower one",
+        repair="lower the learning rate and start a new run",
     )

@@ -20,12 +20,12 @@ def convert(
         bool | None,
         typer.Option(
             "--undirected/--directed",
-            help="Add the missing reverse of every edge, or take edges as they are. "
-            "[default: directed; a data set knows what its users do]",
+            help="Add the missing reverse of every edge, or take edges as they are.",
+            show_default="directed; a data set knows what its users do",
         ),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(help="Number of nodes of an edge list. [default: largest id + 1]")
+        int | None, typer.Option(help="Number of nodes of an edge list.", show_default="largest id + 1")
     ] = None,
     relabel: Annotated[
         bool, typer.Option("--relabel", help="Edge lists: renumber the ids that occur from 0, in their order.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
+import psutil
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -42,6 +44,21 @@ def run() -> None:
     except OutgrowError as error:
         show_error(error)
         sys.exit(2 if isinstance(error, InputError) else 1)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+            raise
+        show_error(_out_of_memory(error))
+        sys.exit(1)
+
+
+def _out_of_memory(error: Exception) -> OutgrowError:
+    asked = re.search(r"tried to allocate (\d+) bytes", str(error))
+    return OutgrowError(
+        "memory is at its end",
+        needed=f"{int(asked[1]):,} bytes more" if asked else "more memory",
+        got=f"{psutil.virtual_memory().available:,} bytes available",
+        repair="choose fewer or narrower layers, and check with outgrow info that no class or feature is far too many",
+    )
 
 
 def show_error(error: OutgrowError) -> None:

@@ -20,7 +20,7 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Directory of a run.")],
     out: Annotated[Path, typer.Option(help="Parquet file to write.")],
     graph: Annotated[
-        str | None, typer.Option(help="Another graph of the same features and classes. [default: the run's]")
+        str | None, typer.Option(help="Another graph of the same features and classes.", show_default="the run's")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
 ) -> None:
@@ -39,6 +39,7 @@ def predict(
     directory = RunDirectory.open(run)
     name, options = recorded_model(directory.config, run)
     loaded = datasets.load(graph, data_dir=data_dir) if graph else load_recorded(directory.config, data_dir)
+    _require_widths(loaded)
     model = build_model(name, loaded, options)
     directory.load_best(model)
     write_predictions(loaded, infer_all(loaded, model), out)
@@ -46,9 +47,15 @@ def predict(
 
 
 def write_predictions(graph: Graph, logits: Tensor, out: Path) -> None:
-    """Write predictions as parquet; the file appears whole or not at all."""
+    """Write predictions as parquet; the file appears whole or not at all.
+
+    Raises:
+        InputError: It cannot be written.
+    """
     import pyarrow as pa
     from pyarrow import parquet
+
+    from outgrow.app.rundir import writing
 
     columns: dict[str, Any] = {"node": pa.array(range(graph.num_nodes), pa.int64())}
     names = graph.class_names or tuple(str(i) for i in range(graph.num_classes))
@@ -62,11 +69,22 @@ def write_predictions(graph: Graph, logits: Tensor, out: Path) -> None:
             columns["class"] = pa.array([names[i] for i in label.tolist()])
         columns["probability"] = pa.array(probability.numpy())
     partial = out.with_name(f".{out.name}.partial")
-    try:
-        parquet.write_table(pa.table(columns), partial)
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing(out):
+        try:
+            parquet.write_table(pa.table(columns), partial)
+            partial.replace(out)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _require_widths(graph: Graph) -> None:
+    if graph.num_features == 0 or graph.num_classes == 0:
+        raise InputError(
+            f"the model of the run does not fit {graph.name!r}",
+            needed="features and classes, as many as the graph of the run has",
+            got=f"{graph.num_features} features and {graph.num_classes} classes",
+            repair="give a graph with features and labels or class names; og.predict needs no labels",
+        )
 
 
 def _require_writable(out: Path) -> None:

@@ -27,15 +27,15 @@ def train(
         typer.Argument(help="A data set (`outgrow datasets`), a store directory or a graph file; not with --resume."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="gcn, sage, sage-max or gat. [default: what suits the data set, else sage]")
+        str | None, typer.Option(help=_MODELS_HELP, show_default="what suits the data set, else sage")
     ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Dropout of hidden layers, in [0, 1).")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Most epochs to train.")] = None,
-    strategy: Annotated[str, typer.Option(help="How to train: auto or full.")] = "auto",
-    seed: Annotated[int | None, typer.Option(help="Seed of every random draw. [default: 0]")] = None,
+    strategy: Annotated[str | None, typer.Option(help="How to train: auto or full.", show_default="auto")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.", show_default="0")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,7 +46,9 @@ def train(
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of the run. [default: runs/GRAPH-MODEL-TIME]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of the run.", show_default="runs/GRAPH-MODEL-TIME")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, last on standard output.")
@@ -65,9 +67,10 @@ def train(
             raise InputError(
                 "--resume needs --out", needed="the directory of the run", got="none", repair="add --out DIR"
             )
-        plan = resumed_run(out, graph, model, options, data_dir)
+        asked = {"graph": graph, "model": model, "strategy": None if strategy == "auto" else strategy}
+        plan = resumed_run(out, {name: value for name, value in asked.items() if value} | options, data_dir)
     else:
-        plan = new_run(_required(graph), model, options, data_dir=data_dir, strategy=strategy, out=out)
+        plan = new_run(_required(graph), model, options, data_dir=data_dir, strategy=strategy or "auto", out=out)
     run = _execute(plan, resume=resume)
     if as_json:
         print(json.dumps(run.summary))

@@ -43,7 +43,14 @@ class ArraySource(Source):
                 got=f"{edge_index.dtype} of shape {list(edge_index.shape)}",
                 repair="transpose it if it is [E, 2], and convert ids to integers",
             )
-        for what, values in (("relation", relation), ("weight", weight)):
+        for what, values, kinds in (("relation", relation, "iu"), ("weight", weight, "fiub")):
+            if values is not None and np.asarray(values).dtype.kind not in kinds:
+                raise InputError(
+                    f"{what} is of another type",
+                    needed="integers" if what == "relation" else "numbers",
+                    got=f"{np.asarray(values).dtype}",
+                    repair=f"convert {what}",
+                )
             if values is not None and np.shape(values) != (edge_index.shape[1],):
                 raise InputError(
                     f"{what} does not fit the edges",

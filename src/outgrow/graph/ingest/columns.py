@@ -104,5 +104,5 @@ def _unclear(where: str, names: Sequence[str], got: str) -> InputError:
         f"the columns of {where} are unclear",
         needed=f"one column named {'/'.join(SRC[:3])}, one named {'/'.join(DST[:4])}; optionally relation and weight",
         got=f"{got} among {', '.join(names)}",
-        repair="rename the columns, or name them in order, for example src,dst,weight (an underscore skips one)",
+        repair="rename the columns, for example src,dst,weight",
     )

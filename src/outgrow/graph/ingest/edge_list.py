@@ -229,7 +229,7 @@ def _unnamed(path: Path, line: int, width: int) -> InputError:
         f"{path}, line {line}: the meaning of the columns is unclear",
         needed="two columns, or a header with src, dst, relation, weight",
         got=f"{width} columns without names",
-        repair="add a header line, or name the columns in order, for example src,dst,weight (an underscore skips one)",
+        repair="add a header line, such as src,dst,weight",
     )
 
 

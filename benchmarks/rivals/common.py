@@ -1,0 +1,201 @@
+"""What every rival shares: the job, the arrays, the epoch that is timed, the memory that is counted.
+
+It runs in the environments of the rivals, so it needs NumPy and torch only, and imports torch inside functions:
+what a library wants set before torch is loaded can still be set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEADS = 4
+LEARNING_RATE = 0.01
+_RESET_PEAK = "5"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What one process is to do.
+
+    Attributes:
+        model: ``gcn``, ``sage``, ``gin`` or ``gat``.
+        form: How the library is given the graph; each rival knows its own.
+        folder: Where `rivals.data` put the arrays.
+        warmup: Epochs before those that count.
+        epochs: Epochs that count.
+        limit_bytes: Most private memory that the process may have.
+    """
+
+    model: str
+    form: str
+    folder: Path
+    warmup: int
+    epochs: int
+    limit_bytes: int
+
+
+class Arrays(NamedTuple):
+    """The graph and its nodes, in memory of the process (not mapped).
+
+    Attributes:
+        indptr: ``[V + 1]`` int64; the in-edges of node ``v`` are ``indptr[v]`` to ``indptr[v + 1]``.
+        indices: ``[E]`` int32; source of each edge.
+        features: ``[V, D]`` float32.
+        labels: ``[V]`` int64.
+        train: ``[n]`` int64, nodes of the loss.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    train: NDArray[np.int64]
+
+    @property
+    def edge_index(self) -> NDArray[np.int64]:
+        """``[2, E]``: sources, then destinations, sorted by destination."""
+        dst = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        return np.stack([self.indices.astype(np.int64), dst])
+
+
+def read_arrays(folder: Path) -> Arrays:
+    """Read what `rivals.data` wrote."""
+    return Arrays(*(np.load(folder / f"{name}.npy") for name in Arrays._fields))
+
+
+def widths(folder: Path) -> tuple[int, int, int]:
+    """Input, hidden and output width."""
+    found = json.loads((folder / "data.json").read_text())["widths"]
+    return found[0], found[1], found[2]
+
+
+def start_values(job: Job) -> dict[str, Any]:
+    """The parameters that all rivals start from, as tensors: ``LAYER.NAME``, projections as ``[in, out]``."""
+    import torch
+
+    with np.load(job.folder / f"start-{job.model}.npz") as file:
+        return {name: torch.from_numpy(file[name]) for name in file.files}
+
+
+def fill(parameters: Mapping[str, Any], start: Mapping[str, Any]) -> None:
+    """Copy start values into parameters of the same name, which are transposed or reshaped where they must be.
+
+    Raises:
+        ValueError: The names or the sizes are not the same.
+    """
+    import torch
+
+    if parameters.keys() != start.keys():
+        raise ValueError(f"parameters {sorted(parameters)} are not those to start from, {sorted(start)}")
+    with torch.no_grad():
+        for name, value in start.items():
+            mine = parameters[name]
+            # torch keeps a projection as [out, in]; a square one cannot be told by its shape, so callers pass views
+            mine.copy_(value.reshape(mine.shape))
+
+
+class Meter:
+    """Watches the process from the first epoch, warm-up included, to the last."""
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
+        self.began = time.monotonic()
+        self.seconds: list[float] = []
+        self.losses: list[float] = []
+
+    def epoch(self, seconds: float, loss: float) -> None:
+        """An epoch has ended."""
+        self.seconds.append(seconds)
+        self.losses.append(loss)
+
+    def report(self, job: Job) -> dict[str, Any]:
+        """Figures; the peak is the largest resident size since the meter was made."""
+        return {
+            "seconds": self.seconds[job.warmup :],
+            "warmup_seconds": self.seconds[: job.warmup],
+            "losses": self.losses,
+            "window": [self.began, time.monotonic()],
+            "peak_rss_bytes": _status("VmHWM"),
+        }
+
+
+def train(job: Job, model: Any, logits: Callable[[], Any], arrays: Arrays) -> dict[str, Any]:
+    """The loop of PyG and DGL: forward on the whole graph, cross-entropy, backward, Adam.
+
+    Args:
+        job: The job.
+        model: A torch module.
+        logits: ``[V, C]`` of all nodes.
+        arrays: Labels and training nodes.
+    """
+    import torch
+
+    nodes = torch.from_numpy(arrays.train)
+    labels = torch.from_numpy(arrays.labels)[nodes]
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    model.train()
+    meter = Meter()
+    for _ in range(job.warmup + job.epochs):
+        began = time.perf_counter()
+        loss = torch.nn.functional.cross_entropy(logits()[nodes], labels)
+        loss.backward()
+        value = loss.item()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        meter.epoch(time.perf_counter() - began, value)
+    return meter.report(job)
+
+
+def main(work: Callable[[Job], dict[str, Any]], packages: tuple[str, ...]) -> None:
+    """Do the job on the command line; the last line of standard output is the report, as JSON.
+
+    Memory is limited with ``RLIMIT_DATA``: private pages count, mapped libraries do not. Running into it is a result.
+    """
+    parser = argparse.ArgumentParser()
+    for name in ("model", "form"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    for name in ("warmup", "epochs", "limit-bytes"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    job = Job(**vars(parser.parse_args()))
+    resource.setrlimit(resource.RLIMIT_DATA, (job.limit_bytes, job.limit_bytes))
+    try:
+        report = work(job)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "alloc" not in str(error).lower():
+            raise
+        report = {"failed": "out of memory", "message": str(error).splitlines()[0] if str(error) else ""}
+    sys.stdout.write("\n" + json.dumps({**report, **_circumstances(packages)}) + "\n")
+
+
+def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:
+    import torch
+
+    names = ("torch", "numpy", *packages)
+    settings = re.compile("OMP_|MKL_|NUMBA_|THP_|KMP_")
+    return {
+        "threads": torch.get_num_threads(),
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in names}},
+        "environment": {name: value for name, value in sorted(os.environ.items()) if settings.match(name)},
+    }
+
+
+def _status(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024

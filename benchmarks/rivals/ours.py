@@ -1,0 +1,122 @@
+"""Outgrow, as `og.train` runs it: the library's own problem, strategy and trainer, without evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from outgrow.runtime.launch import set_threads
+from rivals.common import HEADS, LEARNING_RATE, Arrays, Job, Meter, fill, main, read_arrays, start_values, widths
+
+set_threads()  # before torch is loaded
+
+if TYPE_CHECKING:
+    from outgrow.graph.graph import Graph
+    from outgrow.nn.model import Model
+    from outgrow.training.trainer import EpochReport, Trainer
+
+
+class Done(Exception):
+    """All epochs are measured: what `og.train` does after training is left out."""
+
+
+class _Listener:
+    """Passes the trainer's own times on to the meter."""
+
+    def __init__(self, meter: Meter, epochs: int) -> None:
+        self.meter, self.epochs = meter, epochs
+
+    def epoch(self, report: EpochReport) -> None:
+        """An epoch has ended."""
+        self.meter.epoch(report.seconds, report.loss)
+        if report.epoch == self.epochs:
+            raise Done
+
+
+def _graph(arrays: Arrays, classes: int) -> Graph:
+    import torch
+
+    import outgrow as og
+    from outgrow.graph.csc import Topology
+
+    empty = torch.empty(0, dtype=torch.int64)
+    return og.Graph(
+        name="rmat",
+        topology=Topology(indptr=torch.from_numpy(arrays.indptr), indices=torch.from_numpy(arrays.indices)),
+        features=torch.from_numpy(arrays.features),
+        labels=torch.from_numpy(arrays.labels),
+        split=og.Split(train=torch.from_numpy(arrays.train), val=empty, test=empty),
+        num_classes=classes,
+    )
+
+
+def build_model(job: Job) -> Model:
+    """The library's own model, with the parameters that all start from."""
+    import outgrow as og
+
+    sizes = widths(job.folder)
+    makers: dict[str, Callable[[], Any]] = {
+        "gcn": lambda: og.nn.GCN(*sizes, layers=2, dropout=0.0),
+        "sage": lambda: og.nn.SAGE(*sizes, layers=2, dropout=0.0),
+        "gin": lambda: og.nn.GIN(*sizes, layers=2, dropout=0.0),
+        "gat": lambda: og.nn.GAT(*sizes, layers=2, dropout=0.0, heads=HEADS, out_heads=1),
+    }
+    model: Model = makers[job.model]()
+    parameters = {
+        f"{i}.{name}": value
+        for i, layer in enumerate(model.stages())
+        for name, value in _named(job.model, layer.conv).items()
+    }
+    fill(parameters, start_values(job))
+    return model
+
+
+def _named(model: str, conv: Any) -> dict[str, Any]:
+    """Parameters of a convolution by their common names, as views of ``[in, out]``."""
+    if model == "gcn":
+        return {"weight": conv.project.weight, "bias": conv.bias}
+    if model == "sage":
+        return {"itself": conv.itself.weight, "neighbour": conv.neighbour.weight, "bias": conv.itself.bias}
+    if model == "gin":
+        return {
+            "first": conv.first.weight,
+            "first_bias": conv.first.bias,
+            "second": conv.second.weight,
+            "second_bias": conv.second.bias,
+        }
+    return {
+        "weight": conv.project.weight,
+        "source": conv.source_score,
+        "target": conv.target_score,
+        "bias": conv.bias,
+    }
+
+
+def build_trainer(job: Job) -> Trainer:
+    """The trainer that `og.train` would make, with nothing to evaluate on."""
+    from outgrow.app.session import problem_of
+    from outgrow.training.config import TrainConfig
+    from outgrow.training.trainer import Evaluation, Trainer
+
+    graph = _graph(read_arrays(job.folder), widths(job.folder)[2])
+    config = TrainConfig(epochs=job.warmup + job.epochs, lr=LEARNING_RATE)
+    problem = problem_of(graph, build_model(job), config.seed)
+    return Trainer(problem, Evaluation(val=graph.split.val, test=graph.split.test), config)
+
+
+def work(job: Job) -> dict[str, Any]:
+    """Train; see `rivals.common.main`."""
+    from outgrow.strategies.full import Full
+
+    trainer = build_trainer(job)
+    meter = Meter()
+    trainer.listen(_Listener(meter, job.warmup + job.epochs))
+    try:
+        trainer.run(Full())
+    except Done:
+        return meter.report(job)
+    raise AssertionError("the trainer has not told of its last epoch")
+
+
+if __name__ == "__main__":
+    main(work, ("outgrow", "numba", "scipy"))

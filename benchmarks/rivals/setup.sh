@@ -1,0 +1,26 @@
+#!/bin/sh
+# Makes the environments of the rivals:  benchmarks/rivals/setup.sh [FOLDER] [PYTHON]
+# FOLDER is .venv-rivals in the repository unless given; PYTHON must be 3.11, the last that DGL 2.1 has wheels for.
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+folder=${1:-$root/.venv-rivals}
+python=${2:-python3.11}
+mkdir -p "$folder"
+
+make_env() {
+    name=$1
+    shift
+    [ -x "$folder/$name/bin/python" ] || "$python" -m venv "$folder/$name"
+    "$folder/$name/bin/python" -m pip install -q "$@"
+}
+
+# DGL 2.1.0 is the last release with public wheels for Linux. It wants help to be imported at all:
+# - torch 2.2.1: `import dgl` loads a GraphBolt library made for the exact version of torch, the newest of them 2.2.1;
+# - numpy below 2: torch 2.2 was built against version 1;
+# - torchdata 0.7.1: later ones have no `torchdata.datapipes`, which `dgl.graphbolt` imports;
+# - pydantic, pyyaml, pandas, setuptools: imported by GraphBolt, but not among its requirements.
+make_env dgl "dgl==2.1.0" "torch==2.2.1" "torchdata==0.7.1" "numpy<2" "setuptools<80" pydantic pyyaml pandas
+DGLBACKEND=pytorch "$folder/dgl/bin/python" -c 'import dgl; print("dgl", dgl.__version__)'
+
+make_env pyg "torch_geometric==2.8.1" "torch==2.13.0" numpy
+"$folder/pyg/bin/python" -c 'import torch_geometric as pyg; print("torch_geometric", pyg.__version__)'

@@ -1,0 +1,137 @@
+"""Convolutions over edges of several relations: R-GCN with shared bases, and with diagonal weights.
+
+Letters as in `outgrow.nn.layer`; ``R`` relations, ``B`` bases. Both take a mean per relation, which is counted in the
+block: a block must hold all in-edges of its destinations, so a sampler would have to hand these counts over.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.core.block import Block
+from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
+from outgrow.ops.relation import RelationScale, basis_weight, relation_mean
+from outgrow.ops.weighted_sum import WeightedSum
+
+
+class RGCNConv(Conv):
+    """``x'_v = x_v W + b + sum over relations r of the mean over in-edges (u, v) of relation r of x_u W_r``.
+
+    ``W_r = sum over bases of share[r, basis] * W_basis``. Schlichtkrull et al., Modeling relational data with graph
+    convolutional networks, ESWC 2018. Bases share one source row per edge if they aggregate first.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+        num_relations: ``R``.
+        bases: ``B``.
+        project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
+
+    Raises:
+        ValueError: ``num_relations`` or ``bases`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        num_relations: int,
+        *,
+        bases: int = 4,
+        project_first: bool | None = None,
+    ) -> None:
+        super().__init__()
+        require_counts(num_relations=num_relations, bases=bases)
+        self.num_relations, self.bases = num_relations, bases
+        self.itself = Projection(in_features, out_features, bias=True)
+        self.basis = Projection(in_features, bases * out_features)
+        self.share = nn.Parameter(torch.empty(num_relations, bases))
+        nn.init.xavier_uniform_(self.share)
+        self.aggregation = WeightedSum()
+        self.takes_sparse = bases * out_features < in_features if project_first is None else project_first
+        self.widths = Widths(
+            in_features=in_features,
+            out_features=out_features,
+            source=(bases, out_features) if self.takes_sparse else (1, in_features),
+            aggregate=(bases, out_features if self.takes_sparse else in_features),
+            fixed_weight=False,
+            reads_target=True,
+            whole_rows=True,
+        )
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, B, O]`` projected to every basis, or ``[V, 1, D]`` as it comes."""
+        if self.takes_sparse:
+            h_VJ: Tensor = self.basis(x_VD)
+            return Rows(h_VJ.view(len(h_VJ), self.bases, self.widths.out_features), None)
+        assert isinstance(x_VD, Tensor)
+        return Rows(x_VD[:, None], None)
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        """``[E, B]``: the relation's share of each basis, over the number of its edges at the destination."""
+        assert source.columns is not None
+        mean_E1 = relation_mean(block, self.num_relations, source.columns.dtype)
+        return basis_weight(block.edges, self.share, mean_E1)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, O]``: the sum over bases, and the node itself."""
+        itself: Tensor = self.itself(x_VD)
+        if self.takes_sparse:
+            return itself + aggregate_VCF.sum(1)
+        basis_DBO = self.basis.weight.view(self.widths.in_features, self.bases, self.widths.out_features)
+        return itself + aggregate_VCF.flatten(1) @ basis_DBO.transpose(0, 1).flatten(0, 1)
+
+
+class RGCNDiagonalConv(Conv):
+    """``x'_v = x_v W + b + sum over relations r of the mean over in-edges (u, v) of relation r of x_u W' diag(s_r)``.
+
+    All relations share ``W'``; each scales its columns: the block-diagonal weights of Schlichtkrull et al. (see
+    `RGCNConv`) with blocks of one column, behind a projection. One row per edge, as narrow as the output.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+        num_relations: ``R``.
+
+    Raises:
+        ValueError: ``num_relations`` is less than 1.
+    """
+
+    def __init__(self, in_features: int, out_features: int, num_relations: int) -> None:
+        super().__init__()
+        require_counts(num_relations=num_relations)
+        self.num_relations = num_relations
+        self.itself = Projection(in_features, out_features, bias=True)
+        self.neighbour = Projection(in_features, out_features)
+        self.aggregation = RelationScale(num_relations, out_features)
+        self.widths = Widths(
+            in_features=in_features,
+            out_features=out_features,
+            source=(1, out_features),
+            aggregate=(1, out_features),
+            fixed_weight=True,
+            reads_target=True,
+            whole_rows=True,
+        )
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, 1, O]``: the projection that all relations share."""
+        return Rows(self.neighbour(x_VD)[:, None], None)
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        """``[E, 1]``: one over the number of edges of the same relation at the destination."""
+        assert source.columns is not None
+        return relation_mean(block, self.num_relations, source.columns.dtype)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, O]``."""
+        itself: Tensor = self.itself(x_VD)
+        return itself + aggregate_VCF[:, 0]
+
+
+def require_counts(**counts: int) -> None:
+    """Raise a ValueError unless every count is at least 1."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")

@@ -1,0 +1,67 @@
+"""How convolutions become a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.nn.layer import Conv, Finish, Layer
+from outgrow.nn.model import Model
+
+
+class Place(NamedTuple):
+    """Where in a stack a convolution is."""
+
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """How convolutions are stacked to a model.
+
+    Attributes:
+        layers: Number of layers, at least 1.
+        dropout: Probability of zeroing an element of a hidden output, in [0, 1).
+        input_dropout: The same for the input features.
+        norm: Layer norm after each hidden convolution.
+        residual: Add a hidden layer's input to its output where the widths are the same.
+        activation: Element-wise function after each hidden convolution; None for none.
+    """
+
+    layers: int = 2
+    dropout: float = 0.5
+    input_dropout: float = 0.0
+    norm: bool = False
+    residual: bool = False
+    activation: Callable[[Tensor], Tensor] | None = torch.relu
+
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise ValueError(f"a model needs at least 1 layer, got {self.layers}")
+        for name, value in (("dropout", self.dropout), ("input_dropout", self.input_dropout)):
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {value}")
+
+    def build(self, widths: tuple[int, int, int], conv: Callable[[int, int, Place], Conv]) -> Model:
+        """A model of width ``widths = (in, hidden, out)``; ``conv(in, out, place)`` makes each convolution."""
+        in_features, hidden, out_features = widths
+        if min(widths) < 1:
+            raise ValueError(f"widths must be at least 1: got in {in_features}, hidden {hidden}, out {out_features}")
+        sizes = [in_features] + [hidden] * (self.layers - 1) + [out_features]
+        built = []
+        for index, (width_in, width_out) in enumerate(pairwise(sizes)):
+            last = index == self.layers - 1
+            finish = None if last else self._finish(width_in == width_out)
+            place = Place(first=index == 0, last=last)
+            built.append(Layer(conv(width_in, width_out, place), finish))
+        return Model(built, input_dropout=self.input_dropout)
+
+    def _finish(self, same_width: bool) -> Finish:
+        residual = self.residual and same_width
+        return Finish(norm=self.norm, activation=self.activation, residual=residual, dropout=self.dropout)

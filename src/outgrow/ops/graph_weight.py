@@ -1,0 +1,20 @@
+"""The weights that edges have in the graph, as aggregations take them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+
+
+def graph_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
+    """``[E, 1]``: weight of each edge in the graph; None if all are 1. Converted once per block."""
+    edges, slot = block.edges, f"graph {dtype}"
+    if edges.weight is None:
+        return None
+    if slot not in edges.derived:
+        edges.derived[slot] = edges.weight.to(dtype)[:, None]
+    return cast(Tensor, edges.derived[slot])
