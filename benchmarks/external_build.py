@@ -162,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scratch", type=Path, required=True, help="folder with room for text, spill and store")
     parser.add_argument("--cap-mib", type=int, default=256, help="hard limit of memory")
-    parser.add_argument("--sort-mib", type=int, default=96, help="what convert is given to sort in")
+    parser.add_argument("--sort-mib", type=int, default=64, help="what convert is given to sort in")
     parser.add_argument("--times", type=float, default=20.5, help="size of the text in limits")
     parser.add_argument("--nodes", type=int, default=20_000_000)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "external_build.json")

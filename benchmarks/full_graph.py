@@ -205,7 +205,8 @@ def _python(rival: Rival, envs: Path) -> Path:
 def _one_line(report: Mapping[str, Any]) -> str:
     if "failed" in report:
         return f"{report['failed']} {report.get('message', '')}"
-    return f"{statistics.median(report['seconds']):.3f} s, {report['peak_rss_bytes'] / 1e9:.2f} GB (load {report['load']:.1f})"
+    seconds, peak = statistics.median(report["seconds"]), report["peak_rss_bytes"] / 1e9
+    return f"{seconds:.3f} s, {peak:.2f} GB (load {report['load']:.1f})"
 
 
 def _names(text: str) -> list[str]:

@@ -84,7 +84,7 @@ def plans_for(layer: Layer) -> list[Plan]:
         plans.append(columns)
     if aggregation.additive:
         plans.append(weighed_parts)
-        if layer.widths.fixed_weight:
+        if layer.widths.fixed_weight and not layer.widths.whole_rows:
             plans.append(edge_parts)
     return plans
 
@@ -125,6 +125,7 @@ def gather_block(topology: Topology, nodes: Tensor) -> Block:
         indptr=sizes.cumsum(0),
         indices=local.to(topology.indices.dtype),
         num_src=len(src_nodes),
+        relation=None if topology.relation is None else topology.relation[ids],
         weight=None if topology.weight is None else topology.weight[ids],
     )
     return Block(
@@ -148,6 +149,7 @@ def split_edges(block: Block) -> Iterator[tuple[Block, Tensor]]:
             edges,
             indptr=torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]),
             indices=edges.indices[chosen],
+            relation=None if edges.relation is None else edges.relation[chosen],
             weight=None if edges.weight is None else edges.weight[chosen],
             derived={},
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,12 @@ def random_topology(
     loops = [(v, v) for v in range(0, crowd, 5)] if num_edges else []
     pairs = [*zip(src.tolist(), dst.tolist(), strict=True), *loops, *loops[:1]]
     return topology_of(num_nodes, pairs, index=index, weighted=weighted)
+
+
+def with_relations(topology: Topology, count: int) -> Topology:
+    """The same graph with a relation for each edge."""
+    relation = np.random.default_rng(2).integers(0, count, topology.num_edges)
+    return replace(topology, relation=torch.from_numpy(relation.astype(np.int8)))
 
 
 class Drawn(NamedTuple):

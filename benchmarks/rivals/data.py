@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rivals.common import HEADS
 
 import outgrow as og
-from rivals.common import HEADS
 
 _SEED, _TRAIN_SHARE = 0, 0.5
 
@@ -62,6 +62,7 @@ def _renamed(layer: dict[str, Any]) -> dict[str, Any]:
 
 def _gin(rng: np.random.Generator, given: int, wanted: int, heads: int) -> dict[str, Any]:
     return {
+        "eps": np.zeros((), dtype=np.float32),
         "first": _glorot(rng, given, wanted) / 8,  # sums over heavy neighbourhoods are large
         "first_bias": _bias(rng, wanted),
         "second": _glorot(rng, wanted, wanted) / 8,

@@ -7,9 +7,8 @@ from typing import Any
 import dgl
 import torch
 from dgl import nn as layers
-from torch import Tensor, nn
-
 from rivals.common import HEADS, Arrays, Job, fill, main, read_arrays, start_values, train, widths
+from torch import Tensor, nn
 
 
 def _graph(job: Job, arrays: Arrays) -> Any:
@@ -43,7 +42,7 @@ class _Model(nn.Module):
 
     @staticmethod
     def _gin(given: int, wanted: int, heads: int) -> nn.Module:
-        return layers.GINConv(_mlp(given, wanted), "sum")
+        return layers.GINConv(_mlp(given, wanted), "sum", learn_eps=True)
 
     @staticmethod
     def _gat(given: int, wanted: int, heads: int) -> nn.Module:
@@ -68,6 +67,7 @@ def _named(model: str, layer: Any) -> dict[str, Tensor]:
     if model == "gin":
         first, _, second = layer.apply_func
         return {
+            "eps": layer.eps,
             "first": first.weight.T,
             "first_bias": first.bias,
             "second": second.weight.T,

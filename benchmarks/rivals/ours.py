@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from outgrow.runtime.launch import set_threads
 from rivals.common import HEADS, LEARNING_RATE, Arrays, Job, Meter, fill, main, read_arrays, start_values, widths
+
+from outgrow.runtime.launch import set_threads
 
 set_threads()  # before torch is loaded
 
@@ -79,8 +80,9 @@ def _named(model: str, conv: Any) -> dict[str, Any]:
         return {"itself": conv.itself.weight, "neighbour": conv.neighbour.weight, "bias": conv.itself.bias}
     if model == "gin":
         return {
+            "eps": conv.eps,
             "first": conv.first.weight,
-            "first_bias": conv.first.bias,
+            "first_bias": conv.bias,
             "second": conv.second.weight,
             "second_bias": conv.second.bias,
         }

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from rivals.common import HEADS, Arrays, Job, fill, main, read_arrays, start_values, train, widths
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 from torch_geometric.utils import to_torch_csr_tensor
-
-from rivals.common import HEADS, Arrays, Job, fill, main, read_arrays, start_values, train, widths
 
 
 def _graph(job: Job, arrays: Arrays) -> Tensor:
@@ -40,7 +39,7 @@ class _Model(nn.Module):
 
     @staticmethod
     def _gin(given: int, wanted: int, heads: int) -> nn.Module:
-        return GINConv(_mlp(given, wanted))
+        return GINConv(_mlp(given, wanted), train_eps=True)
 
     @staticmethod
     def _gat(given: int, wanted: int, heads: int) -> nn.Module:
@@ -62,6 +61,7 @@ def _named(model: str, layer: Any) -> dict[str, Tensor]:
     if model == "gin":
         first, _, second = layer.nn
         return {
+            "eps": layer.eps,
             "first": first.weight.T,
             "first_bias": first.bias,
             "second": second.weight.T,

@@ -129,7 +129,7 @@ def test_predictions_that_cannot_be_written_are_refused(
 
 def test_a_graph_without_features_cannot_be_predicted_on(outgrow: Command, run: Path) -> None:
     Path("edges.csv").write_text("0,1\n1,2\n")
-    _refused(outgrow("predict", run, "--out", "p.parquet", "--graph", "edges.csv"), "0 features and 0 classes")
+    _refused(outgrow("predict", run, "--out", "p.parquet", "--graph", "edges.csv"), "needed:  features")
 
 
 def test_a_store_is_not_converted_again(outgrow: Command, npz: Path) -> None:

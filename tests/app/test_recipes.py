@@ -13,7 +13,12 @@ from outgrow.training.config import TrainConfig
 @pytest.mark.parametrize("graph", ["cora", "citeseer", "debian", "wordnet", "anything"])
 def test_a_recipe_builds_its_model_and_its_loop(graph: str, model: str) -> None:
     arrays = planted()
-    small = og.from_arrays(arrays["edge_index"], features=arrays["features"], labels=arrays["label"])
+    small = og.from_arrays(
+        arrays["edge_index"],
+        features=arrays["features"],
+        labels=arrays["label"],
+        relation=arrays["edge_index"][0] % 3,
+    )
     recipe = recipe_of(graph, model)
     built = build_model(model, small, recipe.model)
     assert len(built.stages()) == recipe.model["layers"]

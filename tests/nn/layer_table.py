@@ -7,15 +7,62 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from outgrow.nn import Conv, Finish, GATConv, GCNConv, Layer, SAGEConv, SAGEMaxConv
+from outgrow.nn import (
+    CommNetConv,
+    Conv,
+    FiLMConv,
+    Finish,
+    GATConv,
+    GCNConv,
+    GGCNConv,
+    GGNNConv,
+    GINConv,
+    Layer,
+    PyGConv,
+    RGCNConv,
+    RGCNDiagonalConv,
+    SAGEConv,
+    SAGEMaxConv,
+)
 
-IN, OUT = 6, 6
+IN, OUT, RELATIONS = 6, 6, 3
+
+
+class Foreign(nn.Module):
+    """What a convolution of PyG looks like from outside: a weighted sum of what an edge makes of both its ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.own = nn.Linear(2 * IN, OUT), nn.Linear(IN, OUT)
+
+    def forward(
+        self, x: tuple[torch.Tensor, torch.Tensor], edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        src, dst = edge_index
+        message = torch.tanh(self.both(torch.cat([x[0][src], x[1][dst]], 1)))
+        message = message if edge_weight is None else message * edge_weight[:, None]
+        own: torch.Tensor = self.own(x[1])
+        return own.index_add(0, dst, message)
+
 
 CONVS: dict[str, Callable[[], Conv]] = {
     "gcn": lambda: GCNConv(IN, OUT),
     "sage-project-first": lambda: SAGEConv(IN, OUT, project_first=True),
     "sage-aggregate-first": lambda: SAGEConv(IN, OUT, project_first=False),
     "sage-max": lambda: SAGEMaxConv(IN, OUT),
+    "commnet-project-first": lambda: CommNetConv(IN, OUT, project_first=True),
+    "commnet-aggregate-first": lambda: CommNetConv(IN, OUT, project_first=False),
+    "gin-project-first": lambda: GINConv(IN, OUT, project_first=True),
+    "gin-aggregate-first": lambda: GINConv(IN, OUT, project_first=False),
+    "ggcn": lambda: GGCNConv(IN, OUT),
+    "ggnn": lambda: GGNNConv(IN, OUT),
+    "ggnn-of-another-width": lambda: GGNNConv(IN, OUT, state=4),
+    "film": lambda: FiLMConv(IN, OUT),
+    "film-linear-messages": lambda: FiLMConv(IN, OUT, slope=1.0),
+    "rgcn-project-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=True),
+    "rgcn-aggregate-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=False),
+    "rgcn-diagonal": lambda: RGCNDiagonalConv(IN, OUT, RELATIONS),
+    "foreign": lambda: PyGConv(Foreign(), IN, OUT),
     "gat-concatenated": lambda: GATConv(IN, OUT, 3, attention_dropout=0.4),
     "gat-averaged": lambda: GATConv(IN, OUT, 2, average=True, attention_dropout=0.4),
 }
@@ -25,10 +72,10 @@ FINISHES = {
 }
 
 
-def layer_of(conv: Conv, finish: str, seed: int = 0) -> Layer:
-    """A layer in float64, of which no parameter is zero."""
+def layer_of(conv: Conv, finish: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Layer:
+    """A layer of which no parameter is zero."""
     torch.manual_seed(seed)
-    layer = Layer(conv, FINISHES[finish]).double()
+    layer = Layer(conv, FINISHES[finish]).to(dtype)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from layer_table import CONVS, FINISHES, IN, layer_of
+from layer_table import CONVS, FINISHES, IN, RELATIONS, layer_of
 from torch import Tensor
 from torch.func import functional_call
 
-from outgrow.engine.inference import whole_blocks
-from outgrow.nn import GAT, GCN, SAGE, Model
-from support import normal, random_topology
+from outgrow.engine.inference import view_of, whole_blocks
+from outgrow.nn import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, Model, RGCNDiagonal
+from support import normal, random_topology, with_relations
 
 
 @pytest.mark.parametrize("finish", FINISHES)
 @pytest.mark.parametrize("conv", CONVS)
 def test_a_layer(conv: str, finish: str) -> None:
     layer = layer_of(CONVS[conv](), finish)
-    topology = random_topology(7, 16)
-    block = (topology.with_self_loops if layer.widths.self_loops else topology).block.keyed(99)
+    topology = with_relations(random_topology(7, 16), RELATIONS)
+    block = view_of(topology, layer).block.keyed(99)
     names = [name for name, _ in layer.named_parameters()]
 
     def output(x: Tensor, *values: Tensor) -> Tensor:
@@ -35,12 +35,19 @@ def test_a_layer(conv: str, finish: str) -> None:
         SAGE(4, 5, 3, layers=2, activation=torch.tanh),
         SAGE(4, 5, 3, layers=2, pool="max", activation=torch.tanh),
         GAT(4, 6, 3, heads=2, out_heads=2, layers=2, attention_dropout=0.3),
+        GIN(4, 5, 3, activation=torch.tanh),
+        CommNet(4, 5, 3),
+        GGCN(4, 5, 3, activation=torch.tanh),
+        GGNN(4, 5, 3, layers=3),
+        FiLM(4, 5, 3, layers=3, norm=True, residual=True, activation=torch.tanh),
+        RGCN(4, 5, 3, num_relations=RELATIONS, bases=2, activation=torch.tanh),
+        RGCNDiagonal(4, 5, 3, num_relations=RELATIONS, activation=torch.tanh),
     ],
-    ids=["gcn", "sage", "sage-max", "gat"],
+    ids=["gcn", "sage", "sage-max", "gat", "gin", "commnet", "ggcn", "ggnn", "film", "rgcn", "rgcn-diagonal"],
 )
 def test_a_model(model: Model) -> None:
     model = model.double()
-    topology = random_topology(8, 20)
+    topology = with_relations(random_topology(8, 20), RELATIONS)
     blocks = whole_blocks(model, topology)
     names = [name for name, _ in model.named_parameters()]
 

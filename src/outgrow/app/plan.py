@@ -96,7 +96,13 @@ def new_run(
         "outgrow": outgrow.__version__,
         "graph": graph,
         "data_dir": None if data_dir is None else str(data_dir.resolve()),
-        "model": {"name": name, "options": model_settings},
+        "model": {
+            "name": name,
+            "options": model_settings,
+            "classes": loaded.num_classes,
+            "class_names": list(loaded.class_names),
+            "several_labels": loaded.multi_label,
+        },
         "train": asdict(config),
         "strategy": {"name": chosen.name, "options": {}},
     }
@@ -145,6 +151,7 @@ def resumed_run(out: Path, asked: Mapping[str, object], data_dir: Path | None) -
     chosen, reason = strategy_of(record["strategy"]["name"])
     loaded = load_recorded(record, data_dir)
     directory.newest_checkpoint()
+    directory.write("config.json", {**record, "train": asdict(config)})
     return RunPlan(
         graph=loaded,
         model=_seeded_model(name, loaded, settings, config.seed),

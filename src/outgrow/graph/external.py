@@ -6,6 +6,8 @@ nodes with more edges than fit is cut like anything else.
 
 from __future__ import annotations
 
+import mmap
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -80,10 +82,7 @@ class Spill:
         if len(self._runs) == 1 and self._runs[0].last <= len(buffer):
             yield self._read(buffer, self._runs)
             return
-        maps = [
-            np.asarray(np.memmap(file, dtype=to.dtype, mode="r"))
-            for file, to in zip(self._files, _present(buffer), strict=True)
-        ]
+        maps = [_mapped(file, to.dtype) for file, to in zip(self._files, _present(buffer), strict=True)]
         levels = maps[: 1 + (buffer.rank is not None and self._rule.keeps_parallel)]
         for parts in _split(levels, self._runs, len(buffer), self._rule.keeps_parallel):
             yield self._rule.settle(sorted_columns(self._read(buffer, parts)))
@@ -187,6 +186,14 @@ def _size(parts: Sequence[Part]) -> int:
 
 def _present(edges: Columns) -> list[NDArray[Any]]:
     return [column for column in edges.all if column is not None]
+
+
+def _mapped(file: BinaryIO, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The file as an array for bisection: without reading ahead, which would push other pages out of a small memory."""
+    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if sys.platform != "win32":
+        pages.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(pages, dtype=dtype)
 
 
 def _read_all(file: BinaryIO, to: memoryview) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "val", "test")
 
+_FEW_CLASSES = 1000
+
 
 def require_trainable(graph: Graph) -> None:
     """Refuse a graph that can be looked at, but not trained on.
@@ -110,6 +112,13 @@ def checked_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_nodes
     labels = labels.reshape(-1)
     largest = int(labels.max(initial=-1))
     num_classes = len(class_names) or largest + 1
+    if not class_names and num_classes > max(_FEW_CLASSES, num_nodes):
+        raise InputError(
+            "labels are not numbered from 0",
+            needed=f"fewer classes than nodes ({num_nodes})",
+            got=f"a largest label of {largest}",
+            repair="number the classes from 0 without gaps, or name all classes",
+        )
     bad = np.flatnonzero((labels < -1) | (labels >= num_classes))
     if len(bad):
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,14 +40,16 @@ def predict(
     directory = RunDirectory.open(run)
     name, options = recorded_model(directory.config, run)
     loaded = datasets.load(graph, data_dir=data_dir) if graph else load_recorded(directory.config, data_dir)
-    _require_widths(loaded)
+    recorded = directory.config["model"]
+    loaded = replace(loaded, num_classes=recorded["classes"], class_names=tuple(recorded["class_names"]))
+    _require_features(loaded)
     model = build_model(name, loaded, options)
     directory.load_best(model)
-    write_predictions(loaded, infer_all(loaded, model), out)
+    write_predictions(loaded, infer_all(loaded, model), out, several_labels=recorded["several_labels"])
     print(f"{loaded.num_nodes:,} predictions written to {out}", file=sys.stderr)
 
 
-def write_predictions(graph: Graph, logits: Tensor, out: Path) -> None:
+def write_predictions(graph: Graph, logits: Tensor, out: Path, *, several_labels: bool) -> None:
     """Write predictions as parquet; the file appears whole or not at all.
 
     Raises:
@@ -59,7 +62,7 @@ def write_predictions(graph: Graph, logits: Tensor, out: Path) -> None:
 
     columns: dict[str, Any] = {"node": pa.array(range(graph.num_nodes), pa.int64())}
     names = graph.class_names or tuple(str(i) for i in range(graph.num_classes))
-    if graph.multi_label:
+    if several_labels:
         probability = logits.sigmoid()
         columns.update({name: pa.array(probability[:, i].numpy()) for i, name in enumerate(names)})
     else:
@@ -77,13 +80,13 @@ def write_predictions(graph: Graph, logits: Tensor, out: Path) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _require_widths(graph: Graph) -> None:
-    if graph.num_features == 0 or graph.num_classes == 0:
+def _require_features(graph: Graph) -> None:
+    if graph.num_features == 0:
         raise InputError(
             f"the model of the run does not fit {graph.name!r}",
-            needed="features and classes, as many as the graph of the run has",
-            got=f"{graph.num_features} features and {graph.num_classes} classes",
-            repair="give a graph with features and labels or class names; og.predict needs no labels",
+            needed="features, as many as the graph of the run has",
+            got="none",
+            repair="give a graph with features",
         )
 
 

@@ -27,7 +27,11 @@ def train(
         typer.Argument(help="A data set (`outgrow datasets`), a store directory or a graph file; not with --resume."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help=_MODELS_HELP, show_default="what suits the data set, else sage")
+        str | None,
+        typer.Option(
+            help="gcn, sage, sage-max, gat, gin, commnet, ggcn, ggnn, film, rgcn or rgcn-diagonal.",
+            show_default="what suits the data set, else sage",
+        ),
     ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
