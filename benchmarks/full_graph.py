@@ -92,6 +92,7 @@ def _figures(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "median_seconds": statistics.median(medians),
         "slowest_round_seconds": max(medians),
         "min_seconds": min(min(report["seconds"]) for report in reports),
+        "median_cpu_seconds": statistics.median(statistics.median(report["cpu_seconds"]) for report in reports),
         "warmup_seconds": statistics.median(sum(report["warmup_seconds"]) for report in reports),
         "peak_rss_bytes": max(report["peak_rss_bytes"] for report in reports),
         "peak_anonymous_bytes": max(report["peak_anonymous_bytes"] for report in reports),
@@ -121,12 +122,12 @@ def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     table = Table(title=title)
     for name in ("model", "rival"):
         table.add_column(name)
-    for name in ("median s", "min s", "peak RSS GB", "anonymous GB", "ours / it", "(minima)", "same losses"):
+    for name in ("median s", "min s", "CPU s", "peak RSS GB", "anonymous GB", "ours / it", "(minima)", "same losses"):
         table.add_column(name, justify="right")
     for row in rows:
         cells = [row["model"], row["rival"]]
         if "median_seconds" in row:
-            cells += [f"{row[name]:.3f}" for name in ("median_seconds", "min_seconds")]
+            cells += [f"{row[name]:.3f}" for name in ("median_seconds", "min_seconds", "median_cpu_seconds")]
             cells += [f"{row[name] / 1e9:.2f}" for name in ("peak_rss_bytes", "peak_anonymous_bytes")]
             if "ours_over_it" in row:
                 cells += [f"{row[name]:.2f}" for name in ("ours_over_it", "ours_over_it_of_minima")]

@@ -93,10 +93,10 @@ def start_values(job: Job) -> dict[str, Any]:
 
 
 def fill(parameters: Mapping[str, Any], start: Mapping[str, Any]) -> None:
-    """Copy start values into parameters of the same name, which are transposed or reshaped where they must be.
+    """Copy start values into parameters (or transposed views of them) of the same name; axes of length 1 may differ.
 
     Raises:
-        ValueError: The names or the sizes are not the same.
+        ValueError: The names or the shapes are not the same.
     """
     import torch
 
@@ -105,7 +105,8 @@ def fill(parameters: Mapping[str, Any], start: Mapping[str, Any]) -> None:
     with torch.no_grad():
         for name, value in start.items():
             mine = parameters[name]
-            # torch keeps a projection as [out, in]; a square one cannot be told by its shape, so callers pass views
+            if mine.squeeze().shape != value.squeeze().shape:
+                raise ValueError(f"{name} is {tuple(mine.shape)}, and is to start as {tuple(value.shape)}")
             mine.copy_(value.reshape(mine.shape))
 
 
@@ -115,11 +116,16 @@ class Meter:
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
         self.began = time.monotonic()
+        self.used = time.process_time()
+        self.cpu_seconds: list[float] = []
         self.seconds: list[float] = []
         self.losses: list[float] = []
 
     def epoch(self, seconds: float, loss: float) -> None:
         """An epoch has ended."""
+        used = time.process_time()
+        self.cpu_seconds.append(used - self.used)
+        self.used = used
         self.seconds.append(seconds)
         self.losses.append(loss)
 
@@ -127,6 +133,7 @@ class Meter:
         """Figures; the peak is the largest resident size since the meter was made."""
         return {
             "seconds": self.seconds[job.warmup :],
+            "cpu_seconds": self.cpu_seconds[job.warmup :],
             "warmup_seconds": self.seconds[: job.warmup],
             "losses": self.losses,
             "window": [self.began, time.monotonic()],
@@ -153,7 +160,7 @@ def train(job: Job, model: Any, logits: Callable[[], Any], arrays: Arrays) -> di
     for _ in range(job.warmup + job.epochs):
         began = time.perf_counter()
         loss = torch.nn.functional.cross_entropy(logits()[nodes], labels)
-        loss.backward()
+        torch.autograd.backward(loss)
         value = loss.item()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -30,7 +30,7 @@ def write(folder: Path, scale: int, widths: tuple[int, int, int]) -> None:
     np.save(folder / "labels.npy", rng.integers(0, widths[2], nodes))
     np.save(folder / "train.npy", np.sort(rng.permutation(nodes)[: int(nodes * _TRAIN_SHARE)]))
     for model, layer in _LAYERS.items():
-        start = {}
+        start: dict[str, Any] = {}
         for index, (given, wanted) in enumerate([widths[:2], widths[1:]]):
             made = layer(rng, given, wanted, HEADS if index == 0 else 1)
             start |= {f"{index}.{name}": value for name, value in made.items()}

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,40 @@ def graph_of(**options: object) -> og.Graph:
     return og.from_arrays(arrays["edge_index"], **given)
 
 
+def test_a_relational_model_needs_a_graph_with_as_many_relations() -> None:
+    source = planted()["edge_index"][0]
+    model = og.nn.RGCN(8, 8, 4, num_relations=3)
+    run = og.train(graph_of(relation=source % 3), model, epochs=3, progress=False)
+    assert run.loss[-1] < run.loss[0]
+    for graph, got in ((graph_of(), "0 relations"), (graph_of(relation=source % 4), "4 relations")):
+        with pytest.raises(og.InputError, match=f"at most 3 relations(.|\n)*{got}(.|\n)*graph.num_relations"):
+            og.train(graph, model, epochs=3, progress=False)
+        with pytest.raises(og.InputError, match=got):
+            og.predict(graph, model)
+
+
+def test_a_convolution_of_pyg_trains_and_says_whether_it_is_exact() -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        pyg = pytest.importorskip("torch_geometric.nn", reason="needs the extra pyg")
+    graph = graph_of(undirected=True)
+    for dropped, exact in ((0.0, True), (0.5, False)):
+        torch.manual_seed(0)
+        convs = [pyg.GATv2Conv(8, 16, add_self_loops=False, dropout=dropped), pyg.GraphConv(16, 4)]
+        first = og.nn.Layer(og.nn.PyGConv(convs[0], 8, 16, self_loops=True), og.nn.Finish(activation=torch.relu))
+        model = og.nn.Model([first, og.nn.Layer(og.nn.PyGConv(convs[1], 16, 4))])
+        run = og.train(graph, model, epochs=20, progress=False)
+        assert run.summary["exact"] is exact
+        assert run.loss[-1] < run.loss[0]
+        torch.testing.assert_close(og.predict(graph, model), run.logits)
+
+
 def test_train_and_predict() -> None:
     graph = graph_of(undirected=True)
+    torch.manual_seed(0)
     model = og.nn.SAGE(graph.num_features, 16, graph.num_classes)
-    run = og.train(graph, model, epochs=20, progress=False)
-    assert len(run.loss) == 20
+    run = og.train(graph, model, epochs=40, progress=False)
+    assert len(run.loss) == 40
     assert run.test_accuracy > 0.6
     assert run.directory is None
     assert torch.equal(run.logits, og.predict(graph, model))

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from tests.app.conftest import Command, planted
 
 from outgrow.app.cli import train as train_command
+from outgrow.app.models import MODELS
 
 KEYS = {
     "strategy", "strategy_options", "workers", "device", "seed", "epochs", "loss", "val_accuracy", "test_accuracy",
@@ -50,9 +52,33 @@ def test_options_that_are_given_go_before_the_recipe(outgrow: Command, npz: Path
     assert config["train"]["lr"] == 0.02
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "sage-max", "gat"])
-def test_every_model_trains(outgrow: Command, npz: Path, model: str) -> None:
-    result = outgrow("train", npz, *SMALL, "--model", model, "--json")
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_trains_and_predicts(outgrow: Command, tmp_path: Path, model: str) -> None:
+    arrays = planted()
+    np.savez(tmp_path / "typed.npz", **arrays, edge_type=arrays["edge_index"].sum(0) % 3)
+    result = outgrow("train", tmp_path / "typed.npz", *SMALL, "--model", model, "--out", "run", "--json")
+    assert result.code == 0, result.err
+    assert result.summary["loss"][-1] < result.summary["loss"][0]
+    assert result.summary["exact"] is True
+    assert outgrow("predict", "run", "--out", "predictions.parquet").code == 0
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_takes_sparse_features(outgrow: Command, tmp_path: Path, model: str) -> None:
+    arrays = planted()
+    sparse = csr_array(np.where(arrays.pop("features") > 0.8, 1, 0).astype(np.float32))
+    arrays |= {"feat_indptr": sparse.indptr, "feat_indices": sparse.indices, "feat_data": sparse.data}
+    arrays |= {"feat_shape": np.array(sparse.shape), "edge_type": arrays["edge_index"].sum(0) % 3}
+    np.savez(tmp_path / "sparse.npz", **arrays)
+    result = outgrow("train", tmp_path / "sparse.npz", *SMALL, "--model", model, "--json")
+    assert result.code == 0, result.err
+    assert "sparse" in result.err
+    assert result.summary["loss"][-1] < result.summary["loss"][0]
+
+
+def test_deep_stacks_have_residuals(outgrow: Command, npz: Path) -> None:
+    deep = ("--layers", 7, "--set", "residual=true", "--set", "norm=true")
+    result = outgrow("train", npz, *SMALL, "--model", "gcn", *deep, "--json")
     assert result.code == 0, result.err
     assert result.summary["loss"][-1] < result.summary["loss"][0]
 
@@ -119,6 +145,9 @@ def test_ctrl_c_stops_with_a_checkpoint(outgrow: Command, npz: Path, tmp_path: P
         (("GRAPH", "--dropout", "1"), ("dropout",)),
         (("GRAPH", "--dropout", "0.5", "--set", "norm=7"), ("norm",)),
         (("GRAPH", "--layers", "0"), ("at least 1 layer",)),
+        (("GRAPH", "--model", "rgcn"), ("relations", "another model")),
+        (("GRAPH", "--model", "rgcn-diagonal"), ("relations", "another model")),
+        (("GRAPH", "--model", "gcn", "--set", "num_relations=3"), ("num_relations",)),
         (("GRAPH", "--hidden", "0"), ("hidden",)),
         (("GRAPH", "--hidden", "20", "--model", "gat"), ("heads",)),
         (("GRAPH", "--resume"), ("--out",)),

@@ -49,7 +49,7 @@ def test_chunks_give_what_the_model_gives(name: str, graph: str) -> None:
         torch.testing.assert_close(logits, expected.detach(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("model", [GCN(6, 8, 3), SAGE(6, 8, 3, sparse_input=True), GAT(6, 8, 3)])
+@pytest.mark.parametrize("model", [GCN(6, 8, 3, sparse_input=True), SAGE(6, 8, 3, sparse_input=True), GAT(6, 8, 3)])
 def test_sparse_features(model: Model) -> None:
     topology, rows = GRAPHS["random"], sparse(40)
     expected = model.double()(whole_blocks(model, topology), rows)

@@ -46,7 +46,8 @@ class Foreign(nn.Module):
 
 
 CONVS: dict[str, Callable[[], Conv]] = {
-    "gcn": lambda: GCNConv(IN, OUT),
+    "gcn": lambda: GCNConv(IN, OUT, project_first=True),
+    "gcn-aggregate-first": lambda: GCNConv(IN, OUT, project_first=False),
     "sage-project-first": lambda: SAGEConv(IN, OUT, project_first=True),
     "sage-aggregate-first": lambda: SAGEConv(IN, OUT, project_first=False),
     "sage-max": lambda: SAGEMaxConv(IN, OUT),

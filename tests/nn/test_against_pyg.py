@@ -3,7 +3,7 @@
 Semantics of self-loops that a graph already has: we replace them all by one of weight 1. PyG's GATConv does the same;
 its GCNConv keeps the weight of an existing loop, which is the same wherever edges have no weights. So weighted graphs
 are compared without loops of their own. PyG's SAGEConv reads no edge weights. Our weights are ``[in, out]``, PyG's
-``[out, in]``.
+``[out, in]``. Where one side has a parameter that the other has not, it is held at the value that takes it away.
 """
 
 from __future__ import annotations
@@ -17,23 +17,38 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.graph.csc import Topology
-from outgrow.nn import Conv, GATConv, GCNConv, Layer, SAGEConv, SAGEMaxConv
-from support import destinations_of, normal, random_topology, topology_of
+from outgrow.nn import (
+    CommNetConv,
+    Conv,
+    FiLMConv,
+    GATConv,
+    GCNConv,
+    GGCNConv,
+    GGNNConv,
+    GINConv,
+    Layer,
+    Projection,
+    RGCNConv,
+    RGCNDiagonalConv,
+    SAGEConv,
+    SAGEMaxConv,
+)
+from support import destinations_of, normal, random_topology, topology_of, with_relations
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     pyg = pytest.importorskip("torch_geometric.nn", reason="needs the extra pyg")
 
-IN, OUT, HEADS = 5, 5, 3
+IN, OUT, HEADS, RELATIONS, BASES = 5, 5, 3, 4, 2
 GRAPHS = {
-    "multi-graph with loops": random_topology(30, 160),
-    "another": random_topology(50, 90, seed=4),
-    "no edges": topology_of(4, []),
+    "multi-graph with loops": with_relations(random_topology(30, 160), RELATIONS),
+    "another": with_relations(random_topology(50, 90, seed=4), RELATIONS),
+    "no edges": with_relations(topology_of(4, []), RELATIONS),
 }
 
 
 class Pair(NamedTuple):
-    """A parameter of ours, PyG's, and how PyG's shape becomes ours."""
+    """A parameter of ours, PyG's, and how ours is made of PyG's: another shape, or a part of it."""
 
     ours: nn.Parameter
     theirs: nn.Parameter
@@ -41,11 +56,12 @@ class Pair(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Two layers that should compute the same."""
+    """Two layers that should compute the same; ``held`` are parameters of one side alone, and their values."""
 
     ours: Conv
     theirs: nn.Module
     pairs: list[Pair]
+    held: tuple[tuple[nn.Parameter | None, Tensor], ...] = ()
 
 
 def same(tensor: Tensor) -> Tensor:
@@ -89,6 +105,92 @@ def gat(*, average: bool) -> Case:
     return Case(ours, theirs, pairs)
 
 
+def gin(*, project_first: bool) -> Case:
+    ours = GINConv(IN, OUT, project_first=project_first)
+    mlp = nn.Sequential(nn.Linear(IN, OUT), nn.ReLU(), nn.Linear(OUT, OUT))
+    pairs = [
+        Pair(ours.first.weight, mlp[0].weight, torch.t),
+        bias(ours.bias, mlp[0].bias),
+        Pair(ours.second.weight, mlp[2].weight, torch.t),
+        bias(ours.second.bias, mlp[2].bias),
+    ]
+    theirs = pyg.GINConv(mlp, train_eps=True)
+    return Case(ours, theirs, [*pairs, Pair(ours.eps, theirs.eps, lambda eps: eps.reshape(()))])
+
+
+def commnet(*, project_first: bool) -> Case:
+    ours, theirs = CommNetConv(IN, OUT, project_first=project_first), pyg.SAGEConv(IN, OUT, bias=False)
+    return Case(ours, theirs, [linear(ours.neighbour, theirs.lin_l), linear(ours.itself, theirs.lin_r)])
+
+
+def ggcn() -> Case:
+    ours, theirs = GGCNConv(IN, OUT), pyg.ResGatedGraphConv(IN, OUT)
+    pairs = [
+        linear(ours.gate, theirs.lin_query),
+        bias(ours.gate.bias, theirs.lin_query.bias),
+        linear(ours.value, theirs.lin_value),
+        bias(ours.value.bias, theirs.lin_value.bias),
+        linear(ours.target_gate, theirs.lin_key),
+        linear(ours.itself, theirs.lin_skip),
+        bias(ours.itself.bias, theirs.bias),
+    ]
+    return Case(ours, theirs, pairs, held=((theirs.lin_key.bias, torch.zeros(OUT)),))
+
+
+def ggnn() -> Case:
+    ours, theirs = GGNNConv(IN, IN), pyg.GatedGraphConv(IN, num_layers=1)
+    cells = zip(ours.cell.parameters(), theirs.rnn.parameters(), strict=True)
+    pairs = [Pair(ours.message.weight, theirs.weight, lambda weight: weight[0])]
+    return Case(ours, theirs, pairs + [Pair(mine, other, same) for mine, other in cells])
+
+
+def film(*, slope: float) -> Case:
+    ours, act = FiLMConv(IN, OUT, slope=slope), nn.ReLU() if slope == 0 else None
+    theirs = pyg.FiLMConv(IN, OUT, act=act)
+    heard, own = theirs.films[0], theirs.film_skip
+    pairs = [
+        linear(ours.message, theirs.lins[0]),
+        linear(ours.itself, theirs.lin_skip),
+        Pair(ours.shift.weight, heard.weight, lambda weight: weight[:OUT].t()),
+        Pair(ours.scale.weight, heard.weight, lambda weight: weight[OUT:].t()),
+        Pair(ours.own_shift.weight, own.weight, lambda weight: weight[:OUT].t()),
+        Pair(ours.own_scale.weight, own.weight, lambda weight: weight[OUT:].t()),
+    ]
+    assert ours.shift.bias is not None
+    assert ours.scale.bias is not None
+    pairs.append(Pair(ours.shift.bias, heard.bias, lambda bias: bias[:OUT]))
+    pairs.append(Pair(ours.scale.bias, heard.bias, lambda bias: bias[OUT:]))
+    held = ((ours.own_shift.bias, torch.zeros(OUT)), (ours.own_scale.bias, torch.zeros(OUT)))
+    return Case(ours, theirs, pairs, held)
+
+
+def rgcn(make: Callable[..., nn.Module], *, project_first: bool) -> Case:
+    ours = RGCNConv(IN, OUT, RELATIONS, bases=BASES, project_first=project_first)
+    theirs: Any = make(IN, OUT, RELATIONS, num_bases=BASES)
+    pairs = [
+        Pair(ours.basis.weight, theirs.weight, lambda weight: weight.transpose(0, 1).flatten(1)),
+        Pair(ours.share, theirs.comp, same),
+        Pair(ours.itself.weight, theirs.root, same),
+        bias(ours.itself.bias, theirs.bias),
+    ]
+    return Case(ours, theirs, pairs)
+
+
+def rgcn_diagonal() -> Case:
+    ours = RGCNDiagonalConv(IN, OUT, RELATIONS)
+    theirs = pyg.RGCNConv(IN, OUT, RELATIONS, num_blocks=IN)
+    pairs = [
+        Pair(ours.aggregation.scale, theirs.weight, lambda weight: weight.flatten(1)),
+        Pair(ours.itself.weight, theirs.root, same),
+        bias(ours.itself.bias, theirs.bias),
+    ]
+    return Case(ours, theirs, pairs, held=((ours.neighbour.weight, torch.eye(IN)),))
+
+
+def linear(ours: Projection, theirs: Any) -> Pair:
+    return Pair(ours.weight, theirs.weight, torch.t)
+
+
 def bias(ours: nn.Parameter | None, theirs: nn.Parameter | None) -> Pair:
     assert ours is not None
     assert theirs is not None
@@ -102,21 +204,40 @@ CASES: dict[str, Callable[[], Case]] = {
     "sage, max": sage_max,
     "gat, concatenated": lambda: gat(average=False),
     "gat, averaged": lambda: gat(average=True),
+    "gin, project first": lambda: gin(project_first=True),
+    "gin, aggregate first": lambda: gin(project_first=False),
+    "commnet, project first": lambda: commnet(project_first=True),
+    "commnet, aggregate first": lambda: commnet(project_first=False),
+    "ggcn": ggcn,
+    "ggnn": ggnn,
+    "film": lambda: film(slope=0.0),
+    "film, linear messages": lambda: film(slope=1.0),
+    "rgcn, project first": lambda: rgcn(pyg.RGCNConv, project_first=True),
+    "rgcn, aggregate first": lambda: rgcn(pyg.RGCNConv, project_first=False),
+    "rgcn, against the fast one": lambda: rgcn(pyg.FastRGCNConv, project_first=False),
+    "rgcn, diagonal": rgcn_diagonal,
 }
 
 
 def assert_same(case: Case, topology: Topology, edge_weight: Tensor | None = None) -> None:
     """Outputs and all gradients agree to 1e-10 once PyG's parameters are copied."""
     ours, theirs = case.ours.double(), case.theirs.double()
-    assert len(case.pairs) == len(list(ours.parameters())) == len(list(theirs.parameters()))
-    for seed, pair in enumerate(case.pairs):
-        pair.theirs.data = normal(*pair.theirs.shape, seed=seed)
+    known = [*(parameter for pair in case.pairs for parameter in pair[:2]), *(held for held, _ in case.held)]
+    assert set(map(id, known)) == set(map(id, [*ours.parameters(), *theirs.parameters()]))
+    for seed, parameter in enumerate(theirs.parameters()):
+        parameter.data = normal(*parameter.shape, seed=seed)
+    for held, value in case.held:
+        assert held is not None
+        held.data = value.double()
+    for pair in case.pairs:
         pair.ours.data = pair.shape(pair.theirs.data).contiguous().clone()
     x, x_theirs = (normal(topology.num_nodes, IN, seed=9).requires_grad_() for _ in range(2))
     edge_index = torch.stack([topology.indices.long(), destinations_of(topology.block.edges)])
     view = topology.with_self_loops if ours.widths.self_loops else topology
     out = Layer(ours)(view.block, x, x)
-    expected = theirs(x_theirs, edge_index, *([] if edge_weight is None else [edge_weight]))
+    relation = None if topology.relation is None else topology.relation.long()
+    extra = [given for given in (edge_weight, relation if ours.num_relations else None) if given is not None]
+    expected = theirs(x_theirs, edge_index, *extra)
     torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-10)
     probe = normal(*out.shape, seed=11)
     grads = torch.autograd.grad((out * probe).sum(), [x, *(pair.ours for pair in case.pairs)])

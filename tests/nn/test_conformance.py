@@ -182,8 +182,8 @@ def test_the_suite_catches_degrees_of_the_block(mutant: type[SAGEConv] | type[GC
     assert difference(plan, layer, random_topology(40, 250, seed=3)) > 1e-3
 
 
-@pytest.mark.parametrize("mutant", ["softmax over parts", "max over parts"])
-def test_the_suite_catches_what_is_no_sum(mutant: str) -> None:
-    """Why `edge_parts` is not promised to every layer: attention and max would fail it."""
-    layer = layer_of(CONVS["gat-averaged" if mutant.startswith("softmax") else "sage-max"](), "bare")
+@pytest.mark.parametrize("conv", ["gat-averaged", "sage-max", "rgcn-aggregate-first", "rgcn-diagonal"])
+def test_the_suite_catches_what_is_no_sum(conv: str) -> None:
+    """Why `edge_parts` is not promised to every layer: a softmax, a maximum and counts of relations would fail it."""
+    layer = layer_of(CONVS[conv](), "bare")
     assert difference(layer_plans.edge_parts, layer, GRAPHS["multi-graph"]) > 1e-3

@@ -36,7 +36,11 @@ def test_sparse_features_give_what_dense_ones_give() -> None:
     indices = torch.from_numpy(column.astype(np.int32))
     sparse = SparseRows(indptr=indptr, indices=indices, values=dense[row, column], num_columns=6)
     topology = random_topology(20, 80)
-    for model in (GCN(6, 8, 3, input_dropout=0.4), SAGE(6, 8, 3, sparse_input=True, input_dropout=0.4), GAT(6, 8, 3)):
+    for model in (
+        GCN(6, 8, 3, sparse_input=True, input_dropout=0.4),
+        SAGE(6, 8, 3, sparse_input=True, input_dropout=0.4),
+        GAT(6, 8, 3),
+    ):
         blocks = whole_blocks(model.double(), topology)
         outs = [model(blocks, x, 5) for x in (dense, sparse)]
         torch.testing.assert_close(outs[1], outs[0], rtol=1e-12, atol=1e-12)

@@ -33,7 +33,7 @@ class ModelEntry:
 
 
 MODELS: Mapping[str, ModelEntry] = {
-    "gcn": ModelEntry(make=GCN),
+    "gcn": ModelEntry(make=GCN, from_graph=("sparse_input",)),
     "sage": ModelEntry(make=SAGE, from_graph=("sparse_input",), fixed={"pool": "mean"}),
     "sage-max": ModelEntry(make=SAGE, from_graph=("sparse_input",), fixed={"pool": "max"}),
     "gat": ModelEntry(make=GAT),

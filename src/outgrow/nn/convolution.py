@@ -27,26 +27,33 @@ class GCNConv(Conv):
     Args:
         in_features: ``D``.
         out_features: ``O``.
+        project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
     """
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__()
         self.project = Projection(in_features, out_features)
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.aggregation = WeightedSum()
+        self.takes_sparse = out_features < in_features if project_first is None else project_first
+        width = out_features if self.takes_sparse else in_features
         self.widths = Widths(
             in_features=in_features,
             out_features=out_features,
-            source=(1, out_features),
-            aggregate=(1, out_features),
+            source=(1, width),
+            aggregate=(1, width),
             fixed_weight=True,
             reads_target=False,
             self_loops=True,
+            raw_source=not self.takes_sparse,
         )
 
     def source(self, x_VD: Features) -> Rows:
-        """``[V, 1, O]``: the projection."""
-        return Rows(self.project(x_VD)[:, None], None)
+        """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
+        if self.takes_sparse:
+            return Rows(self.project(x_VD)[:, None], None)
+        assert isinstance(x_VD, Tensor)
+        return Rows(x_VD[:, None], None)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
         """``[E, 1]``: the symmetric normalisation."""
@@ -54,8 +61,11 @@ class GCNConv(Conv):
         return symmetric_weight(block, source.columns.dtype)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``: add the bias."""
-        return aggregate_VCF[:, 0] + self.bias
+        """``[Vd, O]``: project, unless that is done, and add the bias."""
+        total = aggregate_VCF[:, 0]
+        if self.takes_sparse:
+            return total + self.bias
+        return torch.addmm(self.bias, total, self.project.weight)
 
 
 class MeanConv(Conv, ABC):
@@ -84,6 +94,7 @@ class MeanConv(Conv, ABC):
             aggregate=(1, width),
             fixed_weight=True,
             reads_target=True,
+            raw_source=not self.takes_sparse,
         )
 
     def source(self, x_VD: Features) -> Rows:
@@ -201,6 +212,7 @@ class GINConv(Conv):
             aggregate=(1, width),
             fixed_weight=True,
             reads_target=True,
+            raw_source=not self.takes_sparse,
         )
 
     def source(self, x_VD: Features) -> Rows:

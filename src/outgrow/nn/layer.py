@@ -50,6 +50,7 @@ class Widths:
         fixed_weight: `Conv.weigh` reads the graph only.
         reads_target: `Conv.update` or `Conv.target` reads the destination's input.
         self_loops: Edges include exactly one self-loop per node.
+        raw_source: `Conv.source` gives its input as it is, as one channel.
         whole_rows: `Conv.weigh` must see all in-edges of a destination at once, as a softmax or a count does.
     """
 
@@ -62,6 +63,7 @@ class Widths:
     fixed_weight: bool
     reads_target: bool
     self_loops: bool = False
+    raw_source: bool = False
     whole_rows: bool = False
 
 
@@ -188,6 +190,11 @@ class Layer(nn.Module):
         if block.key is not None:
             y_VO = dropout(y_VO, block.dst_nodes, block.key, self.finish.dropout)
         return y_VO
+
+    @property
+    def constant_aggregate(self) -> bool:
+        """Whether the aggregate has no parameters: it is constant where the input is."""
+        return self.widths.fixed_weight and self.widths.raw_source
 
     def forward(self, block: Block, x_src: Features, x_dst: Features) -> Tensor:
         """``[Vd, O]``: all phases at once, on one worker."""

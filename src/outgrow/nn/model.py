@@ -42,7 +42,13 @@ class Model(nn.Module):
             return dropout_sparse(x_VD, nodes_V, drop_key, self.input_dropout)
         return dropout(x_VD, nodes_V, drop_key, self.input_dropout)
 
-    def forward(self, blocks: Sequence[Block], x_VD: Features, key: int | None = None) -> Tensor:
+    def forward(
+        self,
+        blocks: Sequence[Block],
+        x_VD: Features,
+        key: int | None = None,
+        first_aggregate: Tensor | None = None,
+    ) -> Tensor:
         """Logits of the last block's destinations, on one worker.
 
         Args:
@@ -50,6 +56,7 @@ class Model(nn.Module):
                 a layer reads its destinations, they are the first source rows.
             x_VD: ``[Vs, D]`` features of the first block's sources.
             key: Key of (seed, epoch, step); None draws nothing.
+            first_aggregate: ``[Vd, C, F]`` aggregate of the first layer, where it is known; None to compute it.
 
         Returns:
             ``[Vd, C]``.
@@ -58,7 +65,10 @@ class Model(nn.Module):
         for index, (layer, block) in enumerate(zip(self.stages(), blocks, strict=True)):
             keyed = block.keyed(layer_key(key, index))
             x_dst = x if len(block.dst_nodes) == len(x) else _first(x, len(block.dst_nodes))
-            x = layer(keyed, x, x_dst)
+            if index == 0 and first_aggregate is not None:
+                x = layer.update(x_dst, first_aggregate, keyed)
+            else:
+                x = layer(keyed, x, x_dst)
         assert isinstance(x, Tensor)
         return x
 

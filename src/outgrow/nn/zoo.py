@@ -19,16 +19,21 @@ from outgrow.nn.relational import RGCNConv, RGCNDiagonalConv
 from outgrow.nn.stack import Place, Stack
 
 
-def GCN(in_features: int, hidden: int, out_features: int, **stack: object) -> Model:
+def GCN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
     """A stack of `GCNConv`.
 
     Args:
         in_features: Width of the features.
         hidden: Width of hidden layers.
         out_features: Number of classes.
+        sparse_input: The features are sparse: the first layer projects before it aggregates.
         **stack: Fields of `Stack`.
     """
-    return _stack(stack).build((in_features, hidden, out_features), lambda i, o, place: GCNConv(i, o))
+
+    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+        return GCNConv(width_in, width_out, project_first=_project_first(place, sparse_input))
+
+    return _stack(stack).build((in_features, hidden, out_features), conv)
 
 
 def SAGE(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from outgrow.core.ledger import Ledger
+from outgrow.engine.constant import first_aggregate
 from outgrow.engine.inference import whole_blocks
 from outgrow.ops.keyed import derive
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
@@ -28,18 +29,22 @@ class _FullExecution:
         self.problem, self.ledger = problem, ledger
         self.blocks = whole_blocks(problem.model, problem.topology)
         self.labels = problem.labels[problem.train]
+        self.known = first_aggregate(problem.model, self.blocks[0], problem.features)
+        if self.known is not None:
+            ledger.count("edges_aggregated", self.blocks[0].edges.num_edges)
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
         problem = self.problem
         if first > 0:
             return
-        logits = problem.model(self.blocks, problem.features, derive(problem.seed, epoch, 0))
+        logits = problem.model(self.blocks, problem.features, derive(problem.seed, epoch, 0), self.known)
         loss = problem.task.loss(logits[problem.train], self.labels, len(problem.train))
         torch.autograd.backward(loss)
-        for block in self.blocks:
-            self.ledger.count("edges_aggregated", block.edges.num_edges)
+        for index, block in enumerate(self.blocks):
+            if index > 0 or self.known is None:
+                self.ledger.count("edges_aggregated", block.edges.num_edges)
             self.ledger.count("rows_computed", block.edges.num_dst)
         yield Step(loss=loss.item(), num_seeds=len(problem.train))
 
     def close(self) -> None:
-        self.blocks = []
+        self.blocks, self.known = [], None

@@ -1,0 +1,185 @@
+"""What a GCN epoch must compute and move at least, and how fast this machine computes and moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from rivals.common import Arrays
+
+FLOAT = 4
+_TRIES = 5
+_LANE = 16
+_STREAM = 1 << 26
+SQUARE = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the epoch.
+
+    Attributes:
+        name: What it does.
+        group: Row of the profile that it is a part of.
+        product: Shape ``(m, k, n)`` of a matrix product; None if it is none.
+        streamed: Bytes read and written in order.
+        gathered: Bytes of rows read by the graph's indices.
+        width: Columns of those rows; 0 if there are none.
+    """
+
+    name: str
+    group: str
+    product: tuple[int, int, int] | None = None
+    streamed: int = 0
+    gathered: int = 0
+    width: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of the product; others are too few to count."""
+        return 2 * self.product[0] * self.product[1] * self.product[2] if self.product else 0
+
+
+def parts(nodes: int, edges: int, widths: tuple[int, int, int], trained: int) -> list[Part]:
+    """All parts of an epoch; ``edges`` with one self-loop per node, ``trained`` nodes in the loss."""
+    wide, hidden, classes = widths
+    parameters = wide * hidden + hidden + hidden * classes + classes
+    return [
+        *_product("layer 1 projection", nodes, wide, hidden),
+        *_product("layer 2 projection", nodes, hidden, classes),
+        *_product("layer 2 gradient of weight", hidden, nodes, classes),
+        *_product("layer 2 gradient of input", nodes, classes, hidden),
+        *_product("layer 1 gradient of weight", wide, nodes, hidden),
+        Part(name="layer 1 aggregation (constant: once, before the first epoch)", group="aggregation"),
+        _pulled("aggregation", nodes, edges, classes),
+        _pulled("transposed aggregation", nodes, edges, classes),
+        Part(name="bias and ReLU, in place", group="element-wise", streamed=2 * FLOAT * nodes * hidden),
+        Part(name="gradient of ReLU and bias 1, in place", group="element-wise", streamed=3 * FLOAT * nodes * hidden),
+        Part(name="gradient of bias 2", group="element-wise", streamed=FLOAT * nodes * classes),
+        Part(name="cross-entropy and its gradient", group="loss", streamed=FLOAT * classes * (trained + nodes)),
+        Part(name="Adam", group="optimizer", streamed=7 * FLOAT * parameters),
+    ]
+
+
+def _pulled(group: str, nodes: int, edges: int, columns: int) -> Part:
+    in_order = FLOAT * edges + 8 * nodes + FLOAT * nodes * (1 + columns)  # ids, row starts, scales, output
+    gathered = FLOAT * edges * columns
+    return Part(name=f"layer 2 {group}", group=group, streamed=in_order, gathered=gathered, width=columns)
+
+
+def _product(name: str, m: int, k: int, n: int) -> list[Part]:
+    return [Part(name=name, group=name, product=(m, k, n), streamed=FLOAT * (m * k + k * n + m * n))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What this machine does per second.
+
+    Attributes:
+        copy: Bytes read and written by a copy of 256 MB.
+        triad: The same of ``a = b + s * c``.
+        gather: By number of columns: bytes of float32 rows read by the graph's own indices, in edge order.
+        products: By shape ``m x k x n``: flops of a torch float32 product.
+        square: Flops of the product of two large square matrices.
+    """
+
+    copy: float
+    triad: float
+    gather: dict[int, float]
+    products: dict[str, float]
+    square: float
+
+    def bound(self, part: Part) -> float:
+        """Least seconds of a part."""
+        moved = part.streamed / max(self.copy, self.triad)
+        if part.gathered:
+            moved += part.gathered / self.gather[part.width]
+        return max(moved, part.flops / self.products[_shape(part.product)]) if part.product else moved
+
+
+def measure_rates(arrays: Arrays, widths: Sequence[int], counted: Sequence[Part]) -> Rates:
+    """Measure this machine: the best of five each."""
+    a, b, c = (np.full(_STREAM, value, dtype=np.float32) for value in (0, 1, 2))
+    copy, triad = _streams()
+    gather = {}
+    for width in widths:
+        rows = np.ones((len(arrays.labels), width), dtype=np.float32)
+        gather[width] = len(arrays.indices) * width * FLOAT / _best(partial(_reader(width), arrays.indices, rows))
+    products = {_shape(part.product): _product_rate(*part.product) for part in counted if part.product}
+    return Rates(
+        copy=2 * a.nbytes / _best(lambda: copy(a, b)),
+        triad=3 * a.nbytes / _best(lambda: triad(a, b, c)),
+        gather=gather,
+        products=products,
+        square=_product_rate(SQUARE, SQUARE, SQUARE),
+    )
+
+
+def _best(work: Callable[[], Any]) -> float:
+    work()
+    seconds = []
+    for _ in range(_TRIES):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def _streams() -> tuple[Callable[..., None], Callable[..., None]]:
+    import numba
+
+    @numba.njit(parallel=True)
+    def copy(a: Any, b: Any) -> None:
+        for i in numba.prange(len(a)):
+            a[i] = b[i]
+
+    @numba.njit(parallel=True)
+    def triad(a: Any, b: Any, c: Any) -> None:
+        for i in numba.prange(len(a)):
+            a[i] = b[i] + np.float32(3) * c[i]
+
+    return copy, triad
+
+
+def _reader(width: int) -> Callable[..., Any]:
+    """Reads rows of a width known to the compiler in whole vectors, the last of which overlaps the one before."""
+    import numba
+
+    threads = numba.get_num_threads()
+    lane = min(_LANE, width)
+    whole, rest = width // lane * lane, width - lane
+
+    @numba.njit(parallel=True, fastmath=True)
+    def read(indices: Any, rows: Any) -> Any:
+        total = 0.0
+        for part in numba.prange(threads):
+            into, last = np.zeros(whole, dtype=np.float32), np.zeros(lane, dtype=np.float32)
+            for e in range(len(indices) * part // threads, len(indices) * (part + 1) // threads):
+                row = rows[indices[e]]
+                for f in range(whole):
+                    into[f] += row[f]
+                if whole < width:
+                    for f in range(lane):
+                        last[f] += row[rest + f]
+            total += into.sum() + last.sum()
+        return total
+
+    return read
+
+
+def _product_rate(m: int, k: int, n: int) -> float:
+    """Flops per second of a product as it occurs: a gradient of a weight multiplies by a transposed matrix."""
+    import torch
+
+    left = torch.ones(k, m).T if k > max(m, n) else torch.ones(m, k)
+    right, out = torch.ones(k, n), torch.empty(m, n)
+    return 2 * m * k * n / _best(lambda: torch.mm(left, right, out=out))
+
+
+def _shape(product: tuple[int, int, int] | None) -> str:
+    assert product is not None
+    return "x".join(map(str, product))

@@ -1,0 +1,44 @@
+"""What does not change while a model trains: the first layer's aggregate of raw features."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.nn.layer import Features, Rows
+from outgrow.nn.model import Model
+
+_SLOT = "constant aggregate"
+
+
+class _Kept(NamedTuple):
+    features: Tensor
+    conv: type
+    aggregate: Tensor
+
+
+def first_aggregate(model: Model, block: Block, features: Features) -> Tensor | None:
+    """The aggregate of the first layer, computed once and kept with the block's edges.
+
+    Args:
+        model: The model.
+        block: The whole graph, as the first layer wants it.
+        features: ``[V, D]`` raw features.
+
+    Returns:
+        ``[V, 1, D]``; None if it is not constant: the layer projects before it aggregates, its weights are trained, or
+        dropout precedes it.
+    """
+    layer = model.stages()[0]
+    if not layer.constant_aggregate or model.input_dropout > 0 or not isinstance(features, Tensor):
+        return None
+    kept = block.edges.derived.get(_SLOT)
+    if isinstance(kept, _Kept) and kept.features is features and kept.conv is type(layer.conv):
+        return kept.aggregate
+    with torch.no_grad():
+        aggregate = layer.aggregate(block.keyed(None), layer.source(features), Rows(None, None))
+    block.edges.derived[_SLOT] = _Kept(features, type(layer.conv), aggregate)
+    return aggregate

@@ -1,0 +1,50 @@
+"""The constant aggregate of the first layer."""
+
+import pytest
+import torch
+
+from outgrow.core.ledger import Ledger
+from outgrow.engine.constant import first_aggregate
+from outgrow.engine.inference import whole_blocks
+from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet
+from outgrow.nn.heads import SingleLabel
+from outgrow.nn.model import Model
+from outgrow.ops.keyed import derive
+from outgrow.strategies.base import Problem
+from outgrow.strategies.full import Full
+from support import normal, random_topology
+
+TOPOLOGY = random_topology(40, 200)
+
+
+@pytest.mark.parametrize("make", [GCN, SAGE, GIN, CommNet])
+def test_training_with_it_gives_the_gradients_without_it(make: type[Model]) -> None:
+    torch.manual_seed(0)
+    model = make(6, 9, 3, dropout=0.3).double()
+    x, labels, train = normal(40, 6), torch.arange(40) % 3, torch.arange(0, 40, 2)
+    blocks = whole_blocks(model, TOPOLOGY)
+    assert first_aggregate(model, blocks[0], x) is not None
+    SingleLabel().loss(model(blocks, x, derive(5, 1, 0))[train], labels[train], len(train)).backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    problem = Problem(
+        topology=TOPOLOGY, features=x, labels=labels, train=train, task=SingleLabel(), model=model, seed=5
+    )
+    next(iter(Full().prepare(problem, Ledger()).steps(1)))
+    for ours, theirs in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(ours.grad, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_it_is_computed_once_and_again_for_other_features() -> None:
+    model = SAGE(6, 9, 3).double()
+    block, x = TOPOLOGY.block, normal(40, 6)
+    once = first_aggregate(model, block, x)
+    assert first_aggregate(model, block, x) is once
+    other = first_aggregate(model, block, 2 * x)
+    assert other is not once
+    torch.testing.assert_close(other, 2 * once)
+
+
+@pytest.mark.parametrize("model", [GAT(6, 8, 3), SAGE(6, 4, 3), SAGE(6, 9, 3, input_dropout=0.5)])
+def test_there_is_none_where_parameters_or_dropout_come_first(model: Model) -> None:
+    assert first_aggregate(model, whole_blocks(model, TOPOLOGY)[0], normal(40, 6).float()) is None
