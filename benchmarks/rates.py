@@ -13,7 +13,6 @@ from rivals.common import Arrays
 
 FLOAT = 4
 _TRIES = 5
-_LANE = 16
 _STREAM = 1 << 26
 SQUARE = 2048
 
@@ -108,7 +107,8 @@ def measure_rates(arrays: Arrays, widths: Sequence[int], counted: Sequence[Part]
     gather = {}
     for width in widths:
         rows = np.ones((len(arrays.labels), width), dtype=np.float32)
-        gather[width] = len(arrays.indices) * width * FLOAT / _best(partial(_reader(width), arrays.indices, rows))
+        seconds = min(_best(partial(read, arrays.indices, rows)) for read in _readers(width))
+        gather[width] = len(arrays.indices) * width * FLOAT / seconds
     products = {_shape(part.product): _product_rate(*part.product) for part in counted if part.product}
     return Rates(
         copy=2 * a.nbytes / _best(lambda: copy(a, b)),
@@ -145,30 +145,37 @@ def _streams() -> tuple[Callable[..., None], Callable[..., None]]:
     return copy, triad
 
 
-def _reader(width: int) -> Callable[..., Any]:
-    """Reads rows of a width known to the compiler in whole vectors, the last of which overlaps the one before."""
+def _readers(width: int) -> list[Callable[[Any, Any], Any]]:
+    """Read and add up rows: their width known to the compiler, or not. Which is faster differs from width to width."""
     import numba
 
     threads = numba.get_num_threads()
-    lane = min(_LANE, width)
-    whole, rest = width // lane * lane, width - lane
 
     @numba.njit(parallel=True, fastmath=True)
-    def read(indices: Any, rows: Any) -> Any:
+    def read(indices: Any, rows: Any, columns: int) -> Any:
         total = 0.0
         for part in numba.prange(threads):
-            into, last = np.zeros(whole, dtype=np.float32), np.zeros(lane, dtype=np.float32)
+            mine = np.float32(0)
             for e in range(len(indices) * part // threads, len(indices) * (part + 1) // threads):
                 row = rows[indices[e]]
-                for f in range(whole):
-                    into[f] += row[f]
-                if whole < width:
-                    for f in range(lane):
-                        last[f] += row[rest + f]
-            total += into.sum() + last.sum()
+                for f in range(columns):
+                    mine += row[f]
+            total += float(mine)
         return total
 
-    return read
+    @numba.njit(parallel=True, fastmath=True)
+    def read_fixed(indices: Any, rows: Any) -> Any:
+        total = 0.0
+        for part in numba.prange(threads):
+            mine = np.float32(0)
+            for e in range(len(indices) * part // threads, len(indices) * (part + 1) // threads):
+                row = rows[indices[e]]
+                for f in range(width):
+                    mine += row[f]
+            total += float(mine)
+        return total
+
+    return [lambda indices, rows: read(indices, rows, width), read_fixed]
 
 
 def _product_rate(m: int, k: int, n: int) -> float:

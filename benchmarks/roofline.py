@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -155,12 +156,14 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     facts = write_data(folder, options.scale, _WIDTHS)
     arrays = read_arrays(folder)
     looped = facts["edges"] - _loops(arrays) + facts["nodes"]
+    load = os.getloadavg()[0]
     counted = parts(facts["nodes"], looped, _WIDTHS, len(arrays.train))
     rates = measure_rates(arrays, sorted(_WIDTHS), counted)
     ours = profile_ours(_job(folder, 2 * options.epochs), counted)
     show(counted, rates, ours)
     total = sum(rates.bound(part) for part in counted)
     return {
+        "load_before": load,
         "parameters": {**facts, "epochs": options.epochs, "model": "gcn"},
         "rates": asdict(rates),
         "parts": [{**asdict(part), "flops": part.flops, "bound_seconds": rates.bound(part)} for part in counted],

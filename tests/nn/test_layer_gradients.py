@@ -28,6 +28,19 @@ def test_a_layer(conv: str, finish: str) -> None:
     assert torch.autograd.gradcheck(output, [leaf.requires_grad_() for leaf in leaves], fast_mode=finish == "finished")
 
 
+@pytest.mark.parametrize("conv", ["gin-project-first", "gin-aggregate-first"])
+def test_the_gradient_of_a_single_number_does_not_depend_on_threads(conv: str) -> None:
+    layer, topology = layer_of(CONVS[conv](), "bare", dtype=torch.float32), random_topology(60_000, 100_000)
+    x, before = normal(60_000, IN, dtype=torch.float32), torch.get_num_threads()
+    (eps,) = (parameter for parameter in layer.parameters() if parameter.dim() == 0)
+    gradients = []
+    for threads in (1, 2, before):
+        torch.set_num_threads(threads)
+        gradients += torch.autograd.grad(layer(topology.block, x, x).square().sum(), eps)
+    assert torch.equal(gradients[0], gradients[1])
+    assert torch.equal(gradients[0], gradients[2])
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -230,10 +230,12 @@ class GINConv(Conv):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: the node itself is added, then both projections."""
         total = aggregate_VCF[:, 0]
+        # a factor per column: torch's sum of a whole matrix to one gradient would depend on the number of threads
+        own_F = (1 + self.eps).expand(total.shape[1])
         if self.takes_sparse:
-            between = total + (1 + self.eps) * self.first(x_VD)
+            between = total + own_F * self.first(x_VD)
         else:
             assert isinstance(x_VD, Tensor)
-            between = self.first(total + (1 + self.eps) * x_VD)
+            between = self.first(total + own_F * x_VD)
         out: Tensor = self.second(torch.relu(between + self.bias))
         return out
