@@ -230,3 +230,10 @@ def _wait_for(condition: object, process: subprocess.Popen[str] | subprocess.Pop
         assert time.monotonic() < end
         os.sched_yield()
         time.sleep(0.005)
+
+
+def test_the_log_says_what_is_computed_once(outgrow: Command, npz: Path) -> None:
+    constant = outgrow("train", npz, *SMALL, "--model", "gcn", "--set", "input_dropout=0", "--out", "constant")
+    assert "computed once" in constant.err
+    dropped = outgrow("train", npz, *SMALL, "--model", "gcn", "--set", "input_dropout=0.5", "--out", "dropped")
+    assert "computed once" not in dropped.err

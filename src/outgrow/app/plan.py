@@ -17,6 +17,7 @@ from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import problem_of, strategy_of
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
+from outgrow.engine.constant import is_constant
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import is_store
@@ -61,8 +62,14 @@ class RunPlan:
             f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes\n"
             f"{self.model_name}: {options}; {parameters:,} parameters; "
             f"{self.config.optimizer} lr {self.config.lr:g} weight decay {self.config.weight_decay:g} "
-            f"seed {self.config.seed}\n{self.reason}"
+            f"seed {self.config.seed}\n{self.reason}{self._first_layer()}"
         )
+
+    def _first_layer(self) -> str:
+        features = self.graph.features
+        if features is None or not is_constant(self.model, features):
+            return ""
+        return "\nthe first layer's aggregate of raw features is constant: computed once, not every epoch"
 
 
 def new_run(

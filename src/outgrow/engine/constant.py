@@ -20,6 +20,12 @@ class _Kept(NamedTuple):
     aggregate: Tensor
 
 
+def is_constant(model: Model, features: Features) -> bool:
+    """Whether the first layer aggregates raw features with weights that the graph fixes, and no dropout before it."""
+    dense = isinstance(features, Tensor)
+    return dense and model.stages()[0].constant_aggregate and model.input_dropout == 0
+
+
 def first_aggregate(model: Model, block: Block, features: Features) -> Tensor | None:
     """The aggregate of the first layer, computed once and kept with the block's edges.
 
@@ -33,7 +39,7 @@ def first_aggregate(model: Model, block: Block, features: Features) -> Tensor | 
         dropout precedes it.
     """
     layer = model.stages()[0]
-    if not layer.constant_aggregate or model.input_dropout > 0 or not isinstance(features, Tensor):
+    if not is_constant(model, features) or not isinstance(features, Tensor):
         return None
     kept = block.edges.derived.get(_SLOT)
     if isinstance(kept, _Kept) and kept.features is features and kept.conv is type(layer.conv):
