@@ -148,3 +148,10 @@ def test_import_is_quick_and_unknown_names_are_errors() -> None:
     assert "train" in dir(og)
     with pytest.raises(AttributeError):
         og.nothing  # noqa: B018
+
+
+def test_a_refused_model_leaves_no_directory(tmp_path: Path) -> None:
+    graph = graph_of()
+    with pytest.raises(og.InputError, match=r"graph\.num_classes"):
+        og.train(graph, og.nn.GCN(graph.num_features, 8, 3), out=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()

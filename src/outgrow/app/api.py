@@ -12,7 +12,7 @@ from outgrow.app.objects import reader_of, source_of_object
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
-from outgrow.app.session import Session, require_fit, require_kinds, strategy_of
+from outgrow.app.session import Session, require_fit, require_kinds, require_problem, strategy_of
 from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer
 from outgrow.graph import datasets
@@ -75,7 +75,7 @@ def train(
         InputError: The graph, the model or an option cannot be used; nothing was written.
         TrainingError: The loss is no longer a number.
     """
-    require_kinds(graph, model)
+    require_problem(graph, model)
     settings = (config or TrainConfig()).with_options(**options)
     chosen, _ = strategy_of(strategy)
     directory = _directory(graph, settings, chosen, out, resume)

@@ -14,7 +14,7 @@ import outgrow
 from outgrow.app.models import MODELS, build_model, model_options
 from outgrow.app.recipes import default_model, recipe_of
 from outgrow.app.rundir import RunDirectory
-from outgrow.app.session import problem_of, strategy_of
+from outgrow.app.session import require_problem, strategy_of
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.engine.constant import is_constant
@@ -97,7 +97,7 @@ def new_run(
     loaded = datasets.load(graph, data_dir=data_dir)
     require_trainable(loaded)
     built = _seeded_model(name, loaded, model_settings, config.seed)
-    problem_of(loaded, built, config.seed)
+    require_problem(loaded, built)
     path = out or Path("runs") / f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     record = {
         "outgrow": outgrow.__version__,

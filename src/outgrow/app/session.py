@@ -49,18 +49,27 @@ def strategy_of(choice: str | Strategy) -> tuple[Strategy, str]:
     return pick("strategy", choice, {"auto": Full, **STRATEGIES})(), f"strategy {choice}, as given"
 
 
-def problem_of(graph: Graph, model: Model, seed: int) -> Problem:
-    """What is to be trained.
+def require_problem(graph: Graph, model: Model) -> None:
+    """Check that a model can be trained on a graph.
 
     Raises:
         InputError: The graph cannot be trained on, or the model does not fit it.
     """
     require_kinds(graph, model)
     require_trainable(graph)
-    assert graph.features is not None
-    assert graph.labels is not None
     require_fit(graph, model)
     _require_classes(graph, model)
+
+
+def problem_of(graph: Graph, model: Model, seed: int) -> Problem:
+    """What is to be trained.
+
+    Raises:
+        InputError: See `require_problem`.
+    """
+    require_problem(graph, model)
+    assert graph.features is not None
+    assert graph.labels is not None
     return Problem(
         topology=graph.topology,
         features=graph.features.to(next(model.parameters()).dtype),

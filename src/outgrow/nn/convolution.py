@@ -35,7 +35,7 @@ class GCNConv(Conv):
         self.project = Projection(in_features, out_features)
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.aggregation = WeightedSum()
-        self.takes_sparse = out_features < in_features if project_first is None else project_first
+        self.takes_sparse = _projects_first(in_features, out_features, project_first)
         width = out_features if self.takes_sparse else in_features
         self.widths = Widths(
             in_features=in_features,
@@ -50,10 +50,7 @@ class GCNConv(Conv):
 
     def source(self, x_VD: Features) -> Rows:
         """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
-        if self.takes_sparse:
-            return Rows(self.project(x_VD)[:, None], None)
-        assert isinstance(x_VD, Tensor)
-        return Rows(x_VD[:, None], None)
+        return _one_channel(self.project(x_VD) if self.takes_sparse else x_VD)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
         """``[E, 1]``: the symmetric normalisation."""
@@ -85,7 +82,7 @@ class MeanConv(Conv, ABC):
         self.itself = Projection(in_features, out_features, bias=bias)
         self.neighbour = Projection(in_features, out_features)
         self.aggregation = WeightedSum()
-        self.takes_sparse = out_features < in_features if project_first is None else project_first
+        self.takes_sparse = _projects_first(in_features, out_features, project_first)
         width = out_features if self.takes_sparse else in_features
         self.widths = Widths(
             in_features=in_features,
@@ -99,10 +96,7 @@ class MeanConv(Conv, ABC):
 
     def source(self, x_VD: Features) -> Rows:
         """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
-        if self.takes_sparse:
-            return Rows(self.neighbour(x_VD)[:, None], None)
-        assert isinstance(x_VD, Tensor)
-        return Rows(x_VD[:, None], None)
+        return _one_channel(self.neighbour(x_VD) if self.takes_sparse else x_VD)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
         """``[E, 1]``: one over the degree of the destination."""
@@ -203,7 +197,7 @@ class GINConv(Conv):
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.second = Projection(out_features, out_features, bias=True)
         self.aggregation = WeightedSum()
-        self.takes_sparse = out_features < in_features if project_first is None else project_first
+        self.takes_sparse = _projects_first(in_features, out_features, project_first)
         width = out_features if self.takes_sparse else in_features
         self.widths = Widths(
             in_features=in_features,
@@ -217,10 +211,7 @@ class GINConv(Conv):
 
     def source(self, x_VD: Features) -> Rows:
         """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
-        if self.takes_sparse:
-            return Rows(self.first(x_VD)[:, None], None)
-        assert isinstance(x_VD, Tensor)
-        return Rows(x_VD[:, None], None)
+        return _one_channel(self.first(x_VD) if self.takes_sparse else x_VD)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor | None:
         """``[E, 1]``: weights of the graph, if it has any."""
@@ -239,3 +230,14 @@ class GINConv(Conv):
             between = self.first(total + own_F * x_VD)
         out: Tensor = self.second(torch.relu(between + self.bias))
         return out
+
+
+def _projects_first(in_features: int, out_features: int, asked: bool | None) -> bool:
+    """As asked, or whichever order moves narrower rows."""
+    return out_features < in_features if asked is None else asked
+
+
+def _one_channel(x_VF: Features) -> Rows:
+    """Rows of one channel without a score."""
+    assert isinstance(x_VF, Tensor)
+    return Rows(x_VF[:, None], None)
