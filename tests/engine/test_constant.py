@@ -5,8 +5,8 @@ import torch
 
 from outgrow.core.ledger import Ledger
 from outgrow.engine.constant import first_aggregate
-from outgrow.engine.inference import whole_blocks
-from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet
+from outgrow.engine.inference import infer, whole_blocks
+from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Layer
 from outgrow.nn.heads import SingleLabel
 from outgrow.nn.model import Model
 from outgrow.ops.keyed import derive
@@ -48,3 +48,15 @@ def test_it_is_computed_once_and_again_for_other_features() -> None:
 @pytest.mark.parametrize("model", [GAT(6, 8, 3), SAGE(6, 4, 3), SAGE(6, 9, 3, input_dropout=0.5)])
 def test_there_is_none_where_parameters_or_dropout_come_first(model: Model) -> None:
     assert first_aggregate(model, whole_blocks(model, TOPOLOGY)[0], normal(40, 6).float()) is None
+
+
+@pytest.mark.parametrize("make", [GCN, SAGE, GIN])
+def test_evaluation_takes_it_where_training_kept_it(make: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, x = random_topology(40, 200, seed=3), normal(40, 6)
+    model = make(6, 9, 9, layers=1).double()
+    expected = infer(model, topology, x)
+    assert first_aggregate(model, whole_blocks(model, topology)[0], x) is not None
+    monkeypatch.setattr(Layer, "aggregate", lambda *args: pytest.fail("the aggregate is known"))
+    for chunk_bytes in (1000, 1 << 30):
+        logits = infer(model, topology, x, chunk_bytes=chunk_bytes)
+        torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Features, Rows
+from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
 
 _SLOT = "constant aggregate"
@@ -26,6 +26,14 @@ def is_constant(model: Model, features: Features) -> bool:
     return dense and model.stages()[0].constant_aggregate and model.input_dropout == 0
 
 
+def kept_aggregate(layer: Layer, block: Block, features: Features) -> Tensor | None:
+    """The aggregate of raw features that `first_aggregate` keeps, for a layer of its kind; None if it keeps none."""
+    kept = block.edges.derived.get(_SLOT)
+    if isinstance(kept, _Kept) and kept.features is features and kept.conv is type(layer.conv):
+        return kept.aggregate if layer.constant_aggregate else None
+    return None
+
+
 def first_aggregate(model: Model, block: Block, features: Features) -> Tensor | None:
     """The aggregate of the first layer, computed once and kept with the block's edges.
 
@@ -41,9 +49,9 @@ def first_aggregate(model: Model, block: Block, features: Features) -> Tensor | 
     layer = model.stages()[0]
     if not is_constant(model, features) or not isinstance(features, Tensor):
         return None
-    kept = block.edges.derived.get(_SLOT)
-    if isinstance(kept, _Kept) and kept.features is features and kept.conv is type(layer.conv):
-        return kept.aggregate
+    kept = kept_aggregate(layer, block, features)
+    if kept is not None:
+        return kept
     with torch.no_grad():
         aggregate = layer.aggregate(block.keyed(None), layer.source(features), Rows(None, None))
     block.edges.derived[_SLOT] = _Kept(features, type(layer.conv), aggregate)

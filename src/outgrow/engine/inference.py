@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.engine.constant import kept_aggregate
 from outgrow.graph.csc import Topology
-from outgrow.nn.layer import Features, Layer
+from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import SparseRows
 
@@ -41,19 +42,24 @@ def view_of(topology: Topology, layer: Layer) -> Topology:
 
 
 def _layer(layer: Layer, topology: Topology, x: Features, chunk_bytes: int) -> Tensor:
-    source = layer.source(x)
+    known = kept_aggregate(layer, topology.block, x)
+    source = layer.source(x) if known is None else Rows(known, None)
     assert source.columns is not None
     channels, columns = layer.widths.aggregate
     row_bytes = (channels * columns + 2 * layer.widths.out_features) * source.columns.element_size()
     step = max(1, min(topology.num_nodes, chunk_bytes // max(1, row_bytes)))
+
+    def update(block: Block, x_dst: Features, first: int, last: int) -> Tensor:
+        if known is not None:
+            return layer.update(x_dst, known[first:last], block)
+        return layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst)), block)
+
     if step == topology.num_nodes:
-        block = topology.block
-        return layer.update(x, layer.aggregate(block, source, layer.target(x)), block)
+        return update(topology.block, x, 0, step)
     out = torch.empty(topology.num_nodes, layer.widths.out_features, dtype=source.columns.dtype)
     for first in range(0, topology.num_nodes, step):
         last = min(first + step, topology.num_nodes)
-        block, x_dst = topology.destinations(first, last), _rows(x, first, last)
-        out[first:last] = layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst)), block)
+        out[first:last] = update(topology.destinations(first, last), _rows(x, first, last), first, last)
     return out
 
 
