@@ -49,7 +49,8 @@ def test_info_of_the_packaged_data_set(outgrow: Command) -> None:
     assert facts["train_nodes"] + facts["val_nodes"] + facts["test_nodes"] == 117_659
 
 
-def test_datasets_lists_names_and_where_they_come_from(outgrow: Command) -> None:
+def test_datasets_lists_names_and_where_they_come_from(outgrow: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTGROW_DATA", raising=False)
     rows = {row["name"]: row for row in outgrow("datasets", "--json").summary}
     assert {"wordnet", "cora", "citeseer", "amazon-photo", "coauthor-cs", "debian", "ogbn-arxiv"} <= rows.keys()
     assert rows["wordnet"]["from"] == "packaged"
