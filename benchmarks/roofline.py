@@ -10,12 +10,10 @@ the bound of this algorithm: project before aggregating where that is narrower, 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -182,21 +180,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file of the figures")
     options = parser.parse_args()
 
-    from full_graph import commit, cpu_slug
-
-    from outgrow.runtime.hardware import describe
+    import record
 
     with ExitStack() as stack:
         folder = options.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         figures = measure(options, folder)
-    machine, date = describe(), time.strftime("%Y-%m-%d")
-    result = {"benchmark": "roofline", "date": date, "commit": commit(), "machine": asdict(machine), **figures}
-    results = Path(__file__).parent / "results"
-    path = options.out or results / f"roofline_{cpu_slug(machine.processor)}_{date}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(path)
+    print(record.write("roofline", figures, options.out))
 
 
 def _job(folder: Path, epochs: int) -> Job:

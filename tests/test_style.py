@@ -13,6 +13,7 @@ SOURCE = ROOT / "src" / "outgrow"
 FILE_LINES, FUNCTION_LINES, PARAMETERS, KERNEL_PARAMETERS = 350, 40, 8, 12
 MACHINE = re.compile(r"(?<![\w.~}/])/(?:work|home|root|opt|Users|mnt)/\w")
 REGISTRY = re.compile(r"pypi\.[a-z]+\b|pythonhosted\.|download\.pytorch\.|conda\.[a-z]+\b|npmjs\.")
+COMPILED = ("kernel", "reducing_kernel", "sequential", "reducing_sequential", "twinned")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -29,12 +30,12 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 
 
 def too_many_parameters(tree: ast.AST) -> list[str]:
-    """Functions that take too many; compiled loops may take more, because arrays cannot be grouped there."""
+    """Functions that take too many; compiled loops and their twins may take more: arrays cannot be grouped there."""
     found = []
     for function in functions(tree):
         given = function.args
         count = sum(arg.arg not in ("self", "cls") for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs))
-        compiled = any(ast.unparse(mark) in ("kernel", "sequential") for mark in function.decorator_list)
+        compiled = any(ast.unparse(mark) in COMPILED for mark in function.decorator_list)
         if count > (KERNEL_PARAMETERS if compiled else PARAMETERS):
             found.append(f"{function.name} takes {count} parameters")
     return found

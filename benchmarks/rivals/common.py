@@ -14,7 +14,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -33,9 +33,9 @@ class Job:
     """What one process is to do.
 
     Attributes:
-        model: ``gcn``, ``sage``, ``gin`` or ``gat``.
+        model: What to train; which names there are is up to the benchmark.
         form: How the library is given the graph; each rival knows its own.
-        folder: Where `rivals.data` put the arrays.
+        folder: Where the arrays are, and the parameters to start from.
         warmup: Epochs before those that count.
         epochs: Epochs that count.
         limit_bytes: Most private memory that the process may have.
@@ -84,22 +84,22 @@ def widths(folder: Path) -> tuple[int, int, int]:
     return found[0], found[1], found[2]
 
 
-def start_values(job: Job) -> dict[str, Any]:
-    """The parameters that all rivals start from, as tensors: ``LAYER.NAME``, projections as ``[in, out]``."""
-    import torch
+def set_start(job: Job, layers: Sequence[Mapping[str, Any]]) -> None:
+    """Copy the values that all rivals start from into the parameters of a model; axes of length 1 may differ.
 
-    with np.load(job.folder / f"start-{job.model}.npz") as file:
-        return {name: torch.from_numpy(file[name]) for name in file.files}
-
-
-def fill(parameters: Mapping[str, Any], start: Mapping[str, Any]) -> None:
-    """Copy start values into parameters (or transposed views of them) of the same name; axes of length 1 may differ.
+    Args:
+        job: Its model and folder say which values.
+        layers: For each layer its parameters by their common names: tensors, or views of them, with projections as
+            ``[in, out]``.
 
     Raises:
         ValueError: The names or the shapes are not the same.
     """
     import torch
 
+    parameters = {f"{index}.{name}": value for index, layer in enumerate(layers) for name, value in layer.items()}
+    with np.load(job.folder / f"start-{job.model}.npz") as file:
+        start = {name: torch.from_numpy(file[name]) for name in file.files}
     if parameters.keys() != start.keys():
         raise ValueError(f"parameters {sorted(parameters)} are not those to start from, {sorted(start)}")
     with torch.no_grad():

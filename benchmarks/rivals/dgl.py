@@ -7,8 +7,37 @@ from typing import Any
 import dgl
 import torch
 from dgl import nn as layers
-from rivals.common import HEADS, Arrays, Job, fill, main, read_arrays, start_values, train, widths
-from torch import Tensor, nn
+from rivals.common import Arrays, Job, main, read_arrays, widths
+from rivals.layers import Kind, drive, mlp, named_mlp
+
+KINDS = {
+    "gcn": Kind(
+        make=lambda given, wanted, heads: layers.GraphConv(given, wanted, norm="both", allow_zero_in_degree=True),
+        named=lambda layer: {"weight": layer.weight, "bias": layer.bias},
+    ),
+    "sage": Kind(
+        make=lambda given, wanted, heads: layers.SAGEConv(given, wanted, "mean"),
+        named=lambda layer: {
+            "itself": layer.fc_self.weight.T,
+            "neighbour": layer.fc_neigh.weight.T,
+            "bias": layer.fc_self.bias,
+        },
+    ),
+    "gin": Kind(
+        make=lambda given, wanted, heads: layers.GINConv(mlp(given, wanted), "sum", learn_eps=True),
+        named=lambda layer: {"eps": layer.eps, **named_mlp(layer.apply_func)},
+    ),
+    "gat": Kind(
+        make=lambda given, wanted, heads: layers.GATConv(given, wanted // heads, heads, allow_zero_in_degree=True),
+        named=lambda layer: {
+            "weight": layer.fc.weight.T,
+            "source": layer.attn_l,
+            "target": layer.attn_r,
+            "bias": layer.bias,
+        },
+        activation=torch.nn.functional.elu,
+    ),
+}
 
 
 def _graph(job: Job, arrays: Arrays) -> Any:
@@ -21,71 +50,11 @@ def _graph(job: Job, arrays: Arrays) -> Any:
     return graph
 
 
-def _mlp(given: int, wanted: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(given, wanted), nn.ReLU(), nn.Linear(wanted, wanted))
-
-
-class _Model(nn.Module):
-    def __init__(self, model: str, sizes: tuple[int, int, int]) -> None:
-        super().__init__()
-        self.model = model
-        make = {"gcn": self._gcn, "sage": self._sage, "gin": self._gin, "gat": self._gat}[model]
-        self.layers = nn.ModuleList([make(*sizes[:2], HEADS), make(*sizes[1:], 1)])
-
-    @staticmethod
-    def _gcn(given: int, wanted: int, heads: int) -> nn.Module:
-        return layers.GraphConv(given, wanted, norm="both", allow_zero_in_degree=True)
-
-    @staticmethod
-    def _sage(given: int, wanted: int, heads: int) -> nn.Module:
-        return layers.SAGEConv(given, wanted, "mean")
-
-    @staticmethod
-    def _gin(given: int, wanted: int, heads: int) -> nn.Module:
-        return layers.GINConv(_mlp(given, wanted), "sum", learn_eps=True)
-
-    @staticmethod
-    def _gat(given: int, wanted: int, heads: int) -> nn.Module:
-        return layers.GATConv(given, wanted // heads, heads, allow_zero_in_degree=True)
-
-    def forward(self, graph: Any, x: Tensor) -> Tensor:
-        h = self.layers[0](graph, x)
-        h = torch.nn.functional.elu(h.flatten(1)) if self.model == "gat" else torch.relu(h)
-        return self.layers[1](graph, h).flatten(1)
-
-
-def _named(model: str, layer: Any) -> dict[str, Tensor]:
-    """Parameters of a layer by their common names, as views of ``[in, out]``."""
-    if model == "gcn":
-        return {"weight": layer.weight, "bias": layer.bias}
-    if model == "sage":
-        return {
-            "itself": layer.fc_self.weight.T,
-            "neighbour": layer.fc_neigh.weight.T,
-            "bias": layer.fc_self.bias,
-        }
-    if model == "gin":
-        first, _, second = layer.apply_func
-        return {
-            "eps": layer.eps,
-            "first": first.weight.T,
-            "first_bias": first.bias,
-            "second": second.weight.T,
-            "second_bias": second.bias,
-        }
-    return {"weight": layer.fc.weight.T, "source": layer.attn_l, "target": layer.attn_r, "bias": layer.bias}
-
-
 def work(job: Job) -> dict[str, Any]:
     """Train; see `rivals.common.main`."""
     arrays = read_arrays(job.folder)
-    graph, x = _graph(job, arrays), torch.from_numpy(arrays.features)
-    model = _Model(job.model, widths(job.folder))
-    parameters = {
-        f"{i}.{name}": value for i, layer in enumerate(model.layers) for name, value in _named(job.model, layer).items()
-    }
-    fill(parameters, start_values(job))
-    return train(job, model, lambda: model(graph, x), arrays)
+    graph = _graph(job, arrays)
+    return drive(job, KINDS[job.model], widths(job.folder), lambda layer, x: layer(graph, x).flatten(1), arrays)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rivals.common import HEADS, LEARNING_RATE, Arrays, Job, Meter, fill, main, read_arrays, start_values, widths
+from rivals.common import HEADS, LEARNING_RATE, Arrays, Job, Meter, main, read_arrays, set_start, widths
 
 from outgrow.runtime.launch import set_threads
 
@@ -34,7 +34,8 @@ class _Listener:
             raise Done
 
 
-def _graph(arrays: Arrays, classes: int) -> Graph:
+def make_graph(name: str, arrays: Arrays, classes: int) -> Graph:
+    """The arrays as a graph of the library."""
     import torch
 
     import outgrow as og
@@ -42,7 +43,7 @@ def _graph(arrays: Arrays, classes: int) -> Graph:
 
     empty = torch.empty(0, dtype=torch.int64)
     return og.Graph(
-        name="rmat",
+        name=name,
         topology=Topology(indptr=torch.from_numpy(arrays.indptr), indices=torch.from_numpy(arrays.indices)),
         features=torch.from_numpy(arrays.features),
         labels=torch.from_numpy(arrays.labels),
@@ -63,12 +64,7 @@ def build_model(job: Job) -> Model:
         "gat": lambda: og.nn.GAT(*sizes, layers=2, dropout=0.0, heads=HEADS, out_heads=1),
     }
     model: Model = makers[job.model]()
-    parameters = {
-        f"{i}.{name}": value
-        for i, layer in enumerate(model.stages())
-        for name, value in _named(job.model, layer.conv).items()
-    }
-    fill(parameters, start_values(job))
+    set_start(job, [_named(job.model, layer.conv) for layer in model.stages()])
     return model
 
 
@@ -95,22 +91,26 @@ def _named(model: str, conv: Any) -> dict[str, Any]:
 
 
 def build_trainer(job: Job) -> Trainer:
+    """The trainer of a job on the arrays that `rivals.data` wrote."""
+    graph = make_graph("rmat", read_arrays(job.folder), widths(job.folder)[2])
+    return make_trainer(job, graph, build_model(job))
+
+
+def make_trainer(job: Job, graph: Graph, model: Model) -> Trainer:
     """The trainer that `og.train` would make, with nothing to evaluate on."""
     from outgrow.app.session import problem_of
     from outgrow.training.config import TrainConfig
     from outgrow.training.trainer import Evaluation, Trainer
 
-    graph = _graph(read_arrays(job.folder), widths(job.folder)[2])
     config = TrainConfig(epochs=job.warmup + job.epochs, lr=LEARNING_RATE)
-    problem = problem_of(graph, build_model(job), config.seed)
+    problem = problem_of(graph, model, config.seed)
     return Trainer(problem, Evaluation(val=graph.split.val, test=graph.split.test), config)
 
 
-def work(job: Job) -> dict[str, Any]:
-    """Train; see `rivals.common.main`."""
+def measure(job: Job, trainer: Trainer) -> dict[str, Any]:
+    """Train all epochs of a job, and report."""
     from outgrow.strategies.full import Full
 
-    trainer = build_trainer(job)
     meter = Meter()
     trainer.listen(_Listener(meter, job.warmup + job.epochs))
     try:
@@ -118,6 +118,11 @@ def work(job: Job) -> dict[str, Any]:
     except Done:
         return meter.report(job)
     raise AssertionError("the trainer has not told of its last epoch")
+
+
+def work(job: Job) -> dict[str, Any]:
+    """Train; see `rivals.common.main`."""
+    return measure(job, build_trainer(job))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,9 @@ def run(python: Path, rival: Rival, job: Mapping[str, str], limits: Limits) -> d
         command += [f"--{name}", value]
     load = os.getloadavg()[0]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        with subprocess.Popen(command, cwd=HERE, env=_environment(rival, limits), stdout=out, stderr=err) as process:
+        with subprocess.Popen(
+            command, cwd=HERE, env=environment(limits.threads, rival.settings), stdout=out, stderr=err
+        ) as process:
             samples, stopped = _watch(process, limits)
         out.seek(0)
         err.seek(0)
@@ -89,11 +91,12 @@ def run(python: Path, rival: Rival, job: Mapping[str, str], limits: Limits) -> d
     return {**report, "load": load}
 
 
-def _environment(rival: Rival, limits: Limits) -> dict[str, str]:
+def environment(num_threads: int, settings: Mapping[str, str]) -> dict[str, str]:
+    """That of this process, with ``num_threads`` in every pool, and else no such settings but those given."""
     taken = re.compile("OMP_|GOMP_|MKL_|NUMBA_|THP_|KMP_|PYTHONPATH")
     inherited = {name: value for name, value in os.environ.items() if not taken.match(name)}
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(limits.threads))
-    return {**inherited, **threads, "DGLBACKEND": "pytorch", **rival.settings}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(num_threads))
+    return {**inherited, **threads, "DGLBACKEND": "pytorch", **settings}
 
 
 def _watch(process: subprocess.Popen[bytes], limits: Limits) -> tuple[list[tuple[float, int]], str]:

@@ -60,6 +60,7 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "ggnn-of-another-width": lambda: GGNNConv(IN, OUT, state=4),
     "film": lambda: FiLMConv(IN, OUT),
     "film-linear-messages": lambda: FiLMConv(IN, OUT, slope=1.0),
+    "film-with-relations": lambda: FiLMConv(IN, OUT, num_relations=RELATIONS),
     "rgcn-project-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=True),
     "rgcn-aggregate-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=False),
     "rgcn-diagonal": lambda: RGCNDiagonalConv(IN, OUT, RELATIONS),

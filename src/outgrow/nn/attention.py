@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
+from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, project
 from outgrow.ops.attention import attention_weight
 from outgrow.ops.keyed import derive, dropout_edges, require_probability
 from outgrow.ops.weighted_sum import WeightedSum
@@ -67,13 +67,17 @@ class GATConv(Conv):
 
     def source(self, x_VD: Features) -> Rows:
         """``[V, K, F]`` projections and ``[V, K]`` scores."""
-        h_VKF = self.project(x_VD).view(-1, self.heads, self.columns)
-        return Rows(h_VKF, (h_VKF * self.source_score).sum(-1))
+        return Rows(self._heads(x_VD), project(x_VD, self._folded(self.source_score)))
 
     def target(self, x_VD: Features) -> Rows:
-        """``[V, K]`` scores, without a second wide product: the score vector is folded into the projection."""
-        folded_DK = (self.project.weight.view(-1, self.heads, self.columns) * self.target_score).sum(-1)
-        return Rows(None, x_VD @ folded_DK)
+        """``[V, K]`` scores."""
+        return Rows(None, project(x_VD, self._folded(self.target_score)))
+
+    def both(self, x_VD: Features) -> tuple[Rows, Rows]:
+        """`source` and `target`, with one product for both scores."""
+        folded_DJ = torch.cat([self._folded(self.source_score), self._folded(self.target_score)], 1)
+        source_VK, target_VK = torch.split(project(x_VD, folded_DJ), self.heads, 1)
+        return Rows(self._heads(x_VD), source_VK), Rows(None, target_VK)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
         """``[E, K]``: attention, with dropout where ``block.key`` is given."""
@@ -84,6 +88,14 @@ class GATConv(Conv):
             return alpha_EK
         key = derive(block.key, _ATTENTION)
         return dropout_edges(alpha_EK, block.edge_ids, block.first_edge, key, self.dropout)
+
+    def _heads(self, x_VD: Features) -> Tensor:
+        h_VJ: Tensor = self.project(x_VD)
+        return torch.unflatten(h_VJ, 1, (self.heads, self.columns))
+
+    def _folded(self, score_KF: Tensor) -> Tensor:
+        """``[D, K]``: the weight that gives the scores, without a pass over the projections."""
+        return (torch.unflatten(self.project.weight, 1, (self.heads, self.columns)) * score_KF).sum(-1)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: heads side by side, or their mean; plus the bias."""

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
+from outgrow.ops.dense import affine
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight
+from outgrow.ops.finish import activate
 from outgrow.ops.graph_weight import graph_weight
 from outgrow.ops.maximum import Max
 from outgrow.ops.weighted_sum import WeightedSum
@@ -62,7 +64,7 @@ class GCNConv(Conv):
         total = aggregate_VCF[:, 0]
         if self.takes_sparse:
             return total + self.bias
-        return torch.addmm(self.bias, total, self.project.weight)
+        return affine((total, self.project.weight), bias_O=self.bias)
 
 
 class MeanConv(Conv, ABC):
@@ -106,9 +108,10 @@ class MeanConv(Conv, ABC):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``."""
         mean = aggregate_VCF[:, 0]
-        neighbours: Tensor = mean if self.takes_sparse else self.neighbour(mean)
-        itself: Tensor = self.itself(x_VD)
-        return neighbours + itself
+        if self.takes_sparse:
+            itself: Tensor = self.itself(x_VD)
+            return mean + itself
+        return self.itself.plus(x_VD, (mean, self.neighbour.weight))
 
 
 class SAGEConv(MeanConv):
@@ -173,9 +176,7 @@ class SAGEMaxConv(Conv):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``."""
-        neighbours: Tensor = self.neighbour(aggregate_VCF[:, 0])
-        itself: Tensor = self.itself(x_VD)
-        return neighbours + itself
+        return self.itself.plus(x_VD, (aggregate_VCF[:, 0], self.neighbour.weight))
 
 
 class GINConv(Conv):
@@ -227,8 +228,8 @@ class GINConv(Conv):
             between = total + own_F * self.first(x_VD)
         else:
             assert isinstance(x_VD, Tensor)
-            between = self.first(total + own_F * x_VD)
-        out: Tensor = self.second(torch.relu(between + self.bias))
+            between = self.first(torch.addcmul(total, own_F, x_VD))
+        out: Tensor = self.second(activate(between + self.bias, torch.relu))
         return out
 
 

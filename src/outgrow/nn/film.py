@@ -15,43 +15,55 @@ class FiLMConv(Conv):
     """``x'_v = relu(g'_v * x_v W' + b'_v) + mean over in-edges (u, v) of relu(g_v * x_u W + b_v)``.
 
     ``g`` and ``b`` are linear in ``x_v``, as are ``g'`` and ``b'``; products are column by column, and ``g`` starts
-    near 1. Brockschmidt, GNN-FiLM, ICML 2020, which adds messages up; their mean keeps deep stacks stable on nodes of
-    high degree. Relations of edges are not read.
+    near 1. With relations, every one has a ``W``, a ``g`` and a ``b`` of its own, and the mean is over the edges of all
+    relations together. Brockschmidt, GNN-FiLM, ICML 2020, which adds messages up; their mean keeps deep stacks stable
+    on nodes of high degree.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
         slope: Slope of the activation of messages below zero: 0 for ReLU, 1 for none.
+        num_relations: ``R``; 0 if relations of edges are not read. A node then gives 1 and takes 2 rows for each.
+
+    Raises:
+        ValueError: ``num_relations`` is negative.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, slope: float = 0.0) -> None:
+    def __init__(self, in_features: int, out_features: int, *, slope: float = 0.0, num_relations: int = 0) -> None:
         super().__init__()
-        self.message, self.itself = Projection(in_features, out_features), Projection(in_features, out_features)
-        self.scale, self.shift, self.own_scale, self.own_shift = (
-            Projection(in_features, out_features, bias=True) for _ in range(4)
-        )
+        if num_relations < 0:
+            raise ValueError(f"num_relations must be at least 0, got {num_relations}")
+        self.num_relations = num_relations
+        channels = max(1, num_relations)
+        self.message = _projections(in_features, out_features, channels)
+        self.itself = Projection(in_features, out_features)
+        self.scale, self.shift = (_projections(in_features, out_features, channels, bias=True) for _ in range(2))
+        self.own_scale, self.own_shift = (Projection(in_features, out_features, bias=True) for _ in range(2))
         for scale in (self.scale, self.own_scale):
             assert scale.bias is not None
             nn.init.ones_(scale.bias)
         self.slope = slope
-        self.aggregation = Film(slope)
+        self.aggregation = Film(slope, num_relations)
         self.widths = Widths(
             in_features=in_features,
             out_features=out_features,
-            source=(1, out_features),
-            target=(2, out_features),
+            source=(channels, out_features),
+            target=(2 * channels, out_features),
             aggregate=(1, out_features),
             fixed_weight=True,
             reads_target=True,
         )
 
     def source(self, x_VD: Features) -> Rows:
-        """``[V, 1, O]``: the message, not modulated yet."""
-        return Rows(self.message(x_VD)[:, None], None)
+        """``[V, max(1, R), O]``: the messages, not modulated yet."""
+        message_VJ: Tensor = self.message(x_VD)
+        return Rows(torch.unflatten(message_VJ, 1, self.widths.source), None)
 
     def target(self, x_VD: Features) -> Rows:
-        """``[V, 2, O]``: scale and shift of what the node hears."""
-        return Rows(side_by_side(x_VD, self.scale, self.shift), None)
+        """``[V, 2 max(1, R), O]``: scale and shift of what the node hears, relation by relation."""
+        both_V2J = side_by_side(x_VD, self.scale, self.shift)
+        both_V2RO = torch.unflatten(both_V2J.flatten(1), 1, (2, *self.widths.source))
+        return Rows(both_V2RO.transpose(1, 2).flatten(1, 2), None)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
         """``[E, 1]``: one over the degree of the destination."""
@@ -62,3 +74,12 @@ class FiLMConv(Conv):
         """``[Vd, O]``: what the node says to itself, modulated too, and what it heard."""
         own: Tensor = self.own_scale(x_VD) * self.itself(x_VD) + self.own_shift(x_VD)
         return torch.nn.functional.leaky_relu(own, self.slope) + aggregate_VCF[:, 0]
+
+
+def _projections(in_features: int, out_features: int, count: int, *, bias: bool = False) -> Projection:
+    """``count`` projections side by side, each with the initial weights of a projection alone."""
+    projection = Projection(in_features, count * out_features, bias=bias)
+    if count > 1:
+        for first in range(0, count * out_features, out_features):
+            nn.init.xavier_uniform_(projection.weight[:, first : first + out_features])
+    return projection

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.keyed import dropout, require_probability
-from outgrow.ops.norm import layer_norm
+from outgrow.ops.dense import affine
+from outgrow.ops.finish import Drop, Norm, finish
+from outgrow.ops.keyed import require_probability
 from outgrow.ops.sparse import SparseRows
 
 Features = Tensor | SparseRows
@@ -95,6 +96,10 @@ class Conv(nn.Module, ABC):
         """What each destination adds to its in-edges; by default nothing."""
         return Rows(None, None)
 
+    def both(self, x_VD: Features) -> tuple[Rows, Rows]:
+        """`source` and `target` of the same nodes; a layer may share work between them."""
+        return self.source(x_VD), self.target(x_VD)
+
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor | None:
         """``[E, K]`` weight of each edge; None if all are 1.
 
@@ -171,6 +176,10 @@ class Layer(nn.Module):
         """`Conv.target`."""
         return self.conv.target(x_VD)
 
+    def ends(self, x_src: Features, x_dst: Features) -> tuple[Rows, Rows]:
+        """`source` and `target`; in one go where both sides are the same nodes."""
+        return self.conv.both(x_src) if x_src is x_dst else (self.source(x_src), self.target(x_dst))
+
     def aggregate(self, block: Block, source: Rows, target: Rows) -> Tensor:
         """``[Vd, C, F]``: weigh the edges and aggregate; on whole rows, column slices, chunks or edge parts alike."""
         assert source.columns is not None
@@ -179,17 +188,15 @@ class Layer(nn.Module):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor, block: Block) -> Tensor:
         """``[Vd, O]``: the convolution's update and what follows it. Dropout is drawn if ``block.key`` is not None."""
-        y_VO = self.conv.update(x_VD, aggregate_VCF)
-        if self.norm is not None:
-            y_VO = layer_norm(y_VO, self.norm.weight, self.norm.bias, self.norm.eps)
-        if self.finish.activation is not None:
-            y_VO = self.finish.activation(y_VO)
-        if self.finish.residual:
-            assert isinstance(x_VD, Tensor)
-            y_VO = y_VO + x_VD
-        if block.key is not None:
-            y_VO = dropout(y_VO, block.dst_nodes, block.key, self.finish.dropout)
-        return y_VO
+        residual = x_VD if self.finish.residual else None
+        assert not isinstance(residual, SparseRows)
+        return finish(
+            self.conv.update(x_VD, aggregate_VCF),
+            norm=None if self.norm is None else Norm(self.norm.weight, self.norm.bias, self.norm.eps),
+            activation=self.finish.activation,
+            residual_NF=residual,
+            drop=None if block.key is None else Drop(block.dst_nodes, block.key, self.finish.dropout),
+        )
 
     @property
     def constant_aggregate(self) -> bool:
@@ -198,8 +205,8 @@ class Layer(nn.Module):
 
     def forward(self, block: Block, x_src: Features, x_dst: Features) -> Tensor:
         """``[Vd, O]``: all phases at once, on one worker."""
-        aggregate = self.aggregate(block, self.source(x_src), self.target(x_dst))
-        return self.update(x_dst, aggregate, block)
+        source, target = self.ends(x_src, x_dst)
+        return self.update(x_dst, self.aggregate(block, source, target), block)
 
 
 class Projection(nn.Module):
@@ -218,10 +225,27 @@ class Projection(nn.Module):
 
     def forward(self, x_VD: Features) -> Tensor:
         """``[V, O]``."""
-        y_VO: Tensor = x_VD @ self.weight
-        return y_VO if self.bias is None else y_VO + self.bias
+        return project(x_VD, self.weight, self.bias)
+
+    def plus(self, x_VD: Features, *terms: tuple[Tensor, Tensor]) -> Tensor:
+        """``[V, O]``: the projection, plus the products of these pairs of rows ``[V, I]`` and weights ``[I, O]``."""
+        if isinstance(x_VD, Tensor):
+            return affine((x_VD, self.weight), *terms, bias_O=self.bias)
+        return project(x_VD, self.weight, self.bias) + affine(*terms)
 
 
-def side_by_side(x_VD: Features, *projections: nn.Module) -> Tensor:
-    """``[V, C, O]``: a channel for each of the projections."""
-    return torch.stack([projection(x_VD) for projection in projections], 1)
+def project(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """``[V, O]``: ``x @ weight (+ bias)`` for dense and for sparse rows."""
+    if isinstance(x_VD, Tensor):
+        return affine((x_VD, weight_DO), bias_O=bias_O)
+    y_VO: Tensor = x_VD @ weight_DO
+    return y_VO if bias_O is None else y_VO + bias_O
+
+
+def side_by_side(x_VD: Features, *projections: Projection) -> Tensor:
+    """``[V, C, O]``: a channel for each of the projections, all of the same width; one product."""
+    width = projections[0].weight.shape[1]
+    biases = [torch.zeros_like(p.weight[0]) if p.bias is None else p.bias for p in projections]
+    bias = torch.cat(biases) if any(p.bias is not None for p in projections) else None
+    y_VJ = project(x_VD, torch.cat([p.weight for p in projections], 1), bias)
+    return torch.unflatten(y_VJ, 1, (len(projections), width))

@@ -64,7 +64,7 @@ class RGCNConv(Conv):
         """``[V, B, O]`` projected to every basis, or ``[V, 1, D]`` as it comes."""
         if self.takes_sparse:
             h_VJ: Tensor = self.basis(x_VD)
-            return Rows(h_VJ.view(len(h_VJ), self.bases, self.widths.out_features), None)
+            return Rows(torch.unflatten(h_VJ, 1, (self.bases, self.widths.out_features)), None)
         assert isinstance(x_VD, Tensor)
         return Rows(x_VD[:, None], None)
 

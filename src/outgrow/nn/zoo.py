@@ -134,9 +134,21 @@ def GGNN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool
     return _stack({"activation": None, **stack}).build((in_features, hidden, out_features), conv)
 
 
-def FiLM(in_features: int, hidden: int, out_features: int, **stack: object) -> Model:
-    """A stack of `FiLMConv`; arguments as in `GCN`."""
-    return _stack(stack).build((in_features, hidden, out_features), lambda i, o, place: FiLMConv(i, o))
+def FiLM(in_features: int, hidden: int, out_features: int, *, num_relations: int = 0, **stack: object) -> Model:
+    """A stack of `FiLMConv`; other arguments as in `GCN`.
+
+    Args:
+        in_features: Width of the features.
+        hidden: Width of hidden layers.
+        out_features: Number of classes.
+        num_relations: Number of relations of edges, each with weights of its own; 0 if they are not read.
+        **stack: Fields of `Stack`.
+    """
+
+    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+        return FiLMConv(width_in, width_out, num_relations=num_relations)
+
+    return _stack(stack).build((in_features, hidden, out_features), conv)
 
 
 def RGCN(

@@ -1,17 +1,21 @@
-"""The one gate to compiled kernels: Numba on the CPU.
+"""The one gate to compiled kernels: Numba on the CPU, Triton and torch on a GPU.
 
 Kernel files decorate with `kernel` (parallel loops) or `sequential` (one thread), and take tensors through `array`.
-Nothing is compiled before its first call; what was compiled is kept on disk for the next process.
+Nothing is compiled before its first call; what was compiled is kept on disk for the next process. A function of tensors
+that has a twin in `outgrow.ops.gpu` is decorated with `twinned`.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
 import torch
+from numba.extending import intrinsic as numba_intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -37,7 +41,41 @@ def sequential(function: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], compiled(function))
 
 
+def reducing_sequential(function: Callable[P, R]) -> Callable[P, R]:
+    """A `sequential` function of which the sums may be reordered, as in a `reducing_kernel`."""
+    compiled = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
+    return cast(Callable[P, R], compiled(function))
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """A part of kernels, written into each of them: for what is called once an edge."""
+    return cast(Callable[P, R], numba.njit(inline="always")(function))
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An instruction for kernels: ``function(context, *types)`` gives its signature and what emits it."""
+    return cast(Callable[..., Any], numba_intrinsic(function))
+
+
 prange: Callable[..., Any] = numba.prange
+
+
+def twinned(function: Callable[P, R]) -> Callable[P, R]:
+    """Where a tensor among the arguments is on a GPU, call the function of the same name in the module's GPU twin.
+
+    The twin of ``outgrow.ops.NAME`` is ``outgrow.ops.gpu.NAME``; it takes the same arguments and is imported
+    when needed.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if any(isinstance(value, Tensor) and value.is_cuda for value in (*args, *kwargs.values())):
+            package, _, name = function.__module__.rpartition(".")
+            twin = getattr(importlib.import_module(f"{package}.gpu.{name}"), function.__name__)
+            return cast(R, twin(*args, **kwargs))
+        return function(*args, **kwargs)
+
+    return call
 
 
 def array(tensor: Tensor) -> NDArray[Any]:

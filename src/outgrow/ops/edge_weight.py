@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.ops.backend import array, kernel, prange
+from outgrow.ops.backend import array, kernel, prange, twinned
+from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
 
 
 def mean_weight(block: Block, dtype: torch.dtype) -> Tensor:
@@ -26,21 +27,36 @@ def symmetric_weight(block: Block, dtype: torch.dtype) -> Tensor:
 def _kept(block: Block, name: str, dtype: torch.dtype, dst_factor: Tensor, src_factor: Tensor | None) -> Tensor:
     edges, slot = block.edges, f"{name} {dtype}"
     if slot not in edges.derived:
-        out = torch.empty(edges.num_edges, 1, dtype=dtype)
-        _scale(
-            array(edges.indptr),
-            array(edges.indices),
-            None if edges.weight is None else array(edges.weight),
-            array(dst_factor),
-            None if src_factor is None else array(src_factor),
-            out.view(-1).numpy(),
-        )
+        out = dst_factor.new_empty(edges.num_edges, 1, dtype=dtype)
+        scale_edges(edges.indptr, edges.indices, edges.weight, dst_factor, src_factor, out.view(-1))
         edges.derived[slot] = out
     return cast(Tensor, edges.derived[slot])
 
 
+@twinned
+def scale_edges(
+    indptr: Tensor,
+    indices: Tensor,
+    weight_E: Tensor | None,
+    dst_factor_V: Tensor,
+    src_factor_V: Tensor | None,
+    out_E: Tensor,
+) -> None:
+    """Weight of each edge times the float64 factors of its ends, written to ``out_E``; 0 where that is not finite."""
+    _scale(
+        even_parts(array(indptr)),
+        array(indptr),
+        array(indices),
+        None if weight_E is None else array(weight_E),
+        array(dst_factor_V),
+        None if src_factor_V is None else array(src_factor_V),
+        array(out_E),
+    )
+
+
 @kernel
 def _scale(
+    parts: NDArray[np.int64],
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
     weight: NDArray[Any] | None,
@@ -48,11 +64,12 @@ def _scale(
     src_factor: NDArray[np.float64] | None,
     out: NDArray[Any],
 ) -> None:
-    for v in prange(len(indptr) - 1):
-        for e in range(indptr[v], indptr[v + 1]):
-            value = dst_factor[v]
-            if src_factor is not None:
-                value *= src_factor[indices[e]]
-            if weight is not None:
-                value *= weight[e]
-            out[e] = value if np.isfinite(value) else 0.0
+    for part in prange(len(parts)):
+        for v in range(parts[part, ROW], parts[part, END_ROW]):
+            for e in range(*piece(parts, part, indptr, v)):
+                value = dst_factor[v]
+                if src_factor is not None:
+                    value *= src_factor[indices[e]]
+                if weight is not None:
+                    value *= weight[e]
+                out[e] = value if np.isfinite(value) else 0.0

@@ -1,151 +1,213 @@
 """The sum of modulated messages over in-edges: the destination scales and shifts what it hears. No row per edge.
 
-Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``F`` columns.
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``F`` columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.core.block import Block, Edges
+from outgrow.core.block import Block
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.backend import array, kernel, prange
-from outgrow.ops.topology import transpose
+from outgrow.ops.backend import kernel, prange, twinned
+from outgrow.ops.pair_sum import PairKernels, pair_sum
+from outgrow.ops.parts import END_ROW, ROW, piece
+from outgrow.ops.pieces import add_cut, place, run_over_parts
+from outgrow.ops.relation import related_pairs
+
+Array = NDArray[Any]
 
 
 class Film(Aggregation):
-    """``out[v] = sum over in-edges e of weight[e] * leaky_relu(dst[v, 0] * src[u, 0] + dst[v, 1])``, ``u`` the source.
+    """``out[v] = sum over in-edges e of weight[e] * leaky_relu(dst[v, 2r] * src[u, r] + dst[v, 2r + 1])``.
 
-    Brockschmidt, GNN-FiLM: Graph neural networks with feature-wise linear modulation, ICML 2020.
+    ``u`` is the source of the edge and ``r`` its relation, or 0 where relations are not read. Brockschmidt, GNN-FiLM:
+    Graph neural networks with feature-wise linear modulation, ICML 2020.
 
     Args:
         slope: Slope of the leaky ReLU below zero: 0 for ReLU, 1 for the identity.
+        num_relations: ``R``; 0 if relations are not read.
     """
 
     sliceable = True
     additive = True
 
-    def __init__(self, slope: float = 0.0) -> None:
-        self.slope = slope
+    def __init__(self, slope: float = 0.0, num_relations: int = 0) -> None:
+        self.slope, self.num_relations = slope, num_relations
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Aggregate; see `Aggregation`. Sources give 1 channel, destinations 2; a weight is a constant."""
-        assert src_VsCF.shape[1] == 1
+        """Aggregate; see `Aggregation`. Sources give 1 channel per relation, destinations 2; a weight is a constant."""
+        channels = max(1, self.num_relations)
+        assert src_VsCF.shape[1] == channels
         assert dst_VdCF is not None
-        assert dst_VdCF.shape[1] == 2
-        assert weight_EK is None or (weight_EK.shape[1] == 1 and not weight_EK.requires_grad)
-        return _Film.apply(src_VsCF, dst_VdCF, weight_EK, block.edges, self.slope)  # type: ignore[no-any-return, no-untyped-call]
+        assert dst_VdCF.shape[1] == 2 * channels
+        if not self.num_relations:
+            return pair_sum(_KERNELS, block.edges, src_VsCF, dst_VdCF, weight_EK, self.slope)
+        edges, order = related_pairs(block.edges, channels)
+        columns, weight_PK = src_VsCF.shape[2], None if weight_EK is None else weight_EK[order]
+        ends = src_VsCF.reshape(edges.num_src, 1, columns), dst_VdCF.reshape(edges.num_dst, 2, columns)
+        heard = pair_sum(_KERNELS, edges, *ends, weight_PK, self.slope)
+        return heard.reshape(block.edges.num_dst, channels, columns).sum(1, keepdim=True)
 
 
-class _Film(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, src_VsCF: Tensor, dst_VdCF: Tensor, weight_EK: Tensor | None, edges: Edges, slope: float
-    ) -> Tensor:
-        ctx.edges, ctx.slope = edges, array(torch.tensor(slope, dtype=src_VsCF.dtype))[()]
-        ctx.save_for_backward(src_VsCF, dst_VdCF, weight_EK)
-        out = torch.empty(edges.num_dst, 1, src_VsCF.shape[2], dtype=src_VsCF.dtype)
-        operands = (*_operands(src_VsCF, dst_VdCF, weight_EK), ctx.slope)
-        _sum(array(edges.indptr), array(edges.indices), *operands, out.numpy())
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        edges: Edges = ctx.edges
-        operands, grad = (*_operands(*ctx.saved_tensors), ctx.slope), array(grad_VdCF)
-        d_src = d_dst = None
-        if ctx.needs_input_grad[0]:
-            back, d_src = transpose(edges), torch.empty(edges.num_src, 1, grad.shape[2], dtype=grad_VdCF.dtype)
-            topology = array(back.indptr), array(back.indices), array(back.edge)
-            _to_sources(*topology, *operands, grad, d_src.numpy())
-        if ctx.needs_input_grad[1]:
-            d_dst = torch.empty(edges.num_dst, 2, grad.shape[2], dtype=grad_VdCF.dtype)
-            _to_destinations(array(edges.indptr), array(edges.indices), *operands, grad, d_dst.numpy())
-        return d_src, d_dst, None, None, None
-
-
-def _operands(src_VsCF: Tensor, dst_VdCF: Tensor, weight_EK: Tensor | None) -> tuple[Any, Any, Any]:
-    return array(src_VsCF), array(dst_VdCF), None if weight_EK is None else array(weight_EK.view(-1))
-
-
-@kernel
-def _sum(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    src: NDArray[Any],
-    dst: NDArray[Any],
-    weight: NDArray[Any] | None,
-    slope: Any,
-    out: NDArray[Any],
+@twinned
+def film_sum(
+    indptr: Tensor,
+    indices: Tensor,
+    src_Vs1F: Tensor,
+    dst_Vd2F: Tensor,
+    weight_E: Tensor | None,
+    slope: float,
+    out_Vd1F: Tensor,
 ) -> None:
-    one = out.dtype.type(1)
-    for v in prange(out.shape[0]):
-        row, gamma, beta = out[v, 0], dst[v, 0], dst[v, 1]
-        row[:] = 0
-        for e in range(indptr[v], indptr[v + 1]):
-            other = src[indices[e], 0]
-            scale = one if weight is None else weight[e]
-            below = scale * slope
-            for f in range(len(row)):
-                z = gamma[f] * other[f] + beta[f]
-                row[f] += z * (scale if z > 0 else below)
+    """The sum of `Film` without relations, written to ``out_Vd1F``."""
+    run_over_parts(_sum_of, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, out=out_Vd1F)
 
 
-@kernel
-def _to_destinations(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    src: NDArray[Any],
-    dst: NDArray[Any],
-    weight: NDArray[Any] | None,
-    slope: Any,
-    grad: NDArray[Any],
-    out: NDArray[Any],
+@twinned
+def film_to_destinations(
+    indptr: Tensor,
+    indices: Tensor,
+    src_Vs1F: Tensor,
+    dst_Vd2F: Tensor,
+    weight_E: Tensor | None,
+    slope: float,
+    grad_Vd1F: Tensor,
+    out_Vd2F: Tensor,
 ) -> None:
-    one = out.dtype.type(1)
-    for v in prange(out.shape[0]):
-        d_gamma, d_beta, gamma, beta, g = out[v, 0], out[v, 1], dst[v, 0], dst[v, 1], grad[v, 0]
-        d_gamma[:] = 0
-        d_beta[:] = 0
-        for e in range(indptr[v], indptr[v + 1]):
-            other = src[indices[e], 0]
-            scale = one if weight is None else weight[e]
-            below = scale * slope
-            for f in range(len(g)):
-                rate = scale if gamma[f] * other[f] + beta[f] > 0 else below
-                d_gamma[f] += rate * other[f]
-                d_beta[f] += rate
-        for f in range(len(g)):
-            d_gamma[f] *= g[f]
-            d_beta[f] *= g[f]
+    """Gradient of scales and shifts from that of the sum, written to ``out_Vd2F``."""
+    run_over_parts(_to_destinations_of, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vd2F)
 
 
-@kernel
-def _to_sources(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    edge: NDArray[Any],
-    src: NDArray[Any],
-    dst: NDArray[Any],
-    weight: NDArray[Any] | None,
-    slope: Any,
-    grad: NDArray[Any],
-    out: NDArray[Any],
+@twinned
+def film_to_sources(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    src_Vs1F: Tensor,
+    dst_Vd2F: Tensor,
+    weight_E: Tensor | None,
+    slope: float,
+    grad_Vd1F: Tensor,
+    out_Vs1F: Tensor,
 ) -> None:
-    one = out.dtype.type(1)
-    for u in prange(out.shape[0]):
-        row, mine = out[u, 0], src[u, 0]
-        row[:] = 0
-        for i in range(indptr[u], indptr[u + 1]):
-            v = indices[i]
-            gamma, beta, g = dst[v, 0], dst[v, 1], grad[v, 0]
-            scale = one if weight is None else weight[edge[i]]
-            below = scale * slope
-            for f in range(len(row)):
-                rate = scale if gamma[f] * mine[f] + beta[f] > 0 else below
-                row[f] += rate * gamma[f] * g[f]
+    """Gradient of the sources from that of the sum, over the transposed edges, written to ``out_Vs1F``."""
+    run_over_parts(_to_sources_of, indptr, indices, edge, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vs1F)
+
+
+_KERNELS = PairKernels(film_sum, film_to_destinations, film_to_sources)
+
+
+@cache
+def _sum_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def film(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        dst: Array,
+        weight: Array | None,
+        slope: float,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        one, bend = out.dtype.type(1), out.dtype.type(slope)
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for e in range(*piece(parts, part, indptr, v)):
+                    u, scale = indices[e], one if weight is None else weight[e]
+                    below = scale * bend
+                    for f in range(width):
+                        z = dst[v, f] * src[u, f] + dst[v, width + f]
+                        total[f] += z * (scale if z > 0 else below)
+                place(parts, part, indptr, v, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return film
+
+
+@cache
+def _to_destinations_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def to_destinations(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        dst: Array,
+        weight: Array | None,
+        slope: float,
+        grad: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        one, bend = out.dtype.type(1), out.dtype.type(slope)
+        for part in prange(len(parts)):
+            total = np.empty(2 * width, out.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for e in range(*piece(parts, part, indptr, v)):
+                    u, scale = indices[e], one if weight is None else weight[e]
+                    below = scale * bend
+                    for f in range(width):
+                        rate = scale if dst[v, f] * src[u, f] + dst[v, width + f] > 0 else below
+                        total[f] += rate * src[u, f]
+                        total[width + f] += rate
+                for f in range(width):
+                    total[f] *= grad[v, f]
+                    total[width + f] *= grad[v, f]
+                place(parts, part, indptr, v, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return to_destinations
+
+
+@cache
+def _to_sources_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def to_sources(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        src: Array,
+        dst: Array,
+        weight: Array | None,
+        slope: float,
+        grad: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        one, bend = out.dtype.type(1), out.dtype.type(slope)
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for u in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for i in range(*piece(parts, part, indptr, u)):
+                    v, scale = indices[i], one if weight is None else weight[edge[i]]
+                    below = scale * bend
+                    for f in range(width):
+                        rate = scale if dst[v, f] * src[u, f] + dst[v, width + f] > 0 else below
+                        total[f] += rate * dst[v, f] * grad[v, f]
+                place(parts, part, indptr, u, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return to_sources

@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, prange, sequential
+from outgrow.ops.backend import array, kernel, prange, sequential, twinned
+from outgrow.ops.buffers import empty
+from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
 from outgrow.ops.sparse import SparseRows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -37,6 +39,12 @@ def mix(key: np.uint64, value: np.uint64) -> np.uint64:
 def uniform(hashed: np.uint64) -> float:
     """A number in [0, 1) of 53 random bits from a hash."""
     return np.float64(hashed >> _S11) * 1.1102230246251565e-16
+
+
+@sequential
+def is_kept(row_key: np.uint64, column: int, limit: np.uint64) -> bool:
+    """Whether dropout keeps an element; ``row_key`` the hash of key and row, ``limit`` a `threshold`."""
+    return bool((mix(row_key, np.uint64(column)) >> _S32) >= limit)
 
 
 def derive(key: int, *values: int) -> int:
@@ -77,16 +85,7 @@ def dropout_sparse(rows: SparseRows, nodes_N: Tensor, key: int, p: float) -> Spa
     if p == 0:
         return rows
     out = torch.empty_like(rows.values)
-    _drop_sparse(
-        array(rows.indptr),
-        array(rows.indices),
-        array(rows.values),
-        array(nodes_N),
-        np.uint64(key),
-        _threshold(p),
-        _scale(p, out.dtype),
-        out.numpy(),
-    )
+    drop_sparse(rows.indptr, rows.indices, rows.values, nodes_N, key, p, out)
     return rows.with_values(out)
 
 
@@ -100,8 +99,26 @@ def dropout_edges(x_EK: Tensor, edge_ids_E: Tensor | None, first_edge: int, key:
         key: 64-bit key.
         p: In [0, 1).
     """
-    ids = torch.arange(first_edge, first_edge + len(x_EK)) if edge_ids_E is None else edge_ids_E
-    return dropout(x_EK, ids, key, p)
+    if edge_ids_E is None:
+        edge_ids_E = torch.arange(first_edge, first_edge + len(x_EK), device=x_EK.device)
+    return dropout(x_EK, edge_ids_E, key, p)
+
+
+@twinned
+def drop(x_NF: Tensor, nodes_N: Tensor, key: int, p: float, out_NF: Tensor) -> None:
+    """What `dropout` gives, written to ``out_NF``."""
+    limit, scale = threshold(p), keep_scale(p, out_NF.dtype)
+    _drop(array(x_NF), array(nodes_N), np.uint64(key), limit, scale, array(out_NF))
+
+
+@twinned
+def drop_sparse(
+    indptr: Tensor, indices: Tensor, values_S: Tensor, nodes_N: Tensor, key: int, p: float, out_S: Tensor
+) -> None:
+    """The values that `dropout_sparse` gives, written to ``out_S``; ``S`` stored values in ``N`` rows."""
+    limit, scale = threshold(p), keep_scale(p, out_S.dtype)
+    rows = even_parts(array(indptr)), array(indptr), array(indices), array(values_S), array(nodes_N)
+    _drop_sparse(*rows, np.uint64(key), limit, scale, array(out_S))
 
 
 class _Dropout(torch.autograd.Function):
@@ -116,16 +133,18 @@ class _Dropout(torch.autograd.Function):
 
 
 def _dropped(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
-    out = torch.empty(x_NF.shape, dtype=x_NF.dtype)
-    _drop(array(x_NF), array(nodes_N), np.uint64(key), _threshold(p), _scale(p, x_NF.dtype), out.numpy())
+    out = empty(tuple(x_NF.shape), x_NF)
+    drop(x_NF, nodes_N, key, p, out)
     return out
 
 
-def _scale(p: float, dtype: torch.dtype) -> Any:
+def keep_scale(p: float, dtype: torch.dtype) -> Any:
+    """``1 / (1 - p)`` as a NumPy scalar of a type, for kernels."""
     return array(torch.tensor(1 / (1 - p), dtype=dtype))[()]
 
 
-def _threshold(p: float) -> np.uint64:
+def threshold(p: float) -> np.uint64:
+    """Draws below it are dropped, for kernels."""
     return np.uint64(round(p * 2**32))
 
 
@@ -134,30 +153,32 @@ def _drop(
     x: NDArray[Any],
     nodes: NDArray[np.int64],
     key: np.uint64,
-    threshold: np.uint64,
+    limit: np.uint64,
     scale: Any,
     out: NDArray[Any],
 ) -> None:
     for n in prange(x.shape[0]):
         row_key = mix(key, np.uint64(nodes[n]))
         for f in range(x.shape[1]):
-            kept = (mix(row_key, np.uint64(f)) >> _S32) >= threshold
+            kept = is_kept(row_key, f, limit)
             out[n, f] = x[n, f] * scale if kept else x.dtype.type(0)
 
 
 @kernel
 def _drop_sparse(
+    parts: NDArray[np.int64],
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
     values: NDArray[Any],
     nodes: NDArray[np.int64],
     key: np.uint64,
-    threshold: np.uint64,
+    limit: np.uint64,
     scale: Any,
     out: NDArray[Any],
 ) -> None:
-    for n in prange(len(nodes)):
-        row_key = mix(key, np.uint64(nodes[n]))
-        for e in range(indptr[n], indptr[n + 1]):
-            kept = (mix(row_key, np.uint64(indices[e])) >> _S32) >= threshold
-            out[e] = values[e] * scale if kept else 0
+    for part in prange(len(parts)):
+        for n in range(parts[part, ROW], parts[part, END_ROW]):
+            row_key = mix(key, np.uint64(nodes[n]))
+            for e in range(*piece(parts, part, indptr, n)):
+                kept = is_kept(row_key, indices[e], limit)
+                out[e] = values[e] * scale if kept else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,12 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.backend import array, kernel, prange
+from outgrow.ops.backend import array, kernel, prange, sequential, twinned
+from outgrow.ops.parts import END_ROW, ROW, even_parts, is_continued, piece
+from outgrow.ops.pieces import add_cut, as_array, fixed_width, place, run_over_parts
 from outgrow.ops.topology import transpose
+
+Array = NDArray[Any]
 
 
 class Max(Aggregation):
@@ -27,70 +33,119 @@ class Max(Aggregation):
         return _Max.apply(src_VsCF, block.edges)  # type: ignore[no-any-return, no-untyped-call]
 
 
+@twinned
+def largest(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, winner_VdF: Tensor) -> None:
+    """The maximum, written to ``out_VdF``, and its edge, to ``winner_VdF``: -1 where there is no edge."""
+    ends, columns = array(indptr), out_VdF.shape[1]
+    parts, out, winner = even_parts(ends), as_array(out_VdF), as_array(winner_VdF)
+    cut, cut_winner = (np.empty((len(parts), columns), rows.dtype) for rows in (out, winner))
+    run = _largest_of(fixed_width(len(indices), columns))
+    run(parts, ends, array(indices), as_array(src_VsF), columns, out, winner, cut, cut_winner)
+
+
+@twinned
+def to_winners(
+    indptr: Tensor, dst: Tensor, edge: Tensor, winner_VdF: Tensor, grad_VdF: Tensor, out_VsF: Tensor
+) -> None:
+    """Gradient of the sources, over the transposed edges, written to ``out_VsF``."""
+    run_over_parts(_to_winners_of, indptr, dst, edge, winner_VdF, grad_VdF, out=out_VsF)
+
+
 class _Max(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, src_VsCF: Tensor, edges: Edges) -> Tensor:
         shape = (edges.num_dst, *src_VsCF.shape[1:])
-        out = torch.empty(shape, dtype=src_VsCF.dtype)
+        out = src_VsCF.new_empty(shape)
         narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
-        ctx.edges, ctx.num_src, ctx.winner = edges, len(src_VsCF), torch.empty(shape, dtype=narrow)
-        _largest(
-            array(edges.indptr),
-            array(edges.indices),
-            array(src_VsCF.flatten(1)),
-            out.flatten(1).numpy(),
-            ctx.winner.flatten(1).numpy(),
-        )
+        ctx.edges, ctx.num_src, ctx.winner = edges, len(src_VsCF), src_VsCF.new_empty(shape, dtype=narrow)
+        largest(edges.indptr, edges.indices, src_VsCF.flatten(1), out.flatten(1), ctx.winner.flatten(1))
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor, None]:
         back = transpose(ctx.edges)
-        out = torch.empty(ctx.num_src, *grad_VdCF.shape[1:], dtype=grad_VdCF.dtype)
-        _to_winners(
-            array(back.indptr),
-            array(back.indices),
-            array(back.edge),
-            array(ctx.winner.flatten(1)),
-            array(grad_VdCF.flatten(1)),
-            out.flatten(1).numpy(),
-        )
+        out = grad_VdCF.new_empty(ctx.num_src, *grad_VdCF.shape[1:])
+        rows = ctx.winner.flatten(1), grad_VdCF.flatten(1), out.flatten(1)
+        to_winners(back.indptr, back.indices, back.edge, *rows)
         return out, None
 
 
-@kernel
-def _largest(
-    indptr: NDArray[np.int64], indices: NDArray[Any], src: NDArray[Any], out: NDArray[Any], winner: NDArray[Any]
-) -> None:
-    for v in prange(out.shape[0]):
-        first, last = indptr[v], indptr[v + 1]
-        if first == last:
-            out[v] = 0
-            winner[v] = -1
-            continue
-        out[v] = src[indices[first]]
-        winner[v] = first
-        for e in range(first + 1, last):
-            other = src[indices[e]]
-            for f in range(out.shape[1]):
-                if other[f] > out[v, f]:
-                    out[v, f] = other[f]
-                    winner[v, f] = e
+@cache
+def _largest_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def largest(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        columns: int,
+        out: Array,
+        winner: Array,
+        cut: Array,
+        cut_winner: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        for part in prange(len(parts)):
+            best, who = np.empty(width, out.dtype), np.empty(width, winner.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                first, last = piece(parts, part, indptr, v)
+                if first == indptr[v] and first < last:
+                    for f in range(width):
+                        best[f], who[f] = src[indices[first], f], first
+                else:
+                    for f in range(width):
+                        best[f], who[f] = -np.inf if last > indptr[v] else 0, -1
+                for e in range(first, last):
+                    u, at = indices[e], winner.dtype.type(e)
+                    for f in range(width):
+                        value, least, edge = src[u, f], best[f], who[f]
+                        best[f] = value if value > least else least
+                        who[f] = at if value > least else edge
+                place(parts, part, indptr, v, best, out, cut)
+                place(parts, part, indptr, v, who, winner, cut_winner)
+        _join(parts, indptr, out, winner, cut, cut_winner)
+
+    return largest
 
 
-@kernel
-def _to_winners(
-    indptr: NDArray[np.int64],
-    dst: NDArray[Any],
-    edge: NDArray[Any],
-    winner: NDArray[Any],
-    grad: NDArray[Any],
-    out: NDArray[Any],
-) -> None:
-    for u in prange(out.shape[0]):
-        out[u] = 0
-        for i in range(indptr[u], indptr[u + 1]):
-            e, v = edge[i], dst[i]
-            for f in range(out.shape[1]):
-                if winner[v, f] == e:
-                    out[u, f] += grad[v, f]
+@sequential
+def _join(parts: Array, indptr: Array, out: Array, winner: Array, cut: Array, cut_winner: Array) -> None:
+    """Let a later piece of a cut row win where its value is strictly larger."""
+    for part in range(1, len(parts)):
+        v = parts[part, ROW]
+        if is_continued(parts, part, indptr, v):
+            for f in range(cut.shape[1]):
+                if cut[part, f] > out[v, f]:
+                    out[v, f] = cut[part, f]
+                    winner[v, f] = cut_winner[part, f]
+
+
+@cache
+def _to_winners_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def to_winners(
+        parts: Array,
+        indptr: Array,
+        dst: Array,
+        edge: Array,
+        winner: Array,
+        grad: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        zero = out.dtype.type(0)
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for u in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for i in range(*piece(parts, part, indptr, u)):
+                    e, v = edge[i], dst[i]
+                    for f in range(width):
+                        total[f] += grad[v, f] if winner[v, f] == e else zero
+                place(parts, part, indptr, u, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return to_winners

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, prange
+from outgrow.ops.backend import array, kernel, prange, twinned
 
-_SLICE = 64
-"""Columns that a thread sums at a time: whole cache lines of the rows, few enough for its own cache."""
+_PARTS = 64
+"""Parts of the rows that are summed side by side, always the same ones whatever the number of threads."""
 
 
 def layer_norm(x_NF: Tensor, weight_F: Tensor, bias_F: Tensor, eps: float) -> Tensor:
@@ -46,16 +46,23 @@ class _LayerNorm(torch.autograd.Function):
         d_x = torch.ops.aten.native_layer_norm_backward(
             grad_NF, x_NF, weight_F.shape, mean_N, scale_N, weight_F, bias_F, [True, False, False]
         )[0]
-        d_weight, d_bias = (torch.zeros(x_NF.shape[1], dtype=torch.float64) for _ in range(2))
-        _sum_rows(
-            array(x_NF),
-            array(mean_N.flatten()),
-            array(scale_N.flatten()),
-            array(grad_NF),
-            d_weight.numpy(),
-            d_bias.numpy(),
-        )
+        d_weight, d_bias = (x_NF.new_empty(x_NF.shape[1], dtype=torch.float64) for _ in range(2))
+        norm_gradients(x_NF, mean_N.flatten(), scale_N.flatten(), grad_NF, d_weight, d_bias)
         return d_x, d_weight.to(weight_F.dtype), d_bias.to(bias_F.dtype), None
+
+
+@twinned
+def norm_gradients(
+    x_NF: Tensor, mean_N: Tensor, scale_N: Tensor, grad_NF: Tensor, d_weight_F: Tensor, d_bias_F: Tensor
+) -> None:
+    """Gradients of weight and bias from that of the result, written to the last two, which are float64.
+
+    ``scale_N`` is one over the deviation of each row.
+    """
+    sums = np.zeros((2, _PARTS, x_NF.shape[1]))
+    _sum_rows(array(x_NF), array(mean_N), array(scale_N), array(grad_NF), *sums)
+    for total_F, sum_PF in zip((d_weight_F, d_bias_F), sums, strict=True):
+        array(total_F)[:] = sum_PF.sum(0)
 
 
 @kernel
@@ -67,12 +74,9 @@ def _sum_rows(
     d_weight: NDArray[np.float64],
     d_bias: NDArray[np.float64],
 ) -> None:
-    for part in prange((x.shape[1] + _SLICE - 1) // _SLICE):
-        first = part * _SLICE
-        last = min(first + _SLICE, x.shape[1])
-        weight, bias = d_weight[first:last], d_bias[first:last]
-        for n in range(x.shape[0]):
-            row, g = x[n, first:last], grad[n, first:last]
-            for f in range(last - first):
-                weight[f] += g[f] * (row[f] - mean[n]) * scale[n]
-                bias[f] += g[f]
+    count = len(x)
+    for part in prange(_PARTS):
+        for n in range(count * part // _PARTS, count * (part + 1) // _PARTS):
+            for f in range(x.shape[1]):
+                d_weight[part, f] += grad[n, f] * (x[n, f] - mean[n]) * scale[n]
+                d_bias[part, f] += grad[n, f]

@@ -6,6 +6,8 @@ sum over all edges are summed in a fixed number of parts, in order, whatever the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -16,13 +18,19 @@ from torch import Tensor, nn
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.backend import array, kernel, prange, tensor
-from outgrow.ops.topology import transpose
+from outgrow.ops.backend import array, kernel, prange, twinned
+from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
+from outgrow.ops.pieces import add_cut, as_array, fixed_width, place, run_over_parts
+from outgrow.ops.relation_mean import divide_by_totals
+from outgrow.ops.topology import destination, transpose
 
-_PARTS = 16
+Array = NDArray[Any]
+
+_SHARES = 16
+"""Sums of all edges that are made side by side."""
 
 
-def require_relations(edges: Edges, num_relations: int) -> NDArray[Any]:
+def require_relations(edges: Edges, num_relations: int) -> Tensor:
     """``[E]``: the relation of each edge, once it is sure that all are in ``[0, num_relations)``.
 
     Raises:
@@ -36,7 +44,7 @@ def require_relations(edges: Edges, num_relations: int) -> NDArray[Any]:
             edges.derived["relations"] = [int(end) for end in ends]
         low, high = cast(list[int], edges.derived["relations"])
         if low >= 0 and high < num_relations:
-            return array(edges.relation)
+            return edges.relation
         got = f"relations {low} to {high}"
     raise InputError(
         "a relational layer does not fit the graph",
@@ -54,11 +62,30 @@ def relation_mean(block: Block, num_relations: int, dtype: torch.dtype) -> Tenso
     edges, slot = block.edges, f"relation mean {dtype}"
     relation = require_relations(edges, num_relations)
     if slot not in edges.derived:
-        out = torch.empty(edges.num_edges, 1, dtype=dtype)
-        weight = None if edges.weight is None else array(edges.weight)
-        _mean(array(edges.indptr), relation, weight, num_relations, out.view(-1).numpy())
+        out = edges.indptr.new_empty(edges.num_edges, 1, dtype=dtype)
+        relation_mean_of(edges.indptr, relation, edges.weight, num_relations, out.view(-1))
         edges.derived[slot] = out
     return cast(Tensor, edges.derived[slot])
+
+
+def related_pairs(edges: Edges, num_relations: int) -> tuple[Edges, Tensor]:
+    """In-edges of pairs: an edge of relation ``r`` from ``u`` to ``v`` is one from ``u * R + r`` to ``v * R + r``.
+
+    Computed once per block.
+
+    Returns:
+        The edges, without relation and weight, and the position ``[E]`` that each of them has in the block.
+    """
+    relation, slot = require_relations(edges, num_relations), f"pairs of {num_relations} relations"
+    if slot not in edges.derived:
+        narrow = torch.int32 if edges.num_src * num_relations < 2**31 else torch.int64
+        pair, order = (destination(edges) * num_relations + relation).sort(stable=True)
+        indptr = edges.indptr.new_zeros(edges.num_dst * num_relations + 1)
+        torch.cumsum(pair.bincount(minlength=len(indptr) - 1), 0, out=indptr[1:])
+        indices = (edges.indices.long() * num_relations + relation)[order].to(narrow)
+        pairs = Edges(indptr=indptr, indices=indices, num_src=edges.num_src * num_relations)
+        edges.derived[slot] = pairs, order
+    return cast(tuple[Edges, Tensor], edges.derived[slot])
 
 
 def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:
@@ -106,16 +133,16 @@ class _BasisWeight(torch.autograd.Function):
     def forward(ctx: Any, share_RB: Tensor, scale_E1: Tensor, edges: Edges) -> Tensor:
         ctx.edges, ctx.shape = edges, share_RB.shape
         ctx.save_for_backward(scale_E1)
-        out = torch.empty(edges.num_edges, share_RB.shape[1], dtype=share_RB.dtype)
-        _spread(require_relations(edges, len(share_RB)), array(share_RB), array(scale_E1.view(-1)), out.numpy())
+        out = share_RB.new_empty(edges.num_edges, share_RB.shape[1])
+        basis_spread(require_relations(edges, len(share_RB)), share_RB, scale_E1.view(-1), out)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_EB: Tensor) -> tuple[Tensor, None, None]:
         (scale_E1,) = ctx.saved_tensors
-        parts = np.zeros((_PARTS, *ctx.shape))
-        _collect(require_relations(ctx.edges, ctx.shape[0]), array(scale_E1.view(-1)), array(grad_EB), parts)
-        return tensor(parts.sum(0)).to(grad_EB.dtype), None, None
+        out = grad_EB.new_empty(ctx.shape)
+        basis_collect(require_relations(ctx.edges, len(out)), scale_E1.view(-1), grad_EB, out)
+        return out, None, None
 
 
 class _RelationScale(torch.autograd.Function):
@@ -123,104 +150,156 @@ class _RelationScale(torch.autograd.Function):
     def forward(ctx: Any, src_VsCF: Tensor, scale_RF: Tensor, weight_E1: Tensor, edges: Edges) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(src_VsCF, scale_RF, weight_E1)
-        relation = require_relations(edges, len(scale_RF))
-        out = torch.empty(edges.num_dst, 1, src_VsCF.shape[2], dtype=src_VsCF.dtype)
-        at = torch.arange(edges.num_edges).numpy()
-        topology = array(edges.indptr), array(edges.indices), at, relation
-        _gather(*topology, array(weight_E1.view(-1)), array(scale_RF), array(src_VsCF), out.numpy())
+        relation, weight_E = require_relations(edges, len(scale_RF)), weight_E1.view(-1)
+        at = torch.arange(edges.num_edges, device=src_VsCF.device)
+        out = src_VsCF.new_empty(edges.num_dst, 1, src_VsCF.shape[2])
+        scaled_gather(
+            edges.indptr, edges.indices, at, relation, weight_E, scale_RF, src_VsCF.flatten(1), out.flatten(1)
+        )
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         src_VsCF, scale_RF, weight_E1 = ctx.saved_tensors
         edges: Edges = ctx.edges
-        relation, weight, grad = require_relations(edges, len(scale_RF)), array(weight_E1.view(-1)), array(grad_VdCF)
+        relation, weight_E = require_relations(edges, len(scale_RF)), weight_E1.view(-1)
+        grad_VdF = grad_VdCF.flatten(1)
         d_src = d_scale = None
         if ctx.needs_input_grad[0]:
-            back, d_src = transpose(edges), torch.empty_like(src_VsCF, memory_format=torch.contiguous_format)
-            topology = array(back.indptr), array(back.indices), array(back.edge), relation
-            _gather(*topology, weight, array(scale_RF), grad, d_src.numpy())
+            back, d_src = transpose(edges), src_VsCF.new_empty(src_VsCF.shape)
+            scaled_gather(*back, relation, weight_E, scale_RF, grad_VdF, d_src.flatten(1))
         if ctx.needs_input_grad[1]:
-            parts = np.zeros((_PARTS, *scale_RF.shape), dtype=grad.dtype)
-            _products(array(edges.indptr), array(edges.indices), relation, weight, array(src_VsCF), grad, parts)
-            d_scale = tensor(parts.sum(0))
+            d_scale = scale_RF.new_empty(scale_RF.shape)
+            given = relation, weight_E, src_VsCF.flatten(1), grad_VdF
+            scaled_products(edges.indptr, edges.indices, *given, d_scale)
         return d_src, d_scale, None, None
 
 
-@kernel
-def _mean(
-    indptr: NDArray[np.int64],
-    relation: NDArray[Any],
-    weight: NDArray[Any] | None,
-    num_relations: int,
-    out: NDArray[Any],
+@twinned
+def relation_mean_of(
+    indptr: Tensor, relation: Tensor, weight_E: Tensor | None, num_relations: int, out_E: Tensor
 ) -> None:
-    count = len(indptr) - 1
-    for part in prange(_PARTS):
-        total = np.zeros(num_relations)
-        for v in range(count * part // _PARTS, count * (part + 1) // _PARTS):
-            for e in range(indptr[v], indptr[v + 1]):
-                total[relation[e]] += 1.0 if weight is None else weight[e]
-            for e in range(indptr[v], indptr[v + 1]):
-                value = (1.0 if weight is None else weight[e]) / total[relation[e]]
-                out[e] = value if np.isfinite(value) else 0.0
-            for e in range(indptr[v], indptr[v + 1]):
-                total[relation[e]] = 0.0
+    """What `relation_mean` gives, written to ``out_E``; 0 where that is not finite."""
+    parts = even_parts(array(indptr))
+    weight, total = None if weight_E is None else array(weight_E), np.zeros((len(parts), 2, num_relations))
+    divide_by_totals(parts, array(indptr), array(relation), weight, total, array(out_E))
+
+
+@twinned
+def basis_spread(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Tensor) -> None:
+    """What `basis_weight` gives, written to ``out_EB``."""
+    _spread(array(relation), array(share_RB), array(scale_E), array(out_EB))
+
+
+@twinned
+def basis_collect(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Tensor) -> None:
+    """Gradient of the shares from that of the weights, written to ``out_RB``; summed in float64."""
+    sums = np.zeros((_SHARES, *out_RB.shape))
+    _collect(array(relation), array(scale_E), array(grad_EB), sums)
+    array(out_RB)[:] = sums.sum(0)
+
+
+@twinned
+def scaled_gather(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    relation: Tensor,
+    weight_E: Tensor,
+    scale_RF: Tensor,
+    src_NF: Tensor,
+    out_MF: Tensor,
+) -> None:
+    """``out[m] = sum over i of m of weight[e] * scale[relation[e]] * src[indices[i]]`` with ``e = edge[i]``."""
+    run_over_parts(_gather_of, indptr, indices, edge, relation, weight_E, scale_RF, src_NF, out=out_MF)
+
+
+@twinned
+def scaled_products(
+    indptr: Tensor,
+    indices: Tensor,
+    relation: Tensor,
+    weight_E: Tensor,
+    src_VsF: Tensor,
+    grad_VdF: Tensor,
+    out_RF: Tensor,
+) -> None:
+    """Gradient of the scales of relations from that of the sum, written to ``out_RF``; summed in float64."""
+    sums = np.zeros((_SHARES, *out_RF.shape))
+    given = (as_array(value) for value in (indptr, indices, relation, weight_E, src_VsF, grad_VdF))
+    _products_of(fixed_width(len(indices), out_RF.shape[1]))(even_parts(array(indptr)), *given, sums)
+    array(out_RF)[:] = sums.sum(0)
 
 
 @kernel
-def _spread(relation: NDArray[Any], share: NDArray[Any], scale: NDArray[Any], out: NDArray[Any]) -> None:
+def _spread(relation: Array, share: Array, scale: Array, out: Array) -> None:
     for e in prange(out.shape[0]):
         for b in range(out.shape[1]):
             out[e, b] = scale[e] * share[relation[e], b]
 
 
 @kernel
-def _collect(relation: NDArray[Any], scale: NDArray[Any], grad: NDArray[Any], parts: NDArray[np.float64]) -> None:
+def _collect(relation: Array, scale: Array, grad: Array, sums: Array) -> None:
     count = len(relation)
-    for part in prange(_PARTS):
-        for e in range(count * part // _PARTS, count * (part + 1) // _PARTS):
+    for share in prange(len(sums)):
+        for e in range(count * share // len(sums), count * (share + 1) // len(sums)):
             for b in range(grad.shape[1]):
-                parts[part, relation[e], b] += scale[e] * grad[e, b]
+                sums[share, relation[e], b] += scale[e] * grad[e, b]
 
 
-@kernel
-def _gather(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    edge: NDArray[Any],
-    relation: NDArray[Any],
-    weight: NDArray[Any],
-    scale: NDArray[Any],
-    src: NDArray[Any],
-    out: NDArray[Any],
-) -> None:
-    for v in prange(out.shape[0]):
-        row = out[v, 0]
-        row[:] = 0
-        for i in range(indptr[v], indptr[v + 1]):
-            e, other = edge[i], src[indices[i], 0]
-            factor, mine = weight[e], scale[relation[e]]
-            for f in range(len(row)):
-                row[f] += factor * mine[f] * other[f]
+@cache
+def _gather_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def gather(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        relation: Array,
+        weight: Array,
+        scale: Array,
+        src: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for i in range(*piece(parts, part, indptr, m)):
+                    u, factor, r = indices[i], weight[edge[i]], relation[edge[i]]
+                    for f in range(width):
+                        total[f] += factor * scale[r, f] * src[u, f]
+                place(parts, part, indptr, m, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return gather
 
 
-@kernel
-def _products(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    relation: NDArray[Any],
-    weight: NDArray[Any],
-    src: NDArray[Any],
-    grad: NDArray[Any],
-    parts: NDArray[Any],
-) -> None:
-    count = len(grad)
-    for part in prange(_PARTS):
-        for v in range(count * part // _PARTS, count * (part + 1) // _PARTS):
-            g = grad[v, 0]
-            for e in range(indptr[v], indptr[v + 1]):
-                other, factor = src[indices[e], 0], weight[e]
-                row = parts[part, relation[e]]
-                for f in range(len(row)):
-                    row[f] += factor * other[f] * g[f]
+@cache
+def _products_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def products(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        relation: Array,
+        weight: Array,
+        src: Array,
+        grad: Array,
+        sums: Array,
+    ) -> None:
+        width = sums.shape[2] if fixed is None else fixed
+        count, shares = len(parts), len(sums)
+        for share in prange(shares):
+            for part in range(count * share // shares, count * (share + 1) // shares):
+                for v in range(parts[part, ROW], parts[part, END_ROW]):
+                    for e in range(*piece(parts, part, indptr, v)):
+                        u, r, factor = indices[e], relation[e], weight[e]
+                        for f in range(width):
+                            sums[share, r, f] += factor * src[u, f] * grad[v, f]
+
+    return products

@@ -1,7 +1,7 @@
 """Sums of weighted rows over the edges of each node: the kernels under `WeightedSum`, in either direction.
 
 Widths are compile-time constants of the kernels for large work, so that a row's sum stays in registers and first-level
-cache; small work takes one kernel for all widths, which is compiled once.
+cache; small work takes kernels that read them from the shapes, so that they are compiled once.
 Letters: ``M`` result rows, ``N`` given rows, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F`` columns.
 """
 
@@ -13,17 +13,27 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from outgrow.ops.backend import kernel, prange, reducing_kernel, sequential
+from outgrow.ops.backend import array, inlined, kernel, prange, reducing_kernel, twinned
+from outgrow.ops.buffers import flat_rows
+from outgrow.ops.half import as_float
+from outgrow.ops.parts import END_ROW, ROW, even_parts, is_continued, piece
+from outgrow.ops.pieces import add_cut
+from outgrow.ops.prefetch import LINE_BYTES, edges_ahead, prefetch
 
 Array = NDArray[Any]
+Widths = tuple[int, int, int]
+"""``K``, ``C`` and ``F``."""
 
 _LARGE = 1 << 24
-_PARTS = 64
+_EDGES_AHEAD = 32
+"""How far ahead the narrow weights of edges are asked for where they are not in order."""
 
 
+@twinned
 def gather_rows(
-    indptr: Array, indices: Array, edge: Array | None, weight: Array | None, rows: Array, out: Array
+    indptr: Tensor, indices: Tensor, edge: Tensor | None, weight: Tensor | None, rows: Tensor, out: Tensor
 ) -> None:
     """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
 
@@ -32,16 +42,22 @@ def gather_rows(
         indices: ``[E]`` row of each edge.
         edge: ``[E]`` position of the weight of each edge; None if it is that of the edge.
         weight: ``[E, K]``; None if all are 1.
-        rows: ``[N, C, F]``; ``C`` is ``K`` or 1.
+        rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
         out: ``[M, K, F]``, written.
     """
-    widths = (out.shape[1], rows.shape[1], rows.shape[2])
-    large = len(indices) * widths[0] * widths[2] >= _LARGE
-    run = _gather_of(*widths) if large else _gather_any
-    run(even_parts(indptr), indptr, indices, edge, weight, rows, out)
+    given, sums = flat_rows(rows), flat_rows(out)
+    num_weights, num_channels, columns = _widths(out, rows)
+    if num_weights == num_channels == 1:  # the unused columns too: they end in unused columns
+        columns = min(given.shape[1], sums.shape[1])
+    widths = num_weights, num_channels, columns
+    run = _gather_of(widths if _is_large(indices, widths) else None)
+    ends = array(indptr)
+    operands = None if edge is None else array(edge), None if weight is None else array(weight)
+    run(even_parts(ends), ends, array(indices), *operands, given, sums, widths)
 
 
-def reduce_rows(indptr: Array, indices: Array, edge: Array, weight: Array, rows: Array, out: Array) -> None:
+@twinned
+def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
     """``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
 
     Args:
@@ -52,53 +68,83 @@ def reduce_rows(indptr: Array, indices: Array, edge: Array, weight: Array, rows:
         rows: ``[N, K, F]``.
         out: ``[M, 1, F]``, written.
     """
-    large = len(indices) * rows.shape[1] * rows.shape[2] >= _LARGE
-    run = _reduce_of(rows.shape[1], rows.shape[2]) if large else _reduce_any
-    run(even_parts(indptr), indptr, indices, edge, weight, rows, out)
+    widths = _widths(rows, out)
+    run = _reduce_of(widths if _is_large(indices, widths) else None)
+    ends = array(indptr)
+    run(even_parts(ends), ends, array(indices), array(edge), array(weight), flat_rows(rows), flat_rows(out), widths)
 
 
-def dot_rows(indptr: Array, indices: Array, rows: Array, other: Array, out: Array) -> None:
+@twinned
+def dot_rows(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
     """``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
 
     Args:
         indptr: ``[M + 1]`` int64.
         indices: ``[E]`` row of each edge.
-        rows: ``[N, C, F]``; ``C`` is ``K`` or 1.
+        rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
         other: ``[M, K, F]``.
         out: ``[E, K]``, written.
     """
-    widths = (other.shape[1], rows.shape[1], rows.shape[2])
-    large = len(indices) * widths[0] * widths[2] >= _LARGE
-    run = _dot_of(*widths) if large else _dot_any
-    run(even_parts(indptr), indptr, indices, rows, other, out)
+    widths = _widths(other, rows)
+    run = _dot_of(widths if _is_large(indices, widths) else None)
+    ends = array(indptr)
+    run(even_parts(ends), ends, array(indices), flat_rows(rows), flat_rows(other), out.numpy(), widths)
 
 
-def even_parts(indptr: Array) -> Array:
-    """Ranges of rows that hold about the same number of edges and rows: ``[parts + 1]``."""
-    parts = np.empty(min(_PARTS, len(indptr) - 1) + 1, dtype=np.int64)
-    _find_parts(indptr, parts)
-    return parts
+@twinned
+def spread_rows(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    own: Tensor,
+    out: Tensor,
+    d_weight: Tensor,
+) -> None:
+    """Both gradients of a weighted sum in one pass over the out-edges ``i`` of each source ``m``.
+
+    ``out[m, k or 0] = sum of weight[edge[i], k] * rows[indices[i], k]`` and
+    ``d_weight[edge[i], k] = rows[indices[i], k] . own[m, k or 0]``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` destination row of each edge.
+        edge: ``[E]`` position of the weights of each edge.
+        weight: ``[E, K]``.
+        rows: ``[N, K, F]`` gradient of the destinations.
+        own: ``[M, C, F]`` rows of the sources; ``C`` is ``K`` or 1.
+        out: ``[M, C, F]``, written.
+        d_weight: ``[E, K]``, written.
+    """
+    widths = _widths(rows, own)
+    run = _spread_of(widths if _is_large(indices, widths) else None)
+    ends = array(indptr)
+    operands = array(weight), flat_rows(rows), flat_rows(own)
+    run(even_parts(ends), ends, array(indices), array(edge), *operands, flat_rows(out), d_weight.numpy(), widths)
 
 
-@sequential
-def _find_parts(indptr: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    num_rows, parts = len(indptr) - 1, max(1, len(out) - 1)
-    total = indptr[num_rows] - indptr[0] + num_rows
-    for part in range(len(out)):
-        target = total * part // parts
-        low, high = 0, num_rows
-        while low < high:
-            middle = (low + high) // 2
-            if indptr[middle] - indptr[0] + middle < target:
-                low = middle + 1
-            else:
-                high = middle
-        out[part] = low
-    out[len(out) - 1] = num_rows
+def _widths(wide: Tensor, narrow: Tensor) -> Widths:
+    """``K`` from the one, ``C`` and ``F`` from the other."""
+    return wide.shape[1], narrow.shape[1], narrow.shape[2]
+
+
+def _is_large(indices: Tensor, widths: Widths) -> bool:
+    return len(indices) * widths[0] * widths[2] >= _LARGE
+
+
+@inlined
+def _prefetch_row(rows: Array, indices: Array, i: int, ahead: int, width: int) -> None:
+    """Ask for the row of the edge that is some edges ahead of edge ``i``."""
+    row = indices[min(i + ahead, len(indices) - 1)]
+    for column in range(0, width, LINE_BYTES // rows.itemsize):
+        prefetch(rows, row, column)
 
 
 @cache
-def _gather_of(num_weights: int, num_channels: int, num_columns: int) -> Callable[..., None]:
+def _gather_of(fixed: Widths | None) -> Callable[..., None]:
+    fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
+
     @kernel
     def gather(
         parts: Array,
@@ -108,107 +154,148 @@ def _gather_of(num_weights: int, num_channels: int, num_columns: int) -> Callabl
         weight: Array | None,
         rows: Array,
         out: Array,
+        widths: Widths,
     ) -> None:
-        for part in prange(len(parts) - 1):
-            total = np.empty((num_weights, num_columns), out.dtype)
-            for m in range(parts[part], parts[part + 1]):
+        cut = np.empty((len(parts), out.shape[1]), out.dtype)
+        for part in prange(len(parts)):
+            num_weights = fixed_weights if fixed_weights > 0 else widths[0]
+            num_channels = fixed_channels if fixed_channels > 0 else widths[1]
+            columns = fixed_columns if fixed_columns > 0 else widths[2]
+            ahead = edges_ahead(num_channels * columns * rows.itemsize)
+            total = np.empty((num_weights, columns), out.dtype)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
                 total[:] = 0
-                for i in range(indptr[m], indptr[m + 1]):
+                first, last = piece(parts, part, indptr, m)
+                for i in range(first, last):
+                    _prefetch_row(rows, indices, i, ahead, num_channels * columns)
                     at = i if edge is None else edge[i]
+                    if edge is not None and weight is not None:
+                        _prefetch_row(weight, edge, i, _EDGES_AHEAD, num_weights)
                     row = indices[i]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0
                         scale = total.dtype.type(1) if weight is None else weight[at, k]
-                        for f in range(num_columns):
-                            total[k, f] += scale * rows[row, c, f]
-                out[m] = total
+                        for f in range(columns):
+                            total[k, f] += scale * as_float(rows[row, c * columns + f])
+                mine = cut[part] if is_continued(parts, part, indptr, m) else out[m]
+                for k in range(num_weights):
+                    for f in range(columns):
+                        mine[k * columns + f] = total[k, f]
+        add_cut(parts, indptr, out, cut)
 
     return gather
 
 
 @cache
-def _reduce_of(num_weights: int, num_columns: int) -> Callable[..., None]:
+def _reduce_of(fixed: Widths | None) -> Callable[..., None]:
+    fixed_weights, _, fixed_columns = fixed or (0, 0, 0)
+
     @kernel
     def reduce(
-        parts: Array, indptr: Array, indices: Array, edge: Array, weight: Array, rows: Array, out: Array
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        weight: Array,
+        rows: Array,
+        out: Array,
+        widths: Widths,
     ) -> None:
-        for part in prange(len(parts) - 1):
-            total = np.empty(num_columns, out.dtype)
-            for m in range(parts[part], parts[part + 1]):
+        cut = np.empty((len(parts), out.shape[1]), out.dtype)
+        for part in prange(len(parts)):
+            num_weights = fixed_weights if fixed_weights > 0 else widths[0]
+            columns = fixed_columns if fixed_columns > 0 else widths[2]
+            ahead = edges_ahead(num_weights * columns * rows.itemsize)
+            total = np.empty(columns, out.dtype)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
                 total[:] = 0
-                for i in range(indptr[m], indptr[m + 1]):
+                first, last = piece(parts, part, indptr, m)
+                for i in range(first, last):
+                    _prefetch_row(rows, indices, i, ahead, num_weights * columns)
+                    _prefetch_row(weight, edge, i, _EDGES_AHEAD, num_weights)
                     row = indices[i]
                     for k in range(num_weights):
                         scale = weight[edge[i], k]
-                        for f in range(num_columns):
-                            total[f] += scale * rows[row, k, f]
-                out[m, 0] = total
+                        for f in range(columns):
+                            total[f] += scale * rows[row, k * columns + f]
+                mine = cut[part] if is_continued(parts, part, indptr, m) else out[m]
+                for f in range(columns):
+                    mine[f] = total[f]
+        add_cut(parts, indptr, out, cut)
 
     return reduce
 
 
 @cache
-def _dot_of(num_weights: int, num_channels: int, num_columns: int) -> Callable[..., None]:
+def _dot_of(fixed: Widths | None) -> Callable[..., None]:
+    fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
+
     @reducing_kernel
-    def dot(parts: Array, indptr: Array, indices: Array, rows: Array, other: Array, out: Array) -> None:
-        for part in prange(len(parts) - 1):
-            for m in range(parts[part], parts[part + 1]):
-                for e in range(indptr[m], indptr[m + 1]):
+    def dot(parts: Array, indptr: Array, indices: Array, rows: Array, other: Array, out: Array, widths: Widths) -> None:
+        for part in prange(len(parts)):
+            num_weights = fixed_weights if fixed_weights > 0 else widths[0]
+            num_channels = fixed_channels if fixed_channels > 0 else widths[1]
+            columns = fixed_columns if fixed_columns > 0 else widths[2]
+            ahead = edges_ahead(num_channels * columns * rows.itemsize)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
+                first, last = piece(parts, part, indptr, m)
+                for e in range(first, last):
+                    _prefetch_row(rows, indices, e, ahead, num_channels * columns)
                     row = indices[e]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0
                         total = out.dtype.type(0)
-                        for f in range(num_columns):
-                            total += other[m, k, f] * rows[row, c, f]
+                        for f in range(columns):
+                            total += other[m, k * columns + f] * as_float(rows[row, c * columns + f])
                         out[e, k] = total
 
     return dot
 
 
-@kernel
-def _gather_any(
-    parts: Array,
-    indptr: Array,
-    indices: Array,
-    edge: Array | None,
-    weight: Array | None,
-    rows: Array,
-    out: Array,
-) -> None:
-    for part in prange(len(parts) - 1):
-        for m in range(parts[part], parts[part + 1]):
-            out[m] = 0
-            for i in range(indptr[m], indptr[m + 1]):
-                at = i if edge is None else edge[i]
-                for k in range(out.shape[1]):
-                    c = k if rows.shape[1] > 1 else 0
-                    scale = out.dtype.type(1) if weight is None else weight[at, k]
-                    for f in range(out.shape[2]):
-                        out[m, k, f] += scale * rows[indices[i], c, f]
+@cache
+def _spread_of(fixed: Widths | None) -> Callable[..., None]:
+    fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
 
+    @reducing_kernel
+    def spread(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        weight: Array,
+        rows: Array,
+        own: Array,
+        out: Array,
+        d_weight: Array,
+        widths: Widths,
+    ) -> None:
+        cut = np.empty((len(parts), out.shape[1]), out.dtype)
+        for part in prange(len(parts)):
+            num_weights = fixed_weights if fixed_weights > 0 else widths[0]
+            num_channels = fixed_channels if fixed_channels > 0 else widths[1]
+            columns = fixed_columns if fixed_columns > 0 else widths[2]
+            ahead = edges_ahead(num_weights * columns * rows.itemsize)
+            total = np.empty((num_channels, columns), out.dtype)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
+                total[:] = 0
+                first, last = piece(parts, part, indptr, m)
+                for i in range(first, last):
+                    _prefetch_row(rows, indices, i, ahead, num_weights * columns)
+                    _prefetch_row(weight, edge, i, _EDGES_AHEAD, num_weights)
+                    _prefetch_row(d_weight, edge, i, _EDGES_AHEAD, num_weights)
+                    row, at = indices[i], edge[i]
+                    for k in range(num_weights):
+                        c = k if num_channels > 1 else 0
+                        scale, product = weight[at, k], out.dtype.type(0)
+                        for f in range(columns):
+                            value = rows[row, k * columns + f]
+                            total[c, f] += scale * value
+                            product += value * own[m, c * columns + f]
+                        d_weight[at, k] = product
+                mine = cut[part] if is_continued(parts, part, indptr, m) else out[m]
+                for c in range(num_channels):
+                    for f in range(columns):
+                        mine[c * columns + f] = total[c, f]
+        add_cut(parts, indptr, out, cut)
 
-@kernel
-def _reduce_any(
-    parts: Array, indptr: Array, indices: Array, edge: Array, weight: Array, rows: Array, out: Array
-) -> None:
-    for part in prange(len(parts) - 1):
-        for m in range(parts[part], parts[part + 1]):
-            out[m] = 0
-            for i in range(indptr[m], indptr[m + 1]):
-                for k in range(rows.shape[1]):
-                    scale = weight[edge[i], k]
-                    for f in range(out.shape[2]):
-                        out[m, 0, f] += scale * rows[indices[i], k, f]
-
-
-@reducing_kernel
-def _dot_any(parts: Array, indptr: Array, indices: Array, rows: Array, other: Array, out: Array) -> None:
-    for part in prange(len(parts) - 1):
-        for m in range(parts[part], parts[part + 1]):
-            for e in range(indptr[m], indptr[m + 1]):
-                for k in range(other.shape[1]):
-                    c = k if rows.shape[1] > 1 else 0
-                    total = out.dtype.type(0)
-                    for f in range(other.shape[2]):
-                        total += other[m, k, f] * rows[indices[e], c, f]
-                    out[e, k] = total
+    return spread

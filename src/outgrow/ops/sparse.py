@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, prange
+from outgrow.ops.backend import array, kernel, prange, twinned
+from outgrow.ops.row_sums import gather_rows
 
-_SLICE = 64
-"""Columns of the weight's gradient that a thread sums at a time: so narrow a slice of it stays in the cache."""
+_SLICE = 32
+"""Columns of the weight's gradient that a thread sums at a time: a cache line, so that a slice stays in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,36 +75,29 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: SparseRows, weight_DO: Tensor) -> Tensor:
         ctx.rows = rows
-        out = torch.empty(len(rows), weight_DO.shape[1], dtype=weight_DO.dtype)
-        values = array(rows.values.to(weight_DO.dtype))
-        _gather_sum(array(rows.indptr), array(rows.indices), values, array(weight_DO), out.numpy())
+        out = weight_DO.new_empty(len(rows), weight_DO.shape[1])
+        sparse_product(rows.indptr, rows.indices, rows.values.to(weight_DO.dtype), weight_DO, out)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_VO: Tensor) -> tuple[None, Tensor]:
         rows: SparseRows = ctx.rows
-        values = array(rows.values.to(grad_VO.dtype))
-        out = torch.zeros(rows.num_columns, grad_VO.shape[1], dtype=grad_VO.dtype)
-        _scatter_sum(array(rows.indptr), array(rows.indices), values, array(grad_VO), out.numpy())
+        out = grad_VO.new_empty(rows.num_columns, grad_VO.shape[1])
+        sparse_gradient(rows.indptr, rows.indices, rows.values.to(grad_VO.dtype), grad_VO, out)
         return None, out
 
 
-@kernel
-def _gather_sum(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    values: NDArray[Any],
-    dense: NDArray[Any],
-    out: NDArray[Any],
-) -> None:
-    for v in prange(len(out)):
-        row = out[v]
-        row[:] = 0
-        for e in range(indptr[v], indptr[v + 1]):
-            scale = values[e]
-            other = dense[indices[e]]
-            for f in range(len(row)):
-                row[f] += scale * other[f]
+@twinned
+def sparse_product(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_DO: Tensor, out_VO: Tensor) -> None:
+    """The product of sparse rows with ``dense_DO``, written to ``out_VO``."""
+    gather_rows(indptr, indices, None, values_N[:, None], dense_DO[:, None], out_VO[:, None])
+
+
+@twinned
+def sparse_gradient(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_VO: Tensor, out_DO: Tensor) -> None:
+    """The product of the transpose of sparse rows with ``dense_VO``, written to ``out_DO``; added up in row order."""
+    out_DO.zero_()
+    _scatter_sum(array(indptr), array(indices), array(values_N), array(dense_VO), array(out_DO))
 
 
 @kernel

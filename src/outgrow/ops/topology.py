@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.ops.backend import array, kernel, prange, sequential, tensor
+from outgrow.ops.backend import array, kernel, prange, sequential, tensor, twinned
+from outgrow.ops.parts import EDGE, END_ROW, ROW, even_parts, is_continued, piece
+
+Array = NDArray[Any]
 
 
 class Transpose(NamedTuple):
@@ -31,9 +34,16 @@ def in_degree(indptr: Tensor, weight: Tensor | None) -> Tensor:
     """``[V]`` float64: the sum of the in-edge weights of each node, or their number if ``weight`` is None."""
     if weight is None:
         return (indptr[1:] - indptr[:-1]).double()
-    out = np.zeros(len(indptr) - 1)
-    _row_sums(array(indptr), array(weight), out)
-    return tensor(out)
+    out = torch.empty(len(indptr) - 1, dtype=torch.float64, device=indptr.device)
+    row_weights(indptr, weight, out)
+    return out
+
+
+@twinned
+def row_weights(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
+    """The sum of the weights of the edges of each row, written to ``out_V``, which is float64."""
+    parts = even_parts(array(indptr))
+    _row_sums(parts, array(indptr), array(weight), array(out_V), np.empty(len(parts)))
 
 
 def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -42,22 +52,30 @@ def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple
     Returns:
         ``indptr [V + 1]``, ``indices [E']`` and ``weight [E']`` (None if it was).
     """
-    old_ptr, old = array(indptr), array(indices)
-    count = np.empty(len(indptr) - 1, dtype=np.int64)
-    _count_others(old_ptr, old, count)
-    new_ptr = np.zeros(len(indptr), dtype=np.int64)
-    np.cumsum(count + 1, out=new_ptr[1:])
-    new = np.empty(int(new_ptr[-1]), dtype=old.dtype)
-    weights = np.ones(0 if weight is None else len(new), dtype=np.float32)
-    given = np.ones(0, dtype=np.float32) if weight is None else array(weight)
-    _fill_looped(old_ptr, old, given, new_ptr, new, weights)
-    return tensor(new_ptr), tensor(new), None if weight is None else tensor(weights)
+    return loops_added(indptr, indices, weight)
+
+
+@twinned
+def loops_added(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What `self_looped` gives."""
+    old_ptr, old, given = array(indptr), array(indices), None if weight is None else array(weight)
+    parts = even_parts(old_ptr)
+    loops = np.empty(len(parts), dtype=np.int64)
+    _count_loops(parts, old_ptr, old, loops)
+    num_nodes = len(old_ptr) - 1
+    new_ptr = np.full(len(old_ptr), len(old) - loops.sum() + num_nodes)
+    new = np.empty(new_ptr[-1], dtype=old.dtype)
+    weights = None if given is None else np.ones(len(new), dtype=given.dtype)
+    _copy_others(parts, old_ptr, old, given, np.cumsum(loops) - loops, new_ptr, new, weights)
+    new[new_ptr[1:] - 1] = np.arange(num_nodes)
+    return tensor(new_ptr), tensor(new), None if weights is None else tensor(weights)
 
 
 def transpose(edges: Edges) -> Transpose:
     """Out-edges of the sources of a block; built on first use and kept with the edges."""
     if "transpose" not in edges.derived:
-        edges.derived["transpose"] = _build_transpose(edges)
+        given = edges.indptr, edges.indices, edges.num_src, edges.num_dst
+        edges.derived["transpose"] = Transpose(*transposed(*given))
     return cast(Transpose, edges.derived["transpose"])
 
 
@@ -66,54 +84,69 @@ def destination(edges: Edges) -> Tensor:
     return torch.repeat_interleave(edges.indptr[1:] - edges.indptr[:-1])
 
 
-def _build_transpose(edges: Edges) -> Transpose:
-    indices = array(edges.indices)
-    counts = np.bincount(indices, minlength=edges.num_src)
-    ptr = np.zeros(edges.num_src + 1, dtype=np.int64)
-    np.cumsum(counts, out=ptr[1:])
-    narrow = np.int32 if max(edges.num_edges, edges.num_dst) < 2**31 else np.int64
-    dst, edge = np.empty(edges.num_edges, dtype=narrow), np.empty(edges.num_edges, dtype=narrow)
-    _scatter_edges(array(edges.indptr), indices, ptr[:-1].copy(), dst, edge)
-    return Transpose(tensor(ptr), tensor(dst), tensor(edge))
+@twinned
+def transposed(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The fields of `Transpose`; int32 where that is wide enough."""
+    src = array(indices)
+    ptr = np.zeros(num_src + 1, dtype=np.int64)
+    np.cumsum(np.bincount(src, minlength=num_src), out=ptr[1:])
+    narrow = np.int32 if max(len(src), num_dst) < 2**31 else np.int64
+    dst, edge = np.empty(len(src), dtype=narrow), np.empty(len(src), dtype=narrow)
+    _scatter_edges(array(indptr), src, ptr[:-1].copy(), dst, edge)
+    return tensor(ptr), tensor(dst), tensor(edge)
 
 
 @kernel
-def _row_sums(indptr: NDArray[np.int64], weight: NDArray[Any], out: NDArray[np.float64]) -> None:
-    for v in prange(len(out)):
-        total = 0.0
-        for e in range(indptr[v], indptr[v + 1]):
-            total += weight[e]
-        out[v] = total
+def _row_sums(parts: Array, indptr: Array, weight: Array, out: Array, cut: Array) -> None:
+    for part in prange(len(parts)):
+        for v in range(parts[part, ROW], parts[part, END_ROW]):
+            total = 0.0
+            for e in range(*piece(parts, part, indptr, v)):
+                total += weight[e]
+            if is_continued(parts, part, indptr, v):
+                cut[part] = total
+            else:
+                out[v] = total
+    for part in range(1, len(parts)):
+        if is_continued(parts, part, indptr, parts[part, ROW]):
+            out[parts[part, ROW]] += cut[part]
 
 
 @kernel
-def _count_others(indptr: NDArray[np.int64], indices: NDArray[Any], out: NDArray[np.int64]) -> None:
-    for v in prange(len(out)):
+def _count_loops(parts: Array, indptr: Array, indices: Array, out: Array) -> None:
+    for part in prange(len(parts)):
         count = 0
-        for e in range(indptr[v], indptr[v + 1]):
-            if indices[e] != v:
-                count += 1
-        out[v] = count
+        for v in range(parts[part, ROW], parts[part, END_ROW]):
+            for e in range(*piece(parts, part, indptr, v)):
+                if indices[e] == v:
+                    count += 1
+        out[part] = count
 
 
 @kernel
-def _fill_looped(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    weight: NDArray[np.float32],
-    new_ptr: NDArray[np.int64],
-    new: NDArray[Any],
-    new_weight: NDArray[np.float32],
+def _copy_others(
+    parts: Array,
+    indptr: Array,
+    indices: Array,
+    weight: Array | None,
+    before: Array,
+    new_ptr: Array,
+    new: Array,
+    new_weight: Array | None,
 ) -> None:
-    for v in prange(len(indptr) - 1):
-        at = new_ptr[v]
-        for e in range(indptr[v], indptr[v + 1]):
-            if indices[e] != v:
-                new[at] = indices[e]
-                if len(weight) > 0:
-                    new_weight[at] = weight[e]
-                at += 1
-        new[at] = v
+    """Copy the edges that are no loops, and leave a place after each row; ``before`` counts the loops before a part."""
+    for part in prange(len(parts)):
+        at = parts[part, EDGE] - before[part] + parts[part, ROW]
+        for v in range(parts[part, ROW], parts[part, END_ROW]):
+            if not is_continued(parts, part, indptr, v):
+                new_ptr[v] = at
+            for e in range(*piece(parts, part, indptr, v)):
+                if indices[e] != v:
+                    new[at] = indices[e]
+                    if weight is not None and new_weight is not None:
+                        new_weight[at] = weight[e]
+                    at += 1
+            at += 1
 
 
 @sequential

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.backend import array
-from outgrow.ops.row_sums import dot_rows, gather_rows, reduce_rows
+from outgrow.ops.buffers import empty, empty_rows, full_lines, with_padding
+from outgrow.ops.half import is_half
+from outgrow.ops.row_sums import dot_rows, gather_rows, reduce_rows, spread_rows
 from outgrow.ops.topology import transpose
 
 
@@ -39,14 +40,12 @@ class WeightedSum(Aggregation):
             grad_VdKF: ``[Vd, K, F]`` gradient of the result.
             channels: ``C``.
         """
-        out = torch.empty(edges.num_src, channels, grad_VdKF.shape[2], dtype=grad_VdKF.dtype)
+        out = empty_rows(edges.num_src, (channels, grad_VdKF.shape[2]), grad_VdKF)
         back = transpose(edges)
-        indptr, dst, edge = array(back.indptr), array(back.indices), array(back.edge)
         if weight_EK is not None and channels < weight_EK.shape[1]:
-            reduce_rows(indptr, dst, edge, array(weight_EK), array(grad_VdKF), out.numpy())
+            reduce_rows(back.indptr, back.indices, back.edge, weight_EK, grad_VdKF, out)
         else:
-            weight = None if weight_EK is None else array(weight_EK)
-            gather_rows(indptr, dst, edge, weight, array(grad_VdKF), out.numpy())
+            gather_rows(back.indptr, back.indices, back.edge, weight_EK, _in_full_lines(grad_VdKF), out)
         return out
 
 
@@ -57,20 +56,33 @@ class _WeightedSum(torch.autograd.Function):
         weight_trains = weight_EK is not None and weight_EK.requires_grad
         ctx.save_for_backward(src_VsCF if weight_trains else None, weight_EK)
         width = src_VsCF.shape[1] if weight_EK is None else weight_EK.shape[1]
-        out = torch.empty(edges.num_dst, width, src_VsCF.shape[2], dtype=src_VsCF.dtype)
-        weight = None if weight_EK is None else array(weight_EK)
-        gather_rows(array(edges.indptr), array(edges.indices), None, weight, array(src_VsCF), out.numpy())
+        dtype = torch.float32 if is_half(src_VsCF.dtype) else src_VsCF.dtype
+        out = empty_rows(edges.num_dst, (width, src_VsCF.shape[2]), src_VsCF, dtype)
+        gather_rows(edges.indptr, edges.indices, None, weight_EK, src_VsCF, out)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_VdKF: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         src_VsCF, weight_EK = ctx.saved_tensors
         edges: Edges = ctx.edges
-        d_src = d_weight = None
-        if ctx.needs_input_grad[0]:
-            d_src = WeightedSum.transpose(edges, weight_EK, grad_VdKF, ctx.channels)
-        if ctx.needs_input_grad[1]:
-            d_weight = torch.empty_like(weight_EK)
-            indptr, indices = array(edges.indptr), array(edges.indices)
-            dot_rows(indptr, indices, array(src_VsCF), array(grad_VdKF), d_weight.numpy())
+        wants_src, wants_weight, _ = ctx.needs_input_grad
+        if not wants_weight:
+            return WeightedSum.transpose(edges, weight_EK, grad_VdKF, ctx.channels) if wants_src else None, None, None
+        d_weight = empty(tuple(weight_EK.shape), weight_EK)
+        if not wants_src:
+            dot_rows(edges.indptr, edges.indices, src_VsCF, grad_VdKF, d_weight)
+            return None, d_weight, None
+        back = transpose(edges)
+        d_src = empty_rows(edges.num_src, tuple(src_VsCF.shape[1:]), grad_VdKF)
+        spread_rows(back.indptr, back.indices, back.edge, weight_EK, grad_VdKF, src_VsCF, d_src, d_weight)
         return d_src, d_weight, None
+
+
+def _in_full_lines(x_VKF: Tensor) -> Tensor:
+    """The same rows as `empty_rows` lays them out."""
+    rows, columns = len(x_VKF), x_VKF[0].numel() if len(x_VKF) else 0
+    if x_VKF.device.type != "cpu" or full_lines(columns, rows) == columns or x_VKF.stride(0) != columns:
+        return x_VKF
+    out = empty_rows(rows, tuple(x_VKF.shape[1:]), x_VKF)
+    with_padding(out.flatten(1))[:, columns:] = 0
+    return out.copy_(x_VKF)

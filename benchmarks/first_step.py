@@ -1,0 +1,72 @@
+"""One start of the library, up to the first training step; `startup.py` runs it in processes of their own.
+
+    python first_step.py MODEL HIDDEN BEGAN
+
+BEGAN is the time of the monotonic clock at which the process was started. Nothing may be imported above that `og.train`
+would not import itself. The last line of standard output is the report, as JSON: seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outgrow.training.trainer import EpochReport
+
+EPOCHS = 2
+RELATIONAL = ("rgcn", "rgcn-diagonal")
+
+
+class _Clock:
+    """Notes when each epoch ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[float] = []
+        self.seconds: list[float] = []
+        self.losses: list[float] = []
+
+    def epoch(self, report: EpochReport) -> None:
+        """An epoch has ended."""
+        self.ended.append(time.monotonic())
+        self.seconds.append(report.seconds)
+        self.losses.append(report.loss)
+
+
+def start(model: str, hidden: int, began: float) -> dict[str, float]:
+    """Import, load, prepare, take two steps; no evaluation before the first is done."""
+    from outgrow import Full, TrainConfig, load
+    from outgrow.app.models import build_model
+    from outgrow.app.session import problem_of
+    from outgrow.training.trainer import Evaluation, Trainer
+
+    imported = time.monotonic()
+    graph = load("wordnet", undirected=False if model in RELATIONAL else None)
+    loaded = time.monotonic()
+    import torch
+
+    torch.manual_seed(0)
+    config = TrainConfig(epochs=EPOCHS, eval_every=EPOCHS)
+    problem = problem_of(graph, build_model(model, graph, {"hidden": hidden}), config.seed)
+    trainer = Trainer(problem, Evaluation(val=graph.split.val, test=graph.split.test), config)
+    clock = _Clock()
+    trainer.listen(clock)
+    trainer.run(Full())
+    total, step = clock.ended[0] - began, clock.seconds[0]
+    return {
+        "import": imported - began,
+        "load": loaded - imported,
+        "prepare": clock.ended[0] - loaded - step,
+        "step": step,
+        "total": total,
+        "next_step": clock.seconds[1],
+        "loss": clock.losses[0],
+    }
+
+
+if __name__ == "__main__":
+    report = start(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    import json
+
+    print("\n" + json.dumps(report))

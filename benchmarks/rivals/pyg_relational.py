@@ -1,0 +1,32 @@
+"""PyG's relational layers: `RGCNConv`, a pass per relation, and `FastRGCNConv`, a weight matrix per edge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rivals.common import Job, main, read_arrays
+from rivals.layers import Kind, drive
+from rivals.wordnet import RAW, read_facts, read_raw, read_relation
+from torch_geometric.nn import FastRGCNConv, RGCNConv
+
+LAYERS = {"rgcn": RGCNConv, "fast": FastRGCNConv}
+
+
+def work(job: Job) -> dict[str, Any]:
+    """Train; see `rivals.common.main`."""
+    facts, arrays = read_facts(job), read_arrays(job.folder)
+    if job.model == RAW:
+        arrays = arrays._replace(features=read_raw(job.folder).dense())
+    edge_index = torch.from_numpy(arrays.edge_index)
+    edge_type = torch.from_numpy(read_relation(job.folder)).to(torch.int64)
+    layer = LAYERS[job.form]
+    kind = Kind(
+        make=lambda given, wanted, heads: layer(given, wanted, facts.relations, num_bases=facts.bases, aggr="mean"),
+        named=lambda conv: {"basis": conv.weight, "share": conv.comp, "itself": conv.root, "bias": conv.bias},
+    )
+    return drive(job, kind, facts.widths, lambda conv, x: conv(x, edge_index, edge_type), arrays)
+
+
+if __name__ == "__main__":
+    main(work, ("torch_geometric",))

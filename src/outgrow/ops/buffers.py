@@ -1,0 +1,117 @@
+"""Memory for large results, lent from a pool so that an epoch does not pay for fresh pages; rows of whole cache lines.
+
+The system clears every page that it hands out, and large tensors go back to it as soon as they are freed: on a CPU that
+costs as much as the element-wise passes over them. An epoch asks for the same sizes as the one before.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import defaultdict
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.ops.backend import array
+from outgrow.ops.half import bits_of
+
+_LARGE_BYTES = 8 << 20
+LINE = 16
+"""Columns of float32 in a cache line."""
+LARGE_ROWS = 4096
+
+
+class _Pool:
+    """Buffers by size. Keeps idle ones up to half of the most that was lent at once; the oldest go first."""
+
+    def __init__(self) -> None:
+        self.idle: dict[int, list[Tensor]] = defaultdict(list)
+        self.order: list[int] = []
+        self.idle_bytes = self.lent_bytes = self.most_lent = 0
+
+    def lend(self, size: int) -> Tensor:
+        """``[size]`` uint8, back in the pool once nothing uses its memory any more."""
+        if self.idle[size]:
+            base = self.idle[size].pop()
+            self.order.remove(size)
+            self.idle_bytes -= size
+        else:
+            base = torch.empty(size, dtype=torch.uint8)
+        self.lent_bytes += size
+        self.most_lent = max(self.most_lent, self.lent_bytes)
+        lease = base.numpy()
+        weakref.finalize(lease, self._take_back, base).atexit = False
+        return torch.from_numpy(lease)
+
+    def clear(self) -> None:
+        """Free what is idle, and forget how much was lent."""
+        self.idle.clear()
+        self.order.clear()
+        self.idle_bytes, self.most_lent = 0, self.lent_bytes
+
+    def _take_back(self, base: Tensor) -> None:
+        size = len(base)
+        self.lent_bytes -= size
+        self.idle[size].append(base)
+        self.order.append(size)
+        self.idle_bytes += size
+        while self.idle_bytes > self.most_lent // 2:
+            oldest = self.order.pop(0)
+            del self.idle[oldest][0]
+            self.idle_bytes -= oldest
+
+
+_POOL = _Pool()
+
+
+def clear() -> None:
+    """Give idle memory back to the system."""
+    _POOL.clear()
+
+
+def idle_bytes() -> int:
+    """Memory that is kept for results to come."""
+    return _POOL.idle_bytes
+
+
+def empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """An uninitialised contiguous tensor on the device of ``like``, of its type unless given."""
+    dtype = dtype or like.dtype
+    size = math.prod(shape) * dtype.itemsize
+    if like.device.type != "cpu" or size < _LARGE_BYTES:
+        return torch.empty(shape, dtype=dtype, device=like.device)
+    return _POOL.lend(size).view(dtype).view(shape)
+
+
+def full_lines(columns: int, rows: int) -> int:
+    """``columns``, or up to a sixteenth more of them, so that each of many rows fills whole cache lines."""
+    padded = -(-columns // LINE) * LINE
+    return padded if rows >= LARGE_ROWS and 16 * (padded - columns) <= columns else columns
+
+
+def empty_rows(rows: int, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Uninitialised ``[rows, *shape]``; on a CPU each row may begin at a cache line, with unused columns after it."""
+    columns = math.prod(shape)
+    stride = full_lines(columns, rows) if like.device.type == "cpu" else columns
+    return torch.unflatten(empty((rows, stride), like, dtype)[:, :columns], 1, shape)
+
+
+def with_padding(x_NF: Tensor) -> Tensor:
+    """``[N, S]``: rows with the unused columns behind them, of which the values mean nothing; ``x`` itself if none."""
+    rows, columns = x_NF.shape
+    stride = full_lines(columns, rows)
+    needed = x_NF.storage_offset() + rows * stride
+    fits = x_NF.stride() == (stride, 1) and x_NF.untyped_storage().nbytes() >= needed * x_NF.element_size()
+    return x_NF.as_strided((rows, stride), (stride, 1)) if fits else x_NF
+
+
+def flat_rows(x: Tensor) -> NDArray[Any]:
+    """``[N, S]`` array of rows ``[N, C, F]``, ``S >= C * F``: their own memory where it is laid out so, else a copy.
+
+    Half precision comes as bits.
+    """
+    x_NF = bits_of(x.detach()).flatten(1)
+    return array(with_padding(x_NF))

@@ -1,0 +1,196 @@
+"""The softmax over the in-edges of each destination, one per head, and its backward pass.
+
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``M`` rows, ``K`` heads.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+from torch import Tensor
+
+from outgrow.ops.gpu.launch import inlined, kernel, launch, tile
+from outgrow.ops.gpu.row_sums import gather_rows
+
+
+def softmax(
+    indptr: Tensor,
+    indices: Tensor,
+    src_VsK: Tensor,
+    dst_VdK: Tensor,
+    slope: float,
+    edge_EK: Tensor | None,
+    out_EK: Tensor,
+) -> None:
+    """``softmax over in-edges e of leaky_relu(src[source] + dst[destination] + edge[e])``.
+
+    Args:
+        indptr: ``[Vd + 1]`` int64.
+        indices: ``[E]`` int32 or int64, source of each edge.
+        src_VsK: ``[Vs, K]``.
+        dst_VdK: ``[Vd, K]``.
+        slope: Slope of the leaky ReLU below zero.
+        edge_EK: ``[E, K]``; None if all are 0.
+        out_EK: ``[E, K]``, written.
+    """
+    heads = dst_VdK.shape[1]
+    given = indptr, indices, src_VsK, dst_VdK, edge_EK, out_EK
+    launch(_softmax, (len(dst_VdK),), *given, SHAPE=(heads, slope), TILE=_tile(heads), num_warps=1)
+
+
+def softmax_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    src_VsK: Tensor,
+    dst_VdK: Tensor,
+    slope: float,
+    edge_EK: Tensor | None,
+    weight_EK: Tensor,
+    grad_EK: Tensor,
+    d_score_EK: Tensor,
+    d_dst_VdK: Tensor,
+) -> None:
+    """The gradients of the scores of edges and of destinations from that of the weights.
+
+    Args:
+        indptr: ``[Vd + 1]`` int64.
+        indices: ``[E]`` int32 or int64, source of each edge.
+        src_VsK: ``[Vs, K]``.
+        dst_VdK: ``[Vd, K]``.
+        slope: Slope of the leaky ReLU below zero.
+        edge_EK: ``[E, K]``; None if all are 0.
+        weight_EK: ``[E, K]``, the result of `softmax`.
+        grad_EK: ``[E, K]``, its gradient.
+        d_score_EK: ``[E, K]``, written: the gradient of the sum of scores of each edge.
+        d_dst_VdK: ``[Vd, K]``, written: its sum over the in-edges of each destination.
+    """
+    heads = dst_VdK.shape[1]
+    given = indptr, indices, src_VsK, dst_VdK, edge_EK, weight_EK, grad_EK, d_score_EK, d_dst_VdK
+    launch(_softmax_backward, (len(dst_VdK),), *given, SHAPE=(heads, slope), TILE=_tile(heads), num_warps=1)
+
+
+def sum_edges(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -> None:
+    """``out[m] = sum over edges i of m of values[edge[i]]``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        edge: ``[E]`` int32 or int64.
+        values_EK: ``[E, K]``.
+        out_MK: ``[M, K]``, written.
+    """
+    gather_rows(indptr, edge, None, None, values_EK[:, None], out_MK[:, None])
+
+
+def _tile(heads: int) -> tuple[int, int]:
+    """Edges and heads: rows are narrow, and most have few edges."""
+    return tile(heads, heads, elements=256)
+
+
+@inlined
+def _scores(
+    src: tl.tensor,
+    mine: tl.tensor,
+    edge_score: tl.tensor,
+    other: tl.tensor,
+    e: tl.tensor,
+    k: tl.tensor,
+    given: tl.tensor,
+    HEADS: tl.constexpr,
+) -> tl.tensor:
+    """The sums of scores of a tile of edges by heads, before the leaky ReLU."""
+    score = tl.load(src + other[:, None] * HEADS + k[None, :], given, 0).to(mine.dtype) + mine[None, :]
+    if edge_score is not None:
+        score += tl.load(edge_score + e[:, None] * HEADS + k[None, :], given, 0).to(mine.dtype)
+    return score
+
+
+@inlined
+def _leaky(score: tl.tensor, SLOPE: tl.constexpr) -> tl.tensor:
+    return tl.where(score > 0, score, score * SLOPE)
+
+
+@kernel
+def _softmax(
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    src: tl.tensor,
+    dst: tl.tensor,
+    edge_score: tl.tensor,
+    out: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    HEADS: tl.constexpr = SHAPE[0]
+    SLOPE: tl.constexpr = SHAPE[1]
+    EDGES: tl.constexpr = TILE[0]
+    WIDTH: tl.constexpr = TILE[1]
+    ACC: tl.constexpr = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
+    row = tl.program_id(0).to(tl.int64)
+    first, last = tl.load(indptr + row), tl.load(indptr + row + 1)
+    k = tl.arange(0, WIDTH)
+    mine = tl.load(dst + row * HEADS + k, k < HEADS, 0).to(ACC)
+    highest = tl.full([EDGES, WIDTH], float("-inf"), ACC)
+    for start in range(first, last, EDGES):
+        e = start + tl.arange(0, EDGES)
+        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        other = tl.load(indices + e, e < last, 0).to(tl.int64)
+        score = _leaky(_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
+        highest = tl.maximum(highest, tl.where(given, score, float("-inf")))
+    top = tl.max(highest, 0)
+    total = tl.zeros([EDGES, WIDTH], ACC)
+    for start in range(first, last, EDGES):
+        e = start + tl.arange(0, EDGES)
+        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        other = tl.load(indices + e, e < last, 0).to(tl.int64)
+        score = _leaky(_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
+        total += tl.where(given, tl.exp(score - top[None, :]), 0)
+    whole = tl.sum(total, 0)
+    for start in range(first, last, EDGES):
+        e = start + tl.arange(0, EDGES)
+        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        other = tl.load(indices + e, e < last, 0).to(tl.int64)
+        score = _leaky(_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
+        tl.store(out + e[:, None] * HEADS + k[None, :], tl.exp(score - top[None, :]) / whole[None, :], given)
+
+
+@kernel
+def _softmax_backward(
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    src: tl.tensor,
+    dst: tl.tensor,
+    edge_score: tl.tensor,
+    weight: tl.tensor,
+    grad: tl.tensor,
+    d_score: tl.tensor,
+    d_dst: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    HEADS: tl.constexpr = SHAPE[0]
+    SLOPE: tl.constexpr = SHAPE[1]
+    EDGES: tl.constexpr = TILE[0]
+    WIDTH: tl.constexpr = TILE[1]
+    ACC: tl.constexpr = tl.float64 if d_dst.dtype.element_ty == tl.float64 else tl.float32
+    row = tl.program_id(0).to(tl.int64)
+    first, last = tl.load(indptr + row), tl.load(indptr + row + 1)
+    k = tl.arange(0, WIDTH)
+    mine = tl.load(dst + row * HEADS + k, k < HEADS, 0).to(ACC)
+    products = tl.zeros([EDGES, WIDTH], ACC)
+    for start in range(first, last, EDGES):
+        e = start + tl.arange(0, EDGES)
+        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        at = e[:, None] * HEADS + k[None, :]
+        products += tl.load(weight + at, given, 0).to(ACC) * tl.load(grad + at, given, 0).to(ACC)
+    mean = tl.sum(products, 0)
+    total = tl.zeros([EDGES, WIDTH], ACC)
+    for start in range(first, last, EDGES):
+        e = start + tl.arange(0, EDGES)
+        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        at = e[:, None] * HEADS + k[None, :]
+        other = tl.load(indices + e, e < last, 0).to(tl.int64)
+        score = _scores(src, mine, edge_score, other, e, k, given, HEADS)
+        value = tl.load(weight + at, given, 0).to(ACC) * (tl.load(grad + at, given, 0).to(ACC) - mean[None, :])
+        value = tl.where(score > 0, value, value * SLOPE)
+        tl.store(d_score + at, value, given)
+        total += value
+    tl.store(d_dst + row * HEADS + k, tl.sum(total, 0), k < HEADS)

@@ -1,0 +1,161 @@
+"""The gated sum over in-edges and its backward pass.
+
+The gate is computed per edge: a device has arithmetic to spare where it waits for memory.
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+from torch import Tensor
+
+from outgrow.ops.gpu.cuts import edges_of_program, store_part, sum_over_edges
+from outgrow.ops.gpu.launch import inlined, kernel
+
+
+def gated_sum(
+    indptr: Tensor, indices: Tensor, src_Vs2F: Tensor, dst_Vd1F: Tensor, weight_E: Tensor | None, out_Vd1F: Tensor
+) -> None:
+    """``out[v] = sum over in-edges e of weight[e] * sigmoid(src[u, 0] + dst[v, 0]) * src[u, 1]``, ``u`` the source.
+
+    Args:
+        indptr: ``[Vd + 1]`` int64.
+        indices: ``[E]`` int32 or int64, source of each edge.
+        src_Vs2F: ``[Vs, 2, F]``.
+        dst_Vd1F: ``[Vd, 1, F]``.
+        weight_E: ``[E]``; None if all are 1.
+        out_Vd1F: ``[Vd, 1, F]``, written.
+    """
+    given = indices, src_Vs2F, dst_Vd1F, weight_E, None
+    sum_over_edges(_to_destinations, indptr, len(indices), out_Vd1F, *given, shape=())
+
+
+def gated_to_destinations(
+    indptr: Tensor,
+    indices: Tensor,
+    src_Vs2F: Tensor,
+    dst_Vd1F: Tensor,
+    weight_E: Tensor | None,
+    grad_Vd1F: Tensor,
+    out_Vd1F: Tensor,
+) -> None:
+    """The gradient of ``dst``, ``[Vd, 1, F]``, from that of the sum; arguments as of `gated_sum`."""
+    given = indices, src_Vs2F, dst_Vd1F, weight_E, grad_Vd1F
+    sum_over_edges(_to_destinations, indptr, len(indices), out_Vd1F, *given, shape=())
+
+
+def gated_to_sources(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    src_Vs2F: Tensor,
+    dst_Vd1F: Tensor,
+    weight_E: Tensor | None,
+    grad_Vd1F: Tensor,
+    out_Vs2F: Tensor,
+) -> None:
+    """The gradient of ``src``, ``[Vs, 2, F]``, from that of the sum, over the out-edges of each source.
+
+    Args:
+        indptr: ``[Vs + 1]`` int64.
+        indices: ``[E]`` int32 or int64, destination of each out-edge.
+        edge: ``[E]`` int32 or int64, position of each out-edge among the in-edges.
+        src_Vs2F: ``[Vs, 2, F]``.
+        dst_Vd1F: ``[Vd, 1, F]``.
+        weight_E: ``[E]`` weight of each in-edge; None if all are 1.
+        grad_Vd1F: ``[Vd, 1, F]``.
+        out_Vs2F: ``[Vs, 2, F]``, written.
+    """
+    given = indices, edge, src_Vs2F, dst_Vd1F, weight_E, grad_Vd1F
+    sum_over_edges(_to_sources, indptr, len(indices), out_Vs2F, *given, shape=())
+
+
+@inlined
+def _sigmoid(score: tl.tensor) -> tl.tensor:
+    return 1 / (1 + tl.exp(-score))
+
+
+@kernel
+def _to_destinations(
+    indptr: tl.tensor,
+    out: tl.tensor,
+    scratch: tl.tensor,
+    num_cuts: tl.tensor,
+    indices: tl.tensor,
+    src: tl.tensor,
+    dst: tl.tensor,
+    weight: tl.tensor,
+    grad: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """The sum itself if ``grad`` is None, else the gradient of ``dst``."""
+    F: tl.constexpr = SHAPE[0]
+    SEGMENT: tl.constexpr = TILE[0]
+    EDGES: tl.constexpr = TILE[1]
+    COLUMNS: tl.constexpr = TILE[2]
+    ACC: tl.constexpr = scratch.dtype.element_ty
+    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = f < F
+    mine = tl.load(dst + row * F + f, inside, 0).to(ACC)
+    total = tl.zeros([EDGES, COLUMNS], ACC)
+    for start in range(first, last, EDGES):
+        e = start + tl.arange(0, EDGES)
+        given = (e < last)[:, None] & inside[None, :]
+        other = tl.load(indices + e, e < last, 0).to(tl.int64)
+        at = other[:, None] * (2 * F) + f[None, :]
+        share = _sigmoid(tl.load(src + at, given, 0).to(ACC) + mine[None, :])
+        passed = tl.load(src + at + F, given, 0).to(ACC) * share
+        if weight is not None:
+            passed *= tl.load(weight + e, e < last, 0).to(ACC)[:, None]
+        if grad is not None:
+            passed *= 1 - share
+        total += passed
+    result = tl.sum(total, 0)
+    if grad is not None:
+        result *= tl.load(grad + row * F + f, inside, 0).to(ACC)
+    store_part(out, scratch, num_cuts, f, result, inside, F)
+
+
+@kernel
+def _to_sources(
+    indptr: tl.tensor,
+    out: tl.tensor,
+    scratch: tl.tensor,
+    num_cuts: tl.tensor,
+    indices: tl.tensor,
+    edge: tl.tensor,
+    src: tl.tensor,
+    dst: tl.tensor,
+    weight: tl.tensor,
+    grad: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    F: tl.constexpr = SHAPE[0]
+    SEGMENT: tl.constexpr = TILE[0]
+    EDGES: tl.constexpr = TILE[1]
+    COLUMNS: tl.constexpr = TILE[2]
+    ACC: tl.constexpr = scratch.dtype.element_ty
+    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = f < F
+    gate = tl.load(src + row * (2 * F) + f, inside, 0).to(ACC)
+    value = tl.load(src + row * (2 * F) + F + f, inside, 0).to(ACC)
+    d_gate = tl.zeros([EDGES, COLUMNS], ACC)
+    d_value = tl.zeros([EDGES, COLUMNS], ACC)
+    for start in range(first, last, EDGES):
+        i = start + tl.arange(0, EDGES)
+        given = (i < last)[:, None] & inside[None, :]
+        other = tl.load(indices + i, i < last, 0).to(tl.int64)
+        at = other[:, None] * F + f[None, :]
+        share = _sigmoid(gate[None, :] + tl.load(dst + at, given, 0).to(ACC))
+        passed = tl.load(grad + at, given, 0).to(ACC) * share
+        if weight is not None:
+            e = tl.load(edge + i, i < last, 0).to(tl.int64)
+            passed *= tl.load(weight + e, i < last, 0).to(ACC)[:, None]
+        d_value += passed
+        d_gate += passed * (1 - share)
+    store_part(out, scratch, num_cuts, f, tl.sum(d_gate, 0) * value, inside, 2 * F)
+    store_part(out, scratch, num_cuts, F + f, tl.sum(d_value, 0), inside, 2 * F)

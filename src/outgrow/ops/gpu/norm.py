@@ -1,0 +1,71 @@
+"""The parameter gradients of layer norm. Letters: ``N`` rows, ``F`` columns."""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from outgrow.ops.gpu.launch import blocks, kernel, launch, tile
+
+_ROWS, _PARTS = 256, 1024
+"""A part has at least so many rows, and there are at most so many parts: both do not depend on the device."""
+
+
+def norm_gradients(
+    x_NF: Tensor, mean_N: Tensor, scale_N: Tensor, grad_NF: Tensor, d_weight_F: Tensor, d_bias_F: Tensor
+) -> None:
+    """``d_weight = sum over rows n of grad[n] * (x[n] - mean[n]) * scale[n]``, ``d_bias = sum of grad[n]``.
+
+    Args:
+        x_NF: ``[N, F]`` floating.
+        mean_N: ``[N]``.
+        scale_N: ``[N]``, one over the standard deviation.
+        grad_NF: ``[N, F]``.
+        d_weight_F: ``[F]`` float64, written.
+        d_bias_F: ``[F]`` float64, written.
+    """
+    num_rows, columns = x_NF.shape
+    rows, width = tile(columns)
+    rows_of_part = rows * blocks(max(_ROWS, blocks(num_rows, _PARTS)), rows)
+    parts = torch.empty(2, blocks(num_rows, rows_of_part), columns, dtype=torch.float64, device=x_NF.device)
+    grid = parts.shape[1], blocks(columns, width)
+    given = x_NF, mean_N, scale_N, grad_NF, *parts, num_rows, rows_of_part
+    launch(_sum_rows, grid, *given, SHAPE=(columns,), TILE=(rows, width))
+    torch.sum(parts[0], 0, out=d_weight_F)
+    torch.sum(parts[1], 0, out=d_bias_F)
+
+
+@kernel
+def _sum_rows(
+    x: tl.tensor,
+    mean: tl.tensor,
+    scale: tl.tensor,
+    grad: tl.tensor,
+    d_weight: tl.tensor,
+    d_bias: tl.tensor,
+    num_rows: tl.tensor,
+    rows_of_part: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    F: tl.constexpr = SHAPE[0]
+    ROWS: tl.constexpr = TILE[0]
+    COLUMNS: tl.constexpr = TILE[1]
+    part = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = f < F
+    weight = tl.zeros([ROWS, COLUMNS], tl.float64)
+    bias = tl.zeros([ROWS, COLUMNS], tl.float64)
+    first = part * rows_of_part
+    last = tl.minimum(first + rows_of_part, num_rows)
+    for start in range(first, last, ROWS):
+        n = start + tl.arange(0, ROWS)
+        given = (n < last)[:, None] & inside[None, :]
+        at = n[:, None] * F + f[None, :]
+        g = tl.load(grad + at, given, 0)
+        centred = tl.load(x + at, given, 0) - tl.load(mean + n, n < last, 0)[:, None]
+        weight += (g * centred * tl.load(scale + n, n < last, 0)[:, None]).to(tl.float64)
+        bias += g.to(tl.float64)
+    tl.store(d_weight + part * F + f, tl.sum(weight, 0), inside)
+    tl.store(d_bias + part * F + f, tl.sum(bias, 0), inside)

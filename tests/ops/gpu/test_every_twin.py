@@ -1,0 +1,46 @@
+"""Every function that sends CUDA tensors to its twin has one, which takes the same arguments in the same order."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+OPS = Path(__file__).parents[3] / "src" / "outgrow" / "ops"
+
+
+def functions(path: Path) -> dict[str, ast.FunctionDef]:
+    """The functions of a module."""
+    tree = ast.parse(path.read_text("utf-8")) if path.exists() else ast.Module([], [])
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def signature(function: ast.FunctionDef) -> list[tuple[str, str]]:
+    """Names, without the letters of their axes, and types of the arguments."""
+    return [(re.sub(r"_[A-Z]\w*$", "", arg.arg), ast.unparse(arg.annotation or arg)) for arg in function.args.args]
+
+
+def twinned(path: Path) -> dict[str, ast.FunctionDef]:
+    """The functions of a module that are decorated with ``twinned``."""
+    return {
+        name: node
+        for name, node in functions(path).items()
+        if "twinned" in [ast.unparse(mark) for mark in node.decorator_list]
+    }
+
+
+MODULES = [path for path in sorted(OPS.glob("*.py")) if twinned(path)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_every_twin(path: Path) -> None:
+    twins = functions(OPS / "gpu" / path.name)
+    assert {name: signature(node) for name, node in twinned(path).items()} == {
+        name: signature(twins[name]) for name in twinned(path) if name in twins
+    }
+
+
+def test_there_are_twins() -> None:
+    assert len(MODULES) > 5
