@@ -66,6 +66,7 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "rgcn-diagonal": lambda: RGCNDiagonalConv(IN, OUT, RELATIONS),
     "foreign": lambda: PyGConv(Foreign(), IN, OUT),
     "gat-concatenated": lambda: GATConv(IN, OUT, 3, attention_dropout=0.4),
+    "gat-with-edge-features": lambda: GATConv(IN, OUT, 3, num_relations=RELATIONS, edge_weights=True),
     "gat-averaged": lambda: GATConv(IN, OUT, 2, average=True, attention_dropout=0.4),
 }
 FINISHES = {

@@ -21,7 +21,7 @@ class Topology:
     Attributes:
         indptr: ``[V + 1]`` int64; the in-edges of node ``v`` are ``indptr[v]`` to ``indptr[v + 1]``.
         indices: ``[E]`` int32 or int64; source of each edge.
-        relation: ``[E]`` integer (int8, int16 or int32); None if edges have no type.
+        relation: ``[E]`` integer (int8, int16 or int32); None if edges have no type. -1 for loops that were added.
         weight: ``[E]`` float32; None if all weights are 1.
     """
 
@@ -54,10 +54,15 @@ class Topology:
     def with_self_loops(self) -> Topology:
         """The same graph in which every node has exactly one self-loop, of weight 1, at the end of its row.
 
-        Self-loops that the graph already has are replaced. Relations are dropped: a loop has none.
+        Self-loops that the graph already has are replaced. Where edges have relations, that of a loop is -1.
         """
         indptr, indices, weight = self_looped(self.indptr, self.indices, self.weight)
-        return Topology(indptr=indptr, indices=indices, weight=weight)
+        relation = None
+        if self.relation is not None:
+            *_, relation = self_looped(self.indptr, self.indices, self.relation)
+            assert relation is not None
+            relation[indptr[1:] - 1] = -1
+        return Topology(indptr=indptr, indices=indices, relation=relation, weight=weight)
 
     @cached_property
     def block(self) -> Block:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from outgrow.core.block import Block
+from outgrow.core.block import Block, Edges
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, project
 from outgrow.ops.attention import attention_weight
 from outgrow.ops.keyed import derive, dropout_edges, require_probability
+from outgrow.ops.relation import basis_weight, loops_related
 from outgrow.ops.weighted_sum import WeightedSum
 
 _ATTENTION = 1
@@ -19,6 +20,8 @@ class GATConv(Conv):
 
     ``alpha_uvk`` is the softmax over the in-edges of ``v`` of ``leaky_relu(a_k . x_u W_k + a'_k . x_v W_k, 0.2)``.
     Heads are concatenated, or averaged in a last layer. Velickovic et al., Graph attention networks, ICLR 2018.
+    What an edge has of its own may be added to its score before the leaky ReLU: a number for each relation (the
+    self-loops that are added count as one more) and a multiple of its weight, both learned, for each head.
 
     Args:
         in_features: ``D``.
@@ -26,9 +29,12 @@ class GATConv(Conv):
         heads: ``K``; divides ``O`` where heads are concatenated.
         average: Average the heads, each ``O`` wide, instead of concatenating them, each ``O / K`` wide.
         attention_dropout: Probability of dropping an edge of a head, in [0, 1).
+        num_relations: ``R``; 0 if relations of edges are not read.
+        edge_weights: Whether weights of edges are read.
 
     Raises:
-        ValueError: ``heads`` does not divide ``out_features``, or ``attention_dropout`` is out of range.
+        ValueError: ``heads`` does not divide ``out_features``, ``attention_dropout`` is out of range, or
+            ``num_relations`` is negative.
     """
 
     def __init__(
@@ -39,19 +45,28 @@ class GATConv(Conv):
         *,
         average: bool = False,
         attention_dropout: float = 0.0,
+        num_relations: int = 0,
+        edge_weights: bool = False,
     ) -> None:
         super().__init__()
         if heads < 1 or (not average and out_features % heads):
             raise ValueError(f"heads must divide out_features: got {heads} heads and {out_features} features")
         require_probability("attention_dropout", attention_dropout)
+        if num_relations < 0:
+            raise ValueError(f"num_relations must be at least 0, got {num_relations}")
         columns = out_features if average else out_features // heads
         self.heads, self.columns, self.average, self.dropout = heads, columns, average, attention_dropout
         self.project = Projection(in_features, heads * columns)
         self.source_score = nn.Parameter(torch.empty(heads, columns))
         self.target_score = nn.Parameter(torch.empty(heads, columns))
         self.bias = nn.Parameter(torch.zeros(out_features))
+        self.num_relations = num_relations
+        self.relation_score = nn.Parameter(torch.empty(num_relations + 1, heads)) if num_relations else None
+        self.weight_score = nn.Parameter(torch.zeros(heads)) if edge_weights else None
         nn.init.xavier_uniform_(self.source_score)
         nn.init.xavier_uniform_(self.target_score)
+        if self.relation_score is not None:
+            nn.init.xavier_uniform_(self.relation_score)
         self.aggregation = WeightedSum()
         self.widths = Widths(
             in_features=in_features,
@@ -83,11 +98,23 @@ class GATConv(Conv):
         """``[E, K]``: attention, with dropout where ``block.key`` is given."""
         assert source.score is not None
         assert target.score is not None
-        alpha_EK = attention_weight(block.edges, source.score, target.score, 0.2)
+        alpha_EK = attention_weight(block.edges, source.score, target.score, 0.2, self._edge_score(block.edges))
         if block.key is None or self.dropout == 0:
             return alpha_EK
         key = derive(block.key, _ATTENTION)
         return dropout_edges(alpha_EK, block.edge_ids, block.first_edge, key, self.dropout)
+
+    def _edge_score(self, edges: Edges) -> Tensor | None:
+        """``[E, K]``: what edges add to the scores of their ends; None if nothing."""
+        score_EK = None
+        if self.relation_score is not None:
+            ones_E1 = self.relation_score.new_ones(edges.num_edges, 1)
+            score_EK = basis_weight(loops_related(edges, self.num_relations), self.relation_score, ones_E1)
+        if self.weight_score is not None:
+            weight_E = self.weight_score.new_ones(edges.num_edges) if edges.weight is None else edges.weight
+            weighted_EK = weight_E.to(self.weight_score.dtype)[:, None] * self.weight_score
+            score_EK = weighted_EK if score_EK is None else score_EK + weighted_EK
+        return score_EK
 
     def _heads(self, x_VD: Features) -> Tensor:
         h_VJ: Tensor = self.project(x_VD)

@@ -77,6 +77,8 @@ def GAT(
     heads: int = 8,
     out_heads: int = 1,
     attention_dropout: float = 0.0,
+    num_relations: int = 0,
+    edge_weights: bool = False,
     **stack: object,
 ) -> Model:
     """A stack of `GATConv` with ELU; other arguments as in `GCN`.
@@ -88,12 +90,21 @@ def GAT(
         heads: Heads of hidden layers; divides ``hidden``.
         out_heads: Heads of the last layer, averaged.
         attention_dropout: Probability of dropping an edge of a head, in [0, 1).
+        num_relations: Number of relations of edges, each with scores of its own; 0 if they are not read.
+        edge_weights: Whether the weight of an edge adds to its scores.
         **stack: Fields of `Stack`.
     """
 
     def conv(width_in: int, width_out: int, place: Place) -> Conv:
-        count = out_heads if place.last else heads
-        return GATConv(width_in, width_out, count, average=place.last, attention_dropout=attention_dropout)
+        return GATConv(
+            width_in,
+            width_out,
+            out_heads if place.last else heads,
+            average=place.last,
+            attention_dropout=attention_dropout,
+            num_relations=num_relations,
+            edge_weights=edge_weights,
+        )
 
     return _stack({"activation": functional.elu, **stack}).build((in_features, hidden, out_features), conv)
 

@@ -69,13 +69,17 @@ def twinned(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if any(isinstance(value, Tensor) and value.is_cuda for value in (*args, *kwargs.values())):
+        if any(_on_gpu(value) for value in (*args, *kwargs.values())):
             package, _, name = function.__module__.rpartition(".")
             twin = getattr(importlib.import_module(f"{package}.gpu.{name}"), function.__name__)
             return cast(R, twin(*args, **kwargs))
         return function(*args, **kwargs)
 
     return call
+
+
+def _on_gpu(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_cuda
 
 
 def array(tensor: Tensor) -> NDArray[Any]:

@@ -7,6 +7,7 @@ sum over all edges are summed in a fixed number of parts, in order, whatever the
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
@@ -86,6 +87,20 @@ def related_pairs(edges: Edges, num_relations: int) -> tuple[Edges, Tensor]:
         pairs = Edges(indptr=indptr, indices=indices, num_src=edges.num_src * num_relations)
         edges.derived[slot] = pairs, order
     return cast(tuple[Edges, Tensor], edges.derived[slot])
+
+
+def loops_related(edges: Edges, num_relations: int) -> Edges:
+    """The edges, of which those that have relation -1, loops that were added, have relation ``num_relations``.
+
+    Computed once per block.
+    """
+    slot = f"loops of relation {num_relations}"
+    if slot not in edges.derived:
+        known = None if edges.relation is None else edges.relation.clamp_min(0)
+        relation = require_relations(replace(edges, relation=known, derived={}), num_relations).to(torch.int32)
+        related = torch.where(cast(Tensor, edges.relation) < 0, num_relations, relation)
+        edges.derived[slot] = replace(edges, relation=related, derived={})
+    return cast(Edges, edges.derived[slot])
 
 
 def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ def train(
     model: Annotated[
         str | None,
         typer.Option(
-            help="gcn, sage, sage-max, gat, gin, commnet, ggcn, ggnn, film, rgcn or rgcn-diagonal.",
+            help="gcn, sage, sage-max, gat, gat-relational, gin, commnet, ggcn, ggnn, film, film-relational, rgcn or "
+            "rgcn-diagonal.",
             show_default="what suits the data set, else sage",
         ),
     ] = None,

@@ -17,6 +17,8 @@ R = TypeVar("R")
 _VARIABLE = ("num_cuts", "num_rows", "num_edges", "num_relations", "rows_of_part", "key", "threshold")
 """Arguments whose values must not become constants of a compiled kernel."""
 
+_WRITTEN = ("out", "scratch", "winner", "d_weight", "d_bias", "d_score", "d_dst")
+"""Arguments that kernels write: a copy of them would be lost."""
 
 MOST_EDGES = 32
 """Edges that a tile has at most: most rows have few, and the rest of the tile does nothing."""
@@ -24,6 +26,8 @@ MOST_EDGES = 32
 
 class Kernel(Protocol):
     """A compiled function that is launched once for each program of a grid."""
+
+    arg_names: list[str]
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
         """The function that launches it on a grid."""
@@ -40,9 +44,18 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def launch(function: Kernel, grid: tuple[int, ...], *given: Any, num_warps: int = 4, **constants: object) -> None:
-    """Run a kernel on a grid; not at all if the grid is empty. Multiplications and additions may be contracted."""
-    if 0 not in grid:
-        function[grid](*given, **constants, num_warps=num_warps, enable_fp_fusion=True)
+    """Run a kernel on a grid; not at all if the grid is empty. Multiplications and additions may be contracted.
+
+    Kernels read contiguous memory: tensors that are laid out otherwise are copied, but for those that are written.
+    """
+    if 0 in grid:
+        return
+    operands = []
+    for name, value in zip(function.arg_names, given, strict=False):  # the other arguments are constants
+        written = name in _WRITTEN
+        assert not (written and isinstance(value, torch.Tensor)) or value.is_contiguous(), f"{name} is not contiguous"
+        operands.append(value if written or not isinstance(value, torch.Tensor) else value.contiguous())
+    function[grid](*operands, **constants, num_warps=num_warps, enable_fp_fusion=True)
 
 
 def blocks(count: int, size: int) -> int:

@@ -50,7 +50,7 @@ def loops_added(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple
     Args:
         indptr: ``[V + 1]`` int64.
         indices: ``[E]`` int32 or int64.
-        weight: ``[E]`` float32, or None.
+        weight: ``[E]`` of any type, or None.
 
     Returns:
         ``indptr [V + 1]``, ``indices [E']`` and ``weight [E']`` (None if it was).
@@ -65,7 +65,7 @@ def loops_added(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple
     new[at], new[new_ptr[1:] - 1] = indices[kept], nodes[:-1].to(indices.dtype)
     if weight is None:
         return new_ptr, new, None
-    new_weight = torch.ones(len(new), dtype=torch.float32, device=weight.device)
+    new_weight = weight.new_ones(len(new))
     new_weight[at] = weight[kept]
     return new_ptr, new, new_weight
 
