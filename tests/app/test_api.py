@@ -40,6 +40,20 @@ def test_a_relational_model_needs_a_graph_with_as_many_relations() -> None:
             og.predict(graph, model)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_features_in_half_precision_train_like_the_same_numbers_in_full(dtype: torch.dtype) -> None:
+    stored, losses = torch.as_tensor(planted()["features"]).to(dtype), []
+    for features in (stored, stored.float()):
+        torch.manual_seed(0)
+        graph = graph_of(features=features)
+        assert graph.features is not None
+        assert graph.features.dtype == features.dtype
+        model = og.nn.SAGE(graph.num_features, 16, graph.num_classes)
+        losses.append(og.train(graph, model, epochs=4, progress=False).loss)
+        assert og.predict(graph, model).dtype == torch.float32
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 def test_a_convolution_of_pyg_trains_and_says_whether_it_is_exact() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)

@@ -14,7 +14,7 @@ from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import Session, require_fit, require_kinds, require_problem, strategy_of
 from outgrow.core.errors import InputError
-from outgrow.engine.inference import infer
+from outgrow.engine.inference import features_for, infer
 from outgrow.graph import datasets
 from outgrow.graph.assemble import assemble
 from outgrow.graph.convert import convert as write
@@ -107,7 +107,7 @@ def predict(graph: Graph, model: Model) -> Tensor:
             f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
         )
     require_fit(graph, model)
-    return infer(model, graph.topology, graph.features.to(next(model.parameters()).dtype))
+    return infer(model, graph.topology, features_for(model, graph.features))
 
 
 def convert(

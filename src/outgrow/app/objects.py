@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def from_arrays(
 
     Args:
         edge_index: ``[2, E]`` integer, sources then destinations.
-        features: ``[V, D]`` floating, or a SciPy sparse matrix of that shape.
+        features: ``[V, D]`` floating, or a SciPy sparse matrix of that shape. Half precision is kept, and widened
+            where it is computed with.
         labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
         split: ``{"train": ids, "val": ids, "test": ids}``; each ``[n]`` ids or a ``[V]`` boolean mask.
         num_nodes: ``V``; None to take it from features, labels or the largest id.
@@ -49,11 +51,12 @@ def from_arrays(
     Raises:
         InputError: The arrays do not fit each other.
     """
+    brief = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16  # which NumPy does not know
     given = {} if split is None else _parts(split)
     parts = {name: np.flatnonzero(nodes) if _is_mask(nodes) else nodes for name, nodes in given.items()}
     tables = Tables(
         num_nodes=num_nodes,
-        features=_rows(features),
+        features=_rows(features.float() if brief else features),
         labels=_array(labels),
         train=parts.get("train"),
         val=parts.get("val"),
@@ -69,7 +72,7 @@ def from_arrays(
                 got=f"{len(nodes)} booleans",
                 repair="give a mask over all nodes, or a list of node ids",
             )
-    return graph
+    return replace(graph, features=graph.features.to(torch.bfloat16)) if brief and graph.features is not None else graph
 
 
 def source_of_object(data: object) -> Source:

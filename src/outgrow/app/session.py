@@ -16,6 +16,7 @@ from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
+from outgrow.engine.inference import features_for
 from outgrow.graph.graph import Graph
 from outgrow.graph.validate import require_trainable
 from outgrow.nn.heads import MultiLabel, SingleLabel
@@ -72,7 +73,7 @@ def problem_of(graph: Graph, model: Model, seed: int) -> Problem:
     assert graph.labels is not None
     return Problem(
         topology=graph.topology,
-        features=graph.features.to(next(model.parameters()).dtype),
+        features=features_for(model, graph.features),
         labels=graph.labels,
         train=graph.split.train,
         task=MultiLabel() if graph.multi_label else SingleLabel(),

@@ -10,7 +10,18 @@ from outgrow.engine.constant import kept_aggregate
 from outgrow.graph.csc import Topology
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
+from outgrow.ops.half import computed
 from outgrow.ops.sparse import SparseRows
+
+
+def features_for(model: Model, features: Features) -> Features:
+    """Features as a model computes with them: of the type of its parameters.
+
+    Constant features in half precision stay so where the first layer widens them row by row.
+    """
+    first, dtype = model.stages()[0], next(model.parameters()).dtype
+    kept = first.takes_half and model.input_dropout == 0 and isinstance(features, Tensor)
+    return features if kept and computed(features.dtype) == dtype else features.to(dtype)
 
 
 @torch.no_grad()
@@ -23,7 +34,7 @@ def infer(model: Model, topology: Topology, features: Features, *, chunk_bytes: 
     Args:
         model: The model.
         topology: In-edges of all nodes.
-        features: ``[V, D]``, of the type of the model's parameters.
+        features: ``[V, D]``, as `features_for` gives them.
         chunk_bytes: Largest size of the temporary rows of one chunk of destinations.
 
     Returns:
@@ -56,7 +67,7 @@ def _layer(layer: Layer, topology: Topology, x: Features, chunk_bytes: int) -> T
 
     if step == topology.num_nodes:
         return update(topology.block, x, 0, step)
-    out = torch.empty(topology.num_nodes, layer.widths.out_features, dtype=source.columns.dtype)
+    out = torch.empty(topology.num_nodes, layer.widths.out_features, dtype=computed(source.columns.dtype))
     for first in range(0, topology.num_nodes, step):
         last = min(first + step, topology.num_nodes)
         out[first:last] = update(topology.destinations(first, last), _rows(x, first, last), first, last)

@@ -37,6 +37,8 @@ class GATConv(Conv):
             ``num_relations`` is negative.
     """
 
+    takes_half = True
+
     def __init__(
         self,
         in_features: int,

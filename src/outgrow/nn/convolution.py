@@ -32,6 +32,8 @@ class GCNConv(Conv):
         project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
     """
 
+    takes_half = True
+
     def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__()
         self.project = Projection(in_features, out_features)
@@ -78,6 +80,8 @@ class MeanConv(Conv, ABC):
         project_first: Project before the mean, as sparse features need; None for whichever moves narrower rows.
         bias: Whether to add a bias.
     """
+
+    takes_half = True
 
     def __init__(self, in_features: int, out_features: int, project_first: bool | None, *, bias: bool) -> None:
         super().__init__()
@@ -191,6 +195,8 @@ class GINConv(Conv):
         project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
     """
 
+    takes_half = True
+
     def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__()
         self.eps = nn.Parameter(torch.zeros(()))
@@ -225,11 +231,12 @@ class GINConv(Conv):
         # a factor per column: torch's sum of a whole matrix to one gradient would depend on the number of threads
         own_F = (1 + self.eps).expand(total.shape[1])
         if self.takes_sparse:
-            between = total + own_F * self.first(x_VD)
+            between = torch.addcmul(total, own_F, self.first(x_VD)) + self.bias
         else:
             assert isinstance(x_VD, Tensor)
-            between = self.first(torch.addcmul(total, own_F, x_VD))
-        out: Tensor = self.second(activate(between + self.bias, torch.relu))
+            heard = torch.addcmul(total, own_F, x_VD.to(total.dtype))
+            between = affine((heard, self.first.weight), bias_O=self.bias)
+        out: Tensor = self.second(activate(between, torch.relu))
         return out
 
 

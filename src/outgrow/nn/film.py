@@ -29,6 +29,8 @@ class FiLMConv(Conv):
         ValueError: ``num_relations`` is negative.
     """
 
+    takes_half = True
+
     def __init__(self, in_features: int, out_features: int, *, slope: float = 0.0, num_relations: int = 0) -> None:
         super().__init__()
         if num_relations < 0:

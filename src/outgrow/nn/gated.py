@@ -24,6 +24,8 @@ class GGCNConv(Conv):
         out_features: ``O``.
     """
 
+    takes_half = True
+
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.itself = Projection(in_features, out_features, bias=True)
@@ -79,7 +81,7 @@ class GGNNConv(Conv):
     ) -> None:
         super().__init__()
         width = out_features if state is None else state
-        self.takes_sparse = project_first or in_features != width
+        self.takes_sparse = self.takes_half = project_first or in_features != width
         self.embed = Projection(in_features, width, bias=True) if self.takes_sparse else None
         self.message = Projection(width, width)
         self.cell = nn.GRUCell(width, width)

@@ -78,6 +78,7 @@ class Conv(nn.Module, ABC):
         widths: What strategies need to know.
         aggregation: How source rows are combined.
         takes_sparse: Whether the input may be `SparseRows`: it is projected before anything else.
+        takes_half: Whether a constant input may be in half precision: it is projected, or summed up by `WeightedSum`.
         num_relations: Relations that the edges of the graph must have; 0 if it reads none.
         exact: Whether the results do not depend on how the work is cut; false for draws that are not keyed.
     """
@@ -85,6 +86,7 @@ class Conv(nn.Module, ABC):
     widths: Widths
     aggregation: Aggregation
     takes_sparse: bool = True
+    takes_half: bool = False
     num_relations: int = 0
     exact: bool = True
 
@@ -167,6 +169,11 @@ class Layer(nn.Module):
     def takes_sparse(self) -> bool:
         """Whether the input may be `SparseRows`."""
         return self.conv.takes_sparse and not self.finish.residual
+
+    @property
+    def takes_half(self) -> bool:
+        """Whether a constant input may be in half precision."""
+        return self.conv.takes_half and not self.finish.residual
 
     def source(self, x_VD: Features) -> Rows:
         """`Conv.source`."""

@@ -32,6 +32,8 @@ class RGCNConv(Conv):
         ValueError: ``num_relations`` or ``bases`` is less than 1.
     """
 
+    takes_half = True
+
     def __init__(
         self,
         in_features: int,
@@ -76,11 +78,11 @@ class RGCNConv(Conv):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: the sum over bases, and the node itself."""
-        itself: Tensor = self.itself(x_VD)
         if self.takes_sparse:
+            itself: Tensor = self.itself(x_VD)
             return itself + aggregate_VCF.sum(1)
         basis_DBO = self.basis.weight.view(self.widths.in_features, self.bases, self.widths.out_features)
-        return itself + aggregate_VCF.flatten(1) @ basis_DBO.transpose(0, 1).flatten(0, 1)
+        return self.itself.plus(x_VD, (aggregate_VCF.flatten(1), basis_DBO.transpose(0, 1).flatten(0, 1)))
 
 
 class RGCNDiagonalConv(Conv):
@@ -97,6 +99,8 @@ class RGCNDiagonalConv(Conv):
     Raises:
         ValueError: ``num_relations`` is less than 1.
     """
+
+    takes_half = True
 
     def __init__(self, in_features: int, out_features: int, num_relations: int) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""Weights of edges that read the graph only: means and the symmetric normalisation. Computed once per block."""
+"""Weights of edges that read the graph only: means and the symmetric normalisation. Computed once per block.
+
+For rows in half precision weights are float32.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.ops.backend import array, kernel, prange, twinned
+from outgrow.ops.half import computed
 from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
 
 
@@ -25,6 +29,7 @@ def symmetric_weight(block: Block, dtype: torch.dtype) -> Tensor:
 
 
 def _kept(block: Block, name: str, dtype: torch.dtype, dst_factor: Tensor, src_factor: Tensor | None) -> Tensor:
+    dtype = computed(dtype)
     edges, slot = block.edges, f"{name} {dtype}"
     if slot not in edges.derived:
         out = dst_factor.new_empty(edges.num_edges, 1, dtype=dtype)

@@ -8,10 +8,15 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.ops.half import computed
 
 
 def graph_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
-    """``[E, 1]``: weight of each edge in the graph; None if all are 1. Converted once per block."""
+    """``[E, 1]``: weight of each edge in the graph; None if all are 1. Converted once per block.
+
+    For rows in half precision weights are float32.
+    """
+    dtype = computed(dtype)
     edges, slot = block.edges, f"graph {dtype}"
     if edges.weight is None:
         return None

@@ -23,6 +23,11 @@ def is_half(dtype: torch.dtype) -> bool:
     return dtype in _BITS
 
 
+def computed(dtype: torch.dtype) -> torch.dtype:
+    """The type in which values of a type are computed: float32 for half precision, else the type itself."""
+    return torch.float32 if is_half(dtype) else dtype
+
+
 def bits_of(x: Tensor) -> Tensor:
     """The same memory as kernels take it: 16-bit integers for half precision, else the tensor itself."""
     return x.view(_BITS[x.dtype]) if is_half(x.dtype) else x

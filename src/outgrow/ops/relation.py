@@ -20,6 +20,7 @@ from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.ops.aggregation import Aggregation
 from outgrow.ops.backend import array, kernel, prange, twinned
+from outgrow.ops.half import computed
 from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
 from outgrow.ops.pieces import add_cut, as_array, fixed_width, place, run_over_parts
 from outgrow.ops.relation_mean import divide_by_totals
@@ -60,6 +61,7 @@ def relation_mean(block: Block, num_relations: int, dtype: torch.dtype) -> Tenso
 
     Counted in the block, so the block must hold all in-edges of its destinations. Computed once per block.
     """
+    dtype = computed(dtype)
     edges, slot = block.edges, f"relation mean {dtype}"
     relation = require_relations(edges, num_relations)
     if slot not in edges.derived:

@@ -14,7 +14,7 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation import Aggregation
 from outgrow.ops.buffers import empty, empty_rows, full_lines, with_padding
-from outgrow.ops.half import is_half
+from outgrow.ops.half import computed
 from outgrow.ops.row_sums import dot_rows, gather_rows, reduce_rows, spread_rows
 from outgrow.ops.topology import transpose
 
@@ -26,7 +26,10 @@ class WeightedSum(Aggregation):
     additive = True
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Aggregate; see `Aggregation`. ``C`` must be 1 or ``K``; without weights ``K = C``."""
+        """Aggregate; see `Aggregation`. ``C`` must be 1 or ``K``; without weights ``K = C``.
+
+        Constant sources may be stored in half precision: weights and result are float32 then.
+        """
         assert weight_EK is None or src_VsCF.shape[1] in (1, weight_EK.shape[1])
         return _WeightedSum.apply(src_VsCF, weight_EK, block.edges)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -56,8 +59,7 @@ class _WeightedSum(torch.autograd.Function):
         weight_trains = weight_EK is not None and weight_EK.requires_grad
         ctx.save_for_backward(src_VsCF if weight_trains else None, weight_EK)
         width = src_VsCF.shape[1] if weight_EK is None else weight_EK.shape[1]
-        dtype = torch.float32 if is_half(src_VsCF.dtype) else src_VsCF.dtype
-        out = empty_rows(edges.num_dst, (width, src_VsCF.shape[2]), src_VsCF, dtype)
+        out = empty_rows(edges.num_dst, (width, src_VsCF.shape[2]), src_VsCF, computed(src_VsCF.dtype))
         gather_rows(edges.indptr, edges.indices, None, weight_EK, src_VsCF, out)
         return out
 

@@ -22,7 +22,7 @@ class Problem:
 
     Attributes:
         topology: In-edges of all nodes.
-        features: ``[V, D]``, of the type of the model's parameters.
+        features: ``[V, D]``, as `engine.inference.features_for` gives them.
         labels: ``[V]`` integer, or ``[V, C]`` zeros and ones.
         train: ``[n]`` int64 node ids to train on.
         task: What the logits mean.

@@ -1,6 +1,18 @@
 """The twins of the CPU kernels on CUDA: one module for each, whose functions have the same names and arguments.
 
-They take contiguous tensors on one device, write what they are given as ``out``, launch on the current stream and wait
-for nothing. Sums run in a fixed order and no two programs add to one number, so the same input gives the same bits.
-They accumulate in float64 where the result is float64, else in float32.
+They take tensors on one device, write what they are given as ``out``, which is contiguous, launch on the current stream
+and wait for nothing. Sums run in a fixed order and no two programs add to one number, so the same input gives the same
+bits. They accumulate in float64 where the result is float64, else in float32.
 """
+
+from importlib.util import find_spec
+
+from outgrow.core.errors import InputError
+
+if find_spec("triton") is None:
+    raise InputError(
+        "tensors on a GPU need Triton, which compiles their kernels",
+        needed="the package triton, 3.3 or newer",
+        got="no such package",
+        repair="install a torch that is built for CUDA, which brings triton along; or: pip install 'triton>=3.3'",
+    )

@@ -46,16 +46,20 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 def launch(function: Kernel, grid: tuple[int, ...], *given: Any, num_warps: int = 4, **constants: object) -> None:
     """Run a kernel on a grid; not at all if the grid is empty. Multiplications and additions may be contracted.
 
-    Kernels read contiguous memory: tensors that are laid out otherwise are copied, but for those that are written.
+    Kernels take contiguous tensors: those that are laid out otherwise are copied.
     """
     if 0 in grid:
         return
-    operands = []
-    for name, value in zip(function.arg_names, given, strict=False):  # the other arguments are constants
-        written = name in _WRITTEN
-        assert not (written and isinstance(value, torch.Tensor)) or value.is_contiguous(), f"{name} is not contiguous"
-        operands.append(value if written or not isinstance(value, torch.Tensor) else value.contiguous())
+    operands = map(_packed, function.arg_names, given)
     function[grid](*operands, **constants, num_warps=num_warps, enable_fp_fusion=True)
+
+
+def _packed(name: str, value: Any) -> Any:
+    """An argument as kernels take it; one that is written cannot be copied."""
+    if not isinstance(value, torch.Tensor) or value.is_contiguous():
+        return value
+    assert name not in _WRITTEN, f"{name} is written, so it must be contiguous"
+    return value.contiguous()
 
 
 def blocks(count: int, size: int) -> int:

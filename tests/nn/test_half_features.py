@@ -1,0 +1,66 @@
+"""Features stored in half precision give what the same numbers give in float32, and are never widened as a whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from layer_table import CONVS, IN, OUT, RELATIONS
+
+from outgrow.engine.constant import first_aggregate
+from outgrow.engine.inference import features_for, infer, whole_blocks
+from outgrow.nn import Finish, GCNConv, Layer, Model
+from outgrow.ops.sparse import SparseRows
+from support import normal, random_topology, with_relations
+
+TOPOLOGY = with_relations(random_topology(25, 120, weighted=True), RELATIONS)
+HALVES = [torch.bfloat16, torch.float16]
+
+
+def model_of(name: str) -> Model:
+    torch.manual_seed(0)
+    return Model([Layer(CONVS[name](), Finish(activation=torch.relu)), Layer(GCNConv(OUT, 2))])
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+@pytest.mark.parametrize("name", CONVS)
+def test_every_layer(name: str, half: torch.dtype) -> None:
+    model, stored = model_of(name), normal(TOPOLOGY.num_nodes, IN, dtype=half)
+    given, blocks = features_for(model, stored), whole_blocks(model, TOPOLOGY)
+    assert isinstance(given, torch.Tensor)
+    assert (given is stored) == model.stages()[0].takes_half
+    known = [first_aggregate(model, blocks[0], x) for x in (given, stored.float())]
+    outs = [model(blocks, x, 5, aggregate) for x, aggregate in zip((given, stored.float()), known, strict=True)]
+    torch.testing.assert_close(outs[0], outs[1])
+    grads = [torch.autograd.grad(out.square().sum(), list(model.parameters())) for out in outs]
+    for ours, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(infer(model, TOPOLOGY, given, chunk_bytes=400), infer(model, TOPOLOGY, stored.float()))
+
+
+def test_which_layers_take_it() -> None:
+    refused = {name for name, conv in CONVS.items() if not conv().takes_half}
+    assert refused == {"sage-max", "ggnn", "foreign"}
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (model_of("gcn"), torch.bfloat16),
+        (model_of("gcn").double(), torch.float64),
+        (Model([Layer(GCNConv(IN, 2))], input_dropout=0.5), torch.float32),
+        (Model([Layer(GCNConv(IN, IN), Finish(residual=True))]), torch.float32),
+        (model_of("foreign"), torch.float32),
+    ],
+    ids=["kept", "a float64 model", "dropout of the input", "residual", "another library's layer"],
+)
+def test_where_it_is_widened(model: Model, expected: torch.dtype) -> None:
+    stored = normal(5, IN, dtype=torch.bfloat16)
+    assert features_for(model, stored).dtype == expected
+
+
+def test_sparse_features_are_widened() -> None:
+    ends = torch.tensor([0, 1, 2])
+    rows = SparseRows(
+        indptr=ends, indices=torch.zeros(2, dtype=torch.int32), values=torch.ones(2).half(), num_columns=IN
+    )
+    assert features_for(model_of("gcn"), rows).dtype == torch.float32
