@@ -39,7 +39,7 @@ def test_every_layer(name: str, half: torch.dtype) -> None:
 
 def test_which_layers_take_it() -> None:
     refused = {name for name, conv in CONVS.items() if not conv().takes_half}
-    assert refused == {"sage-max", "ggnn", "foreign"}
+    assert refused == {"ggnn", "foreign"}
 
 
 @pytest.mark.parametrize(

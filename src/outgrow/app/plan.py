@@ -17,7 +17,7 @@ from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import require_problem, strategy_of
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
-from outgrow.engine.constant import is_constant
+from outgrow.engine.choices import choices
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import is_store
@@ -57,19 +57,17 @@ class RunPlan:
         """What is about to happen, for people."""
         graph, parameters = self.graph, sum(p.numel() for p in self.model.parameters())
         options = ", ".join(f"{name} {value}" for name, value in self.model_options.items())
-        return (
+        saved = [] if graph.features is None else choices(self.model, graph.features)
+        lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
-            f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes\n"
+            f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes",
             f"{self.model_name}: {options}; {parameters:,} parameters; "
             f"{self.config.optimizer} lr {self.config.lr:g} weight decay {self.config.weight_decay:g} "
-            f"seed {self.config.seed}\n{self.reason}{self._first_layer()}"
+            f"seed {self.config.seed}",
+            self.reason,
+            *saved,
         )
-
-    def _first_layer(self) -> str:
-        features = self.graph.features
-        if features is None or not is_constant(self.model, features):
-            return ""
-        return "\nthe first layer's aggregate of raw features is constant: computed once, not every epoch"
+        return "\n".join(lines)
 
 
 def new_run(

@@ -10,7 +10,7 @@ from outgrow.engine.constant import kept_aggregate
 from outgrow.graph.csc import Topology
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
-from outgrow.ops.half import computed
+from outgrow.ops.half import computed, is_half
 from outgrow.ops.sparse import SparseRows
 
 
@@ -19,9 +19,13 @@ def features_for(model: Model, features: Features) -> Features:
 
     Constant features in half precision stay so where the first layer widens them row by row.
     """
-    first, dtype = model.stages()[0], next(model.parameters()).dtype
-    kept = first.takes_half and model.input_dropout == 0 and isinstance(features, Tensor)
-    return features if kept and computed(features.dtype) == dtype else features.to(dtype)
+    return features if stay_half(model, features) else features.to(next(model.parameters()).dtype)
+
+
+def stay_half(model: Model, features: Features) -> bool:
+    """Whether features in half precision stay so."""
+    fits = computed(features.dtype) == next(model.parameters()).dtype and isinstance(features, Tensor)
+    return is_half(features.dtype) and fits and model.stages()[0].takes_half and model.input_dropout == 0
 
 
 @torch.no_grad()

@@ -159,6 +159,8 @@ class SAGEMaxConv(Conv):
         out_features: ``O``.
     """
 
+    takes_half = True
+
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.pool = Projection(in_features, out_features, bias=True)
@@ -176,7 +178,7 @@ class SAGEMaxConv(Conv):
 
     def source(self, x_VD: Features) -> Rows:
         """``[V, 1, O]``."""
-        return Rows(torch.relu(self.pool(x_VD))[:, None], None)
+        return _one_channel(activate(self.pool(x_VD), torch.relu))
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``."""

@@ -58,6 +58,7 @@ class RGCNConv(Conv):
             source=(bases, out_features) if self.takes_sparse else (1, in_features),
             aggregate=(bases, out_features if self.takes_sparse else in_features),
             fixed_weight=False,
+            raw_source=not self.takes_sparse,
             reads_target=True,
             whole_rows=True,
         )

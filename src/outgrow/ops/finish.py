@@ -67,11 +67,10 @@ def finish(
     """
     if drop is not None and drop.p == 0:
         drop = None
-    if y_NF.device.type == "cpu" and (activation is None or _NAMES.get(activation) == "relu"):
+    steps = _Steps(norm is not None, activation is not None, residual_NF is not None, drop is not None)
+    if y_NF.device.type == "cpu" and in_one_pass(activation, sum(steps)):
         weight, bias, eps = norm or (None, None, 0.0)
-        steps = _Steps(norm is not None, activation is not None, residual_NF is not None, drop is not None)
-        if sum(steps) > 1:
-            return _Finish.apply(y_NF, weight, bias, residual_NF, eps, drop, steps)  # type: ignore[no-any-return, no-untyped-call]
+        return _Finish.apply(y_NF, weight, bias, residual_NF, eps, drop, steps)  # type: ignore[no-any-return, no-untyped-call]
     if norm is not None:
         y_NF = layer_norm(y_NF, norm.weight, norm.bias, norm.eps)
     if activation is not None:
@@ -79,6 +78,11 @@ def finish(
     if residual_NF is not None:
         y_NF = y_NF + residual_NF
     return y_NF if drop is None else dropout(y_NF, drop.nodes, drop.key, drop.p)
+
+
+def in_one_pass(activation: Activation | None, steps: int) -> bool:
+    """Whether `finish` on a CPU takes one pass for so many steps with this activation."""
+    return steps > 1 and (activation is None or _NAMES.get(activation) == "relu")
 
 
 def activate(y_NF: Tensor, activation: Activation) -> Tensor:

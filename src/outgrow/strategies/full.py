@@ -9,6 +9,7 @@ import torch
 from outgrow.core.ledger import Ledger
 from outgrow.engine.constant import first_aggregate
 from outgrow.engine.inference import whole_blocks
+from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 
@@ -48,3 +49,4 @@ class _FullExecution:
 
     def close(self) -> None:
         self.blocks, self.known = [], None
+        buffers.clear()

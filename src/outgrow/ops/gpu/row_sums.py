@@ -14,7 +14,7 @@ from outgrow.ops.gpu.launch import kernel, launch, tile
 
 
 def gather_rows(
-    indptr: Tensor, indices: Tensor, edge: Tensor | None, weight_EK: Tensor | None, rows_NCF: Tensor, out_MKF: Tensor
+    indptr: Tensor, indices: Tensor, edge: Tensor | None, weight: Tensor | None, rows: Tensor, out: Tensor
 ) -> None:
     """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
 
@@ -22,42 +22,40 @@ def gather_rows(
         indptr: ``[M + 1]`` int64.
         indices: ``[E]`` int32 or int64, row of each edge.
         edge: ``[E]`` position of the weight of each edge; None if it is that of the edge.
-        weight_EK: ``[E, K]``; None if all are 1.
-        rows_NCF: ``[N, C, F]`` of any floating type; ``C`` is ``K`` or 1.
-        out_MKF: ``[M, K, F]``, written.
+        weight: ``[E, K]``; None if all are 1.
+        rows: ``[N, C, F]`` of any floating type; ``C`` is ``K`` or 1.
+        out: ``[M, K, F]``, written.
     """
-    weights, shared = out_MKF.shape[1], rows_NCF.shape[1] == 1
-    given = indices, edge, weight_EK, rows_NCF, None, None
-    sum_over_edges(_sum, indptr, len(indices), out_MKF, *given, shape=(weights, shared, 1), channels=weights)
+    weights, shared = out.shape[1], rows.shape[1] == 1
+    given = indices, edge, weight, rows, None, None
+    sum_over_edges(_sum, indptr, len(indices), out, *given, shape=(weights, shared, 1), channels=weights)
 
 
-def reduce_rows(
-    indptr: Tensor, indices: Tensor, edge: Tensor, weight_EK: Tensor, rows_NKF: Tensor, out_M1F: Tensor
-) -> None:
+def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
     """``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
         indices: ``[E]`` int32 or int64, row of each edge.
         edge: ``[E]`` position of the weights of each edge.
-        weight_EK: ``[E, K]``.
-        rows_NKF: ``[N, K, F]``.
-        out_M1F: ``[M, 1, F]``, written.
+        weight: ``[E, K]``.
+        rows: ``[N, K, F]``.
+        out: ``[M, 1, F]``, written.
     """
-    weights = rows_NKF.shape[1]
-    given = indices, edge, weight_EK, rows_NKF, None, None
-    sum_over_edges(_sum, indptr, len(indices), out_M1F, *given, shape=(weights, False, weights))
+    weights = rows.shape[1]
+    given = indices, edge, weight, rows, None, None
+    sum_over_edges(_sum, indptr, len(indices), out, *given, shape=(weights, False, weights))
 
 
 def spread_rows(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor,
-    weight_EK: Tensor,
-    rows_NKF: Tensor,
-    own_MCF: Tensor,
-    out_MCF: Tensor,
-    d_weight_EK: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    own: Tensor,
+    out: Tensor,
+    d_weight: Tensor,
 ) -> None:
     """The backward pass of a weighted sum: both gradients in one pass over the out-edges of each source ``m``.
 
@@ -68,32 +66,32 @@ def spread_rows(
         indptr: ``[M + 1]`` int64.
         indices: ``[E]`` int32 or int64, row of each edge.
         edge: ``[E]`` position of the weights of each edge.
-        weight_EK: ``[E, K]``.
-        rows_NKF: ``[N, K, F]``, the gradient of the sum.
-        own_MCF: ``[M, C, F]``, what was summed; ``C`` is ``K`` or 1.
-        out_MCF: ``[M, C, F]``, written.
-        d_weight_EK: ``[E, K]``, written.
+        weight: ``[E, K]``.
+        rows: ``[N, K, F]``, the gradient of the sum.
+        own: ``[M, C, F]``, what was summed; ``C`` is ``K`` or 1.
+        out: ``[M, C, F]``, written.
+        d_weight: ``[E, K]``, written.
     """
-    weights, channels = rows_NKF.shape[1], own_MCF.shape[1]
-    given = indices, edge, weight_EK, rows_NKF, own_MCF, d_weight_EK
+    weights, channels = rows.shape[1], own.shape[1]
+    given = indices, edge, weight, rows, own, d_weight
     shape = (weights, False, weights // channels)
-    sum_over_edges(_sum, indptr, len(indices), out_MCF, *given, shape=shape, channels=channels, whole_rows=True)
+    sum_over_edges(_sum, indptr, len(indices), out, *given, shape=shape, channels=channels, whole_rows=True)
 
 
-def dot_rows(indptr: Tensor, indices: Tensor, rows_NCF: Tensor, other_MKF: Tensor, out_EK: Tensor) -> None:
+def dot_rows(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
     """``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
 
     Args:
         indptr: ``[M + 1]`` int64.
         indices: ``[E]`` int32 or int64, row of each edge.
-        rows_NCF: ``[N, C, F]``; ``C`` is ``K`` or 1.
-        other_MKF: ``[M, K, F]``.
-        out_EK: ``[E, K]``, written.
+        rows: ``[N, C, F]``; ``C`` is ``K`` or 1.
+        other: ``[M, K, F]``.
+        out: ``[E, K]``, written.
     """
-    num_rows, weights, columns = other_MKF.shape
+    num_rows, weights, columns = other.shape
     num_cuts = cuts.num_cuts(len(indices))
-    shape = columns, weights, rows_NCF.shape[1] == 1
-    given = indptr, num_cuts, indices, rows_NCF, other_MKF, out_EK
+    shape = columns, weights, rows.shape[1] == 1
+    given = indptr, num_cuts, indices, rows, other, out
     launch(_dot, (num_cuts + num_rows, weights), *given, SHAPE=shape, TILE=(cuts.SEGMENT, *tile(columns)))
 
 
