@@ -23,6 +23,7 @@ READS = ("numpy.fromfile", "os.pread", "os.preadv")
 ONLY_IN = {
     "torch.distributed": ("runtime/comm.py", "runtime/launch.py", "runtime/worker.py"),
     "torch.cuda": ("runtime/", "ops/backend.py"),
+    "triton": ("ops/gpu/",),
     **dict.fromkeys(MAPS + READS, ("graph/", "runtime/memory.py")),
     **dict.fromkeys(("print", "typer", "rich"), ("app/", "__main__.py")),
 }
@@ -151,6 +152,8 @@ def test_every_file_keeps_the_rules() -> None:
         ("training/x.py", "import torch as t\nt.distributed.barrier()", "torch.distributed"),
         ("engine/x.py", "import torch\ntorch.cuda.synchronize()", "torch.cuda"),
         ("ops/x.py", "from torch.cuda import Stream", "torch.cuda"),
+        ("ops/x.py", "import triton.language as tl", "triton"),
+        ("ops/backend.py", "def f():\n    import triton", "triton"),
         ("training/x.py", "import numpy as np\nnp.memmap('x')", "numpy.memmap"),
         ("runtime/comm.py", "from numpy.lib.format import open_memmap", "open_memmap"),
         ("engine/x.py", "import numpy as np\nnp.load(p, mmap_mode='r')", "mmap_mode="),
@@ -175,6 +178,7 @@ def test_a_violation_is_found(path: str, source: str, why: str) -> None:
         ("app/cli/x.py", "import typer\nfrom rich import console\nfrom outgrow.training import config\nprint(1)"),
         ("app/x.py", "import outgrow\nfrom outgrow import nn"),
         ("__main__.py", "import typer\nfrom outgrow.app.cli import main"),
+        ("ops/gpu/x.py", "import triton\nimport triton.language as tl\nfrom outgrow.ops.gpu import cuts"),
         ("graph/ingest/x.py", "from outgrow.graph.store import write\nfrom outgrow.ops import sparse"),
         ("graph/x.py", "import numpy as np\nnp.load(p, mmap_mode='r')\nnp.lib.format.open_memmap(p)"),
         ("graph/x.py", "if TYPE_CHECKING:\n    import networkx\n\nasync def f():\n    import pyarrow.parquet"),

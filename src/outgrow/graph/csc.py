@@ -48,7 +48,7 @@ class Topology:
     @cached_property
     def nodes(self) -> Tensor:
         """``[V]`` int64: all node ids."""
-        return torch.arange(self.num_nodes)
+        return torch.arange(self.num_nodes, device=self.indptr.device)
 
     @cached_property
     def with_self_loops(self) -> Topology:

@@ -52,7 +52,7 @@ class _Attention(torch.autograd.Function):
         src_VsK, dst_VdK, edge_EK, weight_EK = ctx.saved_tensors
         edges: Edges = ctx.edges
         d_score = empty(tuple(weight_EK.shape), weight_EK)
-        d_dst, d_src = torch.empty_like(dst_VdK), torch.empty_like(src_VsK)
+        d_dst, d_src = empty(tuple(dst_VdK.shape), dst_VdK), empty(tuple(src_VsK.shape), src_VsK)
         scores = src_VsK, dst_VdK, ctx.slope, edge_EK
         softmax_backward(edges.indptr, edges.indices, *scores, weight_EK, grad_EK, d_score, d_dst)
         back = transpose(edges)

@@ -51,3 +51,13 @@ def test_sorted_rows_of_more_rows_than_their_type_can_name(twin: ModuleType, dev
     assert indptr.diff().nonzero().view(-1).tolist() == [3, 127]
     assert indptr.tolist()[-1] == 3
     assert position.tolist() == [1, 0, 2]
+
+
+def test_loops_are_added_to_numbers_of_any_type(twin: ModuleType, device: str) -> None:
+    topology = random_topology(8, 16)
+    relation = torch.arange(topology.num_edges, dtype=torch.int8)
+    *_, expected = self_looped(topology.indptr, topology.indices, relation)
+    *_, mine = twin.loops_added(topology.indptr.to(device), topology.indices.to(device), relation.to(device))
+    assert expected is not None
+    assert mine.dtype == expected.dtype
+    assert torch.equal(mine.cpu(), expected)

@@ -5,14 +5,17 @@ and wait for nothing. Sums run in a fixed order and no two programs add to one n
 bits. They accumulate in float64 where the result is float64, else in float32.
 """
 
-from importlib.util import find_spec
-
 from outgrow.core.errors import InputError
 
-if find_spec("triton") is None:
+try:
+    from triton import __version__ as version
+except ImportError:
+    version = None
+
+if version is None or tuple(map(int, version.split(".")[:2])) < (3, 3):
     raise InputError(
         "tensors on a GPU need Triton, which compiles their kernels",
         needed="the package triton, 3.3 or newer",
-        got="no such package",
-        repair="install a torch that is built for CUDA, which brings triton along; or: pip install 'triton>=3.3'",
+        got="no such package" if version is None else f"triton {version}",
+        repair="install torch 2.7 or newer, built for CUDA, which brings triton along; or: pip install 'triton>=3.3'",
     )

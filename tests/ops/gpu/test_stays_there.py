@@ -1,0 +1,152 @@
+"""What runs around the kernels stays on the device of its tensors.
+
+Tensors on the device ``meta`` have no memory, so a step that only a CPU can do fails, as does one that mixes devices.
+Twins are replaced by what checks their arguments; no device and no Triton are needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from layer_table import CONVS, IN, RELATIONS, layer_of
+from torch import Tensor
+
+import outgrow.ops
+from outgrow.core.block import Block, Edges
+from outgrow.ops.attention import attention_weight
+from outgrow.ops.buffers import LARGE_ROWS
+from outgrow.ops.dense import affine
+from outgrow.ops.finish import Drop, Norm, finish
+from outgrow.ops.keyed import dropout_edges, dropout_sparse
+from outgrow.ops.sparse import SparseRows
+from outgrow.ops.topology import in_degree, self_looped
+from outgrow.ops.weighted_sum import WeightedSum
+
+NODES, EDGES = LARGE_ROWS + 3, 20_000
+"""Enough for a CPU to pad rows."""
+TWINS = [path.stem for path in Path(outgrow.ops.__path__[0], "gpu").glob("[a-z]*.py")]
+
+
+def real(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    return real(*shape, dtype=dtype)
+
+
+def leaf(*shape: int) -> Tensor:
+    return real(*shape).requires_grad_()
+
+
+@pytest.fixture(autouse=True)
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the twins that were called, in order; each must get tensors of the device alone."""
+    names: list[str] = []
+
+    def twin(name: str) -> Callable[..., object]:
+        def check(*given: object) -> object:
+            names.append(name)
+            tensors = [each for each in given if isinstance(each, Tensor)]
+            assert all(each.is_meta for each in tensors), name
+            if name == "transposed":
+                _, indices, num_src, _ = given
+                return whole(num_src + 1), torch.empty_like(indices), torch.empty_like(indices)
+            if name == "loops_added":
+                return given
+            assert tensors[-1].is_contiguous(), f"{name} writes to strides {tensors[-1].stride()}"
+            return None
+
+        return check
+
+    monkeypatch.setitem(sys.modules, "outgrow.ops.gpu", ModuleType("outgrow.ops.gpu"))
+    for name in set(TWINS) - {"cuts", "launch"}:
+        functions = vars(importlib.import_module(f"outgrow.ops.{name}"))
+        twins = {key: twin(key) for key, value in functions.items() if callable(value)}
+        monkeypatch.setitem(sys.modules, f"outgrow.ops.gpu.{name}", SimpleNamespace(**twins))
+    monkeypatch.setattr("outgrow.ops.backend._on_gpu", lambda value: isinstance(value, Tensor) and value.is_meta)
+    return names
+
+
+def block() -> Block:
+    """A block of which all is known that is read from its edges once, because there is no memory to read it from."""
+    edges = Edges(
+        indptr=whole(NODES + 1),
+        indices=whole(EDGES, dtype=torch.int32),
+        num_src=NODES,
+        relation=whole(EDGES, dtype=torch.int8),
+        weight=real(EDGES),
+    )
+    pairs = replace(edges, indptr=whole(NODES * RELATIONS + 1), num_src=NODES * RELATIONS, derived={})
+    edges.derived["relations"] = [0, RELATIONS - 1]
+    edges.derived[f"pairs of {RELATIONS} relations"] = pairs, whole(EDGES)
+    edges.derived[f"loops of relation {RELATIONS}"] = replace(edges, derived={"relations": [0, RELATIONS]})
+    edges.derived["edge_index"] = whole(2, EDGES)
+    nodes, degree = whole(NODES), real(NODES, dtype=torch.float64)
+    return Block(edges=edges, src_nodes=nodes, dst_nodes=nodes, src_degree=degree, dst_degree=degree, key=7)
+
+
+def backward(out: Tensor, *leaves: Tensor) -> None:
+    """Gradients as they come from a sum: all the same number, in one place of memory."""
+    assert out.is_meta
+    out.sum().backward()
+    assert all(each.grad is not None and each.grad.is_meta for each in leaves)
+
+
+@pytest.mark.parametrize("finish", ["bare", "finished"])
+@pytest.mark.parametrize("conv", CONVS)
+def test_layers(called: list[str], conv: str, finish: str) -> None:
+    layer = layer_of(CONVS[conv](), finish, dtype=torch.float32).to("meta")
+    x = leaf(NODES, IN)
+    backward(layer(block(), x, x), x, *layer.parameters())
+    assert called or conv == "foreign"
+
+
+@pytest.mark.parametrize("columns", [7, 100])
+def test_products(columns: int) -> None:
+    x, weight, bias = leaf(NODES, 5), leaf(5, columns), leaf(columns)
+    narrow, of_narrow = real(NODES, 3, dtype=torch.bfloat16), leaf(3, columns)
+    backward(affine((x, weight), (narrow, of_narrow), bias_O=bias), x, weight, of_narrow, bias)
+    backward(affine((narrow, of_narrow)), of_narrow)
+
+
+@pytest.mark.parametrize("activation", [torch.relu, torch.nn.functional.elu, torch.tanh, None])
+def test_what_follows(activation: Callable[[Tensor], Tensor] | None) -> None:
+    y, weight, bias, residual = leaf(NODES, 7), leaf(7), leaf(7), leaf(NODES, 7)
+    norm, drop = Norm(weight, bias, 1e-5), Drop(whole(NODES), 7, 0.5)
+    out = finish(y, norm=norm, activation=activation, residual_NF=residual, drop=drop)
+    backward(out, y, weight, bias, residual)
+
+
+def test_weights_alone(called: list[str]) -> None:
+    x, weight = real(NODES, 1, 500, dtype=torch.float16), leaf(EDGES, 3)
+    backward(WeightedSum()(block(), x, None, weight), weight)
+    assert called == ["gather_rows", "dot_rows"]
+
+
+def test_attention() -> None:
+    scores, edge = leaf(6, NODES), leaf(3, EDGES)
+    weight = attention_weight(block().edges, scores[:3].T, scores[3:].T, 0.2, edge.T)
+    backward(dropout_edges(weight, None, 5, 7, 0.5), scores, edge)
+
+
+def test_sparse_rows(called: list[str]) -> None:
+    rows = SparseRows(indptr=whole(NODES + 1), indices=whole(EDGES), values=real(EDGES), num_columns=9)
+    weight = leaf(9, 4)
+    backward(dropout_sparse(rows, whole(NODES), 7, 0.5) @ weight, weight)
+    assert called == ["drop_sparse", "sparse_product", "sparse_gradient"]
+
+
+def test_topology(called: list[str]) -> None:
+    given = whole(NODES + 1), whole(EDGES), real(EDGES)
+    assert in_degree(given[0], given[2]).is_meta
+    assert in_degree(given[0], None).is_meta
+    assert self_looped(*given) == given
+    assert called == ["row_weights", "loops_added"]
