@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from outgrow.runtime.launch import set_threads
+from outgrow.runtime.launch import importing, set_threads
 
 if TYPE_CHECKING:
     from outgrow import nn as nn
@@ -70,11 +71,18 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     if name in __all__ and "torch" not in sys.modules:
         set_threads()
+    if name not in __all__:
+        raise AttributeError(f"module 'outgrow' has no attribute {name!r}")
     if name == "nn":
-        return importlib.import_module("outgrow.nn")
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'outgrow' has no attribute {name!r}")
+        return _module("outgrow.nn")
+    return getattr(_module(_HOME[name]), name)
+
+
+def _module(name: str) -> ModuleType:
+    if name in sys.modules:
+        return importlib.import_module(name)
+    with importing():
+        return importlib.import_module(name)
 
 
 def __dir__() -> list[str]:

@@ -68,6 +68,6 @@ def test_other_options() -> None:
 def test_the_optimizer_has_the_options(name: str, kind: type[torch.optim.Optimizer]) -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = TrainConfig(optimizer=name, lr=0.3, weight_decay=0.2).make_optimizer(model)
-    assert type(optimizer) is kind
+    assert isinstance(optimizer, kind)
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"], len(group["params"])) == (0.3, 0.2, 2)

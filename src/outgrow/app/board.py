@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
-
 from outgrow.training.trainer import EpochReport
 
 
@@ -18,6 +16,8 @@ class Board:
     """
 
     def __init__(self, folder: Path, epoch: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
         self.writer = SummaryWriter(str(folder), purge_step=epoch + 1)
 
     def epoch(self, report: EpochReport) -> None:

@@ -6,22 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from typing import TYPE_CHECKING, Protocol
 
 from outgrow.graph.graph import Graph
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import EpochReport
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 _LINES = 20
 
@@ -97,6 +89,16 @@ class Bar:
     """
 
     def __init__(self, epochs: int, metric: str) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
         self.metric = metric
         self.bar = Progress(
             TextColumn("training"),
@@ -142,6 +144,9 @@ def phases() -> Iterator[Callable[[str, int, int | None], None]]:
     if not sys.stderr.isatty():
         yield lambda phase, done, total: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description:<12}"), BarColumn(bar_width=24), TextColumn("{task.fields[facts]}"))
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}

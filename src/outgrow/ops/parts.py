@@ -102,6 +102,7 @@ def _cut(indptr: NDArray[np.int64], target: int, heavy: int) -> tuple[int, int]:
     before = indptr[low] - indptr[0] + low
     if low == len(indptr) - 1 or before == target:
         return low, indptr[low]
-    if indptr[low + 1] - indptr[low] <= heavy:
+    inside = indptr[low] + target - before
+    if indptr[low + 1] - indptr[low] <= heavy or inside == indptr[low + 1]:
         return low + 1, indptr[low + 1]
-    return low, min(indptr[low] + target - before, indptr[low + 1])
+    return low, inside

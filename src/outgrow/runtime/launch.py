@@ -1,8 +1,11 @@
-"""What must be set before torch is imported."""
+"""What must be done before torch is imported, and while it is."""
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def set_threads() -> None:
@@ -14,3 +17,22 @@ def set_threads() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import without garbage collections: modules make hundreds of thousands of objects, and all of them stay.
+
+    Afterwards the objects count as old, so that the next collections do not look at them either. Where collections are
+    off, or objects are frozen already, nothing is changed.
+    """
+    if not gc.isenabled() or gc.get_freeze_count():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.unfreeze()  # returns all that was frozen to the oldest generation
+        gc.enable()

@@ -6,8 +6,6 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-import psutil
-
 _STATUS = Path("/proc/self/status")
 _INTERVAL_SECONDS = 0.02
 
@@ -19,6 +17,8 @@ def resident_bytes() -> int:
     (not Linux), all resident memory counts.
     """
     if not _STATUS.exists():
+        import psutil
+
         return int(psutil.Process().memory_info().rss)
     kilobytes = 0
     for line in _STATUS.read_text().splitlines():

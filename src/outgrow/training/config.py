@@ -12,6 +12,7 @@ from torch import nn
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
+from outgrow.training.optimizer import Adam, AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ class TrainConfig:
         return kind(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
 
 
-_OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+_OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}
 
 
 def _wrong(name: str, needed: str, got: object) -> InputError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outgrow.core.errors import InputError
+from outgrow.runtime.launch import importing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,11 +31,12 @@ def predict(
     Columns: node, label, class (where classes have names), probability. With several labels per node, one column of
     probabilities for each class instead.
     """
-    from outgrow.app.api import predict as infer_all
-    from outgrow.app.models import build_model
-    from outgrow.app.plan import load_recorded, recorded_model
-    from outgrow.app.rundir import RunDirectory
-    from outgrow.graph import datasets
+    with importing():
+        from outgrow.app.api import predict as infer_all
+        from outgrow.app.models import build_model
+        from outgrow.app.plan import load_recorded, recorded_model
+        from outgrow.app.rundir import RunDirectory
+        from outgrow.graph import datasets
 
     _require_writable(out)
     directory = RunDirectory.open(run)

@@ -13,6 +13,7 @@ import typer
 
 from outgrow.app.cli.options import assignments
 from outgrow.core.errors import InputError
+from outgrow.runtime.launch import importing
 
 if TYPE_CHECKING:
     from outgrow.app.plan import RunPlan
@@ -63,7 +64,8 @@ def train(
 
     Options that are not given come from a recipe that is known to work for the model and the data set.
     """
-    from outgrow.app.plan import new_run, resumed_run
+    with importing():
+        from outgrow.app.plan import new_run, resumed_run
 
     given = {"layers": layers, "hidden": hidden, "dropout": dropout, "lr": lr, "epochs": epochs, "seed": seed}
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
