@@ -7,8 +7,9 @@ costs as much as the element-wise passes over them. An epoch asks for the same s
 from __future__ import annotations
 
 import math
+import threading
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import Any
 
 import torch
@@ -31,33 +32,47 @@ class _Pool:
         self.idle: dict[int, list[Tensor]] = defaultdict(list)
         self.order: list[int] = []
         self.idle_bytes = self.lent_bytes = self.most_lent = 0
+        self.lock = threading.Lock()
+        self.returned: deque[Tensor] = deque()
+        """What came back, at any moment and in any thread; taken in when the pool is used next."""
 
     def lend(self, size: int) -> Tensor:
         """``[size]`` uint8, back in the pool once nothing uses its memory any more."""
-        if self.idle[size]:
-            base = self.idle[size].pop()
-            self.order.remove(size)
-            self.idle_bytes -= size
-        else:
-            base = torch.empty(size, dtype=torch.uint8)
-        self.lent_bytes += size
-        self.most_lent = max(self.most_lent, self.lent_bytes)
+        with self.lock:
+            self._take_in()
+            if self.idle[size]:
+                base = self.idle[size].pop()
+                self.order.remove(size)
+                self.idle_bytes -= size
+            else:
+                base = torch.empty(size, dtype=torch.uint8)
+            self.lent_bytes += size
+            self.most_lent = max(self.most_lent, self.lent_bytes)
         lease = base.numpy()
-        weakref.finalize(lease, self._take_back, base).atexit = False
+        weakref.finalize(lease, self.returned.append, base).atexit = False
         return torch.from_numpy(lease)
 
     def clear(self) -> None:
         """Free what is idle, and forget how much was lent."""
-        self.idle.clear()
-        self.order.clear()
-        self.idle_bytes, self.most_lent = 0, self.lent_bytes
+        with self.lock:
+            self._take_in()
+            self.idle.clear()
+            self.order.clear()
+            self.idle_bytes, self.most_lent = 0, self.lent_bytes
 
-    def _take_back(self, base: Tensor) -> None:
-        size = len(base)
-        self.lent_bytes -= size
-        self.idle[size].append(base)
-        self.order.append(size)
-        self.idle_bytes += size
+    def settle(self) -> None:
+        """Take in what came back."""
+        with self.lock:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        while self.returned:
+            base = self.returned.popleft()
+            size = len(base)
+            self.lent_bytes -= size
+            self.idle[size].append(base)
+            self.order.append(size)
+            self.idle_bytes += size
         while self.idle_bytes > self.most_lent // 2:
             oldest = self.order.pop(0)
             del self.idle[oldest][0]
@@ -74,6 +89,7 @@ def clear() -> None:
 
 def idle_bytes() -> int:
     """Memory that is kept for results to come."""
+    _POOL.settle()
     return _POOL.idle_bytes
 
 

@@ -249,10 +249,10 @@ def _backward_of(steps: _Steps) -> Callable[..., None]:
                         normal[f] = (given[n, f] - mean) * rate
                 if norms and rectifies:
                     for f in range(columns):
-                        row[f] = row[f] if normal[f] * weight[f] + bias[f] > 0 else zero
+                        row[f] = zero if normal[f] * weight[f] + bias[f] <= 0 else row[f]
                 elif rectifies:
                     for f in range(columns):
-                        row[f] = row[f] if given[n, f] > 0 else zero
+                        row[f] = zero if given[n, f] <= 0 else row[f]
                 if norms:
                     for f in range(columns):
                         sums[part, 0, f] += row[f] * normal[f]

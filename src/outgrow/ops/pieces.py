@@ -16,6 +16,7 @@ from torch import Tensor
 
 from outgrow.ops.backend import array, sequential
 from outgrow.ops.buffers import flat_rows
+from outgrow.ops.half import is_half
 from outgrow.ops.parts import ROW, even_parts, is_continued
 
 Array = NDArray[Any]
@@ -52,7 +53,13 @@ def run_over_parts(
 
 
 def as_array(value: Tensor) -> Array:
-    """A tensor as kernels over parts take it: rows ``[N, C, F]`` as ``[N, S]`` with ``S >= C * F``."""
+    """A tensor as kernels over parts take it: rows ``[N, C, F]`` as ``[N, S]`` with ``S >= C * F``.
+
+    Raises:
+        TypeError: Half precision, which weighted sums alone take.
+    """
+    if is_half(value.dtype):
+        raise TypeError(f"this aggregation computes in float32 or float64, got {value.dtype}")
     return flat_rows(value) if value.ndim > 1 else array(value)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation import Aggregation
 from outgrow.ops.buffers import empty, empty_rows, full_lines, with_padding
-from outgrow.ops.half import computed
+from outgrow.ops.half import computed, is_half
 from outgrow.ops.row_sums import dot_rows, gather_rows, reduce_rows, spread_rows
 from outgrow.ops.topology import transpose
 
@@ -55,6 +55,8 @@ class WeightedSum(Aggregation):
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, src_VsCF: Tensor, weight_EK: Tensor | None, edges: Edges) -> Tensor:
+        if is_half(src_VsCF.dtype) and src_VsCF.requires_grad:
+            raise TypeError("rows in half precision are constants: they have no gradient")
         ctx.edges, ctx.channels = edges, src_VsCF.shape[1]
         weight_trains = weight_EK is not None and weight_EK.requires_grad
         ctx.save_for_backward(src_VsCF if weight_trains else None, weight_EK)

@@ -1,0 +1,104 @@
+"""The gate to compiled kernels: who computes what is on a GPU, and how arrays and tensors share memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from outgrow.ops.backend import array, num_threads, tensor, threading_layer, twinned
+
+
+class OnDevice(Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+
+def describe(first: Any, second: Any = None, *rest: Any, **named: Any) -> tuple[str, Any]:
+    return "cpu", (first, second, *rest, *named.items())
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, Any]]:
+    """`describe` as a function of ``outgrow.ops.made_up``, with a twin."""
+    twin = ModuleType("outgrow.ops.gpu.made_up")
+    twin.describe = lambda *args, **named: ("gpu", (args, named))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, twin.__name__, twin)
+    monkeypatch.setattr(describe, "__module__", "outgrow.ops.made_up")
+    return twinned(describe)
+
+
+def on_device() -> Tensor:
+    return torch.ones(2).as_subclass(OnDevice)
+
+
+def test_tensors_on_a_cpu_stay_there(described: Callable[..., tuple[str, Any]]) -> None:
+    x, y = torch.ones(2), torch.ones(3)
+    assert described(x, second=y) == ("cpu", (x, y))
+    assert described(3, None, "x", key=y) == ("cpu", (3, None, "x", ("key", y)))
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ((on_device(),), {}),
+        ((torch.ones(2), on_device()), {}),
+        ((None, 1, on_device(), torch.ones(2)), {}),
+        ((torch.ones(2),), {"second": on_device()}),
+        ((3,), {"second": None, "key": on_device()}),
+    ],
+)
+def test_one_tensor_on_a_gpu_calls_the_twin(
+    args: tuple[Any, ...], named: dict[str, Any], described: Callable[..., tuple[str, Any]]
+) -> None:
+    where, (given, by_name) = described(*args, **named)
+    assert where == "gpu"
+    assert all(mine is theirs for mine, theirs in zip(given, args, strict=True))
+    assert by_name.keys() == named.keys()
+    assert all(by_name[name] is named[name] for name in named)
+
+
+def test_a_twin_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe, "__module__", "outgrow.ops.made_up")
+    with pytest.raises(ModuleNotFoundError, match=r"outgrow\.ops\.gpu\.made_up"):
+        twinned(describe)(on_device())
+
+
+def test_a_twinned_function_keeps_its_name(described: Callable[..., tuple[str, Any]]) -> None:
+    assert described.__name__ == "describe"
+    assert described.__module__ == "outgrow.ops.made_up"
+
+
+def test_arrays_share_memory_with_contiguous_tensors() -> None:
+    x = torch.zeros(3, 4, requires_grad=True)
+    array(x)[1, 2] = 5
+    assert x[1, 2] == 5
+    assert np.shares_memory(array(x), array(x.flatten()))
+    turned = array(x.T)
+    assert turned.flags.c_contiguous
+    assert not np.shares_memory(turned, array(x))
+    values = np.zeros(3)
+    tensor(values)[0] = 7
+    assert values[0] == 7
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = numba.get_num_threads()
+    yield
+    numba.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_number_of_threads_is_that_of_numba() -> None:
+    numba.set_num_threads(1)
+    assert num_threads() == 1
+    assert threading_layer() in ("tbb", "omp", "workqueue")
