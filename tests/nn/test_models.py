@@ -105,6 +105,13 @@ def test_loss_is_a_sum_over_nodes_that_adds_up_over_workers() -> None:
     torch.testing.assert_close(SingleLabel().loss(logits, classes, 10), expected)
 
 
+def test_the_loss_on_some_rows_is_that_of_these_rows_alone() -> None:
+    logits, classes, rows = normal(10, 4), torch.arange(10) % 4, torch.tensor([7, 2, 3])
+    for task, labels in ((SingleLabel(), classes), (MultiLabel(), (normal(10, 4, seed=1) > 0).to(torch.uint8))):
+        expected = task.loss(logits[rows], labels[rows], 5)
+        torch.testing.assert_close(task.loss(logits, labels[rows], 5, rows), expected, rtol=1e-14, atol=1e-14)
+
+
 def test_scores() -> None:
     logits = torch.tensor([[2.0, -1.0], [-1.0, 3.0], [1.0, 0.5]])
     assert SingleLabel().score(logits, torch.tensor([0, 1, 1])) == pytest.approx(2 / 3)

@@ -41,13 +41,14 @@ def _line(layer: Layer) -> str:
         order = (
             f"aggregates rows of {moved} as they come" if widths.raw_source else f"aggregates projected rows of {moved}"
         )
-    fused = in_one_pass(layer.finish.activation, len(steps))
+    fused = len(steps) > 1 and in_one_pass(layer.finish.activation)
     return f"{kind} {width_in} to {width_out}: {order}" + (f"; {', '.join(steps)} in one pass" if fused else "")
 
 
 def _steps(layer: Layer) -> list[str]:
     finish = layer.finish
     given = {
+        "bias": layer.conv.late_bias is not None,
         "norm": finish.norm,
         "activation": finish.activation is not None,
         "residual": finish.residual,

@@ -91,10 +91,15 @@ class GATConv(Conv):
         return Rows(None, project(x_VD, self._folded(self.target_score)))
 
     def both(self, x_VD: Features) -> tuple[Rows, Rows]:
-        """`source` and `target`, with one product for both scores."""
-        folded_DJ = torch.cat([self._folded(self.source_score), self._folded(self.target_score)], 1)
-        source_VK, target_VK = torch.split(project(x_VD, folded_DJ), self.heads, 1)
-        return Rows(self._heads(x_VD), source_VK), Rows(None, target_VK)
+        """`source` and `target`, with one product for both scores: of the projections where these are narrower."""
+        h_VKF, scores = self._heads(x_VD), (self.source_score, self.target_score)
+        if self.heads * self.columns < self.widths.in_features:
+            weight_JK = torch.cat([_by_head(score_KF) for score_KF in scores], 1)
+            score_VJ = project(h_VKF.flatten(1), weight_JK)
+        else:
+            score_VJ = project(x_VD, torch.cat([self._folded(score_KF) for score_KF in scores], 1))
+        source_VK, target_VK = torch.split(score_VJ, self.heads, 1)
+        return Rows(h_VKF, source_VK), Rows(None, target_VK)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
         """``[E, K]``: attention, with dropout where ``block.key`` is given."""
@@ -127,5 +132,21 @@ class GATConv(Conv):
         return (torch.unflatten(self.project.weight, 1, (self.heads, self.columns)) * score_KF).sum(-1)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``: heads side by side, or their mean; plus the bias."""
-        return (aggregate_VCF.mean(1) if self.average else aggregate_VCF.flatten(1)) + self.bias
+        """``[Vd, O]``: heads side by side, or their mean."""
+        return _mean(aggregate_VCF) if self.average else aggregate_VCF.flatten(1)
+
+    @property
+    def late_bias(self) -> Tensor:
+        """The bias."""
+        return self.bias
+
+
+def _by_head(score_KF: Tensor) -> Tensor:
+    """``[K * F, K]``: the weight that gives the scores of the projections of all heads, side by side."""
+    heads = torch.eye(len(score_KF), dtype=score_KF.dtype, device=score_KF.device)
+    return (score_KF[:, :, None] * heads[:, None]).flatten(0, 1)
+
+
+def _mean(aggregate_VCF: Tensor) -> Tensor:
+    """``[V, F]``: the mean of the heads; one head as it is."""
+    return aggregate_VCF[:, 0] if aggregate_VCF.shape[1] == 1 else aggregate_VCF.mean(1)

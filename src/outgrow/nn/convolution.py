@@ -14,7 +14,7 @@ from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
 from outgrow.ops.dense import affine
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight
-from outgrow.ops.finish import activate
+from outgrow.ops.finish import finish
 from outgrow.ops.graph_weight import graph_weight
 from outgrow.ops.maximum import Max
 from outgrow.ops.weighted_sum import WeightedSum
@@ -64,9 +64,12 @@ class GCNConv(Conv):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: project, unless that is done, and add the bias."""
         total = aggregate_VCF[:, 0]
-        if self.takes_sparse:
-            return total + self.bias
-        return affine((total, self.project.weight), bias_O=self.bias)
+        return total if self.takes_sparse else affine((total, self.project.weight), bias_O=self.bias)
+
+    @property
+    def late_bias(self) -> Tensor | None:
+        """The bias, unless the projection in `update` adds it."""
+        return self.bias if self.takes_sparse else None
 
 
 class MeanConv(Conv, ABC):
@@ -178,7 +181,7 @@ class SAGEMaxConv(Conv):
 
     def source(self, x_VD: Features) -> Rows:
         """``[V, 1, O]``."""
-        return _one_channel(activate(self.pool(x_VD), torch.relu))
+        return _one_channel(finish(self.pool(x_VD), activation=torch.relu))
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``."""
@@ -233,12 +236,12 @@ class GINConv(Conv):
         # a factor per column: torch's sum of a whole matrix to one gradient would depend on the number of threads
         own_F = (1 + self.eps).expand(total.shape[1])
         if self.takes_sparse:
-            between = torch.addcmul(total, own_F, self.first(x_VD)) + self.bias
+            between = finish(torch.addcmul(total, own_F, self.first(x_VD)), bias_F=self.bias, activation=torch.relu)
         else:
             assert isinstance(x_VD, Tensor)
             heard = torch.addcmul(total, own_F, x_VD.to(total.dtype))
-            between = affine((heard, self.first.weight), bias_O=self.bias)
-        out: Tensor = self.second(activate(between, torch.relu))
+            between = finish(affine((heard, self.first.weight), bias_O=self.bias), activation=torch.relu)
+        out: Tensor = self.second(between)
         return out
 
 

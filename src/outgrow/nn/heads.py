@@ -1,6 +1,6 @@
 """Tasks: what the logits of a node mean, how far off they are, how good they are.
 
-Letters: ``N`` nodes, ``C`` classes.
+Letters: ``V`` nodes, ``N`` those of them with labels, ``C`` classes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from outgrow.ops.cross_entropy import cross_entropy
+
 
 class Task(ABC):
     """What a model is trained for."""
@@ -18,8 +20,11 @@ class Task(ABC):
     metric: str
 
     @abstractmethod
-    def loss(self, logits_NC: Tensor, labels_N: Tensor, total: int) -> Tensor:
-        """Scalar: the sum over these nodes divided by ``total``, the number of nodes of the step on all workers."""
+    def loss(self, logits_VC: Tensor, labels_N: Tensor, total: int, rows_N: Tensor | None = None) -> Tensor:
+        """Scalar: the sum over labelled nodes divided by ``total``, their number in the step on all workers.
+
+        ``labels`` are those of the nodes ``rows [N]`` int64 of ``logits``; without ``rows``, of all nodes in order.
+        """
 
     @abstractmethod
     def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
@@ -35,9 +40,9 @@ class SingleLabel(Task):
 
     metric = "accuracy"
 
-    def loss(self, logits_NC: Tensor, labels_N: Tensor, total: int) -> Tensor:
+    def loss(self, logits_VC: Tensor, labels_N: Tensor, total: int, rows_N: Tensor | None = None) -> Tensor:
         """Sum of the cross-entropies, divided by ``total``; labels ``[N]`` integer."""
-        return functional.cross_entropy(logits_NC, labels_N.long(), reduction="sum") / total
+        return cross_entropy(logits_VC, labels_N.long(), rows_N) / total
 
     def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
         """Share of the nodes whose largest logit is that of their label."""
@@ -53,8 +58,9 @@ class MultiLabel(Task):
 
     metric = "micro_f1"
 
-    def loss(self, logits_NC: Tensor, labels_N: Tensor, total: int) -> Tensor:
+    def loss(self, logits_VC: Tensor, labels_N: Tensor, total: int, rows_N: Tensor | None = None) -> Tensor:
         """Sum of the nodes' mean binary cross-entropies over ``total``; labels ``[N, C]`` zeros and ones."""
+        logits_NC = logits_VC if rows_N is None else logits_VC[rows_N]
         target = labels_N.to(logits_NC.dtype)
         each = functional.binary_cross_entropy_with_logits(logits_NC, target, reduction="none")
         return each.sum(0).mean() / total  # column by column: a sum of all at once depends on the number of threads

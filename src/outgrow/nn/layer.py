@@ -111,7 +111,12 @@ class Conv(nn.Module, ABC):
 
     @abstractmethod
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]`` from the destinations' input and their aggregate; dense."""
+        """``[Vd, O]`` from the destinations' input and their aggregate, without `late_bias`; dense."""
+
+    @property
+    def late_bias(self) -> Tensor | None:
+        """``[O]`` that is added to what `update` gives, in one pass with what follows; by default nothing."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,11 +199,15 @@ class Layer(nn.Module):
         return self.conv.aggregation(block, source.columns, target.columns, weight_EK)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor, block: Block) -> Tensor:
-        """``[Vd, O]``: the convolution's update and what follows it. Dropout is drawn if ``block.key`` is not None."""
+        """``[Vd, O]``: the convolution's update, its late bias and what follows.
+
+        Dropout is drawn if ``block.key`` is not None.
+        """
         residual = x_VD if self.finish.residual else None
         assert not isinstance(residual, SparseRows)
         return finish(
             self.conv.update(x_VD, aggregate_VCF),
+            bias_F=self.conv.late_bias,
             norm=None if self.norm is None else Norm(self.norm.weight, self.norm.bias, self.norm.eps),
             activation=self.finish.activation,
             residual_NF=residual,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.ops.backend import inlined, kernel, prange
+from outgrow.ops.exponential import exp_of
 from outgrow.ops.parts import END_ROW, ROW, cut_rows, even_parts, is_whole, piece
 from outgrow.ops.pieces import add_cut, place
 from outgrow.ops.prefetch import prefetch
@@ -78,28 +79,37 @@ def add_edges(parts: Array, indptr: Array, edge: Array, values: Array, out: Arra
 def _softmax_of(heads: int) -> Callable[..., None]:
     @kernel
     def softmax(parts: Array, indptr: Array, indices: Array, scores: Scores, edge: Array | None, out: Array) -> None:
+        flat = out.reshape(-1)
         for part in prange(len(parts)):
+            slope = scores[2]
             top, total = np.empty(heads, out.dtype), np.empty(heads, out.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 first, last = piece(parts, part, indptr, v)
-                for k in range(heads):
-                    top[k], total[k] = -np.inf, 0
+                # loops of one purpose: the compiler computes several at once in each
                 for e in range(first, last):
+                    prefetch(scores[0], indices[min(e + _EDGES_AHEAD, len(indices) - 1)], 0)
                     for k in range(heads):
                         score = _score(scores, edge, indices[e], v, e, k)
-                        slope = scores[2]
-                        score = max(score, score * slope) if slope < 1 else min(score, score * slope)
-                        out[e, k] = score
-                        top[k] = max(top[k], score)
+                        out[e, k] = max(score, score * slope) if slope < 1 else min(score, score * slope)
                 if is_whole(parts, part, indptr, v):
+                    for k in range(heads):
+                        highest = out.dtype.type(-np.inf)
+                        for e in range(first, last):
+                            highest = max(highest, out[e, k])
+                        top[k] = highest
                     for e in range(first, last):
                         for k in range(heads):
-                            value = np.exp(out[e, k] - top[k])
-                            out[e, k] = value
-                            total[k] += value
+                            out[e, k] -= top[k]
+                    for j in range(first * heads, last * heads):
+                        flat[j] = exp_of(flat[j])
+                    for k in range(heads):
+                        sum_k = out.dtype.type(0)
+                        for e in range(first, last):
+                            sum_k += out[e, k]
+                        total[k] = 1 / sum_k
                     for e in range(first, last):
                         for k in range(heads):
-                            out[e, k] /= total[k]
+                            out[e, k] *= total[k]
 
     return softmax
 
@@ -136,6 +146,7 @@ def _backward_of(heads: int) -> Callable[..., None]:
                         for k in range(heads):
                             mean[k] += weight[e, k] * grad[e, k]
                 for e in range(first, last):
+                    prefetch(scores[0], indices[min(e + _EDGES_AHEAD, len(indices) - 1)], 0)
                     for k in range(heads):
                         value = weight[e, k] * (grad[e, k] - mean[k])
                         below = _score(scores, edge, indices[e], v, e, k) <= 0

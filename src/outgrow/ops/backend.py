@@ -16,6 +16,7 @@ import numba
 import numpy as np
 import torch
 from numba.extending import intrinsic as numba_intrinsic
+from numba.extending import overload as numba_overload
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -55,6 +56,17 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     """An instruction for kernels: ``function(context, *types)`` gives its signature and what emits it."""
     return cast(Callable[..., Any], numba_intrinsic(function))
+
+
+def by_type(choose: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
+    """A part of kernels, written into each of them, that ``choose`` picks by the types of its arguments."""
+
+    def function(*values: Any) -> Any:
+        raise NotImplementedError(f"{choose.__name__} is for kernels")
+
+    function.__name__, function.__doc__ = choose.__name__, choose.__doc__
+    numba_overload(function, inline="always")(choose)
+    return function
 
 
 prange: Callable[..., Any] = numba.prange

@@ -12,6 +12,7 @@ import weakref
 from collections import defaultdict, deque
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -26,7 +27,7 @@ LARGE_ROWS = 4096
 
 
 class _Pool:
-    """Buffers by size. Keeps idle ones up to half of the most that was lent at once; the oldest go first."""
+    """Buffers by size. What is idle and what is lent are together never more than the most that was lent at once."""
 
     def __init__(self) -> None:
         self.idle: dict[int, list[Tensor]] = defaultdict(list)
@@ -36,29 +37,29 @@ class _Pool:
         self.returned: deque[Tensor] = deque()
         """What came back, at any moment and in any thread; taken in when the pool is used next."""
 
-    def lend(self, size: int) -> Tensor:
-        """``[size]`` uint8, back in the pool once nothing uses its memory any more."""
+    def lend(self, size: int) -> NDArray[np.uint8]:
+        """``[size]`` bytes, back in the pool once nothing uses their memory any more."""
         with self.lock:
             self._take_in()
+            self.lent_bytes += size
+            self.most_lent = max(self.most_lent, self.lent_bytes)
             if self.idle[size]:
                 base = self.idle[size].pop()
                 self.order.remove(size)
                 self.idle_bytes -= size
             else:
+                self._free_down_to(self.most_lent - self.lent_bytes)
                 base = torch.empty(size, dtype=torch.uint8)
-            self.lent_bytes += size
-            self.most_lent = max(self.most_lent, self.lent_bytes)
-        lease = base.numpy()
+        lease: NDArray[np.uint8] = base.numpy()
         weakref.finalize(lease, self.returned.append, base).atexit = False
-        return torch.from_numpy(lease)
+        return lease
 
     def clear(self) -> None:
         """Free what is idle, and forget how much was lent."""
         with self.lock:
             self._take_in()
-            self.idle.clear()
-            self.order.clear()
-            self.idle_bytes, self.most_lent = 0, self.lent_bytes
+            self._free_down_to(0)
+            self.most_lent = self.lent_bytes
 
     def settle(self) -> None:
         """Take in what came back."""
@@ -73,7 +74,10 @@ class _Pool:
             self.idle[size].append(base)
             self.order.append(size)
             self.idle_bytes += size
-        while self.idle_bytes > self.most_lent // 2:
+
+    def _free_down_to(self, most: int) -> None:
+        """Free what has been idle longest until no more than ``most`` bytes are idle."""
+        while self.idle_bytes > most:
             oldest = self.order.pop(0)
             del self.idle[oldest][0]
             self.idle_bytes -= oldest
@@ -99,7 +103,7 @@ def empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None
     size = math.prod(shape) * dtype.itemsize
     if like.device.type != "cpu" or size < _LARGE_BYTES:
         return torch.empty(shape, dtype=dtype, device=like.device)
-    return _POOL.lend(size).view(dtype).view(shape)
+    return _lent(shape, math.prod(shape[1:]), dtype)
 
 
 def full_lines(columns: int, rows: int) -> int:
@@ -112,7 +116,21 @@ def empty_rows(rows: int, shape: tuple[int, ...], like: Tensor, dtype: torch.dty
     """Uninitialised ``[rows, *shape]``; on a CPU each row may begin at a cache line, with unused columns after it."""
     columns = math.prod(shape)
     stride = full_lines(columns, rows) if like.device.type == "cpu" else columns
-    return torch.unflatten(empty((rows, stride), like, dtype)[:, :columns], 1, shape)
+    dtype = dtype or like.dtype
+    if stride == columns:
+        return empty((rows, *shape), like, dtype)
+    if rows * stride * dtype.itemsize < _LARGE_BYTES:
+        return torch.unflatten(torch.empty(rows, stride, dtype=dtype)[:, :columns], 1, shape)
+    return _lent((rows, *shape), stride, dtype)
+
+
+def _lent(shape: tuple[int, ...], row: int, dtype: torch.dtype) -> Tensor:
+    """A tensor of this shape in lent memory, of which each row takes ``row`` elements.
+
+    It is no view of another tensor, so that autograd may add other gradients to it in place.
+    """
+    memory = torch.frombuffer(_POOL.lend(shape[0] * row * dtype.itemsize), dtype=dtype)
+    return memory.as_strided_(shape, (row, *(math.prod(shape[axis + 1 :]) for axis in range(1, len(shape)))))
 
 
 def with_padding(x_NF: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class _FullExecution:
         if first > 0:
             return
         logits = problem.model(self.blocks, problem.features, derive(problem.seed, epoch, 0), self.known)
-        loss = problem.task.loss(logits[problem.train], self.labels, len(problem.train))
+        loss = problem.task.loss(logits, self.labels, len(problem.train), problem.train)
         torch.autograd.backward(loss)
         for index, block in enumerate(self.blocks):
             if index > 0 or self.known is None:
