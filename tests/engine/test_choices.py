@@ -22,8 +22,13 @@ def test_order_constant_aggregate_and_fused_finish() -> None:
 
 def test_heads_and_an_activation_that_is_not_fused() -> None:
     first, last = choices(GAT(IN, 16, 3, heads=4, dropout=0.5), FEATURES)
-    assert first == "layer 1, GATConv 6 to 16: aggregates projected rows of 4 x 4; no gradient for the features"
+    assert first == (
+        "layer 1, GATConv 6 to 16: aggregates projected rows of 4 x 4; bias, activation, dropout in one pass; "
+        "no gradient for the features"
+    )
     assert last == "layer 2, GATConv 16 to 3: aggregates projected rows of 3"
+    other = choices(GAT(IN, 16, 3, heads=4, dropout=0.5, activation=torch.tanh), FEATURES)
+    assert other[0] == "layer 1, GATConv 6 to 16: aggregates projected rows of 4 x 4; no gradient for the features"
 
 
 def test_layers_alike_share_a_line() -> None:

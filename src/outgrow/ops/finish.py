@@ -89,7 +89,8 @@ def finish(
         if steps.total == 0:
             return y_NF
         weight, shift, eps = norm or (None, None, 0.0)
-        return _Finish.apply(y_NF, bias_F, weight, shift, residual_NF, eps, drop, steps)  # type: ignore[no-any-return, no-untyped-call]
+        how = _How(steps, eps, drop)
+        return _Finish.apply(y_NF, bias_F, weight, shift, residual_NF, how)  # type: ignore[no-any-return, no-untyped-call]
     if bias_F is not None:
         y_NF = y_NF + bias_F
     if norm is not None:
@@ -106,6 +107,14 @@ def in_one_pass(activation: Activation | None) -> bool:
     return activation in _KNOWN
 
 
+class _How(NamedTuple):
+    """What is constant."""
+
+    steps: Steps
+    eps: float
+    drop: Drop | None
+
+
 class _Finish(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -115,15 +124,13 @@ class _Finish(torch.autograd.Function):
         weight_F: Tensor | None,
         shift_F: Tensor | None,
         residual_NF: Tensor | None,
-        eps: float,
-        drop: Drop | None,
-        steps: Steps,
+        how: _How,
     ) -> Tensor:
         out = empty_rows(len(y_NF), (y_NF.shape[1],), y_NF)
-        ctx.drop, ctx.steps, ctx.eps = drop, steps, eps
+        ctx.how, steps = how, how.steps
         needed = out if steps.from_result else y_NF if steps.norm or steps.activation else None
         ctx.save_for_backward(needed, bias_F, weight_F, shift_F)
-        operands = _operands((bias_F, weight_F, shift_F), eps, drop, y_NF.dtype)
+        operands = _operands((bias_F, weight_F, shift_F), how, y_NF.dtype)
         y = flat_rows(y_NF)
         residual = y if residual_NF is None else flat_rows(residual_NF)
         finish_rows(y, steps, operands, residual, y_NF.shape[1], flat_rows(out))
@@ -132,13 +139,13 @@ class _Finish(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor | None, ...]:
         saved, *parameters = ctx.saved_tensors
-        steps: Steps = ctx.steps
+        steps: Steps = ctx.how.steps
         rows, columns = grad_NF.shape
         d_y = empty_rows(rows, (columns,), grad_NF)
         own_residual = steps.residual and steps.drop
         d_residual = empty_rows(rows, (columns,), grad_NF) if own_residual else grad_NF.new_empty(0, 0)
         sums = torch.zeros(PARTS, 3, columns if steps.norm or steps.bias else 0, dtype=torch.float64)
-        operands, grad = _operands(tuple(parameters), ctx.eps, ctx.drop, grad_NF.dtype), flat_rows(grad_NF)
+        operands, grad = _operands(tuple(parameters), ctx.how, grad_NF.dtype), flat_rows(grad_NF)
         given = grad if saved is None else flat_rows(saved)
         outputs = flat_rows(d_y), flat_rows(d_residual), sums.numpy()
         finish_rows_backward(given, steps.from_result, steps, operands, grad, columns, *outputs)
@@ -150,14 +157,12 @@ class _Finish(torch.autograd.Function):
             total[NORM_BIAS] if steps.norm else None,
             (d_residual if steps.drop else grad_NF) if steps.residual else None,
             None,
-            None,
-            None,
         )
 
 
-def _operands(parameters: tuple[Tensor | None, ...], eps: float, drop: Drop | None, dtype: torch.dtype) -> Operands:
+def _operands(parameters: tuple[Tensor | None, ...], how: _How, dtype: torch.dtype) -> Operands:
     nothing = torch.empty(0, dtype=dtype)
     bias, weight, shift = (array(nothing if given is None else given) for given in parameters)
-    nodes, key, p = drop or Drop(torch.empty(0, dtype=torch.int64), 0, 0.0)
+    nodes, key, p = how.drop or Drop(torch.empty(0, dtype=torch.int64), 0, 0.0)
     limit, scale = threshold(p), keep_scale(p, dtype)
-    return Operands(bias, weight, shift, bias.dtype.type(eps), array(nodes), np.uint64(key), limit, scale)
+    return Operands(bias, weight, shift, bias.dtype.type(how.eps), array(nodes), np.uint64(key), limit, scale)
