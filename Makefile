@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format nightly ci constraints clean
+.PHONY: help setup demo test lint format nightly ci constraints clean-kernels clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -38,6 +38,9 @@ ci: ## do what continuous integration does
 
 constraints: ## pin the newest releases of all dependencies (torch as TORCH says)
 	sh scripts/pin.sh "$(PYTHON)" "$(TORCH)"
+
+clean-kernels: ## remove compiled kernels
+	find src tests benchmarks \( -name '*.nbi' -o -name '*.nbc' \) -exec rm -f {} +
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -94,17 +94,17 @@ def _group(name: str, shapes: Sequence[Sequence[int]], products: dict[tuple[str,
         return products.get(_small((left[0], left[1], right[1])), "other products")
     if name.startswith("Optimizer"):
         return "optimizer"
-    if any(word in name for word in ("softmax", "nll_loss", "cross_entropy", "aten::index", "_index_put")):
+    if "CrossEntropy" in name:
         return "loss"
-    if name.startswith("aten::") or name.startswith(("autograd::", "torch::")):
+    if name.startswith(("aten::", "autograd::", "torch::", "_Finish", "_Affine")):
         return "element-wise"
     return "transposed aggregation" if name.endswith("Backward") else "aggregation"
 
 
 def _small(product: tuple[int, int, int] | None) -> tuple[str, int, int]:
-    """A product but for its long axis, so that it is known in chunks as well."""
+    """A product but for its long axis, so that it is known in chunks and on full cache lines as well."""
     assert product is not None
-    m, k, n = product
+    m, k, n = (-(-size // 16) * 16 for size in product)
     if k == max(product):
         return "long k", min(m, n), max(m, n)
     return ("long m", k, n) if m == max(product) else ("long m", k, m)
