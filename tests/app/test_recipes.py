@@ -38,4 +38,5 @@ def test_options_of_a_model_have_types() -> None:
         "heads": int,
         "out_heads": int,
         "attention_dropout": float,
+        "edge_weights": bool,
     }
