@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from outgrow.training.trainer import EpochReport
 
 EPOCHS = 2
-RELATIONAL = ("rgcn", "rgcn-diagonal")
+RELATIONAL = ("film-relational", "gat-relational", "rgcn", "rgcn-diagonal")
 
 
 class _Clock:

@@ -25,6 +25,7 @@ ALL = frozenset(MODELS)
 FIXED = ALL - {"gat"}
 RIVALS = (
     Rival(name="outgrow", module="ours", form="outgrow", python="", models=ALL),
+    Rival(name="outgrow-recompute", module="ours", form="recompute", python="", models=FIXED),
     Rival(name="dgl", module="dgl", form="int32", python="dgl", models=ALL),
     Rival(name="dgl-tuned", module="dgl", form="int32", python="dgl", models=ALL, settings=TUNED),
     Rival(name="pyg-csr", module="pyg", form="csr", python="pyg", models=FIXED),

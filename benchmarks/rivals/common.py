@@ -120,12 +120,15 @@ class Meter:
         self.cpu_seconds: list[float] = []
         self.seconds: list[float] = []
         self.losses: list[float] = []
+        self.prepared = 0.0
 
     def epoch(self, seconds: float, loss: float) -> None:
         """An epoch has ended."""
         used = time.process_time()
         self.cpu_seconds.append(used - self.used)
         self.used = used
+        if not self.seconds:
+            self.prepared = time.monotonic() - self.began - seconds
         self.seconds.append(seconds)
         self.losses.append(loss)
 
@@ -134,6 +137,7 @@ class Meter:
         return {
             "seconds": self.seconds[job.warmup :],
             "cpu_seconds": self.cpu_seconds[job.warmup :],
+            "prepare_seconds": self.prepared,
             "warmup_seconds": self.seconds[: job.warmup],
             "losses": self.losses,
             "window": [self.began, time.monotonic()],

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from outgrow.ops.backend import array, num_threads, tensor, threading_layer, twinned
+from outgrow.ops.dense import affine
 
 
 class OnDevice(Tensor):
@@ -102,3 +103,10 @@ def test_the_number_of_threads_is_that_of_numba() -> None:
     numba.set_num_threads(1)
     assert num_threads() == 1
     assert threading_layer() in ("tbb", "omp", "workqueue")
+
+
+def test_fused_operations_refuse_a_second_derivative() -> None:
+    x, weight = torch.randn(4, 3, requires_grad=True), torch.randn(3, 2)
+    (gradient,) = torch.autograd.grad(affine((x, weight)).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

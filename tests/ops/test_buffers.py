@@ -23,7 +23,9 @@ from outgrow.ops.buffers import (
     full_lines,
     idle_bytes,
     with_padding,
+    written_rows,
 )
+from outgrow.ops.dense import affine
 from support import normal
 
 LIKE = torch.empty(0)
@@ -308,3 +310,23 @@ def test_flat_rows_copy_what_is_laid_out_otherwise(rows: int, dtype: torch.dtype
 def test_flat_rows_of_what_trains() -> None:
     x = normal(4, 2, 3).requires_grad_()
     assert flat_rows(x).__array_interface__["data"][0] == x.data_ptr()
+
+
+def test_a_result_must_lie_in_rows() -> None:
+    out = empty_rows(5, (3, 4), LIKE)
+    assert written_rows(out).ctypes.data == out.data_ptr()
+    with pytest.raises(ValueError, match=r"\[3, 5\] with strides \[1, 3\]"):
+        written_rows(torch.empty(5, 3).T)
+
+
+def test_gradients_of_a_tensor_that_is_used_twice_are_added_in_place(pool: buffers._Pool) -> None:
+    x = normal(5000, 64, dtype=torch.float32).requires_grad_()
+    middle = x * 1
+    gradients: list[int] = []
+    middle.register_hook(lambda gradient: gradients.append(gradient.data_ptr()))
+    weights = [normal(64, 64, seed=seed, dtype=torch.float32) for seed in range(2)]
+    torch.autograd.backward(sum(affine((middle, weight)).sum() for weight in weights))
+    torch.testing.assert_close(x.grad, (weights[0] + weights[1]).sum(1).expand(5000, 64), rtol=1e-4, atol=1e-4)
+    pool.settle()
+    addresses = {base.data_ptr() for bases in pool.idle.values() for base in bases}
+    assert set(gradients) <= addresses

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Any
 
 import numba
 import pytest
@@ -262,3 +263,19 @@ def test_the_number_of_threads_changes_no_bit(threads: list[int]) -> None:
         numba.set_num_threads(count)
         by_threads.append(results(ours, given, (True, True, True), torch.relu, torch.float32, grad))
     assert all(map(torch.equal, *by_threads))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("bias must", {"bias_F": torch.zeros(1)}),
+        ("residual", {"residual_NF": torch.zeros(1, 4)}),
+        ("weight of the norm", {"norm": Norm(torch.ones(3), torch.zeros(4), EPS)}),
+        ("bias of the norm", {"norm": Norm(torch.ones(4), torch.zeros(3), EPS)}),
+        ("ids of the rows", {"drop": Drop(torch.arange(1), KEY, P)}),
+    ],
+)
+@pytest.mark.parametrize("activation", [torch.relu, softened])
+def test_shapes_that_do_not_fit(name: str, given: dict[str, Any], activation: Activation) -> None:
+    with pytest.raises(ValueError, match=name):
+        finish(torch.zeros(3, 4), activation=activation, **given)

@@ -20,6 +20,7 @@ from outgrow.graph.assemble import assemble
 from outgrow.graph.convert import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.ops import buffers
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -107,7 +108,9 @@ def predict(graph: Graph, model: Model) -> Tensor:
             f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
         )
     require_fit(graph, model)
-    return infer(model, graph.topology, features_for(model, graph.features))
+    logits = infer(model, graph.topology, features_for(model, graph.features))
+    buffers.clear()
+    return logits
 
 
 def convert(

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
 
+import torch
+
 from outgrow.app.board import Board
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
@@ -182,6 +184,7 @@ def require_fit(graph: Graph, model: Model) -> None:
         InputError: It does not.
     """
     first = model.stages()[0]
+    _require_computable(model)
     if graph.sparse and not first.takes_sparse:
         raise InputError(
             f"the first layer of the model cannot take the sparse features of {graph.name!r}",
@@ -197,6 +200,17 @@ def require_fit(graph: Graph, model: Model) -> None:
             repair="build the model with graph.num_features",
         )
     _require_relations(graph, model)
+
+
+def _require_computable(model: Model) -> None:
+    dtype = next(model.parameters()).dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            "a model of this type cannot be computed",
+            needed="parameters in float32 or float64; features may be in half precision",
+            got=str(dtype).removeprefix("torch."),
+            repair="give model.float()",
+        )
 
 
 def _require_relations(graph: Graph, model: Model) -> None:

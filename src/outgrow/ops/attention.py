@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.ops.attention_kernels import add_edges, softmax_rows, softmax_rows_backward
-from outgrow.ops.backend import array, twinned
+from outgrow.ops.backend import array, once, twinned
 from outgrow.ops.buffers import empty
 from outgrow.ops.parts import even_parts
 from outgrow.ops.topology import transpose
@@ -48,6 +48,7 @@ class _Attention(torch.autograd.Function):
         return weight
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_EK: Tensor) -> tuple[Tensor | None, ...]:
         src_VsK, dst_VdK, edge_EK, weight_EK = ctx.saved_tensors
         edges: Edges = ctx.edges

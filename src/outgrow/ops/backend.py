@@ -19,6 +19,7 @@ from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import overload as numba_overload
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,6 +93,11 @@ def twinned(function: Callable[P, R]) -> Callable[P, R]:
 
 def _on_gpu(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_cuda
+
+
+def once(backward: Callable[P, R]) -> Callable[P, R]:
+    """Mark the backward pass of a fused operation: it cannot be differentiated again, and says so if it is asked to."""
+    return cast(Callable[P, R], once_differentiable(backward))
 
 
 def array(tensor: Tensor) -> NDArray[Any]:

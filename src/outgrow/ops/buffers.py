@@ -41,15 +41,15 @@ class _Pool:
         """``[size]`` bytes, back in the pool once nothing uses their memory any more."""
         with self.lock:
             self._take_in()
-            self.lent_bytes += size
-            self.most_lent = max(self.most_lent, self.lent_bytes)
+            lent = self.lent_bytes + size
             if self.idle[size]:
-                base = self.idle[size].pop()
+                base = self.idle[size].pop(0)
                 self.order.remove(size)
                 self.idle_bytes -= size
             else:
-                self._free_down_to(self.most_lent - self.lent_bytes)
+                self._free_down_to(max(self.most_lent, lent) - lent)
                 base = torch.empty(size, dtype=torch.uint8)
+            self.lent_bytes, self.most_lent = lent, max(self.most_lent, lent)
         lease: NDArray[np.uint8] = base.numpy()
         weakref.finalize(lease, self.returned.append, base).atexit = False
         return lease
@@ -137,9 +137,23 @@ def with_padding(x_NF: Tensor) -> Tensor:
     """``[N, S]``: rows with the unused columns behind them, of which the values mean nothing; ``x`` itself if none."""
     rows, columns = x_NF.shape
     stride = full_lines(columns, rows)
+    if stride == columns:  # and do not ask for the storage: a tensor that was asked for it is never added to in place
+        return x_NF
     needed = x_NF.storage_offset() + rows * stride
     fits = x_NF.stride() == (stride, 1) and x_NF.untyped_storage().nbytes() >= needed * x_NF.element_size()
     return x_NF.as_strided((rows, stride), (stride, 1)) if fits else x_NF
+
+
+def written_rows(out: Tensor) -> NDArray[Any]:
+    """`flat_rows` of a tensor that a kernel writes: an own one, as `empty` and `empty_rows` give it.
+
+    Raises:
+        ValueError: It is laid out otherwise, so that a copy would be written.
+    """
+    flat = flat_rows(out)
+    if out.numel() and flat.ctypes.data != out.data_ptr():
+        raise ValueError(f"a result must lie in rows, got shape {list(out.shape)} with strides {list(out.stride())}")
+    return flat
 
 
 def flat_rows(x: Tensor) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from outgrow.ops.backend import array, kernel, prange, reducing_sequential
+from outgrow.ops.backend import array, kernel, once, prange, reducing_sequential
 from outgrow.ops.buffers import empty_rows, flat_rows, with_padding
 from outgrow.ops.exponential import exp_of
 from outgrow.ops.half import is_half
@@ -75,6 +75,7 @@ class _CrossEntropy(torch.autograd.Function):
         return logits_VC.new_tensor(sums.sum())
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (logits_VC,), (labels, rows, largest, log_sum) = ctx.saved_tensors, ctx.labelled
         num_rows, columns = logits_VC.shape

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outgrow.ops.backend import once
 from outgrow.ops.buffers import LARGE_ROWS, LINE, empty, empty_rows, full_lines, with_padding
 from outgrow.ops.half import is_half
 
@@ -43,6 +44,7 @@ class _Affine(torch.autograd.Function):
         return y_NO if bias_O is None else y_NO.add_(bias_O)
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
         terms, wanted = ctx.saved_tensors, ctx.needs_input_grad
         gradients: list[Tensor | None] = [grad_NO.sum(0) if ctx.has_bias and wanted[0] else None]

@@ -1,9 +1,8 @@
 """The exponential of numbers that are not above zero, in compiled kernels: as softmax, sigmoid and ELU need it.
 
-In float32 it is made of sums and products, so that the compiler computes several at once: seven times as fast as one
-call for each. ``exp(x) = 2^n exp(r)`` with ``n`` the integer nearest to ``x / ln 2``; ``exp(r) - 1`` is a polynomial
-on what remains, ``|r| <= ln 2 / 2`` (Cody & Waite, Software manual for the elementary functions, 1980). In float64 it
-is the library's.
+In float32 it is made of sums and products, so that the compiler computes several at once. ``exp(x) = 2^n exp(r)``
+with ``n`` the integer nearest to ``x / ln 2``; ``exp(r) - 1`` is a polynomial on what remains, ``|r| <= ln 2 / 2``
+(Cody & Waite, Software manual for the elementary functions, 1980). In float64 it is the library's.
 """
 
 from __future__ import annotations

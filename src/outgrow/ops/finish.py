@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outgrow.ops.backend import array
-from outgrow.ops.buffers import empty_rows, flat_rows
+from outgrow.ops.backend import array, once
+from outgrow.ops.buffers import empty_rows, flat_rows, written_rows
 from outgrow.ops.finish_kernels import (
     BIAS,
     ELU,
@@ -79,7 +79,11 @@ def finish(
 
     Returns:
         ``[N, F]``, differentiable in ``y``, the bias, the norm's parameters and the residual.
+
+    Raises:
+        ValueError: Shapes do not fit.
     """
+    _require_shapes(y_NF, bias_F, norm, residual_NF, drop)
     if drop is not None and drop.p == 0:
         drop = None
     if y_NF.device.type == "cpu" and in_one_pass(activation):
@@ -100,6 +104,22 @@ def finish(
     if residual_NF is not None:
         y_NF = y_NF + residual_NF
     return y_NF if drop is None else dropout(y_NF, drop.nodes, drop.key, drop.p)
+
+
+def _require_shapes(
+    y_NF: Tensor, bias_F: Tensor | None, norm: Norm | None, residual_NF: Tensor | None, drop: Drop | None
+) -> None:
+    rows, columns = y_NF.shape
+    given = {
+        "bias": (bias_F, (columns,)),
+        "weight of the norm": (norm and norm.weight, (columns,)),
+        "bias of the norm": (norm and norm.bias, (columns,)),
+        "residual": (residual_NF, (rows, columns)),
+        "ids of the rows": (drop and drop.nodes, (rows,)),
+    }
+    for name, (tensor, shape) in given.items():
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"the {name} must have shape {list(shape)}, got {list(tensor.shape)}")
 
 
 def in_one_pass(activation: Activation | None) -> bool:
@@ -133,10 +153,11 @@ class _Finish(torch.autograd.Function):
         operands = _operands((bias_F, weight_F, shift_F), how, y_NF.dtype)
         y = flat_rows(y_NF)
         residual = y if residual_NF is None else flat_rows(residual_NF)
-        finish_rows(y, steps, operands, residual, y_NF.shape[1], flat_rows(out))
+        finish_rows(y, steps, operands, residual, y_NF.shape[1], written_rows(out))
         return out
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor | None, ...]:
         saved, *parameters = ctx.saved_tensors
         steps: Steps = ctx.how.steps
@@ -147,7 +168,7 @@ class _Finish(torch.autograd.Function):
         sums = torch.zeros(PARTS, 3, columns if steps.norm or steps.bias else 0, dtype=torch.float64)
         operands, grad = _operands(tuple(parameters), ctx.how, grad_NF.dtype), flat_rows(grad_NF)
         given = grad if saved is None else flat_rows(saved)
-        outputs = flat_rows(d_y), flat_rows(d_residual), sums.numpy()
+        outputs = written_rows(d_y), written_rows(d_residual), sums.numpy()
         finish_rows_backward(given, steps.from_result, steps, operands, grad, columns, *outputs)
         total = sums.sum(0).to(grad_NF.dtype)
         return (

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, prange, sequential, twinned
+from outgrow.ops.backend import array, kernel, once, prange, sequential, twinned
 from outgrow.ops.buffers import empty
 from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
 from outgrow.ops.sparse import SparseRows
@@ -128,6 +128,7 @@ class _Dropout(torch.autograd.Function):
         return _dropped(x_NF, nodes_N, key, p)
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, None, None, None]:
         return _dropped(grad_NF, ctx.nodes, ctx.key, ctx.p), None, None, None
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.backend import array, kernel, prange, sequential, twinned
+from outgrow.ops.backend import array, kernel, once, prange, sequential, twinned
 from outgrow.ops.parts import END_ROW, ROW, even_parts, is_continued, piece
 from outgrow.ops.pieces import add_cut, as_array, fixed_width, place, run_over_parts
 from outgrow.ops.topology import transpose
@@ -62,6 +62,7 @@ class _Max(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor, None]:
         back = transpose(ctx.edges)
         out = grad_VdCF.new_empty(ctx.num_src, *grad_VdCF.shape[1:])

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, prange, twinned
+from outgrow.ops.backend import array, kernel, once, prange, twinned
 
 _PARTS = 64
 """Parts of the rows that are summed side by side, always the same ones whatever the number of threads."""
@@ -41,6 +41,7 @@ class _LayerNorm(torch.autograd.Function):
         return y_NF
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x_NF, mean_N, scale_N, weight_F, bias_F = ctx.saved_tensors
         d_x = torch.ops.aten.native_layer_norm_backward(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
+from outgrow.ops.backend import once
 from outgrow.ops.topology import transpose
 
 
@@ -65,6 +66,7 @@ class _PairSum(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor | None, ...]:
         edges: Edges = ctx.edges
         src_VsCF, dst_VdCF, weight_E = ctx.saved_tensors

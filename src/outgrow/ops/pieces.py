@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.ops.backend import array, sequential
-from outgrow.ops.buffers import flat_rows
+from outgrow.ops.buffers import flat_rows, written_rows
 from outgrow.ops.half import is_half
 from outgrow.ops.parts import ROW, even_parts, is_continued
 
@@ -46,7 +46,7 @@ def run_over_parts(
         out: ``[M, ..., F]``, written.
     """
     ends, columns = array(indptr), out.shape[-1]
-    parts, sums = even_parts(ends), as_array(out)
+    parts, sums = even_parts(ends), written_rows(out)
     given = (as_array(value) if isinstance(value, Tensor) else value for value in operands)
     cut = np.empty((len(parts), math.prod(out.shape[1:])), sums.dtype)
     make(fixed_width(len(indices), columns))(parts, ends, array(indices), *given, columns, sums, cut)

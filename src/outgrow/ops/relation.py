@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.backend import array, kernel, prange, twinned
+from outgrow.ops.backend import array, kernel, once, prange, twinned
 from outgrow.ops.half import computed
 from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
 from outgrow.ops.pieces import add_cut, as_array, fixed_width, place, run_over_parts
@@ -155,6 +155,7 @@ class _BasisWeight(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_EB: Tensor) -> tuple[Tensor, None, None]:
         (scale_E1,) = ctx.saved_tensors
         out = grad_EB.new_empty(ctx.shape)
@@ -176,6 +177,7 @@ class _RelationScale(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         src_VsCF, scale_RF, weight_E1 = ctx.saved_tensors
         edges: Edges = ctx.edges

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.ops.backend import array, inlined, kernel, prange, reducing_kernel, twinned
-from outgrow.ops.buffers import flat_rows
+from outgrow.ops.buffers import flat_rows, written_rows
 from outgrow.ops.half import as_float
 from outgrow.ops.parts import END_ROW, ROW, even_parts, is_continued, piece
 from outgrow.ops.pieces import add_cut
@@ -45,7 +45,7 @@ def gather_rows(
         rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
         out: ``[M, K, F]``, written.
     """
-    given, sums = flat_rows(rows), flat_rows(out)
+    given, sums = flat_rows(rows), written_rows(out)
     num_weights, num_channels, columns = _widths(out, rows)
     if num_weights == num_channels == 1:  # the unused columns too: they end in unused columns
         columns = min(given.shape[1], sums.shape[1])
@@ -71,7 +71,7 @@ def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, r
     widths = _widths(rows, out)
     run = _reduce_of(widths if _is_large(indices, widths) else None)
     ends = array(indptr)
-    run(even_parts(ends), ends, array(indices), array(edge), array(weight), flat_rows(rows), flat_rows(out), widths)
+    run(even_parts(ends), ends, array(indices), array(edge), array(weight), flat_rows(rows), written_rows(out), widths)
 
 
 @twinned
@@ -121,7 +121,7 @@ def spread_rows(
     run = _spread_of(widths if _is_large(indices, widths) else None)
     ends = array(indptr)
     operands = array(weight), flat_rows(rows), flat_rows(own)
-    run(even_parts(ends), ends, array(indices), array(edge), *operands, flat_rows(out), d_weight.numpy(), widths)
+    run(even_parts(ends), ends, array(indices), array(edge), *operands, written_rows(out), d_weight.numpy(), widths)
 
 
 def _widths(wide: Tensor, narrow: Tensor) -> Widths:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, prange, twinned
+from outgrow.ops.backend import array, kernel, once, prange, twinned
 from outgrow.ops.row_sums import gather_rows
 
 _SLICE = 32
@@ -80,6 +80,7 @@ class _Product(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_VO: Tensor) -> tuple[None, Tensor]:
         rows: SparseRows = ctx.rows
         out = grad_VO.new_empty(rows.num_columns, grad_VO.shape[1])

@@ -46,18 +46,13 @@ def row_weights(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
     _row_sums(parts, array(indptr), array(weight), array(out_V), np.empty(len(parts)))
 
 
+@twinned
 def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """In-edges with the self-loops taken out and one of weight 1 put at the end of every row.
 
     Returns:
         ``indptr [V + 1]``, ``indices [E']`` and ``weight [E']`` (None if it was).
     """
-    return loops_added(indptr, indices, weight)
-
-
-@twinned
-def loops_added(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What `self_looped` gives."""
     old_ptr, old, given = array(indptr), array(indices), None if weight is None else array(weight)
     parts = even_parts(old_ptr)
     loops = np.empty(len(parts), dtype=np.int64)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation import Aggregation
+from outgrow.ops.backend import once
 from outgrow.ops.buffers import empty, empty_rows, full_lines, with_padding
 from outgrow.ops.half import computed, is_half
 from outgrow.ops.row_sums import dot_rows, gather_rows, reduce_rows, spread_rows
@@ -66,6 +67,7 @@ class _WeightedSum(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once
     def backward(ctx: Any, grad_VdKF: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         src_VsCF, weight_EK = ctx.saved_tensors
         edges: Edges = ctx.edges

@@ -59,7 +59,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             if name == "transposed":
                 _, indices, num_src, _ = given
                 return whole(num_src + 1), torch.empty_like(indices), torch.empty_like(indices)
-            if name == "loops_added":
+            if name == "self_looped":
                 return given
             assert tensors[-1].is_contiguous(), f"{name} writes to strides {tensors[-1].stride()}"
             return None
@@ -149,4 +149,4 @@ def test_topology(called: list[str]) -> None:
     assert in_degree(given[0], given[2]).is_meta
     assert in_degree(given[0], None).is_meta
     assert self_looped(*given) == given
-    assert called == ["row_weights", "loops_added"]
+    assert called == ["row_weights", "self_looped"]

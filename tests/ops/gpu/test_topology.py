@@ -26,10 +26,10 @@ def test_transposed(twin: ModuleType, device: str, index: torch.dtype, num_edges
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("num_edges", [0, 16])
-def test_loops_added(twin: ModuleType, device: str, weighted: bool, num_edges: int) -> None:
+def test_self_looped(twin: ModuleType, device: str, weighted: bool, num_edges: int) -> None:
     topology = random_topology(8, num_edges, weighted=weighted)
     weight = None if topology.weight is None else topology.weight.to(device)
-    mine = twin.loops_added(topology.indptr.to(device), topology.indices.to(device), weight)
+    mine = twin.self_looped(topology.indptr.to(device), topology.indices.to(device), weight)
     for one, other in zip(mine, self_looped(topology.indptr, topology.indices, topology.weight), strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
@@ -57,7 +57,7 @@ def test_loops_are_added_to_numbers_of_any_type(twin: ModuleType, device: str) -
     topology = random_topology(8, 16)
     relation = torch.arange(topology.num_edges, dtype=torch.int8)
     *_, expected = self_looped(topology.indptr, topology.indices, relation)
-    *_, mine = twin.loops_added(topology.indptr.to(device), topology.indices.to(device), relation.to(device))
+    *_, mine = twin.self_looped(topology.indptr.to(device), topology.indices.to(device), relation.to(device))
     assert expected is not None
     assert mine.dtype == expected.dtype
     assert torch.equal(mine.cpu(), expected)

@@ -42,7 +42,7 @@ def transposed(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> t
     return out_ptr, dst, edge.to(narrow)
 
 
-def loops_added(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """In-edges with the self-loops taken out and one of weight 1 put at the end of every row.
 
     Waits for the device, which alone knows how many edges there are.
