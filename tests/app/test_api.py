@@ -54,6 +54,15 @@ def test_features_in_half_precision_train_like_the_same_numbers_in_full(dtype: t
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_model_in_half_precision_is_refused(dtype: torch.dtype) -> None:
+    graph = graph_of()
+    model = og.nn.GCN(graph.num_features, 16, graph.num_classes).to(dtype)
+    for use in (lambda: og.train(graph, model, epochs=1, progress=False), lambda: og.predict(graph, model)):
+        with pytest.raises(og.InputError, match=r"float32 or float64(.|\n)*model.float\(\)"):
+            use()
+
+
 def test_a_convolution_of_pyg_trains_and_says_whether_it_is_exact() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)

@@ -16,7 +16,6 @@ from torch.nn import functional
 from outgrow.ops.backend import array, kernel, once, prange, reducing_sequential
 from outgrow.ops.buffers import empty_rows, flat_rows, with_padding
 from outgrow.ops.exponential import exp_of
-from outgrow.ops.half import is_half
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -29,10 +28,10 @@ def cross_entropy(logits_VC: Tensor, labels_N: Tensor, rows_N: Tensor | None = N
     """The sum over labelled rows of ``log(sum_c exp(logits[row, c])) - logits[row, label]``.
 
     On a CPU the sum is taken in float64 and does not depend on the number of threads; the gradient is padded as
-    `outgrow.ops.buffers.empty_rows` pads. Half precision and tensors on a GPU go through torch.
+    `outgrow.ops.buffers.empty_rows` pads. Tensors on a GPU go through torch's own, which checks there.
 
     Args:
-        logits_VC: ``[V, C]`` floating.
+        logits_VC: ``[V, C]`` float32 or float64.
         labels_N: ``[N]`` int64: the class of each labelled row, from 0 to ``C - 1``.
         rows_N: ``[N]`` int64: the labelled rows, in any order; a row that is named twice counts twice. None for all
             rows, in order.
@@ -41,11 +40,11 @@ def cross_entropy(logits_VC: Tensor, labels_N: Tensor, rows_N: Tensor | None = N
         Scalar of the logits' type, differentiable in them; 0 without labelled rows.
 
     Raises:
-        ValueError: A row or a label out of range, or not one label for each row.
+        ValueError: On a CPU: a row or a label out of range, or not one label for each row.
     """
     if rows_N is None:
         rows_N = torch.arange(len(logits_VC), device=logits_VC.device)
-    if logits_VC.device.type != "cpu" or is_half(logits_VC.dtype):
+    if logits_VC.device.type != "cpu":
         return functional.cross_entropy(logits_VC[rows_N], labels_N, reduction="sum")
     labels, rows = array(labels_N), array(rows_N)
     _require(labels, rows, tuple(logits_VC.shape))
