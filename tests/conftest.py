@@ -11,6 +11,11 @@ from outgrow.runtime.launch import set_threads
 
 set_threads()  # before a test imports torch: threads that spin make small kernels several times slower
 
+import torch  # noqa: E402
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, which other packages do as well
+
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:

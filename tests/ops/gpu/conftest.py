@@ -16,7 +16,7 @@ HAS_DEVICE = torch.cuda.is_available()
 IMPORTED_BEFORE = "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1"
 
 if not HAS_DEVICE and not IMPORTED_BEFORE:
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
