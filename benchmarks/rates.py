@@ -12,6 +12,7 @@ import numpy as np
 from rivals.common import Arrays
 
 FLOAT = 4
+_LINE = 16
 _TRIES = 5
 _STREAM = 1 << 26
 SQUARE = 2048
@@ -107,7 +108,8 @@ def measure_rates(arrays: Arrays, widths: Sequence[int], counted: Sequence[Part]
     gather = {}
     for width in widths:
         rows = np.ones((len(arrays.labels), width), dtype=np.float32)
-        seconds = min(_best(partial(read, arrays.indices, rows)) for read in _readers(width))
+        readers = [partial(read, arrays.indices, rows) for read in _readers(width)]
+        seconds = min(_best(read) for read in (*readers, _summed_by_kernel(arrays, width)))
         gather[width] = len(arrays.indices) * width * FLOAT / seconds
     products = {_shape(part.product): _product_rate(*part.product) for part in counted if part.product}
     return Rates(
@@ -178,13 +180,31 @@ def _readers(width: int) -> list[Callable[[Any, Any], Any]]:
     return [lambda indices, rows: read(indices, rows, width), read_fixed]
 
 
+def _summed_by_kernel(arrays: Arrays, width: int) -> Callable[[], None]:
+    """The library's own kernel: rows on whole cache lines, asked for ahead. It writes sums too, so it does more."""
+    import torch
+
+    from outgrow.ops.buffers import empty_rows
+    from outgrow.ops.row_sums import gather_rows
+
+    indptr, indices = torch.from_numpy(arrays.indptr), torch.from_numpy(arrays.indices)
+    rows, sums = (empty_rows(len(arrays.labels), (1, width), torch.empty(0)).fill_(1) for _ in range(2))
+    return partial(gather_rows, indptr, indices, None, None, rows, sums)
+
+
 def _product_rate(m: int, k: int, n: int) -> float:
-    """Flops per second of a product as it occurs: a gradient of a weight multiplies by a transposed matrix."""
+    """Flops per second of a product as it occurs, or with unused columns up to a whole cache line if that is faster.
+
+    A gradient of a weight multiplies by a transposed matrix.
+    """
     import torch
 
     left = torch.ones(k, m).T if k > max(m, n) else torch.ones(m, k)
-    right, out = torch.ones(k, n), torch.empty(m, n)
-    return 2 * m * k * n / _best(lambda: torch.mm(left, right, out=out))
+    seconds = []
+    for columns in {n, -(-n // _LINE) * _LINE}:
+        right, out = torch.ones(k, columns), torch.empty(m, columns)
+        seconds.append(_best(partial(torch.mm, left, right, out=out)))
+    return 2 * m * k * n / min(seconds)
 
 
 def _shape(product: tuple[int, int, int] | None) -> str:

@@ -90,7 +90,8 @@ def profile_ours(job: Job, counted: Sequence[Part]) -> dict[str, Any]:
 
 def _group(name: str, shapes: Sequence[Sequence[int]], products: dict[tuple[str, int, int], str]) -> str:
     if name in ("aten::mm", "aten::addmm"):
-        left, right = [shape for shape in shapes if len(shape) == 2][-2:]
+        wide = [shape for shape in shapes if len(shape) == 2]
+        left, right = wide[:2] if name == "aten::mm" else wide[-2:]
         return products.get(_small((left[0], left[1], right[1])), "other products")
     if name.startswith("Optimizer"):
         return "optimizer"

@@ -161,6 +161,9 @@ class _Finish(torch.autograd.Function):
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor | None, ...]:
         saved, *parameters = ctx.saved_tensors
         steps: Steps = ctx.how.steps
+        if not (steps.norm or steps.activation or steps.drop):  # nothing between the result and its terms
+            d_bias = grad_NF.sum(0) if steps.bias else None
+            return grad_NF, d_bias, None, None, grad_NF if steps.residual else None, None
         rows, columns = grad_NF.shape
         d_y = empty_rows(rows, (columns,), grad_NF)
         own_residual = steps.residual and steps.drop
