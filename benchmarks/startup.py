@@ -41,7 +41,15 @@ def start(model: str, options: argparse.Namespace, cache: str) -> dict[str, floa
     command = [sys.executable, str(HERE / "first_step.py"), model, str(options.hidden), repr(time.monotonic())]
     done = subprocess.run(command, env=settings, stdout=subprocess.PIPE, text=True, check=True)
     report: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return {**report, "machine_load": load}
+    return {**report, "torch_alone": torch_alone(settings), "machine_load": load}
+
+
+def torch_alone(settings: Mapping[str, str]) -> float:
+    """Seconds of a process that imports torch and nothing else: what no library on it can undercut."""
+    code = "import time, torch; print(time.monotonic())"
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], env=settings, stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout) - began
 
 
 def measure(options: argparse.Namespace) -> dict[str, list[dict[str, dict[str, float]]]]:
@@ -65,7 +73,7 @@ def summarise(found: Mapping[str, Sequence[Mapping[str, Mapping[str, float]]]]) 
     for model, pairs in found.items():
         row: dict[str, Any] = {"model": model}
         for which in ("first", "second"):
-            names = (*PARTS, "total", "next_step")
+            names = (*PARTS, "total", "next_step", "torch_alone")
             row[which] = {name: statistics.median(pair[which][name] for pair in pairs) for name in names}
         gaps = [abs(pair["first"]["loss"] - pair["second"]["loss"]) / abs(pair["first"]["loss"]) for pair in pairs]
         row["slowest_second_seconds"] = max(pair["second"]["total"] for pair in pairs)
@@ -79,12 +87,12 @@ def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     """The table."""
     table = Table(title=title)
     table.add_column("model")
-    columns = ("first start", "second start", *PARTS, "next step", "slowest", f"< {TARGET_SECONDS:g} s")
+    columns = ("first start", "second start", *PARTS, "next step", "torch alone", "slowest", f"< {TARGET_SECONDS:g} s")
     for name in columns:
         table.add_column(name, justify="right")
     for row in rows:
         second = row["second"]
-        seconds = [row["first"]["total"], *(second[name] for name in ("total", *PARTS, "next_step"))]
+        seconds = [row["first"]["total"], *(second[name] for name in ("total", *PARTS, "next_step", "torch_alone"))]
         cells = [f"{value:.2f}" for value in (*seconds, row["slowest_second_seconds"])]
         table.add_row(row["model"], *cells, "yes" if row["in_time"] else "NO")
     Console(width=None if sys.stdout.isatty() else 130).print(table)
