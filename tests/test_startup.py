@@ -1,6 +1,7 @@
-"""A process that trains loads no library that it does not use: each costs a start tenths of seconds, or whole ones."""
+"""What a process that trains loads: no library that it does not use, and kernels that are those it would compile."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +70,28 @@ def test_training_from_the_command_line_with_checkpoints_and_curves(folder: Path
     assert list((folder / "run" / "checkpoint").iterdir())
     unused = found & {*COMPILER, *READERS}
     assert not unused
+
+
+FUSED = """
+import hashlib, torch
+from outgrow.ops.cross_entropy import cross_entropy
+from outgrow.ops.finish import Drop, Norm, finish
+torch.manual_seed(0)
+x = torch.randn(3000, 47, requires_grad=True)
+weight, shift = torch.rand(47, requires_grad=True), torch.randn(47, requires_grad=True)
+drop = Drop(torch.arange(3000), 5, 0.3)
+y = finish(x, bias_F=shift, norm=Norm(weight, shift, 1e-5), activation=torch.nn.functional.elu, drop=drop)
+loss = cross_entropy(y, torch.arange(3000) % 47)
+found = [y.detach(), loss.detach(), *torch.autograd.grad(loss, [x, weight, shift])]
+print(hashlib.sha256(b"".join(each.numpy().tobytes() for each in found)).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_kernels_give_the_same_bits_when_they_are_compiled_and_when_they_are_loaded(tmp_path: Path) -> None:
+    settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", FUSED], env=settings, stdout=subprocess.PIPE, check=True) for _ in "12"
+    ]
+    assert list(tmp_path.rglob("*.nbc"))
+    assert runs[0].stdout == runs[1].stdout

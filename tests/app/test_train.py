@@ -101,25 +101,16 @@ def test_resuming_longer_gives_the_curve_of_one_long_run(outgrow: Command, npz: 
     assert len(Path("parts/metrics.jsonl").read_text().splitlines()) == 9
 
 
-def _summary(*args: object) -> dict[str, object]:
-    """Summary of a run in a process of its own."""
-    command = [sys.executable, "-m", "outgrow", *map(str, args), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    summary: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return summary
-
-
-def test_a_killed_run_resumes_to_the_same_losses_to_the_last_bit(npz: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_losses_to_the_last_bit(outgrow: Command, npz: Path, tmp_path: Path) -> None:
     args = ("train", str(npz), "--hidden", "16", "--epochs", "600", "--set", "checkpoint_every=7")
-    _summary(*args, "--out", tmp_path / "first")  # compiles: a process that compiles may differ in the last bit
-    whole = _summary(*args, "--out", tmp_path / "whole")
+    whole = outgrow(*args, "--out", "whole", "--json").summary
     killed = tmp_path / "killed"
     with subprocess.Popen([sys.executable, "-m", "outgrow", *args, "--out", str(killed)]) as process:
         _wait_for(lambda: len(list(killed.glob("checkpoint/epoch-*.pt"))) > 1, process)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert not (killed / "summary.json").exists()
-    resumed = _summary("train", "--out", killed, "--resume")
+    resumed = outgrow("train", "--out", killed, "--resume", "--json").summary
     assert resumed["loss"] == whole["loss"]
     assert resumed["test_accuracy"] == whole["test_accuracy"]
 

@@ -38,19 +38,20 @@ def reducing_kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def sequential(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function that runs on one thread, called by Python or by kernels."""
+    """Compile a function that runs on one thread, called by Python, or by kernels where order cannot change its result.
+
+    What a kernel needs besides is `inlined`.
+    """
     compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
     return cast(Callable[P, R], compiled(function))
 
 
-def reducing_sequential(function: Callable[P, R]) -> Callable[P, R]:
-    """A `sequential` function of which the sums may be reordered, as in a `reducing_kernel`."""
-    compiled = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-    return cast(Callable[P, R], compiled(function))
-
-
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """A part of kernels, written into each of them: for what is called once an edge."""
+    """A part of kernels, written into each of them: for what is called once an edge, and for all that rounds.
+
+    Of a `sequential` function that a kernel calls there are two versions, compiled alone and within the kernel. The
+    process that compiles runs one, those that load the other, and their sums may differ in the last bit.
+    """
     return cast(Callable[P, R], numba.njit(inline="always")(function))
 
 

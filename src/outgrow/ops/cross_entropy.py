@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from outgrow.ops.backend import array, kernel, once, prange, reducing_sequential
+from outgrow.ops.backend import array, kernel, once, prange, reducing_kernel
 from outgrow.ops.buffers import empty_rows, flat_rows, with_padding
 from outgrow.ops.exponential import exp_of
 
@@ -93,7 +93,7 @@ def _even_ends(rows: Ids, num_rows: int) -> Ids:
     return np.stack((ends, np.searchsorted(rows, ends)))
 
 
-@kernel
+@reducing_kernel
 def _sum_losses(
     logits: Array,
     columns: int,
@@ -112,17 +112,12 @@ def _sum_losses(
                 top = row[c] if row[c] > top else top
             for c in range(columns):
                 power[c] = exp_of(row[c] - top)
-            largest[n], log_sum[n] = top, np.log(_sum(power))
+            powers = logits.dtype.type(0)
+            for c in range(columns):
+                powers += power[c]
+            largest[n], log_sum[n] = top, np.log(powers)
             total += log_sum[n] - (np.float64(row[labels[n]]) - top)
         sums[part] = total
-
-
-@reducing_sequential
-def _sum(values: Array) -> Any:
-    total = values.dtype.type(0)
-    for value in values:
-        total += value
-    return total
 
 
 @kernel

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import prange, reducing_kernel, reducing_sequential, sequential
+from outgrow.ops.backend import inlined, prange, reducing_kernel, sequential
 from outgrow.ops.exponential import exp_of, expm1_of
 from outgrow.ops.keyed import is_kept, mix
 
@@ -171,7 +171,7 @@ def _drop(row: Array, row_key: np.uint64, limit: Any, scale: Any) -> None:
         row[f] = row[f] * scale if is_kept(row_key, f, limit) else row.dtype.type(0)
 
 
-@reducing_sequential
+@inlined
 def _moments(row: Array, eps: Any) -> tuple[Any, Any]:
     """Mean, and one over the root of the variance."""
     total = row.dtype.type(0)
@@ -184,7 +184,7 @@ def _moments(row: Array, eps: Any) -> tuple[Any, Any]:
     return mean, row.dtype.type(1) / np.sqrt(total / row.dtype.type(len(row)) + eps)
 
 
-@reducing_sequential
+@inlined
 def _through_norm(row: Array, normal: Array, weight: Array, rate: Any) -> None:
     """Turn the gradient of a normalised, scaled row into that of the row, in place."""
     total, along = row.dtype.type(0), row.dtype.type(0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.backend import kernel, prange, sequential, twinned
+from outgrow.ops.backend import inlined, kernel, prange, twinned
 from outgrow.ops.pair_sum import PairKernels, pair_sum
 from outgrow.ops.parts import END_ROW, ROW, piece
 from outgrow.ops.pieces import add_cut, place, run_over_parts
@@ -114,7 +114,7 @@ def _largest_score(*scores: Tensor) -> float:
     return math.inf if any(map(math.isnan, ends)) else max(ends, default=0.0)
 
 
-@sequential
+@inlined
 def _gate(one: Any, src: Any, dst: Any, exponentials: bool) -> Any:
     """``sigmoid(a + b)``, from ``a`` and ``b`` or from ``exp(-a)`` and ``exp(-b)``."""
     return one / (one + (src * dst if exponentials else np.exp(-(src + dst))))
