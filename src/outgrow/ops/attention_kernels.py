@@ -17,13 +17,11 @@ from outgrow.ops.backend import inlined, kernel, prange
 from outgrow.ops.exponential import exp_of
 from outgrow.ops.parts import END_ROW, ROW, cut_rows, even_parts, is_whole, piece
 from outgrow.ops.pieces import add_cut, place
-from outgrow.ops.prefetch import prefetch
+from outgrow.ops.prefetch import NUMBERS_AHEAD, prefetch
 
 Array = NDArray[Any]
 Scores = tuple[Array, Array, Any]
 """Scores of sources and of destinations, and the slope."""
-
-_EDGES_AHEAD = 32
 
 
 def softmax_rows(indptr: Array, indices: Array, scores: Scores, edge: Array | None, out: Array) -> None:
@@ -68,7 +66,7 @@ def add_edges(parts: Array, indptr: Array, edge: Array, values: Array, out: Arra
                 total[k] = 0
             first, last = piece(parts, part, indptr, u)
             for i in range(first, last):
-                prefetch(values, edge[min(i + _EDGES_AHEAD, len(edge) - 1)], 0)
+                prefetch(values, edge[min(i + NUMBERS_AHEAD, len(edge) - 1)], 0)
                 for k in range(len(total)):
                     total[k] += values[edge[i], k]
             place(parts, part, indptr, u, total, out, cut)
@@ -87,7 +85,7 @@ def _softmax_of(heads: int) -> Callable[..., None]:
                 first, last = piece(parts, part, indptr, v)
                 # loops of one purpose: the compiler computes several at once in each
                 for e in range(first, last):
-                    prefetch(scores[0], indices[min(e + _EDGES_AHEAD, len(indices) - 1)], 0)
+                    prefetch(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
                     for k in range(heads):
                         score = _score(scores, edge, indices[e], v, e, k)
                         out[e, k] = max(score, score * slope) if slope < 1 else min(score, score * slope)
@@ -146,7 +144,7 @@ def _backward_of(heads: int) -> Callable[..., None]:
                         for k in range(heads):
                             mean[k] += weight[e, k] * grad[e, k]
                 for e in range(first, last):
-                    prefetch(scores[0], indices[min(e + _EDGES_AHEAD, len(indices) - 1)], 0)
+                    prefetch(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
                     for k in range(heads):
                         value = weight[e, k] * (grad[e, k] - mean[k])
                         below = _score(scores, edge, indices[e], v, e, k) <= 0

@@ -16,12 +16,10 @@ from torch.nn import functional
 from outgrow.ops.backend import array, kernel, once, prange, reducing_kernel
 from outgrow.ops.buffers import empty_rows, flat_rows, with_padding
 from outgrow.ops.exponential import exp_of
+from outgrow.ops.parts import PARTS
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
-
-_PARTS = 64
-"""Parts that are worked on side by side, the same ones whatever the number of threads."""
 
 
 def cross_entropy(logits_VC: Tensor, labels_N: Tensor, rows_N: Tensor | None = None) -> Tensor:
@@ -69,7 +67,7 @@ class _CrossEntropy(torch.autograd.Function):
         largest, log_sum = (logits_VC.new_empty(len(rows)).numpy() for _ in range(2))
         ctx.labelled = labels, rows, largest, log_sum
         ctx.save_for_backward(logits_VC)
-        sums = np.zeros(_PARTS)
+        sums = np.zeros(PARTS)
         _sum_losses(flat_rows(logits_VC), logits_VC.shape[1], labels, rows, largest, log_sum, sums)
         return logits_VC.new_tensor(sums.sum())
 
@@ -88,7 +86,7 @@ class _CrossEntropy(torch.autograd.Function):
 def _even_ends(rows: Ids, num_rows: int) -> Ids:
     """``[2, P + 1]``: where parts begin and end, in rows and in labelled rows; a part has about the same of both."""
     before = rows + np.arange(len(rows))
-    wanted = (num_rows + len(rows)) * np.arange(_PARTS + 1) // _PARTS
+    wanted = (num_rows + len(rows)) * np.arange(PARTS + 1) // PARTS
     ends = wanted - np.searchsorted(before, wanted)
     return np.stack((ends, np.searchsorted(rows, ends)))
 
@@ -103,9 +101,9 @@ def _sum_losses(
     log_sum: Array,
     sums: NDArray[np.float64],
 ) -> None:
-    for part in prange(_PARTS):
+    for part in prange(PARTS):
         power, total = np.empty(columns, logits.dtype), 0.0
-        for n in range(len(rows) * part // _PARTS, len(rows) * (part + 1) // _PARTS):
+        for n in range(len(rows) * part // PARTS, len(rows) * (part + 1) // PARTS):
             row = logits[rows[n]]
             top = row[0]
             for c in range(columns):
@@ -132,7 +130,7 @@ def _write_gradient(
     scale: Any,
     out: Array,
 ) -> None:
-    for part in prange(_PARTS):
+    for part in prange(PARTS):
         n = ends[1, part]
         for v in range(ends[0, part], ends[0, part + 1]):
             for c in range(columns):

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.ops.backend import array, kernel, once, prange, twinned
-
-_PARTS = 64
-"""Parts of the rows that are summed side by side, always the same ones whatever the number of threads."""
+from outgrow.ops.parts import PARTS
 
 
 def layer_norm(x_NF: Tensor, weight_F: Tensor, bias_F: Tensor, eps: float) -> Tensor:
@@ -60,7 +58,7 @@ def norm_gradients(
 
     ``scale_N`` is one over the deviation of each row.
     """
-    sums = np.zeros((2, _PARTS, x_NF.shape[1]))
+    sums = np.zeros((2, PARTS, x_NF.shape[1]))
     _sum_rows(array(x_NF), array(mean_N), array(scale_N), array(grad_NF), *sums)
     for total_F, sum_PF in zip((d_weight_F, d_bias_F), sums, strict=True):
         array(total_F)[:] = sum_PF.sum(0)
@@ -76,8 +74,8 @@ def _sum_rows(
     d_bias: NDArray[np.float64],
 ) -> None:
     count = len(x)
-    for part in prange(_PARTS):
-        for n in range(count * part // _PARTS, count * (part + 1) // _PARTS):
+    for part in prange(PARTS):
+        for n in range(count * part // PARTS, count * (part + 1) // PARTS):
             for f in range(x.shape[1]):
                 d_weight[part, f] += grad[n, f] * (x[n, f] - mean[n]) * scale[n]
                 d_bias[part, f] += grad[n, f]

@@ -22,7 +22,8 @@ from outgrow.ops.backend import sequential
 Array = NDArray[Any]
 
 ROW, END_ROW, EDGE, END_EDGE = 0, 1, 2, 3
-_PARTS = 64
+PARTS = 64
+"""Parts that are worked on side by side, the same ones whatever the number of threads."""
 _LEAST = 256
 """Rows and edges that are worth a part of their own."""
 
@@ -37,7 +38,7 @@ def even_parts(indptr: Array) -> NDArray[np.int64]:
         indptr: ``[M + 1]`` int64; the edges of row ``m`` are ``indptr[m]`` to ``indptr[m + 1]``.
     """
     size = int(indptr[-1] - indptr[0]) + len(indptr) - 1
-    parts = np.empty((max(1, min(_PARTS, size // _LEAST)), 4), dtype=np.int64)
+    parts = np.empty((max(1, min(PARTS, size // _LEAST)), 4), dtype=np.int64)
     _find_parts(indptr, parts)
     return parts
 

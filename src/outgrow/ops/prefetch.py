@@ -15,6 +15,8 @@ from numba.core import cgutils
 from outgrow.ops.backend import intrinsic, sequential
 
 LINE_BYTES = 64
+NUMBERS_AHEAD = 32
+"""How many edges ahead a kernel asks for the numbers of edges that are not in order."""
 _BYTES_AHEAD = 4096
 _MOST_EDGES = 16
 

@@ -20,15 +20,13 @@ from outgrow.ops.buffers import flat_rows, written_rows
 from outgrow.ops.half import as_float
 from outgrow.ops.parts import END_ROW, ROW, even_parts, is_continued, piece
 from outgrow.ops.pieces import add_cut
-from outgrow.ops.prefetch import LINE_BYTES, edges_ahead, prefetch
+from outgrow.ops.prefetch import LINE_BYTES, NUMBERS_AHEAD, edges_ahead, prefetch
 
 Array = NDArray[Any]
 Widths = tuple[int, int, int]
 """``K``, ``C`` and ``F``."""
 
 _LARGE = 1 << 24
-_EDGES_AHEAD = 32
-"""How far ahead the narrow weights of edges are asked for where they are not in order."""
 
 
 @twinned
@@ -170,7 +168,7 @@ def _gather_of(fixed: Widths | None) -> Callable[..., None]:
                     _prefetch_row(rows, indices, i, ahead, num_channels * columns)
                     at = i if edge is None else edge[i]
                     if edge is not None and weight is not None:
-                        _prefetch_row(weight, edge, i, _EDGES_AHEAD, num_weights)
+                        _prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
                     row = indices[i]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0
@@ -212,7 +210,7 @@ def _reduce_of(fixed: Widths | None) -> Callable[..., None]:
                 first, last = piece(parts, part, indptr, m)
                 for i in range(first, last):
                     _prefetch_row(rows, indices, i, ahead, num_weights * columns)
-                    _prefetch_row(weight, edge, i, _EDGES_AHEAD, num_weights)
+                    _prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
                     row = indices[i]
                     for k in range(num_weights):
                         scale = weight[edge[i], k]
@@ -281,8 +279,8 @@ def _spread_of(fixed: Widths | None) -> Callable[..., None]:
                 first, last = piece(parts, part, indptr, m)
                 for i in range(first, last):
                     _prefetch_row(rows, indices, i, ahead, num_weights * columns)
-                    _prefetch_row(weight, edge, i, _EDGES_AHEAD, num_weights)
-                    _prefetch_row(d_weight, edge, i, _EDGES_AHEAD, num_weights)
+                    _prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
+                    _prefetch_row(d_weight, edge, i, NUMBERS_AHEAD, num_weights)
                     row, at = indices[i], edge[i]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0
