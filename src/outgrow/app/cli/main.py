@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from outgrow.app.cli import convert, datasets, doctor, info, predict, train
-from outgrow.core.errors import InputError, OutgrowError
+from outgrow.app.cli import convert, datasets, doctor, info, partition, predict, train
+from outgrow.core.errors import InputError, OutgrowError, WorkerError
 
 app = typer.Typer(
     name="outgrow",
@@ -21,7 +21,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train.train, predict.predict, info.info, convert.convert, datasets.datasets, doctor.doctor):
+for command in (
+    train.train,
+    predict.predict,
+    info.info,
+    convert.convert,
+    partition.partition,
+    datasets.datasets,
+    doctor.doctor,
+):
     app.command()(command)
 
 
@@ -67,3 +75,5 @@ def show_error(error: OutgrowError) -> None:
     console.print(f"[bold red]error:[/] {escape(error.what)}")
     for name, text in (("needed", error.needed), ("got", error.got), ("repair", error.repair)):
         console.print(f"  [bold]{name + ':':<8}[/] {escape(text)}")
+    if isinstance(error, WorkerError) and error.report:
+        console.print(f"\n{escape(error.report)}")

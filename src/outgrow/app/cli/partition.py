@@ -1,0 +1,106 @@
+"""``outgrow partition``: what a partition of a graph would cut."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outgrow.app.cli.options import assignments
+
+if TYPE_CHECKING:
+    from outgrow.graph.graph import Graph
+    from outgrow.graph.partition.method import Method
+
+_SHOWN_PARTS = 32
+
+
+def partition(
+    graph: Annotated[str, typer.Argument(help="A data set, a store directory or a graph file.")],
+    parts: Annotated[int, typer.Option(help="Number of parts.")],
+    method: Annotated[
+        str, typer.Option(help="metis, metis-edges, metis-both, range, range-edges, hash or two-level.")
+    ] = "metis",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="An option of the method (balance, imbalance, seed, memory_bytes, chunks), as often as needed.",
+        ),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Partition a graph and show what that cuts: edges, balance, replication. Kept with the graph if it is a store."""
+    from outgrow.graph.datasets import load
+    from outgrow.graph.partition.method import method_of
+    from outgrow.graph.store import is_store
+
+    chosen = method_of(method, assignments(set_ or []))
+    path = Path(graph).expanduser()
+    facts = facts_of(load(graph, data_dir=data_dir), chosen, parts, store=path if is_store(path) else None)
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        _show(facts)
+
+
+def facts_of(graph: Graph, method: Method, num_parts: int, *, store: Path | None) -> dict[str, Any]:
+    """What there is to say of a partition, by name; lists have a number for each part."""
+    from outgrow.graph.partition.cache import partition_of
+    from outgrow.graph.partition.quality import quality_of
+
+    started = time.perf_counter()
+    found = partition_of(graph.topology, method, num_parts, store=store)
+    seconds = time.perf_counter() - started
+    facts: dict[str, Any] = {
+        "name": graph.name,
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "method": method.label,
+        "parts": num_parts,
+        "seconds": round(seconds, 3),
+    }
+    quality = asdict(quality_of(graph.topology, found))
+    facts |= {f"part_{name}" if isinstance(value, tuple) else name: value for name, value in quality.items()}
+    if found.chunk is not None:
+        by_chunk = quality_of(graph.topology, found.by_chunk)
+        facts |= {
+            "chunks_of_a_part": found.num_chunks,
+            "chunk_edge_balance": by_chunk.edge_balance,
+            "chunk_replication_factor": by_chunk.replication_factor,
+        }
+    return facts
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    whole = Table(title=facts["name"], show_header=False, title_justify="left")
+    whole.add_column()
+    whole.add_column(overflow="fold")
+    for key, value in facts.items():
+        if key != "name" and not isinstance(value, tuple):
+            whole.add_row(key.replace("_", " "), _text(key, value))
+    console = Console()
+    console.print(whole)
+    columns = facts["part_nodes"], facts["part_edges"], facts["part_halo"]
+    each = Table("part", "nodes", "in-edges", "rows of other parts that it needs")
+    for part, row in enumerate(zip(*columns, strict=True)):
+        if part < _SHOWN_PARTS:
+            each.add_row(str(part), *(f"{count:,}" for count in row))
+    console.print(each)
+    if facts["parts"] > _SHOWN_PARTS:
+        console.print(f"and {facts['parts'] - _SHOWN_PARTS:,} parts more; --json gives all")
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.2%}" if key.endswith("share") else f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

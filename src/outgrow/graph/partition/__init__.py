@@ -1,0 +1,1 @@
+"""Partitions: which nodes each worker owns."""

@@ -1,0 +1,145 @@
+"""METIS: the edge cut of a graph without directions, in a process of its own.
+
+Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM Journal on Scientific
+Computing 20, 1998.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.csc import Topology
+from outgrow.graph.partition.adjacency import BothWays, both_ways, count_neighbours, fill_neighbours
+
+Array = NDArray[Any]
+
+_CHILD = Path(__file__).with_name("metis_child.py")
+_PER_NEIGHBOUR, _PER_NODE, _PROCESS_BYTES = 16, 24, 40 << 20
+"""Numbers that METIS and its input hold for each neighbour and each node, and its process before: the most that was
+measured, on R-MAT graphs, which METIS cannot make much smaller from level to level."""
+
+
+def metis_parts(
+    topology: Topology, num_parts: int, weight: Array | None, *, imbalance: float, seed: int, memory_bytes: int | None
+) -> Array:
+    """The part of each node as METIS gives it; parts may be empty.
+
+    Edges between the same two nodes count together, in both directions; self-loops do not count.
+
+    Args:
+        topology: At least one node.
+        num_parts: At least 2.
+        weight: ``[V]`` int64, what each node counts for the balance; None for 1 each.
+        imbalance: How much heavier than the mean a part may become, which METIS does not always keep.
+        seed: Seed of its draws.
+        memory_bytes: Most memory to use; None for what the system has available.
+
+    Returns:
+        ``[V]`` integers.
+
+    Raises:
+        InputError: METIS failed, or would need more memory or larger numbers than it has.
+    """
+    import pymetis
+
+    dtype = pymetis.zero_copy_dtype()
+    budget = psutil.virtual_memory().available if memory_bytes is None else memory_bytes
+    _require_memory(topology.indices.nbytes + 32 * topology.num_nodes, budget)
+    edges = both_ways(topology)
+    count = count_neighbours(edges)
+    num_neighbours = int(count.sum())
+    largest = max(num_neighbours, 2 * topology.num_edges, 0 if weight is None else int(weight.sum()))
+    if largest > np.iinfo(dtype).max:
+        raise _refused(f"numbers of {dtype.itemsize * 8} bits", f"numbers up to {largest:,}")
+    _require_memory(estimate_bytes(topology.num_nodes, num_neighbours, dtype.itemsize), budget)
+    lengths = [len(count) + 1, num_neighbours, num_neighbours, 0 if weight is None else len(weight), len(count)]
+    options = {"parts": num_parts, "seed": seed, "ufactor": max(1, round(imbalance * 1000)), "lengths": lengths}
+    try:
+        with _shared(sum(lengths), dtype) as (file, shared):
+            _fill(np.split(shared, np.cumsum(lengths)[:-1]), edges, count, weight)
+            del edges, count
+            _run(file, options)
+            return shared[-topology.num_nodes :].copy()
+    except OSError as error:
+        raise _refused("memory and a process for METIS", str(error)) from error
+
+
+def estimate_bytes(num_nodes: int, num_neighbours: int, width: int) -> int:
+    """Bytes that METIS and its input take at most, for numbers of ``width`` bytes."""
+    return _PROCESS_BYTES + width * (_PER_NEIGHBOUR * num_neighbours + _PER_NODE * num_nodes)
+
+
+def _fill(arrays: list[Array], edges: BothWays, count: Array, weight: Array | None) -> None:
+    indptr, neighbours, multiplicity, weights, _ = arrays
+    np.cumsum(count, out=indptr[1:])
+    fill_neighbours(edges, indptr, neighbours, multiplicity)
+    if weight is not None:
+        weights[:] = weight
+
+
+@contextmanager
+def _shared(length: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
+    """An open file without a name, and its ``length`` numbers, zeros at first."""
+    if sys.platform == "linux":
+        file = os.memfd_create("outgrow-metis")
+    else:
+        with tempfile.TemporaryFile() as made:
+            file = os.dup(made.fileno())
+    try:
+        os.ftruncate(file, length * dtype.itemsize)
+        yield file, np.frombuffer(mmap.mmap(file, 0), dtype=dtype)
+    finally:
+        os.close(file)
+
+
+def _run(file: int, options: dict[str, Any]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-P", str(_CHILD), json.dumps({"file": file, **options})],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        pass_fds=(file,),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if ended.returncode:
+        said = [text.strip().splitlines()[-1] for text in (ended.stdout, ended.stderr) if text.strip()]
+        raise _refused("a partition from METIS", "; ".join((_ending(ended.returncode), *said)))
+
+
+def _ending(code: int) -> str:
+    """How a process ended."""
+    if code > 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name
+    return f"{name}, which is mostly memory that has run out" if name == "SIGKILL" else name
+
+
+def _require_memory(needed: int, available: int) -> None:
+    if needed > available:
+        raise _refused(f"about {needed:,} bytes of memory for METIS", f"{available:,} bytes")
+
+
+def _refused(needed: str, got: str) -> InputError:
+    return InputError(
+        "METIS cannot partition this graph",
+        needed=needed,
+        got=got,
+        repair="choose the method range, or a machine with more memory",
+    )

@@ -1,0 +1,43 @@
+"""The process that METIS runs in; started by `outgrow.graph.partition.metis` as a script, not imported.
+
+METIS holds the interpreter's lock for as long as it runs, writes to standard output, and may end its process: therefore
+it has one of its own. The arrays are shared with the parent through an open file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import signal
+import sys
+from typing import Any, cast
+
+import numpy as np
+
+_DIE_WITH_PARENT = 1
+
+
+def main() -> None:
+    """Partition the graph of the shared arrays and write the part of each node among them."""
+    given = json.loads(sys.argv[1])
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    import pymetis
+
+    shared: Any = np.frombuffer(mmap.mmap(given["file"], 0), dtype=pymetis.zero_copy_dtype())
+    indptr, neighbours, multiplicity, weight, part = np.split(shared, np.cumsum(given["lengths"])[:-1])
+    options = pymetis.Options(seed=given["seed"], ufactor=given["ufactor"])
+    found = pymetis.part_graph(
+        given["parts"],
+        pymetis.CSRAdjacency(indptr, neighbours),
+        vweights=weight if len(weight) else None,
+        eweights=multiplicity,
+        recursive=False,
+        options=options,
+    )
+    part[:] = cast(Any, found.vertex_part)
+
+
+if __name__ == "__main__":
+    main()

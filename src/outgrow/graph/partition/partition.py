@@ -1,0 +1,119 @@
+"""A partition: the part, and where wanted the chunk, of every node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+
+_MOST_PARTS = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Partition:
+    """A part for each of ``V`` nodes; make one with `checked`.
+
+    Attributes:
+        part: ``[V]`` int16, or int32 for many parts; ``0 <= part < num_parts``.
+        num_parts: Number of parts.
+        chunk: ``[V]`` int16 or int32, the chunk of each node within its part; None if parts are not cut into chunks.
+        num_chunks: Chunks of each part.
+    """
+
+    part: Tensor
+    num_parts: int
+    chunk: Tensor | None = None
+    num_chunks: int = 1
+
+    @classmethod
+    def checked(
+        cls,
+        part: Tensor,
+        num_parts: int,
+        *,
+        empty_parts: bool = False,
+        chunk: Tensor | None = None,
+        num_chunks: int = 1,
+    ) -> Partition:
+        """A partition of whole numbers that are checked.
+
+        Args:
+            part: ``[V]``, any integer type.
+            num_parts: Number of parts.
+            empty_parts: Whether a part may own no node.
+            chunk: ``[V]``, any integer type; None if parts are not cut. Chunks may be empty.
+            num_chunks: Chunks of each part.
+
+        Raises:
+            InputError: Not one part for each node, a number out of range, or an empty part.
+        """
+        made = cls(
+            part=_narrow("part", part, num_parts),
+            num_parts=num_parts,
+            chunk=None if chunk is None else _narrow("chunk", chunk, num_chunks),
+            num_chunks=num_chunks,
+        )
+        if made.chunk is not None and len(made.chunk) != len(part):
+            raise _wrong(f"a chunk for each of {len(part):,} nodes", f"{len(made.chunk):,} chunks")
+        empty = torch.nonzero(made.sizes == 0).flatten()
+        if len(empty) and not empty_parts:
+            raise _wrong("at least one node in every part", f"none in part {int(empty[0])}, {len(empty)} such parts")
+        return made
+
+    @property
+    def num_nodes(self) -> int:
+        """``V``."""
+        return len(self.part)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """``[num_parts]`` int64: nodes of each part."""
+        return torch.bincount(self.part, minlength=self.num_parts)
+
+    def nodes(self, part: int) -> Tensor:
+        """``[n]`` int64: the nodes of a part, ascending."""
+        first, last = self._ends[part], self._ends[part + 1]
+        return self._grouped[first:last]
+
+    def chunk_nodes(self, part: int, chunk: int) -> Tensor:
+        """``[n]`` int64: the nodes of a chunk of a part, ascending."""
+        nodes = self.nodes(part)
+        return nodes if self.chunk is None else nodes[self.chunk[nodes] == chunk]
+
+    @cached_property
+    def by_chunk(self) -> Partition:
+        """The partition in which every chunk is a part: chunk ``c`` of part ``p`` is ``p * num_chunks + c``."""
+        if self.chunk is None:
+            return self
+        flat = self.part.long() * self.num_chunks + self.chunk
+        return Partition.checked(flat, self.num_parts * self.num_chunks, empty_parts=True)
+
+    @cached_property
+    def _grouped(self) -> Tensor:
+        return torch.from_numpy(np.argsort(self.part.numpy(), kind="stable"))
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return [0, *self.sizes.cumsum(0).tolist()]
+
+
+def _narrow(what: str, values: Tensor, count: int) -> Tensor:
+    """The numbers as int16 or int32, if all are at least 0 and below ``count``."""
+    if values.dim() != 1 or values.dtype.is_floating_point or values.dtype in (torch.bool, torch.complex64):
+        raise _wrong(f"a {what} for each node, [V] whole numbers", f"{values.dtype} of shape {list(values.shape)}")
+    if not 1 <= count < _MOST_PARTS:
+        raise _wrong(f"1 to {_MOST_PARTS - 1:,} {what}s", f"{count:,}")
+    if len(values) and (int(values.min()) < 0 or int(values.max()) >= count):
+        raise _wrong(f"{what}s 0 to {count - 1:,}", f"{what}s {int(values.min()):,} to {int(values.max()):,}")
+    return values.to(torch.int16 if count <= 1 << 15 else torch.int32)
+
+
+def _wrong(needed: str, got: str) -> InputError:
+    return InputError(
+        "this is no partition of the nodes", needed=needed, got=got, repair="correct the partition, or choose a method"
+    )

@@ -1,0 +1,36 @@
+"""Contiguous ranges of about equal cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def range_ends(cost_before: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """``[count + 1]``: where to cut items into ``count`` ranges, none of them empty, at the costs nearest to equal.
+
+    A range costs at most its even share and the cost of one item.
+
+    Args:
+        cost_before: ``[N + 1]``, ascending; the cost of all items before each, and of all.
+        count: 1 to ``N``.
+    """
+    num_items = len(cost_before) - 1
+    assert 1 <= count <= num_items
+    first, total = int(cost_before[0]), int(cost_before[-1] - cost_before[0])
+    target = np.array([first + total * i // count for i in range(count + 1)], dtype=np.int64)
+    above = np.searchsorted(cost_before, target)
+    below = np.maximum(above - 1, 0)
+    nearer = target - cost_before[below] < cost_before[above] - target
+    ends = np.where(nearer, below, above)
+    steps = np.arange(count + 1)
+    ends[0], ends[-1] = 0, num_items
+    ends = np.maximum.accumulate(ends - steps) + steps
+    return np.minimum(ends, num_items - count + steps)
+
+
+def ranges_of(ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """``[N]``: the range of each item, for the ends of the ranges."""
+    return np.repeat(np.arange(len(ends) - 1), np.diff(ends))
