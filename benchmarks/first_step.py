@@ -49,7 +49,7 @@ def start(model: str, hidden: int, began: float) -> dict[str, float]:
     torch.manual_seed(0)
     config = TrainConfig(epochs=EPOCHS, eval_every=EPOCHS)
     problem = problem_of(graph, build_model(model, graph, {"hidden": hidden}), config.seed)
-    trainer = Trainer(problem, Evaluation(val=graph.split.val, test=graph.split.test), config)
+    trainer = Trainer(problem, Evaluation.of(problem.share, graph.split.val, graph.split.test), config)
     clock = _Clock()
     trainer.listen(clock)
     trainer.run(Full())

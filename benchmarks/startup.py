@@ -27,7 +27,7 @@ from rich.table import Table
 from rivals.process import environment
 
 from outgrow.app.models import MODELS
-from outgrow.runtime.hardware import cores
+from outgrow.runtime.threads import cores
 
 PARTS = ("import", "load", "prepare", "step")
 TARGET_SECONDS = 2.0

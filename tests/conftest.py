@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outgrow.runtime.launch import set_threads
+from outgrow.runtime.threads import set_threads
 
 set_threads()  # before a test imports torch: threads that spin make small kernels several times slower
 

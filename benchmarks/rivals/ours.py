@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rivals.common import HEADS, LEARNING_RATE, Arrays, Job, Meter, main, read_arrays, set_start, widths
 
-from outgrow.runtime.launch import set_threads
+from outgrow.runtime.threads import set_threads
 
 set_threads()  # before torch is loaded
 
@@ -104,7 +104,7 @@ def make_trainer(job: Job, graph: Graph, model: Model) -> Trainer:
 
     config = TrainConfig(epochs=job.warmup + job.epochs, lr=LEARNING_RATE)
     problem = problem_of(graph, model, config.seed)
-    return Trainer(problem, Evaluation(val=graph.split.val, test=graph.split.test), config)
+    return Trainer(problem, Evaluation.of(problem.share, graph.split.val, graph.split.test), config)
 
 
 def measure(job: Job, trainer: Trainer) -> dict[str, Any]:

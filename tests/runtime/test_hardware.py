@@ -9,8 +9,8 @@ import psutil
 import pytest
 import torch
 
-from outgrow.runtime.hardware import cores, describe
-from outgrow.runtime.launch import set_threads
+from outgrow.runtime.hardware import describe
+from outgrow.runtime.threads import cores, set_threads
 
 SET = {"OMP_WAIT_POLICY": "PASSIVE", "NUMBA_THREADING_LAYER": "omp", "THP_MEM_ALLOC_ENABLE": "1"}
 

@@ -68,6 +68,26 @@ class Block:
     edge_ids: Tensor | None = None
     key: int | None = None
 
+    def destinations(self, first: int, last: int) -> Block:
+        """The block of destination rows ``first`` to ``last - 1`` with all their in-edges, and the same sources."""
+        edges = self.edges
+        low, high = int(edges.indptr[first]), int(edges.indptr[last])
+        part = Edges(
+            indptr=edges.indptr[first : last + 1] - low,
+            indices=edges.indices[low:high],
+            num_src=edges.num_src,
+            relation=None if edges.relation is None else edges.relation[low:high],
+            weight=None if edges.weight is None else edges.weight[low:high],
+        )
+        return dataclasses.replace(
+            self,
+            edges=part,
+            dst_nodes=self.dst_nodes[first:last],
+            dst_degree=self.dst_degree[first:last],
+            first_edge=self.first_edge + low,
+            edge_ids=None if self.edge_ids is None else self.edge_ids[low:high],
+        )
+
     def keyed(self, key: int | None) -> Block:
         """The same block with another key; tensors and derived arrays are shared."""
         return dataclasses.replace(self, key=key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from outgrow.core.types import Kind, Link
@@ -34,3 +35,14 @@ class Ledger:
         for (link, kind), num_bytes in self.crossed.items():
             table[link.value][kind.value] = num_bytes
         return table
+
+
+def merged(ledgers: Iterable[Ledger]) -> Ledger:
+    """The counts of several workers as those of one run. What is a largest value (``..._max``) stays one."""
+    whole = Ledger()
+    for ledger in ledgers:
+        whole.crossed.update(ledger.crossed)
+        for name, amount in ledger.counters.items():
+            both = whole.counters[name], amount
+            whole.counters[name] = max(both) if name.endswith("_max") else sum(both)
+    return whole

@@ -32,3 +32,4 @@ class Kind(StrEnum):
     PARAMETERS = "parameters"
     TOPOLOGY = "topology"
     IDS = "ids"
+    METRICS = "metrics"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass
 from importlib import metadata
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import psutil
 import torch
+
+from outgrow.runtime.threads import cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +46,6 @@ def describe() -> Machine:
         gpus=gpus,
         versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
     )
-
-
-def cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if "linux" in platform.system().lower() else (os.cpu_count() or 1)
 
 
 def _processor() -> str:

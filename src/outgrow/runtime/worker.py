@@ -1,0 +1,228 @@
+"""A worker's side of a run: started by `outgrow.runtime.launch` on one host, or by torchrun on one or more."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, TypeVar
+
+import psutil
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+from outgrow.core.errors import OutgrowError
+from outgrow.runtime.comm import Comm, CommunicationError, join
+from outgrow.runtime.heartbeat import BEAT_SECONDS, Heartbeat
+from outgrow.runtime.scratch import Record, Scratch, describe, packed, tell
+
+T = TypeVar("T")
+_SETTLE_SECONDS = 3.0
+_MEET_SECONDS = 300.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Workplace:
+    """What a worker is given.
+
+    Attributes:
+        comm: The line to the other workers.
+        folder: Scratch, the same for all workers of a host, gone after the run.
+        attempt: 0, or how often the workers were started again.
+        tell: Hands an object to whoever runs the workers; under torchrun, to this process's own listener.
+        stop_asked: Whether somebody wants the run to end. Workers may learn it at different moments.
+    """
+
+    comm: Comm
+    folder: Path
+    attempt: int
+    tell: Callable[[object], None]
+    stop_asked: Callable[[], bool]
+
+
+def work(scratch: Scratch, rank: int) -> None:
+    """Do a worker's task and write what it gives. A failure is written down and ends the process at once."""
+    try:
+        job = scratch.job()
+        task: Callable[[Workplace], object] = pickle.loads(scratch.task.read_bytes())
+        place = Workplace(
+            comm=join(rank, job.workers, f"file://{scratch.meeting}"),
+            folder=scratch.shared,
+            attempt=job.attempt,
+            tell=lambda message: tell(scratch.told(rank), packed(message)),
+            stop_asked=scratch.stop_asked,
+        )
+        result = packed(task(place))
+        place.comm.close()
+        scratch.write(scratch.result(rank), result)
+    except BaseException as error:
+        _give_up(scratch, rank, error)
+
+
+def _give_up(scratch: Scratch, rank: int, error: BaseException) -> NoReturn:
+    try:
+        scratch.write(scratch.record(rank), packed(record_of(error)))
+    except Exception:  # the disk is full, or the error cannot be sent: the run shows what was printed last
+        traceback.print_exception(error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # destructors would wait for peers
+
+
+def record_of(error: BaseException) -> Record:
+    """How a worker failed; to be called where the exception is caught."""
+    inner = error.__traceback__.tb_next if error.__traceback__ else None
+    return Record(
+        line=describe(error),
+        report="".join(traceback.format_exception(type(error), error, inner)),
+        lost_peer=lost_peer(error),
+        seconds=time.time(),
+        error=error if isinstance(error, OutgrowError) else None,
+    )
+
+
+def lost_peer(error: BaseException | None) -> bool:
+    """Whether an exception, or one that it came from, says that another worker is gone."""
+    while error is not None:
+        if isinstance(error, CommunicationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def in_group() -> bool:
+    """Whether this process is a worker that torchrun, or a cluster's own launcher, has started."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def run_in_group(
+    task: Callable[[Workplace], T],
+    *,
+    heartbeat_seconds: float = 30.0,
+    hear: Callable[[object], None] = lambda message: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> T:
+    """Do this process's share of a task in the group that torchrun has started. All its processes call this.
+
+    torchrun watches for workers that die. Silent ones are found by their neighbours: each worker counts its beats in
+    the group's store. It kills its neighbour when that one's beats have stopped; if it is on another host, it ends.
+
+    Args:
+        task: What every worker does.
+        heartbeat_seconds: Longest silence.
+        hear: Called in this process with what this worker tells.
+        stop: Whether this worker should stop.
+
+    Raises:
+        Exception: What the task raises. Where a peer is gone, only after a moment, so that torchrun sees that first.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    parent = os.getppid()
+    with _ending_in_order(rank, size):
+        comm = join(rank, size, "env://")
+        store = _store(attempt)
+        with _shared_scratch(store) as folder:
+            heartbeat = Heartbeat(_Neighbours(store, rank, size, heartbeat_seconds).beat, parent, folder)
+            with heartbeat:
+                result = task(Workplace(comm=comm, folder=folder, attempt=attempt, tell=hear, stop_asked=stop))
+                comm.barrier()
+        comm.close()
+        return result
+
+
+class _Neighbours:
+    """Beats of this worker and of the next one, counted in the store."""
+
+    def __init__(self, store: Store, rank: int, size: int, heartbeat_seconds: float) -> None:
+        self._store, self._size = store, size
+        self._mine, self._next = rank, (rank + 1) % size
+        self._most = max(1, round(heartbeat_seconds / BEAT_SECONDS))
+        self._heard, self._missed = 0, 0
+        store.set(f"process/{rank}", f"{os.getpid()} {socket.gethostname()}")
+
+    def beat(self) -> str | None:
+        """Count one beat. If the next worker is silent, end it, or else this one."""
+        try:
+            self._store.add(f"beats/{self._mine}", 1)
+            heard = self._store.add(f"beats/{self._next}", 0)
+        except RuntimeError:  # the process that keeps the store has ended, which torchrun sees
+            return None
+        self._missed = self._missed + 1 if heard == self._heard else 0
+        self._heard = heard
+        if self._missed <= self._most:
+            return None
+        why = f"worker {self._next} of {self._size} was silent for {self._missed * BEAT_SECONDS:.0f} s"
+        if not self._end_next():
+            return why
+        sys.stderr.write(f"{why} and was killed\n")
+        self._missed = 0
+        return None
+
+    def _end_next(self) -> bool:
+        """Kill the next worker, if the same launcher has started it on this host: it will see whom to blame."""
+        pid, host = self._store.get(f"process/{self._next}").decode("utf-8").split(" ", 1)
+        with suppress(psutil.Error):
+            process = psutil.Process(int(pid))
+            if host == socket.gethostname() and process.ppid() == os.getppid():
+                process.kill()
+                return True
+        return False
+
+
+def _store(attempt: int) -> Store:
+    """A line of our own to the store at which the group has met: its threads may not share the group's."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_MEET_SECONDS))
+    return PrefixStore(f"outgrow-{attempt}", store)
+
+
+@contextmanager
+def _shared_scratch(store: Store) -> Iterator[Path]:
+    """A folder for the workers of this host: the first makes it, each removes it when all are done or one failed."""
+    key = f"scratch/{socket.gethostname()}"
+    if store.add(f"{key}/asked", 1) == 1:
+        store.set(key, tempfile.mkdtemp(prefix="outgrow-"))
+    folder = Path(store.get(key).decode("utf-8"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _ending_in_order(rank: int, size: int) -> Iterator[None]:
+    """Write down how this worker failed, where torchrun looks for it, and take its request to end as an exception."""
+    own = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if own:
+        signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    except Exception as error:
+        if lost_peer(error):
+            time.sleep(_SETTLE_SECONDS)
+        else:
+            get_error_handler().record_exception(error)
+        sys.stderr.write(f"worker {rank} of {size} on {socket.gethostname()} failed: {describe(error)}\n")
+        raise
+    finally:
+        if own:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)

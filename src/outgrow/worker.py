@@ -1,0 +1,36 @@
+"""One worker of a run: ``python -m outgrow.worker JOB RANK``, started by `outgrow.runtime.launch`."""
+
+import os
+import sys
+from pathlib import Path
+
+from outgrow.runtime.heartbeat import Heartbeat, touch
+from outgrow.runtime.scratch import Scratch
+from outgrow.runtime.threads import importing, set_threads
+
+
+def main() -> None:
+    """Run one worker: its signs of life first, then threads, then torch."""
+    scratch, rank = Scratch(Path(sys.argv[1])), int(sys.argv[2])
+    heartbeat = Heartbeat(lambda: touch(scratch.beat(rank)), scratch.job().parent, scratch.shared)
+    with heartbeat:
+        _redirect()
+        set_threads()
+        with importing():
+            from outgrow.runtime.worker import work
+        work(scratch, rank)
+    heartbeat.leave_if_orphaned()
+
+
+def _redirect() -> None:
+    """Read nothing, since standard input may be the user's script; write both outputs to one place, in order."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    main()

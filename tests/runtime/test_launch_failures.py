@@ -1,0 +1,122 @@
+"""A worker that fails ends the run, takes the blame, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.runtime.conftest import processes_of, wait_until_gone
+
+from outgrow.core.errors import TrainingError, WorkerError
+from outgrow.runtime.launch import Restarted, run_workers
+from outgrow.runtime.worker import Workplace
+
+pytestmark = pytest.mark.usefixtures("scratch")
+
+
+def failing(fail: Callable[[], None], *, attempts: int = 1) -> Callable[[Workplace], int]:
+    """A task at which worker 1 fails in the first attempts, while its peers wait for it."""
+
+    def task(place: Workplace) -> int:
+        if place.comm.rank == 1 and place.attempt < attempts:
+            fail()
+        place.comm.barrier()
+        return place.attempt
+
+    return task
+
+
+def raise_here() -> None:
+    sys.stdout.write("worker 1 says so\n")
+    raise ValueError("no such number")
+
+
+def raise_ours() -> None:
+    raise TrainingError("no loss", needed="a number", got="NaN", repair="a lower rate")
+
+
+def unsendable() -> None:
+    raise TrainingError("locked", needed=threading.Lock(), got="", repair="")  # type: ignore[arg-type]
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stopped() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize(
+    ("fail", "what", "report"),
+    [
+        (raise_here, "worker 1 of 2 failed: ValueError: no such number", "in raise_here"),
+        (stopped, "worker 1 of 2 was silent for 2 s", ""),
+        (unsendable, "worker 1 of 2 ended with exit code 1 before it was done", "in unsendable"),
+        (lambda: os._exit(3), "worker 1 of 2 ended with exit code 3 before it was done", ""),
+        pytest.param(lambda: sys.exit(3), "worker 1 of 2 failed: SystemExit: 3", "<lambda>", marks=pytest.mark.slow),
+    ],
+)
+def test_the_guilty_worker_is_named(fail: Callable[[], None], what: str, report: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        run_workers(failing(fail), 2, heartbeat_seconds=2)
+    assert caught.value.what == what
+    assert report in caught.value.report
+    assert "CommunicationError" not in str(caught.value)
+    assert time.monotonic() - started < 30
+
+
+def test_our_own_errors_are_raised_as_they_are() -> None:
+    with pytest.raises(TrainingError) as caught:
+        run_workers(failing(raise_ours), 2, restarts=1)
+    assert (caught.value.what, caught.value.needed, caught.value.got) == ("no loss", "a number", "NaN")
+    assert "in raise_ours" in str(caught.value.__cause__)
+
+
+def test_workers_are_started_again() -> None:
+    heard: list[object] = []
+    assert run_workers(failing(killed), 2, restarts=1, hear=heard.append) == [1, 1]
+    assert heard == [Restarted(attempt=1, reason="worker 1 of 2 was killed by SIGKILL")]
+
+
+def test_an_interrupt_ends_the_workers_and_what_they_started(scratch: Path) -> None:
+    def task(place: Workplace) -> None:
+        command = [sys.executable, "-c", "import time; time.sleep(1000)", str(place.folder)]
+        place.tell(subprocess.Popen(command).pid)
+        time.sleep(1000)
+
+    def hear(message: object) -> None:
+        assert len(processes_of(scratch)) >= 2
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_workers(task, 2, hear=hear)
+
+
+RUN = """
+import time
+from outgrow.runtime.launch import run_workers
+
+def task(place):
+    place.tell("started")
+    time.sleep(1000)
+
+run_workers(task, 2, hear=lambda message: print(message, flush=True))
+"""
+
+
+def test_workers_end_when_the_run_is_killed(scratch: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert [run.stdout.readline() for _ in range(2)] == ["started\n"] * 2
+        assert len(processes_of(scratch)) == 2
+        run.kill()
+    wait_until_gone(scratch, 5)

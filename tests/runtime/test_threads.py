@@ -1,0 +1,109 @@
+"""Imports run without garbage collections and leave the collector as they found it; workers share the cores."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from outgrow.runtime.threads import importing, thread_settings
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.enable()
+    yield
+    gc.unfreeze()
+    (gc.enable if enabled else gc.disable)()
+
+
+def test_nothing_is_collected_meanwhile() -> None:
+    runs: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        runs.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        with importing():
+            kept = [[i] for i in range(100_000)]
+            assert not runs
+    finally:
+        gc.callbacks.remove(note)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    assert len(gc.get_objects(generation=0)) < len(kept) < len(gc.get_objects(generation=2))
+
+
+def test_an_import_that_fails() -> None:
+    with pytest.raises(ImportError), importing():
+        raise ImportError
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_imports_inside_imports() -> None:
+    with importing():
+        with importing():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_collector_that_is_off_stays_off() -> None:
+    gc.disable()
+    with importing():
+        pass
+    assert not gc.isenabled()
+
+
+def test_what_the_user_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with importing():
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen
+
+
+COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Eight cores, and nothing set by the user."""
+    for name in (*COUNTS, "OMP_WAIT_POLICY", "TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("outgrow.runtime.threads.cores", lambda: 8)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(("workers", "share"), [(2, "4"), (3, "2"), (8, "1"), (20, "1")])
+def test_workers_share_the_cores(workers: int, share: str, eight_cores: pytest.MonkeyPatch) -> None:
+    settings = thread_settings(workers)
+    assert [settings[name] for name in COUNTS] == [share] * 3
+    assert settings["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_one_worker_is_not_counted(eight_cores: pytest.MonkeyPatch) -> None:
+    assert not set(COUNTS) & set(thread_settings())
+
+
+def test_counts_of_the_user_stay(eight_cores: pytest.MonkeyPatch) -> None:
+    eight_cores.setenv("OMP_NUM_THREADS", "1")
+    assert {name: thread_settings(4).get(name) for name in COUNTS} == dict(zip(COUNTS, (None, None, "2"), strict=True))
+    eight_cores.setenv("NUMBA_NUM_THREADS", "5")
+    assert not set(COUNTS) & set(thread_settings(4))
+
+
+def test_workers_of_torchrun_share_the_cores_of_their_host(eight_cores: pytest.MonkeyPatch) -> None:
+    eight_cores.setenv("TORCHELASTIC_RUN_ID", "any")
+    eight_cores.setenv("LOCAL_WORLD_SIZE", "2")
+    eight_cores.setenv("OMP_NUM_THREADS", "1")  # as torchrun sets it for users who have not
+    assert [thread_settings()[name] for name in COUNTS] == ["4"] * 3
+    eight_cores.setenv("OMP_NUM_THREADS", "3")
+    assert {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}.isdisjoint(thread_settings())
+    eight_cores.setenv("LOCAL_WORLD_SIZE", "1")
+    eight_cores.setenv("OMP_NUM_THREADS", "1")
+    assert not set(COUNTS) & set(thread_settings())
