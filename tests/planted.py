@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from outgrow.engine.share import Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.nn.heads import SingleLabel
@@ -25,18 +26,25 @@ class Planted:
         topology: Its in-edges.
         features: ``[V, D]`` float64.
         labels: ``[V]`` int64.
-        evaluation: Validation and test nodes.
+        val: Validation nodes.
+        test: Test nodes.
     """
 
     topology: Topology
     features: torch.Tensor
     labels: torch.Tensor
-    evaluation: Evaluation
+    val: torch.Tensor
+    test: torch.Tensor
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """Nodes to score on, on one worker."""
+        return Evaluation.of(Whole(self.topology), self.val, self.test)
 
     def problem(self, *, seed: int = 0, kind: str = "gcn") -> Problem:
         """A problem with a model whose parameters depend on the seed alone."""
-        return Problem(
-            topology=self.topology,
+        return Problem.of(
+            Whole(self.topology),
             features=self.features,
             labels=self.labels,
             train=torch.arange(0, NODES, 3),
@@ -72,10 +80,11 @@ def planted() -> Planted:
         topology=topology_of(NODES, zip(src.tolist(), dst.tolist(), strict=True)),
         features=torch.from_numpy(features),
         labels=torch.from_numpy(labels),
-        evaluation=Evaluation(val=torch.arange(1, NODES, 3), test=torch.arange(2, NODES, 3)),
+        val=torch.arange(1, NODES, 3),
+        test=torch.arange(2, NODES, 3),
     )
 
 
 def unscored(evaluation: Evaluation) -> Evaluation:
     """Nothing to validate on and nothing to test on."""
-    return replace(evaluation, val=evaluation.val[:0], test=evaluation.test[:0])
+    return replace(evaluation, val=evaluation.val[:0], test=evaluation.test[:0], num_val=0)

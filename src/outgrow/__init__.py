@@ -16,7 +16,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from outgrow.runtime.launch import importing, set_threads
+from outgrow.runtime.threads import importing, set_threads
 
 if TYPE_CHECKING:
     from outgrow import nn as nn
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from outgrow.app.api import load as load
     from outgrow.app.api import predict as predict
     from outgrow.app.api import train as train
+    from outgrow.app.crew import Workers as Workers
     from outgrow.app.objects import from_arrays as from_arrays
     from outgrow.app.run import Run as Run
     from outgrow.core.errors import InputError as InputError
     from outgrow.core.errors import OutgrowError as OutgrowError
+    from outgrow.core.errors import WorkerError as WorkerError
     from outgrow.graph.graph import Graph as Graph
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
@@ -40,9 +42,11 @@ _HOME = {
     "load": "outgrow.app.api",
     "predict": "outgrow.app.api",
     "train": "outgrow.app.api",
+    "Workers": "outgrow.app.crew",
     "Run": "outgrow.app.run",
     "InputError": "outgrow.core.errors",
     "OutgrowError": "outgrow.core.errors",
+    "WorkerError": "outgrow.core.errors",
     "Graph": "outgrow.graph.graph",
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
@@ -58,6 +62,8 @@ __all__ = [
     "Run",
     "Split",
     "TrainConfig",
+    "WorkerError",
+    "Workers",
     "convert",
     "from_arrays",
     "load",

@@ -1,6 +1,6 @@
 """The command ``outgrow``."""
 
-from outgrow.runtime.launch import set_threads
+from outgrow.runtime.threads import set_threads
 
 
 def main() -> None:

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from outgrow.core.ledger import Ledger
 from outgrow.engine.constant import first_aggregate
 from outgrow.engine.inference import infer, whole_blocks
+from outgrow.engine.share import Whole
 from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Layer
 from outgrow.nn.heads import SingleLabel
 from outgrow.nn.model import Model
@@ -27,10 +27,10 @@ def test_training_with_it_gives_the_gradients_without_it(make: type[Model]) -> N
     SingleLabel().loss(model(blocks, x, derive(5, 1, 0))[train], labels[train], len(train)).backward()
     expected = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
-    problem = Problem(
-        topology=TOPOLOGY, features=x, labels=labels, train=train, task=SingleLabel(), model=model, seed=5
+    problem = Problem.of(
+        Whole(TOPOLOGY), features=x, labels=labels, train=train, task=SingleLabel(), model=model, seed=5
     )
-    next(iter(Full().prepare(problem, Ledger()).steps(1)))
+    next(iter(Full().prepare(problem).steps(1)))
     for ours, theirs in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(ours.grad, theirs, rtol=1e-12, atol=1e-14)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outgrow.engine.inference import infer, view_of, whole_blocks
-from outgrow.graph.csc import Topology
+from outgrow.core.block import Block
+from outgrow.engine.inference import infer, whole_blocks
+from outgrow.engine.share import view_of
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, topology_of
@@ -60,8 +61,8 @@ def test_sparse_features(model: Model) -> None:
 
 def test_chunks_are_as_small_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    cut = Topology.destinations
-    monkeypatch.setattr(Topology, "destinations", lambda t, a, b: (made.append(b - a), cut(t, a, b))[1])
+    cut = Block.destinations
+    monkeypatch.setattr(Block, "destinations", lambda t, a, b: (made.append(b - a), cut(t, a, b))[1])
     model = GCN(6, 8, 3, layers=1).double()
     row_bytes = (3 + 2 * 3) * 8
     infer(model, GRAPHS["random"], normal(40, 6), chunk_bytes=10 * row_bytes)

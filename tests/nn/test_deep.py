@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from outgrow.core.ledger import Ledger
 from outgrow.nn import GCN, FiLM, Finish, GCNConv, Layer, Model, SAGEConv
 from outgrow.strategies.full import Full
 from planted import WIDTH, planted
@@ -35,7 +34,7 @@ def test_a_deep_stack_learns(make: Callable[[], Model]) -> None:
     torch.manual_seed(0)
     data, model = planted(), make().double()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    execution = Full().prepare(replace(data.problem(), model=model), Ledger())
+    execution = Full().prepare(replace(data.problem(), model=model))
     losses = []
     for epoch in range(30):
         optimizer.zero_grad()

@@ -7,7 +7,8 @@ import torch
 from layer_table import CONVS, IN, OUT, RELATIONS
 
 from outgrow.engine.constant import first_aggregate
-from outgrow.engine.inference import features_for, infer, whole_blocks
+from outgrow.engine.inference import infer, whole_blocks
+from outgrow.engine.inputs import features_for
 from outgrow.nn import Finish, GCNConv, Layer, Model
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, with_relations

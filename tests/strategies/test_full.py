@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outgrow.core.ledger import Ledger
 from outgrow.engine.inference import whole_blocks
 from outgrow.ops.keyed import derive
 from outgrow.strategies.full import Full
@@ -20,7 +19,7 @@ def world() -> Planted:
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 def test_the_gradient_is_that_of_the_keyed_loss(world: Planted, kind: str) -> None:
     problem = world.problem(seed=5, kind=kind)
-    (step,) = Full().prepare(problem, Ledger()).steps(3)
+    (step,) = Full().prepare(problem).steps(3)
     model = world.problem(seed=5, kind=kind).model
     logits = model(whole_blocks(model, world.topology), world.features, derive(5, 3, 0))
     loss = torch.nn.functional.cross_entropy(logits[problem.train], world.labels[problem.train])
@@ -37,16 +36,16 @@ def test_epochs_and_seeds_draw_differently(world: Planted) -> None:
     for seed in (0, 1):
         problem = world.problem(seed=0)
         object.__setattr__(problem, "seed", seed)
-        execution = Full().prepare(problem, Ledger())
+        execution = Full().prepare(problem)
         losses |= {next(iter(execution.steps(epoch))).loss for epoch in (1, 2)}
     assert len(losses) == 4
 
 
 @pytest.mark.parametrize(("kind", "layers"), [("gcn", 2), ("sage", 2)])
 def test_what_is_computed_is_counted(world: Planted, kind: str, layers: int) -> None:
-    ledger = Ledger()
     problem = world.problem(kind=kind)
-    execution = Full().prepare(problem, ledger)
+    ledger = problem.share.comm.ledger
+    execution = Full().prepare(problem)
     for epoch in (1, 2, 3):
         list(execution.steps(epoch))
     view = world.topology.with_self_loops if kind == "gcn" else world.topology
@@ -58,12 +57,12 @@ def test_what_is_computed_is_counted(world: Planted, kind: str, layers: int) -> 
 
 
 def test_an_epoch_that_is_resumed_after_its_only_step_is_over(world: Planted) -> None:
-    assert list(Full().prepare(world.problem(), Ledger()).steps(1, first=1)) == []
+    assert list(Full().prepare(world.problem()).steps(1, first=1)) == []
 
 
 def test_it_is_exact_and_lets_go_of_its_blocks(world: Planted) -> None:
     assert Full.exact
     assert Full.name == "full"
-    execution = Full().prepare(world.problem(), Ledger())
+    execution = Full().prepare(world.problem())
     execution.close()
-    assert execution.blocks == []  # type: ignore[attr-defined]
+    assert execution.edges == []  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     model, optimizer, progress = trained(3)
     path = checkpoint.save(tmp_path / "new" / "folder", model, optimizer, progress)
     other, fresh, _ = trained(0)
-    again = checkpoint.restore(path, other, fresh)
+    again = checkpoint.restore(checkpoint.load(path), path, other, fresh)
     assert (again.loss, again.val_score, again.epoch_seconds) == (progress.loss, [0.5, None, 0.5], [0.1] * 3)
     assert (again.best_epoch, again.best_score, again.best_loss, again.epoch) == (1, 0.5, 2.0, 3)
     assert again.best_model is not None
@@ -60,7 +60,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 def test_a_checkpoint_from_before_the_first_evaluation(tmp_path: Path) -> None:
     model, optimizer, _ = trained(1)
     path = checkpoint.save(tmp_path, model, optimizer, Progress(loss=[1.0], val_score=[None], epoch_seconds=[0.1]))
-    again = checkpoint.restore(path, model, optimizer)
+    again = checkpoint.restore(checkpoint.load(path), path, model, optimizer)
     assert again.best_model is None
     assert again.best_score == float("-inf")
 
@@ -163,7 +163,7 @@ def test_a_damaged_checkpoint(tmp_path: Path, damage: str) -> None:
         path.write_bytes(whole[: len(whole) // 2] if damage == "truncated" else b"")
     model, optimizer, _ = trained(0)
     with pytest.raises(InputError) as caught:
-        checkpoint.restore(path, model, optimizer)
+        checkpoint.restore(checkpoint.load(path), path, model, optimizer)
     assert str(path) in caught.value.what
     assert "the one before" in caught.value.repair
 
@@ -172,5 +172,5 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, *trained(1))
     model, optimizer, _ = trained(0, width=5)
     with pytest.raises(InputError, match="is of another model") as caught:
-        checkpoint.restore(path, model, optimizer)
+        checkpoint.restore(checkpoint.load(path), path, model, optimizer)
     assert "size mismatch" in caught.value.got

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError, TrainingError
-from outgrow.core.ledger import Ledger
 from outgrow.engine.inference import infer
 from outgrow.nn import Model
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
@@ -48,7 +47,7 @@ class Scripted(Strategy):
         self.biases, self.loss = biases, loss
         self.closed = 0
 
-    def prepare(self, problem: Problem, ledger: Ledger) -> Execution:
+    def prepare(self, problem: Problem) -> Execution:
         self.model = problem.model
         return self
 
@@ -105,7 +104,7 @@ def test_the_restored_model_is_the_best_and_the_outcome_is_its(world: Planted) -
     assert len(scores) == 15
     assert outcome.val_score == outcome.progress.best_score == max(scores) == scores[outcome.progress.best_epoch - 1]
     problem = trainer.problem
-    logits = infer(problem.model, problem.topology, problem.features)
+    logits = infer(problem.model, world.topology, world.features)
     assert torch.equal(outcome.logits, logits)
     test = world.evaluation.test
     assert outcome.test_score == problem.task.score(logits[test], world.labels[test])
@@ -113,7 +112,7 @@ def test_the_restored_model_is_the_best_and_the_outcome_is_its(world: Planted) -
 
 def half_right(world: Planted) -> Evaluation:
     """Three validation nodes of the second community and one of the first."""
-    return Evaluation(val=torch.tensor([0, 100, 101, 102]), test=torch.tensor([0, 1, 100]))
+    return Evaluation(val=torch.tensor([0, 100, 101, 102]), test=torch.tensor([0, 1, 100]), num_val=4)
 
 
 def scripted(world: Planted, biases: list[float], **options: object) -> tuple[Outcome, Trainer]:
@@ -284,7 +283,7 @@ def test_the_curve_does_not_depend_on_the_threads_of_the_kernels(world: Planted)
 
 def test_another_process_with_one_thread_has_the_same_curve() -> None:
     program = (
-        "from outgrow.runtime.launch import set_threads; set_threads()\n"
+        "from outgrow.runtime.threads import set_threads; set_threads()\n"
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_trainer import curve, digest; from planted import planted\n"
         "print(digest(curve(planted())))"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 
 from torch import Tensor
 
 import outgrow
+from outgrow.app.crew import Workers, run_session
 from outgrow.app.objects import reader_of, source_of_object
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import Session, require_fit, require_kinds, require_problem, strategy_of
 from outgrow.core.errors import InputError
-from outgrow.engine.inference import features_for, infer
+from outgrow.engine.inference import infer
+from outgrow.engine.inputs import features_for
 from outgrow.graph import datasets
 from outgrow.graph.assemble import assemble
 from outgrow.graph.convert import convert as write
@@ -51,6 +54,7 @@ def train(
     model: Model,
     *,
     strategy: str | Strategy = "auto",
+    workers: int | Workers = 1,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
@@ -63,6 +67,8 @@ def train(
         graph: With features, labels and a training split.
         model: Trained in place; ends as it was in the epoch with the best validation score.
         strategy: How: ``"auto"``, a name, or a strategy with its options such as ``og.Full()``.
+        workers: How many processes train, or ``og.Workers(...)`` to say what happens when one dies. In a script that
+            torchrun started, its processes are the workers.
         out: Directory for the run's files: metrics, checkpoints, summary. None writes none.
         resume: Go on from the last checkpoint in ``out``.
         progress: Show progress on standard error.
@@ -75,11 +81,13 @@ def train(
     Raises:
         InputError: The graph, the model or an option cannot be used; nothing was written.
         TrainingError: The loss is no longer a number.
+        WorkerError: A worker has died.
     """
+    crew = workers if isinstance(workers, Workers) else Workers(number=workers)
     require_problem(graph, model)
     settings = (config or TrainConfig()).with_options(**options)
     chosen, _ = strategy_of(strategy)
-    directory = _directory(graph, settings, chosen, out, resume)
+    directory = _directory(graph, settings, chosen, crew.number, out, resume)
     with progress_for(graph, settings, show=progress) as listener:
         session = Session(
             graph=graph,
@@ -89,7 +97,7 @@ def train(
             directory=directory,
             listeners=(listener,),
         )
-        return session.run(resume=resume)
+        return run_session(session, crew, resume=resume, say=lambda text: warnings.warn(text, stacklevel=3))
 
 
 def predict(graph: Graph, model: Model) -> Tensor:
@@ -141,7 +149,7 @@ def convert(
 
 
 def _directory(
-    graph: Graph, settings: TrainConfig, strategy: Strategy, out: str | Path | None, resume: bool
+    graph: Graph, settings: TrainConfig, strategy: Strategy, workers: int, out: str | Path | None, resume: bool
 ) -> RunDirectory | None:
     if out is None:
         if resume:
@@ -154,6 +162,7 @@ def _directory(
         "graph": graph.name,
         "model": None,
         "train": asdict(settings),
-        "strategy": {"name": strategy.name, "options": {}},
+        "strategy": {"name": strategy.name, "options": strategy.options()},
+        "workers": workers,
     }
     return RunDirectory.create(Path(out), config)

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 import outgrow
+from outgrow.app.crew import Workers
 from outgrow.app.models import MODELS, build_model, model_options
 from outgrow.app.recipes import default_model, recipe_of
 from outgrow.app.rundir import RunDirectory
-from outgrow.app.session import require_problem, strategy_of
+from outgrow.app.session import require_problem, strategy_kind, strategy_of, strategy_options
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.engine.choices import choices
@@ -42,6 +43,7 @@ class RunPlan:
         strategy: How.
         reason: One sentence on why this strategy.
         directory: Where the run's files go.
+        workers: How many workers train.
     """
 
     graph: Graph
@@ -52,6 +54,7 @@ class RunPlan:
     strategy: Strategy
     reason: str
     directory: RunDirectory
+    workers: Workers
 
     def headline(self) -> str:
         """What is about to happen, for people."""
@@ -64,7 +67,7 @@ class RunPlan:
             f"{self.model_name}: {options}; {parameters:,} parameters; "
             f"{self.config.optimizer} lr {self.config.lr:g} weight decay {self.config.weight_decay:g} "
             f"seed {self.config.seed}",
-            self.reason,
+            f"{self.reason}; {_spelled(self.strategy.options(), self.workers.number)}",
             *saved,
         )
         return "\n".join(lines)
@@ -78,6 +81,7 @@ def new_run(
     data_dir: Path | None,
     strategy: str,
     out: Path | None,
+    workers: Workers,
 ) -> RunPlan:
     """Plan a run; what is not in ``options`` comes from the recipe.
 
@@ -87,10 +91,11 @@ def new_run(
     name = model or default_model(graph)
     pick("model", name, MODELS)
     recipe = recipe_of(graph, name)
-    model_part, train_part = _sort_options(name, options)
+    kind = strategy_kind(strategy)
+    model_part, train_part, strategy_part = _sort_options(name, kind, options)
     model_settings, train_settings = {**recipe.model, **model_part}, {**recipe.train, **train_part}
     config = TrainConfig().with_options(**train_settings)
-    chosen, reason = strategy_of(strategy)
+    chosen, reason = strategy_of(strategy, strategy_part)
     graph = place_of(graph)
     loaded = datasets.load(graph, data_dir=data_dir)
     require_trainable(loaded)
@@ -109,7 +114,8 @@ def new_run(
             "several_labels": loaded.multi_label,
         },
         "train": asdict(config),
-        "strategy": {"name": chosen.name, "options": {}},
+        "strategy": {"name": chosen.name, "options": chosen.options()},
+        "workers": workers.number,
     }
     return RunPlan(
         graph=loaded,
@@ -120,16 +126,20 @@ def new_run(
         strategy=chosen,
         reason=reason,
         directory=RunDirectory.create(path, record),
+        workers=workers,
     )
 
 
-def resumed_run(out: Path, asked: Mapping[str, object], data_dir: Path | None) -> RunPlan:
-    """Plan to go on with a run. Only how long to train may differ from what it was started with.
+def resumed_run(
+    out: Path, asked: Mapping[str, object], data_dir: Path | None, workers: Workers | None = None
+) -> RunPlan:
+    """Plan to go on with a run. Only how long and on how many workers may differ from what it was started with.
 
     Args:
         out: Directory of the run.
         asked: What was given once more: ``graph``, ``model``, ``strategy`` and any other option.
         data_dir: Folder to look in first for the files of a named data set.
+        workers: How many workers train from now on; None for as many as before.
 
     Raises:
         InputError: There is no such run, or an option would change its results.
@@ -139,7 +149,8 @@ def resumed_run(out: Path, asked: Mapping[str, object], data_dir: Path | None) -
     name, settings = recorded_model(record, out)
     known = dict.fromkeys(model_options(name))
     places = {"graph": place_of(record["graph"]), "model": name, "strategy": record["strategy"]["name"]}
-    before = {**known, **places, **settings, **record["train"]}
+    ways = record["strategy"]["options"]
+    before = {**known, **places, **settings, **record["train"], **ways}
     if "graph" in asked:
         asked = {**asked, "graph": place_of(str(asked["graph"]))}
     for option, value in asked.items():
@@ -153,10 +164,11 @@ def resumed_run(out: Path, asked: Mapping[str, object], data_dir: Path | None) -
             )
     changed = {option: value for option, value in asked.items() if option in _MAY_CHANGE}
     config = TrainConfig().with_options(**record["train"]).with_options(**changed)
-    chosen, reason = strategy_of(record["strategy"]["name"])
+    chosen, reason = strategy_of(record["strategy"]["name"], ways)
+    workers = workers or Workers(number=record.get("workers", 1))
     loaded = load_recorded(record, data_dir)
     directory.newest_checkpoint()
-    directory.write("config.json", {**record, "train": asdict(config)})
+    directory.write("config.json", {**record, "train": asdict(config), "workers": workers.number})
     return RunPlan(
         graph=loaded,
         model=_seeded_model(name, loaded, settings, config.seed),
@@ -166,6 +178,7 @@ def resumed_run(out: Path, asked: Mapping[str, object], data_dir: Path | None) -
         strategy=chosen,
         reason=reason,
         directory=directory,
+        workers=workers,
     )
 
 
@@ -203,10 +216,22 @@ def _seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed:
     return build_model(name, graph, settings)
 
 
-def _sort_options(model: str, options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    of_model = dict.fromkeys(model_options(model), "model")
-    of_loop = dict.fromkeys((field.name for field in fields(TrainConfig)), "loop")
-    parts: dict[str, dict[str, object]] = {"model": {}, "loop": {}}
+def _sort_options(
+    model: str, strategy: type[Strategy], options: Mapping[str, object]
+) -> tuple[dict[str, object], dict[str, object], dict[str, object]]:
+    """The options of the model, of the loop and of the strategy."""
+    known = {
+        **dict.fromkeys(strategy_options(strategy), 2),
+        **{field.name: 1 for field in fields(TrainConfig)},
+        **dict.fromkeys(model_options(model), 0),
+    }
+    parts: tuple[dict[str, object], ...] = {}, {}, {}
     for name, value in options.items():
-        parts[pick("option", name, {**of_model, **of_loop})][name] = value
-    return parts["model"], parts["loop"]
+        parts[pick("option", name, known)][name] = value
+    return parts[0], parts[1], parts[2]
+
+
+def _spelled(options: Mapping[str, object], workers: int) -> str:
+    """How a strategy runs, in words; its options matter where there are several workers."""
+    said = [f"{name} {value}" for name, value in options.items()] if workers > 1 else []
+    return ", ".join(["1 worker" if workers == 1 else f"{workers} workers", *said])

@@ -18,7 +18,7 @@ class Run:
 
     Attributes:
         model: The trained model, as it was in its best epoch.
-        logits: ``[V, C]`` of that model for every node.
+        logits: ``[V, C]`` of that model for every node; None on a worker of a cluster that does not lead.
         summary: Content of ``summary.json``: strategy and its options, workers, device, seed, epochs, ``loss`` and
             ``epoch_seconds`` (one per epoch), ``val_accuracy``, ``test_accuracy``, ``peak_bytes``, ``ledger``,
             ``counters`` (both of the last session, if resumed), ``exact``, and what was trained.
@@ -26,7 +26,7 @@ class Run:
     """
 
     model: Model
-    logits: Tensor
+    logits: Tensor | None
     summary: dict[str, Any]
     directory: Path | None
 

@@ -107,6 +107,11 @@ class RunDirectory:
         """
         self._replace(self.path / name, json.dumps(content, indent=2) + "\n")
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return checkpoint.newest(self.checkpoints) is not None
+
     def newest_checkpoint(self) -> Path:
         """The last checkpoint.
 

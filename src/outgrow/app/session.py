@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
@@ -17,26 +18,33 @@ from outgrow.app.board import Board
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.core.errors import InputError
+from outgrow.core.ledger import merged
 from outgrow.core.nearest import pick
-from outgrow.engine.inference import features_for
+from outgrow.core.option_types import require_types
+from outgrow.engine.share import Share, Whole, share_of
 from outgrow.graph.graph import Graph
 from outgrow.graph.validate import require_trainable
 from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import Model
+from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.memory import PeakMemory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import Evaluation, Listener, Outcome, Trainer
 
-STRATEGIES: dict[str, Callable[[], Strategy]] = {"full": Full}
+STRATEGIES: dict[str, type[Strategy]] = {"full": Full}
 
 
-def strategy_of(choice: str | Strategy) -> tuple[Strategy, str]:
+def strategy_of(choice: str | Strategy, options: Mapping[str, object] | None = None) -> tuple[Strategy, str]:
     """The strategy that is meant, and one sentence on why.
 
+    Args:
+        choice: ``"auto"``, a name, or a strategy.
+        options: Options of a strategy that is named.
+
     Raises:
-        InputError: No such strategy.
+        InputError: No such strategy, or an option that it does not take.
     """
     if isinstance(choice, Strategy):
         return choice, f"strategy {choice.name}, as given"
@@ -47,9 +55,36 @@ def strategy_of(choice: str | Strategy) -> tuple[Strategy, str]:
             got=repr(choice),
             repair='give strategy="auto"',
         )
-    if choice == "auto":
-        return Full(), "strategy full: one worker, and the graph is trained in memory"
-    return pick("strategy", choice, {"auto": Full, **STRATEGIES})(), f"strategy {choice}, as given"
+    kind = strategy_kind(choice)
+    reason = "as given" if choice != "auto" else "every worker holds its share of the graph in memory"
+    return made(kind, options or {}), f"strategy {kind.name}: {reason}"
+
+
+def strategy_kind(name: str) -> type[Strategy]:
+    """The strategy of a name, ``"auto"`` included.
+
+    Raises:
+        InputError: No such strategy.
+    """
+    known: dict[str, type[Strategy]] = {"auto": Full, **STRATEGIES}
+    return pick("strategy", name, known)
+
+
+def strategy_options(kind: type[Strategy]) -> Mapping[str, object]:
+    """The options that a strategy takes, by name."""
+    return {name: each for name, each in inspect.signature(kind).parameters.items() if each.kind == each.KEYWORD_ONLY}
+
+
+def made(kind: type[Strategy], options: Mapping[str, object]) -> Strategy:
+    """A strategy with these options.
+
+    Raises:
+        InputError: An option that it does not have, or of another type.
+    """
+    for name in options:
+        pick(f"option of {kind.name}", name, strategy_options(kind))
+    require_types(options, get_type_hints(kind.__init__))
+    return kind(**options)
 
 
 def require_problem(graph: Graph, model: Model) -> None:
@@ -64,8 +99,14 @@ def require_problem(graph: Graph, model: Model) -> None:
     _require_classes(graph, model)
 
 
-def problem_of(graph: Graph, model: Model, seed: int) -> Problem:
+def problem_of(graph: Graph, model: Model, seed: int, share: Share | None = None) -> Problem:
     """What is to be trained.
+
+    Args:
+        graph: What to train on.
+        model: What to train.
+        seed: Seed of every random draw.
+        share: What the worker holds of the graph; None for all of it.
 
     Raises:
         InputError: See `require_problem`.
@@ -73,9 +114,9 @@ def problem_of(graph: Graph, model: Model, seed: int) -> Problem:
     require_problem(graph, model)
     assert graph.features is not None
     assert graph.labels is not None
-    return Problem(
-        topology=graph.topology,
-        features=features_for(model, graph.features),
+    return Problem.of(
+        share or Whole(graph.topology),
+        features=graph.features,
         labels=graph.labels,
         train=graph.split.train,
         task=MultiLabel() if graph.multi_label else SingleLabel(),
@@ -86,15 +127,17 @@ def problem_of(graph: Graph, model: Model, seed: int) -> Problem:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Session:
-    """A run about to start.
+    """A run about to start, on one of its workers.
 
     Attributes:
         graph: What to train on.
         model: What to train; its parameters are changed in place.
         config: How long and how hard.
         strategy: How.
-        directory: Where files go; None for none.
-        listeners: Told after every epoch.
+        directory: Where files go; None for none. The worker that leads writes them.
+        listeners: Told after every epoch, on the worker that leads.
+        comm: The line to the other workers.
+        stop: Asked after every epoch whether to stop; None for whether Ctrl-C was pressed.
     """
 
     graph: Graph
@@ -103,41 +146,52 @@ class Session:
     strategy: Strategy
     directory: RunDirectory | None = None
     listeners: tuple[Listener, ...] = ()
+    comm: Comm = field(default_factory=Alone)
+    stop: Callable[[], bool] | None = None
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint on if ``resume``, and write the run's files."""
-        problem = problem_of(self.graph, self.model, self.config.seed)
-        with PeakMemory() as memory, _interrupt() as interrupted, ExitStack() as stack:
+        graph, comm, directory = self.graph, self.comm, self.directory
+        with PeakMemory() as memory, interrupt() as interrupted, ExitStack() as stack:
+            comm.share_parameters(self.model)
+            looped = self.model.stages()[0].widths.self_loops
+            share = share_of(graph.topology, comm, self.strategy.parts, graph.store, self_loops=looped)
+            problem = problem_of(graph, self.model, self.config.seed, share)
             trainer = Trainer(
                 problem,
-                Evaluation(val=self.graph.split.val, test=self.graph.split.test),
+                Evaluation.of(share, graph.split.val, graph.split.test),
                 self.config,
-                folder=None if self.directory is None else self.directory.checkpoints,
-                interrupted=interrupted.is_set,
+                folder=None if directory is None else directory.checkpoints,
+                interrupted=self.stop or interrupted.is_set,
             )
             if resume:
-                assert self.directory is not None
-                trainer.resume(self.directory.newest_checkpoint())
-                self.directory.forget_after(trainer.progress.epoch)
-            if self.directory is not None:
-                board = Board(self.directory.path / "tensorboard", trainer.progress.epoch)
-                stack.callback(board.close)
-                trainer.listen(self.directory, board)
-            trainer.listen(*self.listeners)
+                trainer.resume(comm.share(None if directory is None else directory.newest_checkpoint()))
+            if comm.leads:
+                self._tell(trainer, stack)
             outcome = trainer.run(self.strategy)
         summary = self._summary(problem, trainer, outcome, memory.peak_bytes)
-        if self.directory is not None:
-            self.directory.write("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
-            self.directory.write("summary.json", summary)
-        path = None if self.directory is None else self.directory.path
+        if directory is not None and comm.leads:
+            directory.write("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
+            directory.write("summary.json", summary)
+        path = None if directory is None else directory.path
         return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
 
+    def _tell(self, trainer: Trainer, stack: ExitStack) -> None:
+        """Let files and listeners know of every epoch."""
+        if self.directory is not None:
+            self.directory.forget_after(trainer.progress.epoch)
+            board = Board(self.directory.path / "tensorboard", trainer.progress.epoch)
+            stack.callback(board.close)
+            trainer.listen(self.directory, board)
+        trainer.listen(*self.listeners)
+
     def _summary(self, problem: Problem, trainer: Trainer, outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
-        progress = outcome.progress
+        progress, strategy = outcome.progress, self.strategy
+        ledger = merged(self.comm.gather(trainer.ledger))
         return {
-            "strategy": self.strategy.name,
-            "strategy_options": {},
-            "workers": 1,
+            "strategy": strategy.name,
+            "strategy_options": strategy.options(),
+            "workers": self.comm.size,
             "device": "cpu",
             "seed": self.config.seed,
             "epochs": progress.epoch,
@@ -145,10 +199,10 @@ class Session:
             "val_accuracy": _finite_or_none(outcome.val_score),
             "test_accuracy": _finite_or_none(outcome.test_score),
             "epoch_seconds": progress.epoch_seconds,
-            "peak_bytes": {"device": peak_bytes, "host": 0},
-            "ledger": trainer.ledger.as_dict(),
-            "counters": dict(trainer.ledger.counters),
-            "exact": self.strategy.exact and all(layer.conv.exact for layer in self.model.stages()),
+            "peak_bytes": {"device": max(self.comm.gather(peak_bytes)), "host": 0},
+            "ledger": ledger.as_dict(),
+            "counters": dict(ledger.counters),
+            "exact": strategy.exact and all(layer.conv.exact for layer in self.model.stages()),
             "graph": self.graph.name,
             "metric": problem.task.metric,
             "best_epoch": progress.best_epoch,
@@ -237,7 +291,7 @@ def _require_classes(graph: Graph, model: Model) -> None:
 
 
 @contextmanager
-def _interrupt() -> Iterator[threading.Event]:
+def interrupt() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets; a second one interrupts at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from outgrow.engine.constant import is_constant
-from outgrow.engine.inference import stay_half
+from outgrow.engine.inputs import stay_half
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.opaque import PyGConv

@@ -84,19 +84,4 @@ class Topology:
 
     def destinations(self, first: int, last: int) -> Block:
         """The block of destinations ``first`` to ``last - 1`` with all their in-edges; every node is a source row."""
-        low, high = int(self.indptr[first]), int(self.indptr[last])
-        edges = Edges(
-            indptr=self.indptr[first : last + 1] - low,
-            indices=self.indices[low:high],
-            num_src=self.num_nodes,
-            relation=None if self.relation is None else self.relation[low:high],
-            weight=None if self.weight is None else self.weight[low:high],
-        )
-        return Block(
-            edges=edges,
-            src_nodes=self.nodes,
-            dst_nodes=self.nodes[first:last],
-            src_degree=self.degree,
-            dst_degree=self.degree[first:last],
-            first_edge=low,
-        )
+        return self.block.destinations(first, last)

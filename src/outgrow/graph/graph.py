@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -46,6 +47,7 @@ class Graph:
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty.
         node_types: Ranges of node ids, in order, or empty when all nodes are of one type.
+        store: The store that all of it is mapped from; None for a graph that was made or changed in memory.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Graph:
     class_names: tuple[str, ...] = ()
     relation_names: tuple[str, ...] = ()
     node_types: tuple[NodeType, ...] = ()
+    store: Path | None = field(default=None, init=False)  # not carried over by `dataclasses.replace`
 
     @property
     def num_nodes(self) -> int:

@@ -94,6 +94,7 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
         raise _broken(path / "indptr.npy", f"row ends from 0 to {manifest.num_edges}", got)
     if verify:
         _verify(path, graph)
+    object.__setattr__(graph, "store", path.resolve())
     return graph
 
 

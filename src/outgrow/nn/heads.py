@@ -27,8 +27,16 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def tally(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+        """``[T]`` int64: what is counted on these nodes to score them; counts of several workers add up."""
+
+    @abstractmethod
+    def score_of(self, tally_T: Tensor) -> float:
+        """Quality in [0, 1] from a `tally`; NaN if no nodes were counted."""
+
     def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
         """Quality in [0, 1] on these nodes; NaN if there are none."""
+        return self.score_of(self.tally(logits_NC, labels_N))
 
     @abstractmethod
     def predict(self, logits_NC: Tensor) -> Tensor:
@@ -44,9 +52,14 @@ class SingleLabel(Task):
         """Sum of the cross-entropies, divided by ``total``; labels ``[N]`` integer."""
         return cross_entropy(logits_VC, labels_N.long(), rows_N) / total
 
-    def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
+    def tally(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+        """Nodes whose largest logit is that of their label, and nodes."""
+        return torch.stack([(self.predict(logits_NC) == labels_N).sum(), torch.tensor(len(labels_N))])
+
+    def score_of(self, tally_T: Tensor) -> float:
         """Share of the nodes whose largest logit is that of their label."""
-        return float((self.predict(logits_NC) == labels_N).double().mean())
+        right, total = tally_T.tolist()
+        return right / total if total else float("nan")
 
     def predict(self, logits_NC: Tensor) -> Tensor:
         """``[N]`` int64: class of the largest logit."""
@@ -65,12 +78,16 @@ class MultiLabel(Task):
         each = functional.binary_cross_entropy_with_logits(logits_NC, target, reduction="none")
         return each.sum(0).mean() / total  # column by column: a sum of all at once depends on the number of threads
 
-    def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
-        """Micro-averaged F1 at probability one half; 1 if nothing is true and nothing predicted."""
-        if len(labels_N) == 0:
-            return float("nan")
+    def tally(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+        """True positives, wrong predictions, and nodes."""
         guess, truth = self.predict(logits_NC).bool(), labels_N.bool()
-        wrong, hit = int((guess ^ truth).sum()), int((guess & truth).sum())
+        return torch.stack([(guess & truth).sum(), (guess ^ truth).sum(), torch.tensor(len(labels_N))])
+
+    def score_of(self, tally_T: Tensor) -> float:
+        """Micro-averaged F1 at probability one half; 1 if nothing is true and nothing predicted."""
+        hit, wrong, total = tally_T.tolist()
+        if total == 0:
+            return float("nan")
         return 2 * hit / (2 * hit + wrong) if hit + wrong else 1.0
 
     def predict(self, logits_NC: Tensor) -> Tensor:

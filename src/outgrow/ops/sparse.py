@@ -64,6 +64,15 @@ class SparseRows:
             num_columns=self.num_columns,
         )
 
+    def take(self, rows: Tensor) -> SparseRows:
+        """These rows, ``[n]`` int64, in the order given."""
+        sizes = self.indptr[rows + 1] - self.indptr[rows]
+        indptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        values = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], sizes) + torch.arange(int(indptr[-1]))
+        return SparseRows(
+            indptr=indptr, indices=self.indices[values], values=self.values[values], num_columns=self.num_columns
+        )
+
     def __matmul__(self, weight_DO: Tensor) -> Tensor:
         """``[V, O]``: the product with a dense ``[D, O]``, differentiable in the weight."""
         return _Product.apply(self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]

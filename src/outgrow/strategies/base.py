@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from outgrow.core.ledger import Ledger
-from outgrow.graph.csc import Topology
+from outgrow.engine.inputs import Input, input_of
+from outgrow.engine.share import Share
+from outgrow.graph.partition.method import Method, Range
 from outgrow.nn.heads import Task
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
@@ -18,25 +19,55 @@ from outgrow.nn.model import Model
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """What is trained: a model on the nodes of a graph.
+    """What is trained: a model on the nodes of a graph, as one worker sees it.
 
     Attributes:
-        topology: In-edges of all nodes.
-        features: ``[V, D]``, as `engine.inference.features_for` gives them.
-        labels: ``[V]`` integer, or ``[V, C]`` zeros and ones.
-        train: ``[n]`` int64 node ids to train on.
+        share: What the worker holds of the graph; rows below are those of its own nodes.
+        input: Their features.
+        labels: ``[n]`` integer, or ``[n, C]`` zeros and ones.
+        train: ``[m]`` int64, rows of the nodes to train on.
+        num_train: Number of nodes to train on, over all workers.
         task: What the logits mean.
-        model: The model; its parameters are changed in place.
+        model: The model, the same on all workers; its parameters are changed in place.
         seed: Seed of every random draw.
     """
 
-    topology: Topology
-    features: Features
+    share: Share
+    input: Input
     labels: Tensor
     train: Tensor
+    num_train: int
     task: Task
     model: Model
     seed: int
+
+    @staticmethod
+    def of(
+        share: Share, *, features: Features, labels: Tensor, train: Tensor, task: Task, model: Model, seed: int
+    ) -> Problem:
+        """The problem on a share, from what is known of all nodes.
+
+        Args:
+            share: What the worker holds of the graph.
+            features: ``[V, D]``, as the graph has them.
+            labels: ``[V]`` integer, or ``[V, C]`` zeros and ones.
+            train: Ids of all nodes to train on.
+            task: What the logits mean.
+            model: The model, the same on all workers.
+            seed: Seed of every random draw.
+        """
+        own = share.rows(labels)
+        assert isinstance(own, Tensor)
+        return Problem(
+            share=share,
+            input=input_of(model, share, features),
+            labels=own,
+            train=share.places(train),
+            num_train=len(train),
+            task=task,
+            model=model,
+            seed=seed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +94,25 @@ class Execution(Protocol):
 
 
 class Strategy(ABC):
-    """A way to train. Its constructor takes its options.
+    """A way to train. Its options are the parameters of its constructor.
 
     Attributes:
         name: Name on the command line.
         exact: Whether the gradient equals the reference's up to floating-point reassociation.
     """
 
-    name: str
-    exact: bool
+    name: ClassVar[str]
+    exact: ClassVar[bool]
+
+    @property
+    def parts(self) -> Method:
+        """How nodes are dealt out to several workers."""
+        return Range(balance="edges")
+
+    def options(self) -> dict[str, object]:
+        """Its options by name; by default it has none."""
+        return {}
 
     @abstractmethod
-    def prepare(self, problem: Problem, ledger: Ledger) -> Execution:
-        """Get ready to train; what crosses links and what is computed is counted in ``ledger``."""
+    def prepare(self, problem: Problem) -> Execution:
+        """Get ready to train; what crosses links and what is computed is counted in the ledger of the worker's line."""

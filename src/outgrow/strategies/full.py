@@ -1,52 +1,82 @@
-"""`full`: every node, every neighbour, every epoch. The reference of all full-graph strategies."""
+"""`full`: every node, every neighbour, every epoch. The reference of all full-graph strategies.
+
+On N workers each owns the nodes of one part of a partition and sends, layer by layer, the rows that others need.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
 import torch
 
-from outgrow.core.ledger import Ledger
+from outgrow.core.nearest import pick
 from outgrow.engine.constant import first_aggregate
-from outgrow.engine.inference import whole_blocks
+from outgrow.engine.full_pass import full_pass
+from outgrow.graph.partition.method import METHODS, Method, method_of
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 
 
+@dataclass(frozen=True, kw_only=True)
 class Full(Strategy):
-    """Full-graph training on one worker: nothing moves. One step per epoch."""
+    """Full-graph training. One step per epoch. Nothing moves on one worker; rows of the halo on several.
+
+    Attributes:
+        partition: How nodes are dealt out to workers: see ``outgrow partition``.
+        overlap: Whether to aggregate a worker's own rows while those of others are under way.
+    """
 
     name = "full"
     exact = True
 
-    def prepare(self, problem: Problem, ledger: Ledger) -> Execution:
+    partition: str = "metis"
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        pick("partition", self.partition, METHODS)
+
+    @property
+    def parts(self) -> Method:
+        """See `Strategy.parts`."""
+        return method_of(self.partition)
+
+    def options(self) -> dict[str, object]:
+        """See `Strategy.options`."""
+        return asdict(self)
+
+    def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        return _FullExecution(problem, ledger)
+        return _FullExecution(problem, overlap=self.overlap)
 
 
 class _FullExecution:
-    def __init__(self, problem: Problem, ledger: Ledger) -> None:
-        self.problem, self.ledger = problem, ledger
-        self.blocks = whole_blocks(problem.model, problem.topology)
-        self.labels = problem.labels[problem.train]
-        self.known = first_aggregate(problem.model, self.blocks[0], problem.features)
+    def __init__(self, problem: Problem, *, overlap: bool) -> None:
+        self.problem, self.overlap = problem, overlap
+        self.ledger = problem.share.comm.ledger
+        self.edges = [problem.share.view(layer).block.edges for layer in problem.model.stages()]
+        first = problem.share.view(problem.model.stages()[0]).block
+        self.known = first_aggregate(problem.model, first, problem.input.source)
         if self.known is not None:
-            ledger.count("edges_aggregated", self.blocks[0].edges.num_edges)
+            self.ledger.count("edges_aggregated", self.edges[0].num_edges)
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
-        problem = self.problem
+        problem, comm = self.problem, self.problem.share.comm
         if first > 0:
             return
-        logits = problem.model(self.blocks, problem.features, derive(problem.seed, epoch, 0), self.known)
-        loss = problem.task.loss(logits, self.labels, len(problem.train), problem.train)
+        key = derive(problem.seed, epoch, 0)
+        logits = full_pass(problem.model, problem.share, problem.input, key, known=self.known, overlap=self.overlap)
+        loss = problem.task.loss(logits, problem.labels[problem.train], problem.num_train, problem.train)
         torch.autograd.backward(loss)
-        for index, block in enumerate(self.blocks):
+        comm.sum_gradients(problem.model)
+        for index, edges in enumerate(self.edges):
             if index > 0 or self.known is None:
-                self.ledger.count("edges_aggregated", block.edges.num_edges)
-            self.ledger.count("rows_computed", block.edges.num_dst)
-        yield Step(loss=loss.item(), num_seeds=len(problem.train))
+                self.ledger.count("edges_aggregated", edges.num_edges)
+            self.ledger.count("rows_computed", edges.num_dst)
+        total = comm.sum_(loss.detach().double())
+        yield Step(loss=total.item(), num_seeds=problem.num_train)
 
     def close(self) -> None:
-        self.blocks, self.known = [], None
+        self.edges, self.known = [], None
         buffers.clear()

@@ -101,13 +101,18 @@ def load(path: Path) -> dict[str, Any]:
     return dict(saved)
 
 
-def restore(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+def restore(saved: dict[str, Any], path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
     """Put a checkpoint into a model and an optimizer.
 
+    Args:
+        saved: What `load` read.
+        path: Where, for errors.
+        model: The model.
+        optimizer: Its optimizer.
+
     Raises:
-        InputError: It cannot be read, or is of another model.
+        InputError: It is of another model, or of another version.
     """
-    saved = load(path)
     fill(model, saved["model"], path)
     try:
         optimizer.load_state_dict(saved["optimizer"])

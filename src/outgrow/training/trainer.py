@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from outgrow.core.errors import TrainingError
-from outgrow.core.ledger import Ledger
-from outgrow.engine.inference import infer
+from outgrow.core.types import Kind
+from outgrow.engine.inference import infer_share
+from outgrow.engine.share import Share
 from outgrow.strategies.base import Problem, Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.checkpoint import Progress
@@ -53,12 +55,19 @@ class Evaluation:
     """Nodes to score a model on.
 
     Attributes:
-        val: ``[n]`` int64 node ids; may be empty.
-        test: ``[n]`` int64 node ids; may be empty.
+        val: ``[n]`` int64, rows of own nodes to validate on; may be empty.
+        test: ``[n]`` int64, rows of own nodes to test on; may be empty.
+        num_val: Number of nodes to validate on, over all workers.
     """
 
     val: Tensor
     test: Tensor
+    num_val: int
+
+    @staticmethod
+    def of(share: Share, val: Tensor, test: Tensor) -> Evaluation:
+        """The evaluation on a share, from the ids of all nodes to validate and to test on."""
+        return Evaluation(val=share.places(val), test=share.places(test), num_val=len(val))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,14 +78,14 @@ class Outcome:
         progress: Curves and the best epoch.
         val_score: Validation score of the restored model; NaN without validation nodes.
         test_score: Test score of the restored model; NaN without test nodes.
-        logits: ``[V, C]`` of the restored model.
+        logits: ``[V, C]`` of the restored model; None on workers that do not lead.
         stopped: Why the last epoch was the last: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
 
     progress: Progress
     val_score: float
     test_score: float
-    logits: Tensor
+    logits: Tensor | None
     stopped: str
 
 
@@ -88,7 +97,7 @@ class Trainer:
         evaluation: Nodes to score on.
         config: How long and how hard.
         folder: Where checkpoints go; None for none.
-        interrupted: Asked after every epoch whether to stop; a checkpoint is written then.
+        interrupted: Asked after every epoch whether to stop, with a checkpoint. All workers stop if one does.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class Trainer:
         self.problem, self.evaluation, self.config = problem, evaluation, config
         self.folder, self.interrupted = folder, interrupted
         self.listeners: list[Listener] = []
-        self.ledger = Ledger()
+        self.comm, self.ledger = problem.share.comm, problem.share.comm.ledger
         self.optimizer = config.make_optimizer(problem.model)
         self.progress = Progress.start()
 
@@ -113,13 +122,14 @@ class Trainer:
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`."""
-        self.progress = checkpoint.restore(path, self.problem.model, self.optimizer)
+        saved = self.comm.share(checkpoint.load(path) if self.comm.leads else None, Kind.PARAMETERS)
+        self.progress = checkpoint.restore(saved, path, self.problem.model, self.optimizer)
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay
 
     def run(self, strategy: Strategy) -> Outcome:
         """Train until the epochs, the patience or the user's are at their end; restore the best model; score it."""
-        execution = strategy.prepare(self.problem, self.ledger)
+        execution = strategy.prepare(self.problem)
         stopped = "epochs"
         saved = self.progress.epoch
         try:
@@ -130,7 +140,7 @@ class Trainer:
                 report = self._epoch(execution.steps(self.progress.epoch + 1))
                 for listener in self.listeners:
                     listener.epoch(report)
-                if self.interrupted():
+                if self._interrupted():
                     stopped = "interrupted"
                     break
                 if self.progress.epoch % self.config.checkpoint_every == 0:
@@ -151,6 +161,7 @@ class Trainer:
             total += step.loss * step.num_seeds
             seeds += step.num_seeds
         seconds = time.perf_counter() - began
+        edges = self._summed(self.ledger.counters["edges_aggregated"] - edges_before)
         progress = self.progress
         progress.loss.append(_finite(total / seeds, progress.epoch + 1))
         progress.epoch_seconds.append(seconds)
@@ -160,18 +171,18 @@ class Trainer:
             loss=progress.loss[-1],
             val_score=progress.val_score[-1],
             seconds=seconds,
-            edges_per_second=(self.ledger.counters["edges_aggregated"] - edges_before) / seconds,
+            edges_per_second=edges / seconds,
             best_epoch=progress.best_epoch,
         )
 
     def _evaluate(self) -> float | None:
         """Validation score; remembers the model if it is the best so far (ties: the lower validation loss)."""
         problem, val, progress = self.problem, self.evaluation.val, self.progress
-        if len(val) == 0:
+        if self.evaluation.num_val == 0:
             return None
         logits, labels = self._logits()[val], problem.labels[val]
-        score = problem.task.score(logits, labels)
-        loss = problem.task.loss(logits, labels, len(val)).item()
+        score = self._score(logits, labels)
+        loss = self.comm.sum_(problem.task.loss(logits, labels, self.evaluation.num_val).double()).item()
         if (score, -loss) > (progress.best_score, -progress.best_loss):
             progress.best_epoch, progress.best_score, progress.best_loss = progress.epoch, score, loss
             progress.best_model = {name: value.clone() for name, value in problem.model.state_dict().items()}
@@ -182,12 +193,22 @@ class Trainer:
         return patience is not None and progress.best_epoch > 0 and progress.epoch - progress.best_epoch >= patience
 
     def _save(self) -> int:
-        if self.folder is not None:
+        if self.folder is not None and self.comm.leads:
             checkpoint.save(self.folder, self.problem.model, self.optimizer, self.progress)
         return self.progress.epoch
 
+    def _interrupted(self) -> bool:
+        return self._summed(int(self.interrupted())) > 0
+
+    def _summed(self, count: int) -> int:
+        return int(self.comm.sum_(torch.tensor(count)))
+
     def _logits(self) -> Tensor:
-        return infer(self.problem.model, self.problem.topology, self.problem.features)
+        return infer_share(self.problem.model, self.problem.share, self.problem.input)
+
+    def _score(self, logits: Tensor, labels: Tensor) -> float:
+        task = self.problem.task
+        return task.score_of(self.comm.sum_(task.tally(logits, labels)))
 
     def _outcome(self, stopped: str) -> Outcome:
         problem = self.problem
@@ -195,12 +216,10 @@ class Trainer:
             problem.model.load_state_dict(self.progress.best_model)
         logits = self._logits()
         scores = [
-            problem.task.score(logits[nodes], problem.labels[nodes])
-            for nodes in (self.evaluation.val, self.evaluation.test)
+            self._score(logits[rows], problem.labels[rows]) for rows in (self.evaluation.val, self.evaluation.test)
         ]
-        return Outcome(
-            progress=self.progress, val_score=scores[0], test_score=scores[1], logits=logits, stopped=stopped
-        )
+        whole = problem.share.to_leader(logits)
+        return Outcome(progress=self.progress, val_score=scores[0], test_score=scores[1], logits=whole, stopped=stopped)
 
 
 def _finite(loss: float, epoch: int) -> float:

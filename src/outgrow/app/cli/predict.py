@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outgrow.core.errors import InputError
-from outgrow.runtime.launch import importing
+from outgrow.runtime.threads import importing
 
 if TYPE_CHECKING:
     from torch import Tensor

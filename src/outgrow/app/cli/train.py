@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outgrow.app.cli.ledger import show_ledger
 from outgrow.app.cli.options import assignments
 from outgrow.core.errors import InputError
-from outgrow.runtime.launch import importing
+from outgrow.runtime.threads import importing
 
 if TYPE_CHECKING:
+    from outgrow.app.crew import Workers
     from outgrow.app.plan import RunPlan
+    from outgrow.app.progress import Display
     from outgrow.app.run import Run
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -40,15 +45,25 @@ def train(
     dropout: Annotated[float | None, typer.Option(help="Dropout of hidden layers, in [0, 1).")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Most epochs to train.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="How to train: auto or full.", show_default="auto")] = None,
+    strategy: Annotated[str, typer.Option(help="How to train: auto or full.")] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that train. Under torchrun its own are the workers.", show_default="1")
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(help="How often to start again, from the last checkpoint, after a worker has died.")
+    ] = 0,
+    heartbeat: Annotated[
+        float, typer.Option(help="Seconds of silence after which a worker is taken for dead; a slow one is not silent.")
+    ] = 30.0,
     seed: Annotated[int | None, typer.Option(help="Seed of every random draw.", show_default="0")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...) or of "
-            "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every); may be given several times.",
+            help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
+            "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every) or of the strategy (full: "
+            "partition, overlap); may be given several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
@@ -65,33 +80,35 @@ def train(
     Options that are not given come from a recipe that is known to work for the model and the data set.
     """
     with importing():
+        from outgrow.app.crew import Workers
         from outgrow.app.plan import new_run, resumed_run
 
     given = {"layers": layers, "hidden": hidden, "dropout": dropout, "lr": lr, "epochs": epochs, "seed": seed}
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
-    if resume:
-        if out is None:
-            raise InputError(
-                "--resume needs --out", needed="the directory of the run", got="none", repair="add --out DIR"
+    crew = Workers(number=_number(workers), max_restarts=max_restarts, heartbeat_seconds=heartbeat)
+
+    def plan(again: bool) -> RunPlan:
+        if not again:
+            return new_run(
+                _required(graph), model, options, data_dir=data_dir, strategy=strategy, out=out, workers=crew
             )
-        asked = {"graph": graph, "model": model, "strategy": None if strategy == "auto" else strategy}
-        plan = resumed_run(out, {name: value for name, value in asked.items() if value} | options, data_dir)
-    else:
-        plan = new_run(_required(graph), model, options, data_dir=data_dir, strategy=strategy or "auto", out=out)
-    run = _execute(plan, resume=resume)
-    if as_json:
+        asked = {"graph": graph, "model": model, "strategy": None if strategy == "auto" else strategy} | options
+        there = {name: value for name, value in asked.items() if value is not None}
+        return resumed_run(_required_run(out), there, data_dir, crew if workers or _group_size() else None)
+
+    run = _in_group(plan, crew, out, resume) if _group_size() else _execute(plan(resume), resume=resume)
+    if as_json and run is not None:
         print(json.dumps(run.summary))
-    if run.summary["stopped"] == "interrupted":
+    if run is not None and run.summary["stopped"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
 
 
 def _execute(plan: RunPlan, *, resume: bool) -> Run:
-    from outgrow.app.progress import progress_for
+    from outgrow.app.crew import run_session
     from outgrow.app.session import Session
 
-    _say(plan.headline())
-    session_started = time.perf_counter()
-    with progress_for(plan.graph, plan.config, show=True) as listener:
+    started = time.perf_counter()
+    with _display(plan) as listener:
         session = Session(
             graph=plan.graph,
             model=plan.model,
@@ -100,9 +117,57 @@ def _execute(plan: RunPlan, *, resume: bool) -> Run:
             directory=plan.directory,
             listeners=(listener,),
         )
-        run = session.run(resume=resume)
-    _report(run, time.perf_counter() - session_started)
+        run = run_session(session, plan.workers, resume=resume, say=_say)
+    _report(run, time.perf_counter() - started)
     return run
+
+
+def _in_group(plan: Callable[[bool], RunPlan], crew: Workers, out: Path | None, resume: bool) -> Run | None:
+    """Train as one worker of the group that torchrun started; after a restart it goes on from the last checkpoint."""
+    from outgrow.app.cluster import train_in_group
+    from outgrow.app.rundir import RunDirectory
+
+    def planned(attempt: int) -> tuple[RunPlan, bool]:
+        again = resume or (attempt > 0 and out is not None and RunDirectory(out).has_checkpoint)
+        return plan(again), again
+
+    started = time.perf_counter()
+    done = train_in_group(planned, heartbeat_seconds=crew.heartbeat_seconds, display=_display)
+    if done is None:
+        return None
+    _report(done[1], time.perf_counter() - started)
+    return done[1]
+
+
+def _display(plan: RunPlan) -> Display:
+    """Say what is about to happen; the display shows how it goes."""
+    from outgrow.app.progress import progress_for
+
+    _say(plan.headline())
+    return progress_for(plan.graph, plan.config, show=True)
+
+
+def _group_size() -> int:
+    """Number of workers that torchrun has started; 0 if it has not started this process."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in names) else 0
+
+
+def _number(asked: int | None) -> int:
+    """Number of workers: torchrun's, if it has started this process.
+
+    Raises:
+        InputError: Another number was asked for.
+    """
+    size = _group_size()
+    if size and asked not in (None, size):
+        raise InputError(
+            "torchrun has started another number of workers",
+            needed=f"{size}, or --workers left out",
+            got=f"--workers {asked}",
+            repair="leave --workers out: the processes of torchrun are the workers",
+        )
+    return size or (1 if asked is None else asked)
 
 
 def _report(run: Run, seconds: float) -> None:
@@ -115,7 +180,14 @@ def _report(run: Run, seconds: float) -> None:
         f"test {metric} {run.test_accuracy:.4f}, validation {run.val_accuracy:.4f}{best}; {summary['epochs']} epochs "
         f"in {seconds:.1f} s; peak memory {summary['peak_bytes']['device'] / 2**20:,.0f} MiB"
     )
+    show_ledger(summary["ledger"])
     _say(f"run directory: {run.directory}")
+
+
+def _required_run(out: Path | None) -> Path:
+    if out is None:
+        raise InputError("--resume needs --out", needed="the directory of the run", got="none", repair="add --out DIR")
+    return out
 
 
 def _required(graph: str | None) -> str:

@@ -1,0 +1,111 @@
+"""A session on the workers that torchrun, or a cluster's own launcher, has started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from outgrow.app.crew import GRAPH, is_untouched
+from outgrow.app.plan import RunPlan
+from outgrow.app.progress import Display
+from outgrow.app.run import Run
+from outgrow.app.session import Session
+from outgrow.core.types import Kind
+from outgrow.graph import datasets
+from outgrow.graph.graph import Graph
+from outgrow.graph.store import open_store, write_store
+from outgrow.nn.model import Model
+from outgrow.runtime.comm import Comm
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from outgrow.runtime.worker import Workplace
+
+
+class _Order(NamedTuple):
+    """What the worker that leads has planned, for the others.
+
+    Attributes:
+        graph: A data set, a store or a file: the same on every host.
+        data_dir: Folder to look in first for the files of a named data set.
+        mapped: Whether the graph is a store already.
+        model: What to train.
+        config: How long and how hard.
+        strategy: How.
+        resume: Whether to go on from the last checkpoint.
+    """
+
+    graph: str
+    data_dir: Path | None
+    mapped: bool
+    model: Model
+    config: TrainConfig
+    strategy: Strategy
+    resume: bool
+
+
+def train_in_group(
+    plan: Callable[[int], tuple[RunPlan, bool]],
+    *,
+    heartbeat_seconds: float,
+    display: Callable[[RunPlan], AbstractContextManager[Display]],
+) -> tuple[RunPlan, Run] | None:
+    """Train as one of the group's workers. The first one plans, shows progress and writes files.
+
+    Args:
+        plan: Plans the run, given how often the group was started again, and says whether a run goes on; called by the
+            worker that leads.
+        heartbeat_seconds: Longest silence of a worker.
+        display: Opens the display of progress; called by the worker that leads.
+
+    Returns:
+        The plan and the run on the worker that leads; None on the others.
+    """
+    from outgrow.runtime.worker import run_in_group
+
+    def work(place: Workplace) -> tuple[RunPlan, Run] | None:
+        planned, resume = plan(place.attempt) if place.comm.leads else (None, False)
+        order: _Order = place.comm.share(None if planned is None else _order(planned, resume), Kind.PARAMETERS)
+        graph = _on_this_host(order, None if planned is None else planned.graph, place.comm, place.folder)
+        with nullcontext() if planned is None else display(planned) as listener:
+            session = Session(
+                graph=graph,
+                model=order.model,
+                config=order.config,
+                strategy=order.strategy,
+                directory=None if planned is None else planned.directory,
+                listeners=() if listener is None else (listener,),
+                comm=place.comm,
+            )
+            run = session.run(resume=order.resume)
+        return None if planned is None else (planned, run)
+
+    return run_in_group(work, heartbeat_seconds=heartbeat_seconds, hear=lambda message: None, stop=lambda: False)
+
+
+def _order(plan: RunPlan, resume: bool) -> _Order:
+    config = plan.directory.config
+    data_dir = config.get("data_dir")
+    return _Order(
+        graph=config["graph"],
+        data_dir=None if data_dir is None else Path(data_dir),
+        mapped=is_untouched(plan.graph),
+        model=plan.model,
+        config=plan.config,
+        strategy=plan.strategy,
+        resume=resume,
+    )
+
+
+def _on_this_host(order: _Order, loaded: Graph | None, comm: Comm, folder: Path) -> Graph:
+    """The graph, mapped by all workers of a host from one store; the first of them writes it if there is none."""
+    if order.mapped:
+        return open_store(Path(order.graph))
+    if comm.hosts.index(comm.hosts[comm.rank]) == comm.rank:
+        graph = loaded or datasets.load(order.graph, data_dir=order.data_dir)
+        write_store(graph, folder / GRAPH)
+    comm.barrier()
+    return open_store(folder / GRAPH)

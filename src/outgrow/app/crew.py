@@ -1,0 +1,183 @@
+"""One session on several workers: what travels to them, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.app.run import Run
+from outgrow.app.rundir import RunDirectory
+from outgrow.app.session import Session, interrupt
+from outgrow.core.errors import InputError
+from outgrow.graph.graph import Graph
+from outgrow.graph.store import open_store, write_store
+from outgrow.nn.model import Model
+from outgrow.ops.sparse import SparseRows
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+from outgrow.training.trainer import EpochReport, Listener
+
+if TYPE_CHECKING:
+    from outgrow.runtime.worker import Workplace
+
+GRAPH = "graph"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """How many workers train, and when they are given up.
+
+    Attributes:
+        number: Number of worker processes.
+        max_restarts: How often all of them are started again, from the last checkpoint, after one has died.
+        heartbeat_seconds: A worker that was silent for so long is taken for dead. A slow one is not silent.
+    """
+
+    number: int = 1
+    max_restarts: int = 0
+    heartbeat_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("number", 1), ("max_restarts", 0), ("heartbeat_seconds", 2)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+                raise InputError(
+                    f"{name} of the workers is out of range",
+                    needed=f"at least {least}",
+                    got=repr(value),
+                    repair=f"give {name} a value in range",
+                )
+
+
+class Report(NamedTuple):
+    """What the worker that leads says after training."""
+
+    summary: dict[str, Any]
+    logits: Tensor
+    model: dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """What every worker is given.
+
+    Attributes:
+        store: Store of the graph; None for the one in the workers' scratch folder.
+        model: What to train.
+        config: How long and how hard.
+        strategy: How.
+        directory: Where files go; None for nowhere.
+        resume: Whether to go on from the last checkpoint.
+        may_restart: Whether checkpoints are needed although files go nowhere.
+    """
+
+    store: Path | None
+    model: Model
+    config: TrainConfig
+    strategy: Strategy
+    directory: Path | None
+    resume: bool
+    may_restart: bool
+
+    def __call__(self, place: Workplace) -> Report | None:
+        """Train on one worker."""
+        directory = RunDirectory(self.directory or place.folder / "run")
+        session = Session(
+            graph=open_store(self.store or place.folder / GRAPH),
+            model=self.model,
+            config=self.config,
+            strategy=self.strategy,
+            directory=directory if self.directory or self.may_restart else None,
+            listeners=(_Teller(place.tell),),
+            comm=place.comm,
+            stop=place.stop_asked,
+        )
+        again = place.attempt > 0 and place.comm.share(directory.has_checkpoint)
+        run = session.run(resume=self.resume or again)
+        return None if run.logits is None else Report(run.summary, run.logits, self.model.state_dict())
+
+
+class _Teller:
+    """Passes reports on to the process that started the workers."""
+
+    def __init__(self, tell: Callable[[object], None]) -> None:
+        self.tell = tell
+
+    def epoch(self, report: EpochReport) -> None:
+        self.tell(report)
+
+
+def run_session(session: Session, workers: Workers, *, resume: bool, say: Callable[[str], None]) -> Run:
+    """Train on as many workers as asked for: in this process if that is one, else in processes of their own.
+
+    Args:
+        session: What to train; in this process it has no line to others.
+        workers: How many workers.
+        resume: Whether to go on from the last checkpoint.
+        say: Told, in a sentence, when workers are started again.
+
+    Raises:
+        InputError: What a worker cannot use.
+        WorkerError: A worker has died, and so have those that took its place.
+    """
+    if workers.number == 1:
+        return session.run(resume=resume)
+    from outgrow.runtime.launch import run_workers
+
+    graph, directory = session.graph, session.directory
+    _require_storable(graph)
+    job = Job(
+        store=graph.store if is_untouched(graph) else None,
+        model=session.model,
+        config=session.config,
+        strategy=session.strategy,
+        directory=None if directory is None else directory.path.resolve(),
+        resume=resume,
+        may_restart=workers.max_restarts > 0,
+    )
+    with interrupt() as interrupted:
+        reports = run_workers(
+            job,
+            workers.number,
+            heartbeat_seconds=workers.heartbeat_seconds,
+            restarts=workers.max_restarts,
+            prepare=lambda folder: None if job.store else write_store(graph, folder / GRAPH),
+            hear=lambda message: _hear(message, session.listeners, say),
+            stop=interrupted.is_set,
+        )
+    (summary, logits, state), *_ = (report for report in reports if report)
+    session.model.load_state_dict(state)
+    path = None if directory is None else directory.path
+    return Run(model=session.model, logits=logits, summary=summary, directory=path)
+
+
+def is_untouched(graph: Graph) -> bool:
+    """Whether a graph is what its store holds: no tensor of it was changed in place."""
+    topology, features, split = graph.topology, graph.features, graph.split
+    rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
+    held = (topology.indptr, topology.indices, topology.relation, topology.weight, *rows, graph.labels)
+    tensors = [tensor for tensor in (*held, split.train, split.val, split.test) if tensor is not None]
+    return graph.store is not None and all(tensor._version == 0 for tensor in tensors)
+
+
+def _require_storable(graph: Graph) -> None:
+    if isinstance(graph.features, Tensor) and graph.features.dtype == torch.bfloat16:
+        raise InputError(
+            "features in bfloat16 cannot be handed to workers",
+            needed="float16, float32 or float64 features, which a store can hold",
+            got="bfloat16",
+            repair="give features.half() or features.float(), or train on one worker",
+        )
+
+
+def _hear(message: object, listeners: Iterable[Listener], say: Callable[[str], None]) -> None:
+    if isinstance(message, EpochReport):
+        for listener in listeners:
+            listener.epoch(message)
+    else:
+        say(str(message))

@@ -1,0 +1,56 @@
+"""Features as a model computes with them, on the worker that owns their nodes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from outgrow.core.types import Kind
+from outgrow.engine.share import Share
+from outgrow.nn.layer import Features
+from outgrow.nn.model import Model
+from outgrow.ops.half import computed, is_half
+
+
+class Input(NamedTuple):
+    """Features of one worker's nodes.
+
+    Attributes:
+        own: ``[n, D]`` of the own nodes.
+        source: ``[n + h, D]`` of these and of the halo, where the first layer passes features on as they are; else
+            ``own``.
+    """
+
+    own: Features
+    source: Features
+
+
+def input_of(model: Model, share: Share, features: Features) -> Input:
+    """The features that a worker needs; those of the halo are fetched from their owners, once.
+
+    Args:
+        model: The model.
+        share: What the worker holds of the graph.
+        features: ``[V, D]``, as the graph has them; memory-mapped where they are many.
+    """
+    own = features_for(model, share.rows(features))
+    if not model.stages()[0].widths.raw_source:
+        return Input(own, own)
+    assert isinstance(own, Tensor)
+    source = share.beside(own, Kind.FEATURES)
+    return Input(source[: len(own)], source)
+
+
+def features_for(model: Model, features: Features) -> Features:
+    """Features as a model computes with them: of the type of its parameters.
+
+    Constant features in half precision stay so where the first layer widens them row by row.
+    """
+    return features if stay_half(model, features) else features.to(next(model.parameters()).dtype)
+
+
+def stay_half(model: Model, features: Features) -> bool:
+    """Whether features in half precision stay so."""
+    fits = computed(features.dtype) == next(model.parameters()).dtype and isinstance(features, Tensor)
+    return is_half(features.dtype) and fits and model.stages()[0].takes_half and model.input_dropout == 0

@@ -1,0 +1,243 @@
+"""A worker's share of a graph: the nodes that it owns with all their in-edges, and what it needs of the others.
+
+The *halo* of a share are the nodes of other workers that edges into its own nodes come from.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block, Edges
+from outgrow.core.types import Kind
+from outgrow.graph.csc import Topology
+from outgrow.graph.local import LocalGraph, local_graph
+from outgrow.graph.partition.cache import partition_of
+from outgrow.graph.partition.method import Method
+from outgrow.nn.layer import Features, Layer
+from outgrow.ops.backend import once
+from outgrow.ops.buffers import empty_rows
+from outgrow.ops.row_sums import gather_rows
+from outgrow.ops.sparse import SparseRows
+from outgrow.ops.topology import transpose
+from outgrow.runtime.comm import Alone, Arrival, Comm, Route
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View:
+    """The edges of a share as a layer wants them.
+
+    Attributes:
+        block: All in-edges of the share's own nodes. Their rows are the first source rows, those of the halo follow.
+        parts: The same edges in two blocks, by whether their sources are own nodes or of the halo; None if all are own.
+        edge_order: ``[E]``: the position in ``block`` of each edge of the first part, then of the second.
+    """
+
+    block: Block
+    parts: tuple[Block, Block] | None = None
+    edge_order: Tensor | None = None
+
+
+class Share(ABC):
+    """What one worker holds of a graph.
+
+    Attributes:
+        topology: In-edges of all nodes of the graph.
+        comm: The line to the other workers.
+        own: ``[n]`` int64, the nodes that the worker owns, ascending.
+    """
+
+    topology: Topology
+    comm: Comm
+    own: Tensor
+
+    @abstractmethod
+    def view(self, layer: Layer) -> View:
+        """The edges as a layer wants them: as they are, or with one self-loop per node."""
+
+    @abstractmethod
+    def rows(self, values: Features) -> Features:
+        """The own rows of ``[V, ...]`` values."""
+
+    @abstractmethod
+    def places(self, nodes: Tensor) -> Tensor:
+        """Rows, among the own ones, of those of these nodes that the worker owns; in the order given."""
+
+    @abstractmethod
+    def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
+        """Rows of the halo, ``[h, ...]``, under way from their owners. All workers give their own rows. Differentiable.
+
+        Args:
+            rows: ``[n, ...]`` of the own nodes.
+            kind: What they are.
+        """
+
+    def beside(self, rows: Tensor, kind: Kind) -> Tensor:
+        """``[n + h, ...]``: the own rows, then those of the halo.
+
+        Also where the halo is empty its rows are part of the result, so that their gradient travels on all workers.
+        """
+        return torch.cat([rows, self.fetch(rows, kind).wait()])
+
+    @abstractmethod
+    def to_leader(self, rows: Tensor) -> Tensor | None:
+        """``[V, ...]`` from all workers' own rows, on the worker that leads; None on the others."""
+
+
+class Whole(Share):
+    """The whole graph, on the only worker. Final.
+
+    Args:
+        topology: In-edges of all nodes.
+        comm: The line to nobody; None for a new one.
+    """
+
+    def __init__(self, topology: Topology, comm: Comm | None = None) -> None:
+        self.topology, self.comm, self.own = topology, comm or Alone(), topology.nodes
+
+    def view(self, layer: Layer) -> View:
+        """See `Share.view`."""
+        return View(block=view_of(self.topology, layer).block)
+
+    def rows(self, values: Features) -> Features:
+        """All rows."""
+        return values
+
+    def places(self, nodes: Tensor) -> Tensor:
+        """All of them."""
+        return nodes
+
+    def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
+        """No rows."""
+        return self.comm.rows(rows[:0], Route((0,), (0,)), kind)
+
+    def beside(self, rows: Tensor, kind: Kind) -> Tensor:
+        """The same rows: there is no halo."""
+        return rows
+
+    def to_leader(self, rows: Tensor) -> Tensor | None:
+        """The same rows."""
+        return rows
+
+
+class Part(Share):
+    """The nodes of one part of a partition. Final.
+
+    Args:
+        topology: In-edges of all nodes, memory-mapped where they are many.
+        owner: ``[V]`` integer, the worker of each node.
+        comm: The line to the other workers.
+        self_loops: Which view to begin with, the one that layers want; the other is made when one wants it.
+    """
+
+    def __init__(self, topology: Topology, owner: Tensor, comm: Comm, *, self_loops: bool = False) -> None:
+        self.topology, self.comm, self.owner = topology, comm, owner
+        self._views: dict[bool, View] = {}
+        held = self._hold(self_loops=self_loops)
+        self.own, self.halo = held.own, held.halo
+        first = int(self.own[0]) if len(self.own) else 0
+        self._range = (first, first + len(self.own)) if _consecutive(self.own) else None
+        wanted = comm.gather(held.halo_counts)
+        self.route = Route(tuple(counts[comm.rank] for counts in wanted), held.halo_counts)
+        asked = comm.rows(self.halo, self.route.back, Kind.IDS).wait()
+        self._sent = _single_edges(torch.searchsorted(self.own, asked), len(self.own))
+
+    def view(self, layer: Layer) -> View:
+        """See `Share.view`."""
+        self_loops = layer.widths.self_loops
+        if self_loops not in self._views:
+            self._hold(self_loops=self_loops)
+        return self._views[self_loops]
+
+    def _hold(self, *, self_loops: bool) -> LocalGraph:
+        comm = self.comm
+        held = local_graph(self.topology, self.owner, comm.rank, comm.size, self_loops=self_loops)
+        parts = held.own_edges, held.halo_edges
+        self._views[self_loops] = View(block=held.block, parts=parts, edge_order=held.edge_order)
+        return held
+
+    def rows(self, values: Features) -> Features:
+        """See `Share.rows`: without a copy where the own nodes are consecutive."""
+        if self._range is not None:
+            first, last = self._range
+            return values.rows(first, last) if isinstance(values, SparseRows) else values[first:last]
+        return values.take(self.own) if isinstance(values, SparseRows) else values[self.own]
+
+    def places(self, nodes: Tensor) -> Tensor:
+        """See `Share.places`."""
+        mine = nodes[self.owner[nodes] == self.comm.rank]
+        return torch.searchsorted(self.own, mine)
+
+    def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
+        """See `Share.fetch`."""
+        packed: Tensor = _Pack.apply(rows, self._sent)  # type: ignore[no-untyped-call]
+        return self.comm.rows(packed, self.route, kind)
+
+    def to_leader(self, rows: Tensor) -> Tensor | None:
+        """See `Share.to_leader`."""
+        comm = self.comm
+        counts = comm.gather(len(self.own))
+        route = Route(
+            tuple(len(self.own) if peer == 0 else 0 for peer in range(comm.size)),
+            tuple(counts) if comm.leads else (0,) * comm.size,
+        )
+        nodes = comm.rows(self.own, route, Kind.IDS).wait()
+        found = comm.rows(rows, route, Kind.ACTIVATIONS).wait()
+        if not comm.leads:
+            return None
+        out = found.new_empty((self.topology.num_nodes, *rows.shape[1:]))
+        out[nodes] = found
+        return out
+
+
+def share_of(topology: Topology, comm: Comm, parts: Method, store: Path | None, *, self_loops: bool) -> Share:
+    """What a worker holds of a graph: all of it, or one part. The worker that leads makes the partition.
+
+    Args:
+        topology: In-edges of all nodes.
+        comm: The line to the other workers.
+        parts: How nodes are dealt out.
+        store: The store of the graph, where partitions are kept; None if it has none.
+        self_loops: Whether layers want self-loops.
+    """
+    if comm.size == 1:
+        return Whole(topology, comm)
+    owner = partition_of(topology, parts, comm.size, store=store).part if comm.leads else None
+    return Part(topology, comm.share(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
+
+
+def view_of(topology: Topology, layer: Layer) -> Topology:
+    """The graph as a layer wants it: as it is, or with one self-loop per node."""
+    return topology.with_self_loops if layer.widths.self_loops else topology
+
+
+class _Pack(torch.autograd.Function):
+    """Rows for others, once for each worker that wants them; the gradients of a row are added in the workers' order."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sent: Edges) -> Tensor:
+        ctx.sent, ctx.shape = sent, rows.shape
+        return rows.index_select(0, sent.indices)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        back = transpose(ctx.sent)
+        wide = grad if grad.ndim == 3 else grad[:, None]
+        out = empty_rows(ctx.shape[0], tuple(wide.shape[1:]), grad)
+        gather_rows(back.indptr, back.edge, None, None, wide, out)
+        return out.view(ctx.shape) if grad.ndim == 3 else out[:, 0], None
+
+
+def _single_edges(rows: Tensor, num_rows: int) -> Edges:
+    """One edge from each of these rows."""
+    return Edges(indptr=torch.arange(len(rows) + 1), indices=rows, num_src=num_rows)
+
+
+def _consecutive(nodes: Tensor) -> bool:
+    return len(nodes) == 0 or int(nodes[-1] - nodes[0]) == len(nodes) - 1

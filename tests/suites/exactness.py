@@ -1,0 +1,242 @@
+"""Whether a strategy's gradient is that of the reference, for every layer, graph, partition and number of workers.
+
+A new strategy that trains on all nodes at once is one line in `STRATEGIES`. Functions here run in worker processes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from layer_table import CONVS, IN, OUT, RELATIONS
+from torch import Tensor, nn
+
+from outgrow.engine.share import Part, Share, Whole
+from outgrow.graph.csc import Topology
+from outgrow.nn.heads import MultiLabel, SingleLabel, Task
+from outgrow.nn.layer import Features, Finish, Layer
+from outgrow.nn.model import Model
+from outgrow.ops.sparse import SparseRows
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.worker import Workplace
+from outgrow.strategies.base import Problem, Strategy
+from outgrow.strategies.full import Full
+from suites.mutants import MUTANTS
+from support import normal, random_topology, topology_of, with_relations
+
+STRATEGIES: dict[str, Strategy] = {"full": Full(), "full-without-overlap": Full(overlap=False)}
+GRAPHS = {
+    "multi-graph": with_relations(random_topology(40, 250), RELATIONS),
+    "weighted": with_relations(random_topology(40, 250, weighted=True), RELATIONS),
+    "isolated": with_relations(topology_of(9, [(0, 4), (4, 0), (4, 4)]), RELATIONS),
+    "no-edges": with_relations(topology_of(5, []), RELATIONS),
+}
+TASKS: dict[str, Task] = {"single": SingleLabel(), "multi": MultiLabel()}
+EPOCH = 3
+
+
+class Case(NamedTuple):
+    """A model of one kind of layers on one graph, dealt out in one way.
+
+    Attributes:
+        conv: Which of `CONVS`.
+        graph: Which of `GRAPHS`.
+        deal: Which of `DEALS`.
+        input_dropout: Dropout of the features: with 0 a first aggregate may be constant.
+        features: ``dense``, ``sparse`` or ``half``; half precision stays so with parameters in float32 only.
+        task: Which of `TASKS`.
+        dtype: Of the parameters.
+    """
+
+    conv: str
+    graph: str = "multi-graph"
+    deal: str = "scattered"
+    input_dropout: float = 0.0
+    features: str = "dense"
+    task: str = "single"
+    dtype: torch.dtype = torch.float64
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference that the order of additions explains."""
+        return 1e-10 if self.dtype == torch.float64 else 2e-5
+
+
+class Gradient(NamedTuple):
+    """What one step gives: loss, and the gradient of each parameter."""
+
+    loss: float
+    parameters: dict[str, Tensor]
+
+    def difference(self, other: Gradient) -> float:
+        """The largest difference, relative to the largest number of each tensor (at least 1)."""
+        found = abs(self.loss - other.loss) / max(1.0, abs(other.loss))
+        assert self.parameters.keys() == other.parameters.keys()
+        for name, theirs in other.parameters.items():
+            scale = max(1.0, theirs.abs().max().item())
+            found = max(found, (self.parameters[name] - theirs).abs().max().item() / scale)
+        return found
+
+    def same_bits(self, other: Gradient) -> bool:
+        """Whether nothing differs."""
+        same = (torch.equal(mine, other.parameters[name]) for name, mine in self.parameters.items())
+        return self.loss == other.loss and self.parameters.keys() == other.parameters.keys() and all(same)
+
+
+Found = dict[tuple[str, Case], Gradient]
+
+
+class Seen(NamedTuple):
+    """What one worker has.
+
+    Attributes:
+        right: Gradients by strategy and case.
+        mutated: By mutant, what it gives instead.
+        hits: By mutant, how often it changed something.
+        nodes: Own nodes, nodes of the halo and edges of the worker by graph and deal.
+    """
+
+    right: Found
+    mutated: dict[str, Found]
+    hits: dict[str, int]
+    held: dict[tuple[str, str], tuple[int, int, int]]
+
+
+def _scattered(num_nodes: int, size: int) -> Tensor:
+    return torch.from_numpy(normal(num_nodes, seed=7).argsort().numpy() % size)
+
+
+def _one_node(num_nodes: int, size: int) -> Tensor:
+    """All nodes but one belong to the last worker, and one to the first: with three and more, some own nothing."""
+    owner = torch.full((num_nodes,), size - 1)
+    owner[num_nodes // 2] = 0
+    return owner
+
+
+def _ranges(num_nodes: int, size: int) -> Tensor:
+    return torch.arange(num_nodes) * size // num_nodes
+
+
+DEALS: dict[str, Callable[[int, int], Tensor]] = {
+    "scattered": _scattered,
+    "one-node-part": _one_node,
+    "ranges": _ranges,
+}
+SPARSE = [name for name, conv in CONVS.items() if conv().takes_sparse]
+HALF = [name for name, conv in CONVS.items() if conv().takes_half]
+CASES = [
+    *(Case(conv, input_dropout=dropout) for conv in CONVS for dropout in (0.0, 0.2)),
+    *(Case(conv, "weighted", "one-node-part") for conv in CONVS),
+    *(Case(conv, "isolated", "ranges") for conv in CONVS),
+    *(Case(conv, "no-edges", "ranges") for conv in CONVS),
+    *(Case(conv, features="sparse", input_dropout=0.2) for conv in SPARSE),
+    *(Case(conv, features="half", dtype=torch.float32) for conv in HALF),
+    *(Case(conv, "weighted", features="half") for conv in HALF),
+    *(Case(conv, "weighted", task="multi") for conv in ("gcn", "sage-aggregate-first", "gat-concatenated")),
+]
+MUTANT_CASES = [Case(conv, "weighted") for conv in ("gcn", "sage-project-first", "gat-concatenated")]
+
+
+def model_of(case: Case) -> Model:
+    """Three layers with all that may follow a convolution; no parameter is zero."""
+    torch.manual_seed(1)
+    residual = case.features == "dense"
+    hidden = Finish(norm=True, activation=nn.functional.elu, residual=residual, dropout=0.3)
+    finishes = (hidden, Finish(activation=torch.relu, dropout=0.2), None)
+    model = Model([Layer(CONVS[case.conv](), finish) for finish in finishes], input_dropout=case.input_dropout)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.to(case.dtype)
+
+
+def features_of(case: Case, num_nodes: int) -> Features:
+    """``[V, IN]``; of the sparse ones some rows are empty."""
+    dense = normal(num_nodes, IN, seed=3)
+    if case.features == "dense":
+        return dense.to(case.dtype)
+    if case.features == "half":
+        return dense.half()
+    stored = dense > 0.5
+    ends = torch.cat([torch.zeros(1, dtype=torch.int64), stored.sum(1).cumsum(0)])
+    columns = stored.nonzero()[:, 1].int()
+    return SparseRows(indptr=ends, indices=columns, values=dense[stored], num_columns=IN)
+
+
+def problem_of(case: Case, share: Share) -> Problem:
+    """The problem on a share; about half of the nodes are to be trained on."""
+    num_nodes = share.topology.num_nodes
+    classes = torch.arange(num_nodes) * 7 % OUT
+    return Problem.of(
+        share,
+        features=features_of(case, num_nodes),
+        labels=classes if case.task == "single" else (classes[:, None] >= torch.arange(OUT)).to(torch.uint8),
+        train=torch.arange(0, num_nodes, 2),
+        task=TASKS[case.task],
+        model=model_of(case),
+        seed=11,
+    )
+
+
+def step_of(problem: Problem, strategy: Strategy) -> Gradient:
+    """The gradient of one epoch's only step, as a worker has it."""
+    execution = strategy.prepare(problem)
+    (step,) = execution.steps(EPOCH)
+    gradients = {name: p.grad.clone() for name, p in problem.model.named_parameters() if p.grad is not None}
+    problem.model.zero_grad()
+    execution.close()
+    return Gradient(step.loss, gradients)
+
+
+def reference(case: Case) -> Gradient:
+    """The gradient of `Full` on one worker, on edges that nothing was derived from yet."""
+    given = GRAPHS[case.graph]
+    topology = Topology(indptr=given.indptr, indices=given.indices, relation=given.relation, weight=given.weight)
+    return step_of(problem_of(case, Whole(topology)), Full())
+
+
+def references(cases: Sequence[Case]) -> dict[Case, Gradient]:
+    """The gradient that every strategy should give, by case."""
+    return {case: reference(case) for case in cases}
+
+
+def mutated_references() -> Mapping[str, dict[Case, Gradient]]:
+    """What the reference gives under each mutant."""
+    found = {}
+    for name, mutant in MUTANTS.items():
+        with mutant():
+            found[name] = references(MUTANT_CASES)
+    return found
+
+
+def part_of(case: Case, comm: Comm) -> Part:
+    """A worker's share."""
+    topology = GRAPHS[case.graph]
+    return Part(topology, DEALS[case.deal](topology.num_nodes, comm.size), comm)
+
+
+def on_worker(place: Workplace) -> Seen:
+    """What a worker has in all cases, first as it should be and then under each mutant."""
+    right, mutated, hits = gradients(CASES, place.comm), {}, {}
+    for name, mutant in MUTANTS.items():
+        with mutant() as counted:
+            mutated[name] = gradients(MUTANT_CASES, place.comm)
+        hits[name] = counted.count
+    held = {}
+    for case in CASES:
+        if (case.graph, case.deal) not in held:
+            part = part_of(case, place.comm)
+            edges = part.view(model_of(case).stages()[0]).block.edges.num_edges
+            held[case.graph, case.deal] = len(part.own), len(part.halo), edges
+    return Seen(right, mutated, hits, held)
+
+
+def gradients(cases: Sequence[Case], comm: Comm) -> Found:
+    """The gradients of all strategies in some cases, as a worker has them."""
+    found = {}
+    for case in cases:
+        share = part_of(case, comm)
+        for name, strategy in STRATEGIES.items():
+            found[name, case] = step_of(problem_of(case, share), strategy)
+    return found

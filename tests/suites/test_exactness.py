@@ -1,0 +1,85 @@
+"""Every strategy gives the gradient of the reference, for every layer, on 1 to 4 workers: in float64 to 1e-10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import pytest
+
+from outgrow.runtime.launch import run_workers
+from suites.exactness import (
+    CASES,
+    STRATEGIES,
+    Case,
+    Gradient,
+    Seen,
+    mutated_references,
+    on_worker,
+    references,
+)
+from suites.mutants import MUTANTS
+
+VISIBLE = 1e-6
+several = pytest.mark.parametrize("workers", [2, 3, 4])
+any_number = pytest.mark.parametrize("workers", [1, 2, 3, 4])
+
+
+@cache
+def seen(workers: int) -> list[Seen]:
+    """What each worker has: one launch for each number of workers."""
+    return run_workers(on_worker, workers)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[Case, Gradient]:
+    return references(CASES)
+
+
+@pytest.fixture(scope="module")
+def broken() -> Mapping[str, dict[Case, Gradient]]:
+    return mutated_references()
+
+
+@any_number
+def test_every_strategy_and_layer(workers: int, expected: dict[Case, Gradient]) -> None:
+    found = seen(workers)[0].right
+    assert found.keys() == {(name, case) for name in STRATEGIES for case in CASES}
+    differences = {key: gradient.difference(expected[key[1]]) for key, gradient in found.items()}
+    assert not {key: value for key, value in differences.items() if not value <= key[1].tolerance}
+
+
+@any_number
+def test_all_workers_have_the_same_bits(workers: int) -> None:
+    first, *others = (each.right for each in seen(workers))
+    assert len(others) == workers - 1
+    for other in others:
+        assert other.keys() == first.keys()
+        assert [key for key in first if not first[key].same_bits(other[key])] == []
+
+
+def test_the_cases_are_as_odd_as_they_should_be() -> None:
+    held = [held for workers in (2, 3, 4) for each in seen(workers) for held in each.held.values()]
+    assert any(nodes == 0 for nodes, _, _ in held)
+    assert any(nodes == 1 for nodes, _, _ in held)
+    assert any(nodes and not halo and edges for nodes, halo, edges in held)
+    assert any(nodes and not edges for nodes, _, edges in held)
+    assert any(halo > 10 for _, halo, _ in held)
+
+
+@several
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str, workers: int, broken: Mapping[str, dict[Case, Gradient]]) -> None:
+    by_rank = seen(workers)
+    assert sum(each.hits[name] for each in by_rank) > 0
+    found = by_rank[0].mutated[name]
+    for strategy in STRATEGIES:
+        differences = [found[strategy, case].difference(right) for case, right in broken[name].items()]
+        assert not max(differences) <= VISIBLE
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_no_mutant_is_wrong_on_one_worker(name: str, broken: Mapping[str, dict[Case, Gradient]]) -> None:
+    [alone] = seen(1)
+    for (_, case), gradient in alone.mutated[name].items():
+        assert gradient.difference(broken[name][case]) <= case.tolerance
