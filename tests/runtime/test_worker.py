@@ -13,15 +13,17 @@ import pytest
 
 from outgrow.core.errors import InputError
 from outgrow.runtime.comm import CommunicationError
-from outgrow.runtime.worker import in_group, record_of
+from outgrow.runtime.elastic import group_size
+from outgrow.runtime.worker import record_of
 
 TASK = """
 import json, os, signal, sys
 from outgrow.runtime.threads import set_threads
 set_threads()
-from outgrow.runtime.worker import in_group, run_in_group
+from outgrow.runtime.elastic import group_size
+from outgrow.runtime.worker import run_in_group
 
-assert in_group()
+assert group_size()
 
 def task(place):
     if place.comm.rank == 1:
@@ -87,9 +89,9 @@ def test_a_worker_of_torchrun_that_fails_is_to_blame(tmp_path: Path, scratch: Pa
 def test_outside_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
-    assert in_group()
+    assert group_size()
     monkeypatch.delenv("RANK")
-    assert not in_group()
+    assert not group_size()
 
 
 def test_what_a_worker_writes_down() -> None:

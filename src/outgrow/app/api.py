@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 import outgrow
-from outgrow.app.crew import Workers, run_session
+from outgrow.app.crew import Workers, number_of, run_session
 from outgrow.app.objects import reader_of, source_of_object
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
@@ -24,6 +24,7 @@ from outgrow.graph.convert import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
+from outgrow.runtime.elastic import group_leader
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -54,7 +55,7 @@ def train(
     model: Model,
     *,
     strategy: str | Strategy = "auto",
-    workers: int | Workers = 1,
+    workers: int | Workers | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
@@ -67,8 +68,8 @@ def train(
         graph: With features, labels and a training split.
         model: Trained in place; ends as it was in the epoch with the best validation score.
         strategy: How: ``"auto"``, a name, or a strategy with its options such as ``og.Full()``.
-        workers: How many processes train, or ``og.Workers(...)`` to say what happens when one dies. In a script that
-            torchrun started, its processes are the workers.
+        workers: How many processes train, or ``og.Workers(...)`` to say what happens when one dies. None for one, or,
+            in a script that torchrun started, for the processes of torchrun.
         out: Directory for the run's files: metrics, checkpoints, summary. None writes none.
         resume: Go on from the last checkpoint in ``out``.
         progress: Show progress on standard error.
@@ -83,12 +84,13 @@ def train(
         TrainingError: The loss is no longer a number.
         WorkerError: A worker has died.
     """
-    crew = workers if isinstance(workers, Workers) else Workers(number=workers)
+    crew = workers if isinstance(workers, Workers) else Workers(number=number_of(workers))
     require_problem(graph, model)
     settings = (config or TrainConfig()).with_options(**options)
     chosen, _ = strategy_of(strategy)
-    directory = _directory(graph, settings, chosen, crew.number, out, resume)
-    with progress_for(graph, settings, show=progress) as listener:
+    leads = group_leader()
+    directory = _directory(graph, settings, chosen, crew.number, out, resume) if leads else None
+    with progress_for(graph, settings, show=progress and leads) as listener:
         session = Session(
             graph=graph,
             model=model,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.store import open_store, write_store
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import SparseRows
+from outgrow.runtime.elastic import group_size
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import EpochReport, Listener
@@ -52,6 +53,23 @@ class Workers:
                     got=repr(value),
                     repair=f"give {name} a value in range",
                 )
+
+
+def number_of(asked: int | None) -> int:
+    """Number of workers: that of torchrun's processes, if it has started this one; else as asked for, or 1.
+
+    Raises:
+        InputError: Another number was asked for than torchrun has started.
+    """
+    size = group_size()
+    if size and asked not in (None, size):
+        raise InputError(
+            "torchrun has started another number of workers",
+            needed=f"{size} workers, or no number at all",
+            got=f"{asked} workers",
+            repair="leave the number of workers out: the processes of torchrun are the workers",
+        )
+    return size or (1 if asked is None else asked)
 
 
 class Report(NamedTuple):
@@ -115,6 +133,8 @@ class _Teller:
 def run_session(session: Session, workers: Workers, *, resume: bool, say: Callable[[str], None]) -> Run:
     """Train on as many workers as asked for: in this process if that is one, else in processes of their own.
 
+    Where torchrun has started this process, it trains as one of its group.
+
     Args:
         session: What to train; in this process it has no line to others.
         workers: How many workers.
@@ -125,6 +145,8 @@ def run_session(session: Session, workers: Workers, *, resume: bool, say: Callab
         InputError: What a worker cannot use.
         WorkerError: A worker has died, and so have those that took its place.
     """
+    if group_size():
+        return _joined(session, workers, resume=resume)
     if workers.number == 1:
         return session.run(resume=resume)
     from outgrow.runtime.launch import run_workers
@@ -154,6 +176,17 @@ def run_session(session: Session, workers: Workers, *, resume: bool, say: Callab
     session.model.load_state_dict(state)
     path = None if directory is None else directory.path
     return Run(model=session.model, logits=logits, summary=summary, directory=path)
+
+
+def _joined(session: Session, workers: Workers, *, resume: bool) -> Run:
+    from outgrow.runtime.worker import run_in_group
+
+    return run_in_group(
+        lambda place: replace(session, comm=place.comm).run(resume=resume),
+        heartbeat_seconds=workers.heartbeat_seconds,
+        hear=lambda message: None,
+        stop=lambda: False,
+    )
 
 
 def is_untouched(graph: Graph) -> bool:

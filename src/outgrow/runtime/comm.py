@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
@@ -251,16 +252,16 @@ class Group(Comm):
             self.ledger.move(self.links[peer], kind, num_bytes)
 
 
-def join(rank: int, size: int, init_method: str) -> Comm:
+def join(rank: int, size: int, store: Store) -> Comm:
     """Join the group of workers.
 
     Args:
         rank: Number of this worker.
         size: Number of workers.
-        init_method: Where they meet: ``file:///path`` or ``env://``.
+        store: Where they meet; it was not used by another group.
     """
     with talking():
-        dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=size, timeout=_PATIENCE)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_PATIENCE)
         return Group()
 
 

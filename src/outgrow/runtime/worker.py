@@ -21,8 +21,9 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 import psutil
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+from torch.distributed.rendezvous import rendezvous
 
 from outgrow.core.errors import OutgrowError
 from outgrow.runtime.comm import Comm, CommunicationError, join
@@ -59,7 +60,7 @@ def work(scratch: Scratch, rank: int) -> None:
         job = scratch.job()
         task: Callable[[Workplace], object] = pickle.loads(scratch.task.read_bytes())
         place = Workplace(
-            comm=join(rank, job.workers, f"file://{scratch.meeting}"),
+            comm=join(rank, job.workers, FileStore(str(scratch.meeting), job.workers)),
             folder=scratch.shared,
             attempt=job.attempt,
             tell=lambda message: tell(scratch.told(rank), packed(message)),
@@ -104,11 +105,6 @@ def lost_peer(error: BaseException | None) -> bool:
     return False
 
 
-def in_group() -> bool:
-    """Whether this process is a worker that torchrun, or a cluster's own launcher, has started."""
-    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-
-
 def run_in_group(
     task: Callable[[Workplace], T],
     *,
@@ -134,8 +130,8 @@ def run_in_group(
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     parent = os.getppid()
     with _ending_in_order(rank, size):
-        comm = join(rank, size, "env://")
-        store = _store(attempt)
+        meeting, store = _stores(size, attempt)
+        comm = join(rank, size, meeting)
         with _shared_scratch(store) as folder:
             heartbeat = Heartbeat(_Neighbours(store, rank, size, heartbeat_seconds).beat, parent, folder)
             with heartbeat:
@@ -184,11 +180,17 @@ class _Neighbours:
         return False
 
 
-def _store(attempt: int) -> Store:
-    """A line of our own to the store at which the group has met: its threads may not share the group's."""
+def _stores(size: int, attempt: int) -> tuple[Store, Store]:
+    """Where the group meets, and a line of our own to the same store: threads may not share the group's.
+
+    A process may train several times, in a group each time. What an earlier group wrote must not be read again.
+    """
+    shared, _, _ = next(rendezvous("env://"))
+    earlier = (shared.add(f"outgrow-{attempt}/joins", 1) - 1) // size
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_MEET_SECONDS))
-    return PrefixStore(f"outgrow-{attempt}", store)
+    own = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_MEET_SECONDS))
+    prefix = f"outgrow-{attempt}-{earlier}"
+    return PrefixStore(f"{prefix}/group", shared), PrefixStore(f"{prefix}/talk", own)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -16,6 +15,7 @@ import typer
 from outgrow.app.cli.ledger import show_ledger
 from outgrow.app.cli.options import assignments
 from outgrow.core.errors import InputError
+from outgrow.runtime.elastic import group_size
 from outgrow.runtime.threads import importing
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ def train(
     Options that are not given come from a recipe that is known to work for the model and the data set.
     """
     with importing():
-        from outgrow.app.crew import Workers
+        from outgrow.app.crew import Workers, number_of
         from outgrow.app.plan import new_run, resumed_run
 
     given = {"layers": layers, "hidden": hidden, "dropout": dropout, "lr": lr, "epochs": epochs, "seed": seed}
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
-    crew = Workers(number=_number(workers), max_restarts=max_restarts, heartbeat_seconds=heartbeat)
+    crew = Workers(number=number_of(workers), max_restarts=max_restarts, heartbeat_seconds=heartbeat)
 
     def plan(again: bool) -> RunPlan:
         if not again:
@@ -94,9 +94,9 @@ def train(
             )
         asked = {"graph": graph, "model": model, "strategy": None if strategy == "auto" else strategy} | options
         there = {name: value for name, value in asked.items() if value is not None}
-        return resumed_run(_required_run(out), there, data_dir, crew if workers or _group_size() else None)
+        return resumed_run(_required_run(out), there, data_dir, crew if workers or group_size() else None)
 
-    run = _in_group(plan, crew, out, resume) if _group_size() else _execute(plan(resume), resume=resume)
+    run = _in_group(plan, crew, out, resume) if group_size() else _execute(plan(resume), resume=resume)
     if as_json and run is not None:
         print(json.dumps(run.summary))
     if run is not None and run.summary["stopped"] == "interrupted":
@@ -145,29 +145,6 @@ def _display(plan: RunPlan) -> Display:
 
     _say(plan.headline())
     return progress_for(plan.graph, plan.config, show=True)
-
-
-def _group_size() -> int:
-    """Number of workers that torchrun has started; 0 if it has not started this process."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in names) else 0
-
-
-def _number(asked: int | None) -> int:
-    """Number of workers: torchrun's, if it has started this process.
-
-    Raises:
-        InputError: Another number was asked for.
-    """
-    size = _group_size()
-    if size and asked not in (None, size):
-        raise InputError(
-            "torchrun has started another number of workers",
-            needed=f"{size}, or --workers left out",
-            got=f"--workers {asked}",
-            repair="leave --workers out: the processes of torchrun are the workers",
-        )
-    return size or (1 if asked is None else asked)
 
 
 def _report(run: Run, seconds: float) -> None:
