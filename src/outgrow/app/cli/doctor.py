@@ -33,7 +33,7 @@ def examine() -> dict[str, Any]:
 
     machine = describe()
     started = time.perf_counter()
-    checks = {name: _outcome(check) for name, check in (("aggregation", _aggregation), ("keyed draws", _draws))}
+    checks = {name: _outcome(check) for name, check in _CHECKS.items()}
     return {
         "system": machine.system,
         "processor": machine.processor,
@@ -87,6 +87,19 @@ def _draws() -> None:
     whole, part = dropout(x, nodes, derive(0, 1), 0.5), dropout(x[500:], nodes[500:], derive(0, 1), 0.5)
     if not torch.equal(whole[500:], part) or abs(whole.mean().item() - 1) > 0.05:
         raise RuntimeError("dropout does not depend on its key alone")
+
+
+def _workers() -> None:
+    import torch
+
+    from outgrow.runtime.launch import run_workers
+
+    sums = run_workers(lambda place: int(place.comm.sum_(torch.tensor(place.comm.rank + 1))), 2)
+    if sums != [3, 3]:
+        raise RuntimeError(f"two workers must agree that 1 + 2 is 3, got {sums}")
+
+
+_CHECKS = {"aggregation": _aggregation, "keyed draws": _draws, "two workers": _workers}
 
 
 def _show(report: dict[str, Any]) -> None:
