@@ -87,6 +87,14 @@ class Gradient(NamedTuple):
 Found = dict[tuple[str, Case], Gradient]
 
 
+class Held(NamedTuple):
+    """Own nodes, nodes of the halo and edges of a worker."""
+
+    nodes: int
+    halo: int
+    edges: int
+
+
 class Seen(NamedTuple):
     """What one worker has.
 
@@ -94,13 +102,13 @@ class Seen(NamedTuple):
         right: Gradients by strategy and case.
         mutated: By mutant, what it gives instead.
         hits: By mutant, how often it changed something.
-        nodes: Own nodes, nodes of the halo and edges of the worker by graph and deal.
+        held: By case, how much the worker holds.
     """
 
     right: Found
     mutated: dict[str, Found]
     hits: dict[str, int]
-    held: dict[tuple[str, str], tuple[int, int, int]]
+    held: dict[Case, Held]
 
 
 def _scattered(num_nodes: int, size: int) -> Tensor:
@@ -125,17 +133,24 @@ DEALS: dict[str, Callable[[int, int], Tensor]] = {
 }
 SPARSE = [name for name, conv in CONVS.items() if conv().takes_sparse]
 HALF = [name for name, conv in CONVS.items() if conv().takes_half]
+KINDS = ("gcn-aggregate-first", "sage-project-first", "gat-concatenated", "ggcn")
 CASES = [
-    *(Case(conv, input_dropout=dropout) for conv in CONVS for dropout in (0.0, 0.2)),
+    *(Case(conv, input_dropout=0.2) for conv in CONVS),
     *(Case(conv, "weighted", "one-node-part") for conv in CONVS),
     *(Case(conv, "isolated", "ranges") for conv in CONVS),
-    *(Case(conv, "no-edges", "ranges") for conv in CONVS),
-    *(Case(conv, features="sparse", input_dropout=0.2) for conv in SPARSE),
-    *(Case(conv, features="half", dtype=torch.float32) for conv in HALF),
-    *(Case(conv, "weighted", features="half") for conv in HALF),
-    *(Case(conv, "weighted", task="multi") for conv in ("gcn", "sage-aggregate-first", "gat-concatenated")),
+    *(Case(conv, "no-edges", "ranges") for conv in KINDS),
+    *(Case(conv, features="sparse", input_dropout=0.2) for conv in KINDS if conv in SPARSE),
+    *(Case(conv, features="half", dtype=torch.float32) for conv in KINDS if conv in HALF),
+    *(Case(conv, "weighted", task="multi") for conv in KINDS),
 ]
-MUTANT_CASES = [Case(conv, "weighted") for conv in ("gcn", "sage-project-first", "gat-concatenated")]
+ALL_CASES = [
+    *(Case(conv, graph, deal, dropout) for conv in CONVS for graph in GRAPHS for deal in DEALS for dropout in (0, 0.2)),
+    *(Case(conv, graph, features="sparse", input_dropout=0.2) for conv in SPARSE for graph in GRAPHS),
+    *(Case(conv, graph, features="half", dtype=torch.float32) for conv in HALF for graph in GRAPHS),
+    *(Case(conv, graph, features="half") for conv in HALF for graph in GRAPHS),
+    *(Case(conv, graph, task="multi") for conv in CONVS for graph in GRAPHS),
+]
+MUTANT_CASES = [Case(conv, "weighted") for conv in ("gcn", "gat-concatenated")]
 
 
 def model_of(case: Case) -> Model:
@@ -218,25 +233,25 @@ def part_of(case: Case, comm: Comm) -> Part:
 
 def on_worker(place: Workplace) -> Seen:
     """What a worker has in all cases, first as it should be and then under each mutant."""
-    right, mutated, hits = gradients(CASES, place.comm), {}, {}
+    right, mutated, hits = gradients(place, CASES), {}, {}
     for name, mutant in MUTANTS.items():
         with mutant() as counted:
-            mutated[name] = gradients(MUTANT_CASES, place.comm)
+            mutated[name] = gradients(place, MUTANT_CASES)
         hits[name] = counted.count
-    held = {}
-    for case in CASES:
-        if (case.graph, case.deal) not in held:
-            part = part_of(case, place.comm)
-            edges = part.view(model_of(case).stages()[0]).block.edges.num_edges
-            held[case.graph, case.deal] = len(part.own), len(part.halo), edges
-    return Seen(right, mutated, hits, held)
+    return Seen(right, mutated, hits, {case: held_by(part_of(case, place.comm)) for case in CASES})
 
 
-def gradients(cases: Sequence[Case], comm: Comm) -> Found:
+def gradients(place: Workplace, cases: Sequence[Case]) -> Found:
     """The gradients of all strategies in some cases, as a worker has them."""
     found = {}
     for case in cases:
-        share = part_of(case, comm)
+        share = part_of(case, place.comm)
         for name, strategy in STRATEGIES.items():
             found[name, case] = step_of(problem_of(case, share), strategy)
     return found
+
+
+def held_by(part: Part) -> Held:
+    """How much of a graph a worker holds."""
+    edges = part.topology.indptr.diff()[part.own].sum()
+    return Held(len(part.own), len(part.halo), int(edges))

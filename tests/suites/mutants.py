@@ -15,7 +15,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Edges
 from outgrow.engine import share
 from outgrow.graph import local
 from outgrow.nn import layer
@@ -54,19 +53,17 @@ def stream_dropout() -> Iterator[Hits]:
 
 @contextmanager
 def block_degrees() -> Iterator[Hits]:
-    """Degrees are those in the subgraph of the nodes that the worker knows."""
-    hits, right = Hits(), local.degrees
+    """Degrees are those in the worker's block, where a node of the halo has no in-edge but its loop."""
+    hits, right = Hits(), share.local_graph
 
-    def degrees(edges: Edges, nodes: Tensor, before: Tensor | None) -> Tensor:
-        known = torch.zeros(edges.num_src, dtype=torch.bool)
-        known[nodes] = True
-        weight = torch.ones(edges.num_edges) if edges.weight is None else edges.weight
-        masked = replace(edges, weight=weight.where(known[edges.indices.long()], 0.0), derived={})
-        wrong = right(masked, nodes, before)
-        hits.note(not torch.equal(wrong, right(edges, nodes, before)))
-        return wrong
+    def local_graph(*given: Any, **options: Any) -> local.LocalGraph:
+        held = right(*given, **options)
+        degree = held.block.src_degree.clone()
+        degree[len(held.own) :] = 1
+        hits.note(not torch.equal(degree, held.block.src_degree))
+        return replace(held, block=replace(held.block, src_degree=degree))
 
-    with patch.object(local, "degrees", degrees):
+    with patch.object(share, "local_graph", local_graph):
         yield hits
 
 

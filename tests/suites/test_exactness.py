@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
 from outgrow.runtime.launch import run_workers
 from suites.exactness import (
+    ALL_CASES,
     CASES,
     STRATEGIES,
     Case,
+    Found,
     Gradient,
     Seen,
+    gradients,
     mutated_references,
     on_worker,
     references,
@@ -41,12 +44,25 @@ def broken() -> Mapping[str, dict[Case, Gradient]]:
     return mutated_references()
 
 
-@any_number
-def test_every_strategy_and_layer(workers: int, expected: dict[Case, Gradient]) -> None:
-    found = seen(workers)[0].right
-    assert found.keys() == {(name, case) for name in STRATEGIES for case in CASES}
+def require_equal(found: Found, expected: dict[Case, Gradient]) -> None:
+    """Every strategy gave what is expected in every case."""
+    assert found.keys() == {(name, case) for name in STRATEGIES for case in expected}
     differences = {key: gradient.difference(expected[key[1]]) for key, gradient in found.items()}
     assert not {key: value for key, value in differences.items() if not value <= key[1].tolerance}
+
+
+@any_number
+def test_every_strategy_and_layer(workers: int, expected: dict[Case, Gradient]) -> None:
+    require_equal(seen(workers)[0].right, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@several
+def test_every_layer_on_every_graph_dealt_out_in_every_way(workers: int) -> None:
+    expected = references(ALL_CASES)
+    for found in run_workers(partial(gradients, cases=ALL_CASES), workers):
+        require_equal(found, expected)
 
 
 @any_number
@@ -60,11 +76,11 @@ def test_all_workers_have_the_same_bits(workers: int) -> None:
 
 def test_the_cases_are_as_odd_as_they_should_be() -> None:
     held = [held for workers in (2, 3, 4) for each in seen(workers) for held in each.held.values()]
-    assert any(nodes == 0 for nodes, _, _ in held)
-    assert any(nodes == 1 for nodes, _, _ in held)
-    assert any(nodes and not halo and edges for nodes, halo, edges in held)
-    assert any(nodes and not edges for nodes, _, edges in held)
-    assert any(halo > 10 for _, halo, _ in held)
+    assert any(each.nodes == 0 for each in held)
+    assert any(each.nodes == 1 for each in held)
+    assert any(each.nodes and not each.halo and each.edges for each in held)
+    assert any(each.nodes and not each.edges for each in held)
+    assert any(each.halo > 10 for each in held)
 
 
 @several

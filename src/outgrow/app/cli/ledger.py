@@ -18,7 +18,7 @@ def show_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
     used = {link: kinds for link, kinds in ledger.items() if kinds}
     if not used:
         return
-    table = Table(title="what crossed each link, all workers together", title_justify="left")
+    console, table = Console(stderr=True), Table()
     table.add_column("kind")
     for link in used:
         table.add_column(link, justify="right")
@@ -26,4 +26,5 @@ def show_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
         table.add_row(kind, *(decimal(found[kind]) if kind in found else "" for found in used.values()))
     table.add_section()
     table.add_row("in all", *(decimal(sum(found.values())) for found in used.values()))
-    Console(stderr=True).print(table)
+    console.print("what crossed each link, all workers together:")
+    console.print(table)
