@@ -123,10 +123,10 @@ def objects_are_shared(comm: Comm) -> None:
     """From any worker to all."""
     for root in range(comm.size):
         given = {"from": comm.rank, "rows": torch.arange(comm.rank)}
-        got = comm.share(given, root=root)
+        got = comm.broadcast(given, root=root)
         assert got["from"] == root
         assert torch.equal(got["rows"], torch.arange(root))
-    assert comm.share(None) is None
+    assert comm.broadcast(None) is None
 
 
 def objects_are_gathered(comm: Comm) -> None:
@@ -171,7 +171,7 @@ def parameters_are_shared(comm: Comm) -> None:
     model = nn.BatchNorm1d(3)
     for value in [*model.parameters(), *model.buffers()]:
         value.data.fill_(comm.rank + 2)
-    comm.share_parameters(model)
+    comm.broadcast_parameters(model)
     assert all(bool((value == 2).all()) for value in [*model.parameters(), *model.buffers()])
 
 
@@ -195,7 +195,7 @@ def bytes_of_collectives(comm: Comm) -> None:
     ledger, peers = comm.ledger, comm.size - 1
     ledger.crossed.clear()
     comm.sum_(torch.zeros(1000), Kind.GRADIENTS)
-    comm.share(b"x" * 50, Kind.TOPOLOGY, root=1)
+    comm.broadcast(b"x" * 50, Kind.TOPOLOGY, root=1)
     comm.gather(b"y" * (10 * comm.rank))
     expected = {
         (Link.PEER, Kind.GRADIENTS): 2 * 4000 * peers // comm.size,

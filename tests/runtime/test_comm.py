@@ -38,12 +38,12 @@ def test_one_worker_alone_says_nothing() -> None:
     assert comm.rows(rows, Route((3,), (3,)), Kind.IDS).wait() is rows
     assert comm.sum_(rows) is rows
     value = object()
-    assert comm.share(value) is value
+    assert comm.broadcast(value) is value
     assert comm.gather(value) == [value]
     model = Mixed(0, 1)
     before = {name: parameter.grad for name, parameter in model.named_parameters()}
     comm.sum_gradients(model)
-    comm.share_parameters(model)
+    comm.broadcast_parameters(model)
     assert all(parameter.grad is before[name] for name, parameter in model.named_parameters())
     comm.barrier()
     comm.close()
@@ -59,7 +59,7 @@ def test_a_peer_that_is_gone(scratch: Path) -> None:
         for talk in (
             lambda: comm.rows(torch.zeros(2, 4), Route((1, 1), (1, 1)), Kind.IDS).wait(),
             lambda: comm.sum_(torch.zeros(4)),
-            lambda: comm.share("x", root=1),
+            lambda: comm.broadcast("x", root=1),
             lambda: comm.gather("x"),
             comm.barrier,
         ):

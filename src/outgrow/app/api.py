@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from torch import Tensor
 
 import outgrow
-from outgrow.app.crew import Workers, number_of, run_session
+from outgrow.app.cluster import join_session
+from outgrow.app.crew import Workers, require_workers, run_session, workers_of
 from outgrow.app.objects import reader_of, source_of_object
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
@@ -24,7 +26,7 @@ from outgrow.graph.convert import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
-from outgrow.runtime.elastic import group_leader
+from outgrow.runtime.elastic import group_leader, group_size
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -84,22 +86,25 @@ def train(
         TrainingError: The loss is no longer a number.
         WorkerError: A worker has died.
     """
-    crew = workers if isinstance(workers, Workers) else Workers(number=number_of(workers))
+    crew = workers_of(workers)
     require_problem(graph, model)
+    require_workers(graph, crew)
     settings = (config or TrainConfig()).with_options(**options)
     chosen, _ = strategy_of(strategy)
-    leads = group_leader()
-    directory = _directory(graph, settings, chosen, crew.number, out, resume) if leads else None
-    with progress_for(graph, settings, show=progress and leads) as listener:
-        session = Session(
-            graph=graph,
-            model=model,
-            config=settings,
-            strategy=chosen,
-            directory=directory,
-            listeners=(listener,),
-        )
-        return run_session(session, crew, resume=resume, say=lambda text: warnings.warn(text, stacklevel=3))
+
+    def directory(again: bool) -> RunDirectory | None:
+        return _directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
+
+    with progress_for(graph, settings, show=progress and group_leader()) as listener:
+        session = Session(graph=graph, model=model, config=settings, strategy=chosen, listeners=(listener,))
+        if group_size():
+            return join_session(session, directory, heartbeat_seconds=crew.heartbeat_seconds, resume=resume)
+        session = replace(session, directory=directory(False))
+        return run_session(session, crew, resume=resume, say=_say if progress else warnings.warn)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def predict(graph: Graph, model: Model) -> Tensor:
@@ -151,7 +156,14 @@ def convert(
 
 
 def _directory(
-    graph: Graph, settings: TrainConfig, strategy: Strategy, workers: int, out: str | Path | None, resume: bool
+    graph: Graph,
+    settings: TrainConfig,
+    strategy: Strategy,
+    workers: int,
+    out: str | Path | None,
+    *,
+    resume: bool,
+    again: bool,
 ) -> RunDirectory | None:
     if out is None:
         if resume:
@@ -167,4 +179,4 @@ def _directory(
         "strategy": {"name": strategy.name, "options": strategy.options()},
         "workers": workers,
     }
-    return RunDirectory.create(Path(out), config)
+    return RunDirectory.create(Path(out), config, again=again)

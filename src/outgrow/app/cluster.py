@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from outgrow.app.crew import GRAPH, is_untouched
+from outgrow.app.crew import GRAPH
 from outgrow.app.plan import RunPlan
 from outgrow.app.progress import Display
 from outgrow.app.run import Run
+from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import Session
+from outgrow.core.errors import InputError
 from outgrow.core.types import Kind
 from outgrow.graph import datasets
+from outgrow.graph.changed import is_as_stored
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import open_store, write_store
 from outgrow.nn.model import Model
@@ -52,7 +56,7 @@ def train_in_group(
     *,
     heartbeat_seconds: float,
     display: Callable[[RunPlan], AbstractContextManager[Display]],
-) -> tuple[RunPlan, Run] | None:
+) -> Run | None:
     """Train as one of the group's workers. The first one plans, shows progress and writes files.
 
     Args:
@@ -62,13 +66,13 @@ def train_in_group(
         display: Opens the display of progress; called by the worker that leads.
 
     Returns:
-        The plan and the run on the worker that leads; None on the others.
+        The run on the worker that leads; None on the others.
     """
     from outgrow.runtime.worker import run_in_group
 
-    def work(place: Workplace) -> tuple[RunPlan, Run] | None:
+    def work(place: Workplace) -> Run | None:
         planned, resume = plan(place.attempt) if place.comm.leads else (None, False)
-        order: _Order = place.comm.share(None if planned is None else _order(planned, resume), Kind.PARAMETERS)
+        order: _Order = place.comm.broadcast(None if planned is None else _order(planned, resume), Kind.PARAMETERS)
         graph = _on_this_host(order, None if planned is None else planned.graph, place.comm, place.folder)
         with nullcontext() if planned is None else display(planned) as listener:
             session = Session(
@@ -81,9 +85,47 @@ def train_in_group(
                 comm=place.comm,
             )
             run = session.run(resume=order.resume)
-        return None if planned is None else (planned, run)
+        return None if planned is None else run
 
     return run_in_group(work, heartbeat_seconds=heartbeat_seconds, hear=lambda message: None, stop=lambda: False)
+
+
+def join_session(
+    session: Session, directory: Callable[[bool], RunDirectory | None], *, heartbeat_seconds: float, resume: bool
+) -> Run:
+    """Train as one of the group's workers, each of which has the graph and the model at hand.
+
+    Args:
+        session: What to train.
+        directory: Makes or opens the run's directory, given whether the group was started again; called by the worker
+            that leads.
+        heartbeat_seconds: Longest silence of a worker.
+        resume: Whether to go on from the last checkpoint.
+
+    Raises:
+        InputError: The workers have different graphs.
+    """
+    from outgrow.runtime.worker import run_in_group
+
+    def work(place: Workplace) -> Run:
+        comm, again = place.comm, place.attempt > 0
+        _require_same(session.graph, comm)
+        files = directory(again) if comm.leads else None
+        goes_on = comm.broadcast(again and files is not None and files.has_checkpoint)
+        return replace(session, comm=comm, directory=files).run(resume=resume or goes_on)
+
+    return run_in_group(work, heartbeat_seconds=heartbeat_seconds, hear=lambda message: None, stop=lambda: False)
+
+
+def _require_same(graph: Graph, comm: Comm) -> None:
+    sizes = comm.gather((graph.num_nodes, graph.num_edges, graph.num_features))
+    if len(set(sizes)) > 1:
+        raise InputError(
+            "the workers have different graphs",
+            needed="the same graph in every process",
+            got=f"nodes, edges and features by worker: {sizes}",
+            repair="load the same store or data set everywhere",
+        )
 
 
 def _order(plan: RunPlan, resume: bool) -> _Order:
@@ -92,7 +134,7 @@ def _order(plan: RunPlan, resume: bool) -> _Order:
     return _Order(
         graph=config["graph"],
         data_dir=None if data_dir is None else Path(data_dir),
-        mapped=is_untouched(plan.graph),
+        mapped=is_as_stored(plan.graph),
         model=plan.model,
         config=plan.config,
         strategy=plan.strategy,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
@@ -14,10 +14,11 @@ from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import Session, interrupt
 from outgrow.core.errors import InputError
+from outgrow.core.option_types import require_types
+from outgrow.graph.changed import is_as_stored
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import open_store, write_store
 from outgrow.nn.model import Model
-from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.elastic import group_size
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -36,7 +37,7 @@ class Workers:
     Attributes:
         number: Number of worker processes.
         max_restarts: How often all of them are started again, from the last checkpoint, after one has died.
-        heartbeat_seconds: A worker that was silent for so long is taken for dead. A slow one is not silent.
+        heartbeat_seconds: A worker that was silent for so long is taken for dead, 2 at least. A slow one is not silent.
     """
 
     number: int = 1
@@ -44,14 +45,16 @@ class Workers:
     heartbeat_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        for name, least in (("number", 1), ("max_restarts", 0), ("heartbeat_seconds", 2)):
+        require_types(asdict(self), get_type_hints(Workers))
+        for name, what, least in (
+            ("number", "the number of workers", 1),
+            ("max_restarts", "the number of restarts", 0),
+            ("heartbeat_seconds", "the heartbeat", 2),
+        ):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+            if not least <= value < float("inf"):
                 raise InputError(
-                    f"{name} of the workers is out of range",
-                    needed=f"at least {least}",
-                    got=repr(value),
-                    repair=f"give {name} a value in range",
+                    f"{what} is out of range", needed=f"at least {least}", got=str(value), repair=f"correct {what}"
                 )
 
 
@@ -70,6 +73,42 @@ def number_of(asked: int | None) -> int:
             repair="leave the number of workers out: the processes of torchrun are the workers",
         )
     return size or (1 if asked is None else asked)
+
+
+def workers_of(asked: int | Workers | None) -> Workers:
+    """The workers that are meant: see `number_of`."""
+    if not isinstance(asked, Workers):
+        return Workers(number=number_of(asked))
+    return replace(asked, number=number_of(asked.number if asked.number > 1 else None))
+
+
+def require_workers(graph: Graph, workers: Workers) -> None:
+    """Check that a graph can be dealt out to workers.
+
+    Raises:
+        InputError: There are more workers than nodes, or one worker that shall be started again.
+    """
+    if workers.number > graph.num_nodes:
+        raise InputError(
+            f"{graph.name} has fewer nodes than there are workers",
+            needed=f"at most {graph.num_nodes:,} workers",
+            got=f"{workers.number:,} workers",
+            repair="train on fewer workers",
+        )
+    if workers.number == 1 and workers.max_restarts:
+        raise InputError(
+            "one worker cannot be started again: it is this process",
+            needed="2 workers at least, or no restarts",
+            got=f"1 worker, {workers.max_restarts} restarts",
+            repair="leave the restarts out, or train on several workers",
+        )
+    if workers.number > 1 and isinstance(graph.features, Tensor) and graph.features.dtype == torch.bfloat16:
+        raise InputError(
+            "features in bfloat16 cannot be handed to workers",
+            needed="float16, float32 or float64 features, which a store can hold",
+            got="bfloat16",
+            repair="give features.half() or features.float(), or train on one worker",
+        )
 
 
 class Report(NamedTuple):
@@ -115,7 +154,7 @@ class Job:
             comm=place.comm,
             stop=place.stop_asked,
         )
-        again = place.attempt > 0 and place.comm.share(directory.has_checkpoint)
+        again = place.attempt > 0 and place.comm.broadcast(directory.has_checkpoint)
         run = session.run(resume=self.resume or again)
         return None if run.logits is None else Report(run.summary, run.logits, self.model.state_dict())
 
@@ -133,8 +172,6 @@ class _Teller:
 def run_session(session: Session, workers: Workers, *, resume: bool, say: Callable[[str], None]) -> Run:
     """Train on as many workers as asked for: in this process if that is one, else in processes of their own.
 
-    Where torchrun has started this process, it trains as one of its group.
-
     Args:
         session: What to train; in this process it has no line to others.
         workers: How many workers.
@@ -145,16 +182,13 @@ def run_session(session: Session, workers: Workers, *, resume: bool, say: Callab
         InputError: What a worker cannot use.
         WorkerError: A worker has died, and so have those that took its place.
     """
-    if group_size():
-        return _joined(session, workers, resume=resume)
     if workers.number == 1:
         return session.run(resume=resume)
     from outgrow.runtime.launch import run_workers
 
     graph, directory = session.graph, session.directory
-    _require_storable(graph)
     job = Job(
-        store=graph.store if is_untouched(graph) else None,
+        store=graph.store if is_as_stored(graph) else None,
         model=session.model,
         config=session.config,
         strategy=session.strategy,
@@ -176,36 +210,6 @@ def run_session(session: Session, workers: Workers, *, resume: bool, say: Callab
     session.model.load_state_dict(state)
     path = None if directory is None else directory.path
     return Run(model=session.model, logits=logits, summary=summary, directory=path)
-
-
-def _joined(session: Session, workers: Workers, *, resume: bool) -> Run:
-    from outgrow.runtime.worker import run_in_group
-
-    return run_in_group(
-        lambda place: replace(session, comm=place.comm).run(resume=resume),
-        heartbeat_seconds=workers.heartbeat_seconds,
-        hear=lambda message: None,
-        stop=lambda: False,
-    )
-
-
-def is_untouched(graph: Graph) -> bool:
-    """Whether a graph is what its store holds: no tensor of it was changed in place."""
-    topology, features, split = graph.topology, graph.features, graph.split
-    rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
-    held = (topology.indptr, topology.indices, topology.relation, topology.weight, *rows, graph.labels)
-    tensors = [tensor for tensor in (*held, split.train, split.val, split.test) if tensor is not None]
-    return graph.store is not None and all(tensor._version == 0 for tensor in tensors)
-
-
-def _require_storable(graph: Graph) -> None:
-    if isinstance(graph.features, Tensor) and graph.features.dtype == torch.bfloat16:
-        raise InputError(
-            "features in bfloat16 cannot be handed to workers",
-            needed="float16, float32 or float64 features, which a store can hold",
-            got="bfloat16",
-            repair="give features.half() or features.float(), or train on one worker",
-        )
 
 
 def _hear(message: object, listeners: Iterable[Listener], say: Callable[[str], None]) -> None:

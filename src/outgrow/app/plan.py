@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import outgrow
-from outgrow.app.crew import Workers
+from outgrow.app.crew import Workers, require_workers
 from outgrow.app.models import MODELS, build_model, model_options
 from outgrow.app.recipes import default_model, recipe_of
 from outgrow.app.rundir import RunDirectory
@@ -82,8 +82,11 @@ def new_run(
     strategy: str,
     out: Path | None,
     workers: Workers,
+    again: bool = False,
 ) -> RunPlan:
     """Plan a run; what is not in ``options`` comes from the recipe.
+
+    ``again`` plans it once more, after its workers have died before their first checkpoint.
 
     Raises:
         InputError: Something cannot be used; nothing was written.
@@ -101,6 +104,7 @@ def new_run(
     require_trainable(loaded)
     built = _seeded_model(name, loaded, model_settings, config.seed)
     require_problem(loaded, built)
+    require_workers(loaded, workers)
     path = out or Path("runs") / f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     record = {
         "outgrow": outgrow.__version__,
@@ -113,9 +117,7 @@ def new_run(
             "class_names": list(loaded.class_names),
             "several_labels": loaded.multi_label,
         },
-        "train": asdict(config),
-        "strategy": {"name": chosen.name, "options": chosen.options()},
-        "workers": workers.number,
+        **_how(config, chosen, workers),
     }
     return RunPlan(
         graph=loaded,
@@ -125,21 +127,22 @@ def new_run(
         config=config,
         strategy=chosen,
         reason=reason,
-        directory=RunDirectory.create(path, record),
+        directory=RunDirectory.create(path, record, again=again),
         workers=workers,
     )
 
 
 def resumed_run(
-    out: Path, asked: Mapping[str, object], data_dir: Path | None, workers: Workers | None = None
+    out: Path, asked: Mapping[str, object], data_dir: Path | None, workers: Workers, *, as_many_as_before: bool
 ) -> RunPlan:
-    """Plan to go on with a run. Only how long and on how many workers may differ from what it was started with.
+    """Plan to go on with a run. How long, on how many workers and with what options of the strategy may differ.
 
     Args:
         out: Directory of the run.
         asked: What was given once more: ``graph``, ``model``, ``strategy`` and any other option.
         data_dir: Folder to look in first for the files of a named data set.
-        workers: How many workers train from now on; None for as many as before.
+        workers: How many workers train from now on.
+        as_many_as_before: Take the number of workers from the run.
 
     Raises:
         InputError: There is no such run, or an option would change its results.
@@ -155,7 +158,7 @@ def resumed_run(
         asked = {**asked, "graph": place_of(str(asked["graph"]))}
     for option, value in asked.items():
         started = pick("option", option, before)
-        if option not in _MAY_CHANGE and started != value:
+        if option not in _MAY_CHANGE and option not in ways and started != value:
             raise InputError(
                 f"the run in {out} cannot go on with another {option}",
                 needed=f"{option} {'left out' if started is None else started}, as the run was started with",
@@ -163,12 +166,14 @@ def resumed_run(
                 repair=f"leave {option} out, or start a new run in another --out",
             )
     changed = {option: value for option, value in asked.items() if option in _MAY_CHANGE}
+    ways = {option: asked.get(option, value) for option, value in ways.items()}
     config = TrainConfig().with_options(**record["train"]).with_options(**changed)
     chosen, reason = strategy_of(record["strategy"]["name"], ways)
-    workers = workers or Workers(number=record.get("workers", 1))
+    workers = replace(workers, number=record.get("workers", 1)) if as_many_as_before else workers
     loaded = load_recorded(record, data_dir)
+    require_workers(loaded, workers)
     directory.newest_checkpoint()
-    directory.write("config.json", {**record, "train": asdict(config), "workers": workers.number})
+    directory.write("config.json", {**record, **_how(config, chosen, workers)})
     return RunPlan(
         graph=loaded,
         model=_seeded_model(name, loaded, settings, config.seed),
@@ -180,6 +185,15 @@ def resumed_run(
         directory=directory,
         workers=workers,
     )
+
+
+def _how(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str, Any]:
+    """How a run is trained, as it is recorded."""
+    return {
+        "train": asdict(config),
+        "strategy": {"name": strategy.name, "options": strategy.options()},
+        "workers": workers.number,
+    }
 
 
 def place_of(graph: str) -> str:

@@ -31,13 +31,18 @@ class RunDirectory:
         self.metrics = path / "metrics.jsonl"
 
     @staticmethod
-    def create(path: Path, config: Mapping[str, Any]) -> RunDirectory:
+    def create(path: Path, config: Mapping[str, Any], *, again: bool = False) -> RunDirectory:
         """A new run directory.
+
+        Args:
+            path: Where.
+            config: Content of ``config.json``.
+            again: Whether the run was started before, and may find its own files.
 
         Raises:
             InputError: There is something at ``path`` already, or it cannot be written.
         """
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not again and path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InputError(
                 f"{path} is in use",
                 needed="a new or empty directory for the run",

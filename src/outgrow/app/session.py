@@ -21,7 +21,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.ledger import merged
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
-from outgrow.engine.share import Share, Whole, share_of
+from outgrow.engine.share import Share, Whole
 from outgrow.graph.graph import Graph
 from outgrow.graph.validate import require_trainable
 from outgrow.nn.heads import MultiLabel, SingleLabel
@@ -153,9 +153,9 @@ class Session:
         """Train, from the last checkpoint on if ``resume``, and write the run's files."""
         graph, comm, directory = self.graph, self.comm, self.directory
         with PeakMemory() as memory, interrupt() as interrupted, ExitStack() as stack:
-            comm.share_parameters(self.model)
+            comm.broadcast_parameters(self.model)
             looped = self.model.stages()[0].widths.self_loops
-            share = share_of(graph.topology, comm, self.strategy.parts, graph.store, self_loops=looped)
+            share = self.strategy.share(graph, comm, self_loops=looped)
             problem = problem_of(graph, self.model, self.config.seed, share)
             trainer = Trainer(
                 problem,
@@ -165,7 +165,7 @@ class Session:
                 interrupted=self.stop or interrupted.is_set,
             )
             if resume:
-                trainer.resume(comm.share(None if directory is None else directory.newest_checkpoint()))
+                trainer.resume(comm.broadcast(None if directory is None else directory.newest_checkpoint()))
             if comm.leads:
                 self._tell(trainer, stack)
             outcome = trainer.run(self.strategy)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.types import Kind
-from outgrow.engine.share import Share, View
+from outgrow.engine.share import Share
+from outgrow.graph.local import LocalGraph
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.ops.backend import once
 
@@ -33,10 +34,10 @@ def exchanged(layer: Layer, share: Share, x_own: Features, key: int | None, *, o
     view = share.view(layer)
     block = view.block.keyed(key)
     source, target = layer.ends(x_own, x_own)
-    if view.parts is None:
+    if view.local is None:
         aggregate = layer.aggregate(block, source, target)
     elif overlap and layer.conv.aggregation.additive:
-        aggregate = _in_parts(layer, share, view, block, source, target)
+        aggregate = _in_parts(layer, share, view.local, block, source, target)
     else:
         aggregate = layer.aggregate(block, sources(share, source), target)
     return layer.update(x_own, aggregate, block)
@@ -48,33 +49,29 @@ def sources(share: Share, source: Rows) -> Rows:
     return Rows(columns, score)
 
 
-def _in_parts(layer: Layer, share: Share, view: View, block: Block, source: Rows, target: Rows) -> Tensor:
+def _in_parts(layer: Layer, share: Share, local: LocalGraph, block: Block, source: Rows, target: Rows) -> Tensor:
     assert source.columns is not None
-    assert view.parts is not None
-    own, halo = view.parts
     others = share.fetch(source.columns, Kind.ACTIVATIONS)
     score = None if source.score is None else share.beside(source.score, Kind.ACTIVATIONS)
     weight = layer.conv.weigh(block, Rows(source.columns, score), target)
-    own_weight, halo_weight = _by_part(view, weight)
+    own_weight, halo_weight = _by_part(local, weight)
     aggregation = layer.conv.aggregation
-    mine = aggregation(own, source.columns, target.columns, own_weight)
-    theirs = aggregation(halo, others.wait(), target.columns, halo_weight)
+    mine = aggregation(local.own_edges, source.columns, target.columns, own_weight)
+    theirs = aggregation(local.halo_edges, others.wait(), target.columns, halo_weight)
     return mine + theirs
 
 
-def _by_part(view: View, weight_EK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+def _by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """The weights of the edges of each part. Those that the graph fixes are dealt out once."""
     if weight_EK is None:
         return None, None
-    assert view.parts is not None
-    assert view.edge_order is not None
-    num_own = view.parts[0].edges.num_edges
+    order, num_own = local.edge_order, local.own_edges.edges.num_edges
     if weight_EK.requires_grad:
-        return _Deal.apply(weight_EK, view.edge_order, num_own)  # type: ignore[no-any-return, no-untyped-call]
-    kept: Any = view.block.edges.derived.get(_SLOT)
+        return _Deal.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
+    kept: Any = local.block.edges.derived.get(_SLOT)
     if kept is None or kept[0] is not weight_EK:
-        kept = weight_EK, weight_EK[view.edge_order[:num_own]], weight_EK[view.edge_order[num_own:]]
-        view.block.edges.derived[_SLOT] = kept
+        kept = weight_EK, weight_EK[order[:num_own]], weight_EK[order[num_own:]]
+        local.block.edges.derived[_SLOT] = kept
     return kept[1], kept[2]
 
 

@@ -7,9 +7,7 @@ from torch import Tensor
 from outgrow.engine.exchange import exchanged
 from outgrow.engine.inputs import Input
 from outgrow.engine.share import Share
-from outgrow.nn.layer import Features
-from outgrow.nn.model import Model, layer_key
-from outgrow.ops.sparse import SparseRows
+from outgrow.nn.model import Model, first_rows, layer_key
 
 
 def full_pass(
@@ -31,7 +29,7 @@ def full_pass(
     first, *others = model.stages()
     block = share.view(first).block.keyed(layer_key(key, 0))
     x_src = model.input(given.source, block.src_nodes[: len(given.source)], key)
-    x = x_src if len(given.own) == len(x_src) else _first(x_src, len(given.own))
+    x = x_src if len(given.own) == len(x_src) else first_rows(x_src, len(given.own))
     if known is not None:
         x = first.update(x, known, block)
     elif first.widths.raw_source:
@@ -42,7 +40,3 @@ def full_pass(
         x = exchanged(layer, share, x, layer_key(key, index), overlap=overlap)
     assert isinstance(x, Tensor)
     return x
-
-
-def _first(x: Features, count: int) -> Features:
-    return x.rows(0, count) if isinstance(x, SparseRows) else x[:count]

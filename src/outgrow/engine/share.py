@@ -25,7 +25,8 @@ from outgrow.ops.buffers import empty_rows
 from outgrow.ops.row_sums import gather_rows
 from outgrow.ops.sparse import SparseRows
 from outgrow.ops.topology import transpose
-from outgrow.runtime.comm import Alone, Arrival, Comm, Route
+from outgrow.runtime.comm import Alone, Arrival, Comm
+from outgrow.runtime.voyage import Route
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,13 +35,11 @@ class View:
 
     Attributes:
         block: All in-edges of the share's own nodes. Their rows are the first source rows, those of the halo follow.
-        parts: The same edges in two blocks, by whether their sources are own nodes or of the halo; None if all are own.
-        edge_order: ``[E]``: the position in ``block`` of each edge of the first part, then of the second.
+        local: The same with its edges in two parts, from own nodes and from the halo; None on the only worker.
     """
 
     block: Block
-    parts: tuple[Block, Block] | None = None
-    edge_order: Tensor | None = None
+    local: LocalGraph | None = None
 
 
 class Share(ABC):
@@ -157,8 +156,7 @@ class Part(Share):
     def _hold(self, *, self_loops: bool) -> LocalGraph:
         comm = self.comm
         held = local_graph(self.topology, self.owner, comm.rank, comm.size, self_loops=self_loops)
-        parts = held.own_edges, held.halo_edges
-        self._views[self_loops] = View(block=held.block, parts=parts, edge_order=held.edge_order)
+        self._views[self_loops] = View(block=held.block, local=held)
         return held
 
     def rows(self, values: Features) -> Features:
@@ -208,7 +206,7 @@ def share_of(topology: Topology, comm: Comm, parts: Method, store: Path | None, 
     if comm.size == 1:
         return Whole(topology, comm)
     owner = partition_of(topology, parts, comm.size, store=store).part if comm.leads else None
-    return Part(topology, comm.share(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
+    return Part(topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
 
 
 def view_of(topology: Topology, layer: Layer) -> Topology:

@@ -9,6 +9,7 @@ Letters: ``V`` nodes of the graph, ``n`` own nodes, ``h`` nodes of the halo, ``E
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -33,26 +34,42 @@ from outgrow.ops.share_kernels import ABSENT, HEARD
 class LocalGraph:
     """What one worker holds of a topology, or of its view with self-loops.
 
-    Degrees and edge ids in the blocks are those of the whole graph or view.
+    Degrees and edge ids in the blocks are those of the whole graph or view. The same edges in two parts are made when
+    they are first asked for.
 
     Attributes:
         own: ``[n]`` int64, nodes that the worker owns, ascending.
         halo: ``[h]`` int64, nodes of other workers with an edge to an own node; by owner, then ascending.
         halo_counts: How many nodes of the halo each worker owns; 0 for the worker itself.
         block: All in-edges of the own nodes, in the graph's order; source rows are the own nodes, then the halo.
-        own_edges: The edges of ``block`` from own nodes; its ``n`` source rows are these, and all destinations remain.
-        halo_edges: The edges of ``block`` from the halo; its ``h`` source rows are these, and all destinations remain.
-        edge_order: ``[E]`` int32 or int64, the position in ``block`` of each edge of ``own_edges``, then of
-            ``halo_edges``: ``weight_EK[edge_order]``, cut after the edges of ``own_edges``, has the weights of both.
     """
 
     own: Tensor
     halo: Tensor
     halo_counts: tuple[int, ...]
     block: Block
-    own_edges: Block
-    halo_edges: Block
-    edge_order: Tensor
+
+    @property
+    def own_edges(self) -> Block:
+        """The edges of ``block`` from own nodes; its ``n`` source rows are these, and all destinations remain."""
+        return self._parts[0]
+
+    @property
+    def halo_edges(self) -> Block:
+        """The edges of ``block`` from the halo; its ``h`` source rows are these, and all destinations remain."""
+        return self._parts[1]
+
+    @property
+    def edge_order(self) -> Tensor:
+        """``[E]`` int32 or int64: the position in ``block`` of each edge of ``own_edges``, then of ``halo_edges``.
+
+        ``weight_EK[edge_order]``, cut after the edges of ``own_edges``, has the weights of both.
+        """
+        return self._parts[2]
+
+    @cached_property
+    def _parts(self) -> tuple[Block, Block, Tensor]:
+        return _split(self.block)
 
 
 def local_graph(topology: Topology, part: Tensor, rank: int, size: int, *, self_loops: bool) -> LocalGraph:
@@ -98,15 +115,11 @@ def local_graph(topology: Topology, part: Tensor, rank: int, size: int, *, self_
         first_edge=view.first_edge,
         edge_ids=ids_of(view),
     )
-    own_edges, halo_edges, order = _split(block)
     return LocalGraph(
         own=own,
         halo=halo,
         halo_counts=tuple(torch.bincount(part[halo], minlength=size).tolist()),
         block=block,
-        own_edges=own_edges,
-        halo_edges=halo_edges,
-        edge_order=order,
     )
 
 

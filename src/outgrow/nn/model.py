@@ -64,7 +64,7 @@ class Model(nn.Module):
         x = self.input(x_VD, blocks[0].src_nodes, key)
         for index, (layer, block) in enumerate(zip(self.stages(), blocks, strict=True)):
             keyed = block.keyed(layer_key(key, index))
-            x_dst = x if len(block.dst_nodes) == len(x) else _first(x, len(block.dst_nodes))
+            x_dst = x if len(block.dst_nodes) == len(x) else first_rows(x, len(block.dst_nodes))
             if index == 0 and first_aggregate is not None:
                 x = layer.update(x_dst, first_aggregate, keyed)
             else:
@@ -78,5 +78,6 @@ def layer_key(key: int | None, index: int) -> int | None:
     return None if key is None else derive(key, index + 1)
 
 
-def _first(x: Features, count: int) -> Features:
+def first_rows(x: Features, count: int) -> Features:
+    """The first rows of an input."""
     return x.rows(0, count) if isinstance(x, SparseRows) else x[:count]

@@ -9,10 +9,8 @@ from __future__ import annotations
 import pickle
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,30 +19,11 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
+from outgrow.runtime.voyage import CommunicationError as CommunicationError
+from outgrow.runtime.voyage import Route, Voyage, talking
 
 _TAGS = 1 << 30
 _PATIENCE = timedelta(days=7)  # a slow worker is no dead one: heartbeats tell them apart, not this
-
-
-class CommunicationError(RuntimeError):
-    """A peer could not be reached: it has ended, or the network has."""
-
-
-class Route(NamedTuple):
-    """How many rows go where.
-
-    Attributes:
-        send: Rows for each worker; they lie in this order.
-        receive: Rows from each worker.
-    """
-
-    send: tuple[int, ...]
-    receive: tuple[int, ...]
-
-    @property
-    def back(self) -> Route:
-        """The way back."""
-        return Route(self.receive, self.send)
 
 
 class Arrival(Protocol):
@@ -85,7 +64,7 @@ class Comm(ABC):
         """Replace values by their sum over all workers, the same bits everywhere; gives them back."""
 
     @abstractmethod
-    def share(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
+    def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
         """The object that worker ``root`` gives, on all workers."""
 
     @abstractmethod
@@ -124,10 +103,10 @@ class Comm(ABC):
         for parameter, anywhere, total in zip(parameters, flat[: len(given)], sums, strict=True):
             parameter.grad = total.view_as(parameter) if anywhere else None
 
-    def share_parameters(self, model: nn.Module) -> None:
+    def broadcast_parameters(self, model: nn.Module) -> None:
         """Give all workers the parameters and buffers of worker 0."""
         if self.size > 1:
-            model.load_state_dict(self.share(model.state_dict(), Kind.PARAMETERS))
+            model.load_state_dict(self.broadcast(model.state_dict(), Kind.PARAMETERS))
 
 
 class Alone(Comm):
@@ -149,7 +128,7 @@ class Alone(Comm):
         """The same values."""
         return values
 
-    def share(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
+    def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
         """The same object."""
         return value
 
@@ -177,8 +156,7 @@ class Group(Comm):
 
     def rows(self, rows: Tensor, route: Route, kind: Kind, *, back: Kind = Kind.GRADIENTS) -> Arrival:
         """See `Comm.rows`."""
-        voyage = _Voyage(self, route, rows, kind, back)
-        return voyage.depart(rows)
+        return Voyage(self, route, rows, kind, back).depart(rows)
 
     def send(self, rows: Tensor, route: Route, kind: Kind) -> tuple[list[Any], Tensor]:
         """Send rows; gives what is to be waited for, and where rows will lie.
@@ -210,8 +188,8 @@ class Group(Comm):
             dist.all_reduce(values)
         return values
 
-    def share(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
-        """See `Comm.share`."""
+    def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
+        """See `Comm.broadcast`."""
         packed = _packed(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(packed)])
         with talking():
@@ -265,15 +243,6 @@ def join(rank: int, size: int, store: Store) -> Comm:
         return Group()
 
 
-@contextmanager
-def talking() -> Iterator[None]:
-    """Turn what torch raises when a peer is gone into a `CommunicationError`."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise CommunicationError(str(error)) from error
-
-
 class _Here:
     """Rows that need not travel."""
 
@@ -282,62 +251,6 @@ class _Here:
 
     def wait(self) -> Tensor:
         return self.here
-
-
-class _Voyage:
-    """Rows under way, and later their gradient. Autograd carries a token from departure to arrival."""
-
-    def __init__(self, group: Group, route: Route, rows: Tensor, kind: Kind, back: Kind) -> None:
-        self.group, self.route, self.kinds = group, route, (kind, back)
-        self.works: list[Any] = []
-        self.sent = rows.new_empty(0)
-        self.cargo = rows.new_empty(0)
-        self.token = rows.new_empty(0)
-
-    def depart(self, rows: Tensor) -> _Voyage:
-        self.token = _Depart.apply(rows, self)  # type: ignore[no-untyped-call]
-        return self
-
-    def wait(self) -> Tensor:
-        token, self.token = self.token, self.token.new_empty(0)
-        return _Arrive.apply(token, self)  # type: ignore[no-any-return, no-untyped-call]
-
-    def send(self, rows: Tensor, *, back: bool) -> None:
-        route = self.route.back if back else self.route
-        self.sent = rows.contiguous()  # is read until all has arrived
-        self.works, self.cargo = self.group.send(self.sent, route, self.kinds[back])
-
-    def unload(self) -> Tensor:
-        with talking():
-            for work in self.works:
-                work.wait()
-        cargo, nothing = self.cargo, self.cargo.new_empty(0)
-        self.works, self.sent, self.cargo = [], nothing, nothing
-        return cargo
-
-
-class _Depart(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, voyage: _Voyage) -> Tensor:
-        ctx.voyage = voyage
-        voyage.send(rows, back=False)
-        return rows.new_zeros(1)
-
-    @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return ctx.voyage.unload(), None
-
-
-class _Arrive(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, token: Tensor, voyage: _Voyage) -> Tensor:
-        ctx.voyage = voyage
-        return voyage.unload()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        ctx.voyage.send(grad, back=True)
-        return grad.new_zeros(1), None
 
 
 def _cut(rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:

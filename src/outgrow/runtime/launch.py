@@ -96,7 +96,7 @@ def run_workers(
                 with _started(sent, workers, attempt, Path(folder)) as running:
                     return running.watch(heartbeat_seconds, hear, stop)
             except WorkerError as error:
-                if attempt == restarts:
+                if attempt >= restarts:
                     raise
                 hear(Restarted(attempt=attempt + 1, reason=error.what))
     raise AssertionError

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from outgrow.runtime.elastic import group_size
+
 
 def set_threads(workers: int = 1) -> None:
     """Set what torch and Numba read once, when they are loaded: see `thread_settings`.
 
-    A worker of torchrun shares the cores with the other workers of its host, whatever ``workers`` says.
+    A worker of torchrun, or of a cluster's own launcher, shares the cores with the other workers of its host, whatever
+    ``workers`` says.
 
     Args:
         workers: Processes that share the cores of this host.
@@ -29,9 +32,9 @@ def thread_settings(workers: int = 1) -> dict[str, str]:
     """
     settings = {"OMP_WAIT_POLICY": "PASSIVE", "NUMBA_THREADING_LAYER": "omp", "THP_MEM_ALLOC_ENABLE": "1"}
     given = dict(os.environ)
-    if "TORCHELASTIC_RUN_ID" in given:
+    if group_size() and "LOCAL_WORLD_SIZE" in given:
         workers = int(given["LOCAL_WORLD_SIZE"])
-        if workers > 1 and given.get("OMP_NUM_THREADS") == "1":
+        if workers > 1 and "TORCHELASTIC_RUN_ID" in given and given.get("OMP_NUM_THREADS") == "1":
             del given["OMP_NUM_THREADS"]  # torchrun's own choice for users who have made none
     if workers > 1:
         share = str(max(1, cores() // workers))

@@ -129,10 +129,10 @@ def run_in_group(
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     parent = os.getppid()
-    with _ending_in_order(rank, size):
+    with _recorded(rank, size):
         meeting, store = _stores(size, attempt)
         comm = join(rank, size, meeting)
-        with _shared_scratch(store) as folder:
+        with _leaving_when_asked(), _shared_scratch(store) as folder:
             heartbeat = Heartbeat(_Neighbours(store, rank, size, heartbeat_seconds).beat, parent, folder)
             with heartbeat:
                 result = task(Workplace(comm=comm, folder=folder, attempt=attempt, tell=hear, stop_asked=stop))
@@ -207,11 +207,24 @@ def _shared_scratch(store: Store) -> Iterator[Path]:
 
 
 @contextmanager
-def _ending_in_order(rank: int, size: int) -> Iterator[None]:
-    """Write down how this worker failed, where torchrun looks for it, and take its request to end as an exception."""
+def _leaving_when_asked() -> Iterator[None]:
+    """Take torchrun's request to end as an exception, so that nothing is left behind.
+
+    Not while the group is joined: the request would not be seen before all others are there.
+    """
     own = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if own:
         signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        if own:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _recorded(rank: int, size: int) -> Iterator[None]:
+    """Write down how this worker failed, where torchrun looks for it."""
     try:
         yield
     except Exception as error:
@@ -221,9 +234,6 @@ def _ending_in_order(rank: int, size: int) -> Iterator[None]:
             get_error_handler().record_exception(error)
         sys.stderr.write(f"worker {rank} of {size} on {socket.gethostname()} failed: {describe(error)}\n")
         raise
-    finally:
-        if own:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 from torch import Tensor
 
 from outgrow.engine.inputs import Input, input_of
-from outgrow.engine.share import Share
-from outgrow.graph.partition.method import Method, Range
+from outgrow.engine.share import Share, share_of
+from outgrow.graph.graph import Graph
+from outgrow.graph.partition.method import Range
 from outgrow.nn.heads import Task
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
+from outgrow.runtime.comm import Comm
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,7 +26,7 @@ class Problem:
 
     Attributes:
         share: What the worker holds of the graph; rows below are those of its own nodes.
-        input: Their features.
+        features: ``[V, D]`` of all nodes, as the graph has them: memory-mapped where they are many.
         labels: ``[n]`` integer, or ``[n, C]`` zeros and ones.
         train: ``[m]`` int64, rows of the nodes to train on.
         num_train: Number of nodes to train on, over all workers.
@@ -33,13 +36,18 @@ class Problem:
     """
 
     share: Share
-    input: Input
+    features: Features
     labels: Tensor
     train: Tensor
     num_train: int
     task: Task
     model: Model
     seed: int
+
+    @cached_property
+    def input(self) -> Input:
+        """Features of the worker's nodes, in memory; made when first asked for, which all workers do together."""
+        return input_of(self.model, self.share, self.features)
 
     @staticmethod
     def of(
@@ -60,7 +68,7 @@ class Problem:
         assert isinstance(own, Tensor)
         return Problem(
             share=share,
-            input=input_of(model, share, features),
+            features=features,
             labels=own,
             train=share.places(train),
             num_train=len(train),
@@ -104,10 +112,15 @@ class Strategy(ABC):
     name: ClassVar[str]
     exact: ClassVar[bool]
 
-    @property
-    def parts(self) -> Method:
-        """How nodes are dealt out to several workers."""
-        return Range(balance="edges")
+    def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
+        """What each worker holds of a graph: by default ranges of nodes with equally many in-edges.
+
+        Args:
+            graph: The graph.
+            comm: The line to the other workers.
+            self_loops: Whether layers want self-loops.
+        """
+        return share_of(graph.topology, comm, Range(balance="edges"), graph.store, self_loops=self_loops)
 
     def options(self) -> dict[str, object]:
         """Its options by name; by default it has none."""

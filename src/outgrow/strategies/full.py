@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import get_type_hints
 
 import torch
 
 from outgrow.core.nearest import pick
+from outgrow.core.option_types import require_types
 from outgrow.engine.constant import first_aggregate
 from outgrow.engine.full_pass import full_pass
-from outgrow.graph.partition.method import METHODS, Method, method_of
+from outgrow.engine.share import Share, share_of
+from outgrow.graph.graph import Graph
+from outgrow.graph.partition.method import METHODS
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
+from outgrow.runtime.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
+
+_METHODS = {name: method for name, method in METHODS.items() if name != "two-level"}  # chunks are for others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +42,12 @@ class Full(Strategy):
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        pick("partition", self.partition, METHODS)
+        require_types(asdict(self), get_type_hints(Full))
+        pick("partition", self.partition, _METHODS)
 
-    @property
-    def parts(self) -> Method:
-        """See `Strategy.parts`."""
-        return method_of(self.partition)
+    def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
+        """See `Strategy.share`: the nodes that a worker owns by the partition."""
+        return share_of(graph.topology, comm, _METHODS[self.partition], graph.store, self_loops=self_loops)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""

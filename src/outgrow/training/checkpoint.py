@@ -80,7 +80,8 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
             got=str(error),
             repair="free some space, or give another --out, and start again with --resume",
         ) from error
-    for old in sorted(folder.glob("epoch-*.pt"))[:-_KEEP]:
+    torn = folder.glob("epoch-*.partial")  # whoever wrote them was killed
+    for old in (*torn, *sorted(folder.glob("epoch-*.pt"))[:-_KEEP]):
         old.unlink(missing_ok=True)
     return path
 

@@ -122,7 +122,7 @@ class Trainer:
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`."""
-        saved = self.comm.share(checkpoint.load(path) if self.comm.leads else None, Kind.PARAMETERS)
+        saved = self.comm.broadcast(checkpoint.load(path) if self.comm.leads else None, Kind.PARAMETERS)
         self.progress = checkpoint.restore(saved, path, self.problem.model, self.optimizer)
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +54,8 @@ def train(
         int, typer.Option(help="How often to start again, from the last checkpoint, after a worker has died.")
     ] = 0,
     heartbeat: Annotated[
-        float, typer.Option(help="Seconds of silence after which a worker is taken for dead; a slow one is not silent.")
+        float,
+        typer.Option(help="Seconds of silence, 2 at least, after which a worker is dead; a slow one is not silent."),
     ] = 30.0,
     seed: Annotated[int | None, typer.Option(help="Seed of every random draw.", show_default="0")] = None,
     set_: Annotated[
@@ -82,28 +84,31 @@ def train(
     with importing():
         from outgrow.app.crew import Workers, number_of
         from outgrow.app.plan import new_run, resumed_run
+        from outgrow.app.rundir import RunDirectory
 
     given = {"layers": layers, "hidden": hidden, "dropout": dropout, "lr": lr, "epochs": epochs, "seed": seed}
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
     crew = Workers(number=number_of(workers), max_restarts=max_restarts, heartbeat_seconds=heartbeat)
 
-    def plan(again: bool) -> RunPlan:
-        if not again:
-            return new_run(
-                _required(graph), model, options, data_dir=data_dir, strategy=strategy, out=out, workers=crew
-            )
+    def plan(attempt: int) -> tuple[RunPlan, bool]:
+        again = attempt > 0 and out is not None
+        goes_on = resume or (again and RunDirectory(_required_run(out)).has_checkpoint)
+        if not goes_on:
+            made = partial(new_run, data_dir=data_dir, strategy=strategy, out=out, workers=crew, again=again)
+            return made(_required(graph), model, options), False
         asked = {"graph": graph, "model": model, "strategy": None if strategy == "auto" else strategy} | options
         there = {name: value for name, value in asked.items() if value is not None}
-        return resumed_run(_required_run(out), there, data_dir, crew if workers or group_size() else None)
+        as_before = workers is None and not group_size()
+        return resumed_run(_required_run(out), there, data_dir, crew, as_many_as_before=as_before), True
 
-    run = _in_group(plan, crew, out, resume) if group_size() else _execute(plan(resume), resume=resume)
+    run = _in_group(plan, crew) if group_size() else _execute(*plan(0))
     if as_json and run is not None:
         print(json.dumps(run.summary))
     if run is not None and run.summary["stopped"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
 
 
-def _execute(plan: RunPlan, *, resume: bool) -> Run:
+def _execute(plan: RunPlan, goes_on: bool) -> Run:
     from outgrow.app.crew import run_session
     from outgrow.app.session import Session
 
@@ -117,26 +122,20 @@ def _execute(plan: RunPlan, *, resume: bool) -> Run:
             directory=plan.directory,
             listeners=(listener,),
         )
-        run = run_session(session, plan.workers, resume=resume, say=_say)
+        run = run_session(session, plan.workers, resume=goes_on, say=_say)
     _report(run, time.perf_counter() - started)
     return run
 
 
-def _in_group(plan: Callable[[bool], RunPlan], crew: Workers, out: Path | None, resume: bool) -> Run | None:
-    """Train as one worker of the group that torchrun started; after a restart it goes on from the last checkpoint."""
+def _in_group(plan: Callable[[int], tuple[RunPlan, bool]], crew: Workers) -> Run | None:
+    """Train as one worker of the group that torchrun started."""
     from outgrow.app.cluster import train_in_group
-    from outgrow.app.rundir import RunDirectory
-
-    def planned(attempt: int) -> tuple[RunPlan, bool]:
-        again = resume or (attempt > 0 and out is not None and RunDirectory(out).has_checkpoint)
-        return plan(again), again
 
     started = time.perf_counter()
-    done = train_in_group(planned, heartbeat_seconds=crew.heartbeat_seconds, display=_display)
-    if done is None:
-        return None
-    _report(done[1], time.perf_counter() - started)
-    return done[1]
+    run = train_in_group(plan, heartbeat_seconds=crew.heartbeat_seconds, display=_display)
+    if run is not None:
+        _report(run, time.perf_counter() - started)
+    return run
 
 
 def _display(plan: RunPlan) -> Display:

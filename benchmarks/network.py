@@ -1,0 +1,214 @@
+"""Hosts that are joined by a slow network: epoch times and bytes of the strategy `full` under several partitions.
+
+    sudo python benchmarks/network.py --data-dir DATA     # debian and products@0.05, GCN and GAT, 4 hosts at 200 Mbit/s
+    sudo python benchmarks/network.py --graphs products@0.002 --models gcn --epochs 2
+
+The hosts are those of `netlab.py`. Every cell of the table is `outgrow train` under torchrun, one worker on each host,
+once for one epoch and then for more: the difference is what epochs send. The table goes to the terminal, all figures
+to benchmarks/results/. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import netlab
+import record
+from netlab_links import UnavailableError
+from network_table import show, summarise
+from workers import versions
+
+from outgrow.runtime.threads import cores
+
+_TAIL = 15
+# The log of a host, then the command.
+_LOGGED = 'log="$1" && shift && exec "$@" 2> "$log"'
+
+
+class Cell(NamedTuple):
+    """What one line of the table is about."""
+
+    graph: str
+    model: str
+    partition: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """The lab and what all its runs have in common.
+
+    Attributes:
+        lab: The simulated hosts.
+        folder: Where graphs and runs go.
+        options: Of `_parse`.
+    """
+
+    lab: netlab.Lab
+    folder: Path
+    options: argparse.Namespace
+
+    def train(self, cell: Cell, store: Path, epochs: int, name: str) -> dict[str, Any]:
+        """Train on all hosts; the run's own figures, and what each interface has counted meanwhile."""
+        out = self.folder / name
+        before = self._counted()
+        outcome = self.lab.run([self._command(cell, store, epochs, out)] * self.lab.hosts, echo=False)
+        after = self._counted()
+        load = os.getloadavg()[0]
+        if outcome.code or not (out / "summary.json").exists():
+            return {"failed": f"exit code {outcome.code}", "message": self._last_words(out, outcome.host or 0)}
+        summary = json.loads((out / "summary.json").read_text())
+        return {
+            "epochs": summary["epochs"],
+            "seconds": summary["epoch_seconds"],
+            "losses": summary["loss"],
+            "ledger": summary["ledger"],
+            "sent": [new.sent - old.sent for new, old in zip(after, before, strict=True)],
+            "received": [new.received - old.received for new, old in zip(after, before, strict=True)],
+            "load": load,
+        }
+
+    def _command(self, cell: Cell, store: Path, epochs: int, out: Path) -> list[str]:
+        options = self.options
+        words = f"--strategy full --model {cell.model} --layers {options.layers} --hidden {options.hidden} --seed 0"
+        train = [sys.executable, "-m", "outgrow", "train", str(store), *words.split(), "--epochs", str(epochs)]
+        # No evaluation but the last one, which both runs have.
+        settings = {"partition": cell.partition, "overlap": options.overlap, "eval_every": 1 << 30}
+        train += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        started = netlab.torchrun([*train, "--out", str(out)], self.lab.hosts, 1)
+        limit = ["timeout", "--kill-after=10", str(options.timeout_minutes * 60)]
+        threads = [f"{name}={value}" for name, value in share_of_cores(self.lab.hosts).items()]
+        return ["sh", "-c", _LOGGED, "sh", f"{out}-{{host}}.log", "env", *threads, *limit, *started]
+
+    def _counted(self) -> list[netlab.Traffic]:
+        return [self.lab.interface_bytes(host) for host in range(self.lab.hosts)]
+
+    def _last_words(self, out: Path, host: int) -> str:
+        lines = Path(f"{out}-{host}.log").read_text().splitlines()
+        return "\n".join(lines[-_TAIL:])
+
+
+def share_of_cores(hosts: int) -> dict[str, str]:
+    """Threads of the worker on each host: all hosts share the cores of this machine, but take them for their own."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    return dict.fromkeys(names, str(max(1, cores() // hosts)))
+
+
+def outgrow(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run the command on this machine itself."""
+    command = [sys.executable, "-m", "outgrow", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def prepare(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Path], dict[str, str], list[dict[str, Any]]]:
+    """Stores by graph, with all partitions in them; graphs that cannot be had, and why; what the partitions cut."""
+    stores, missing, cuts = {}, {}, []
+    given = ["--data-dir", options.data_dir] if options.data_dir else []
+    for graph in options.graphs:
+        store = folder / f"store-{graph}"
+        converted = None if store.exists() else outgrow("convert", graph, store, *given)
+        if converted is not None and converted.returncode:
+            missing[graph] = " ".join(converted.stderr.split())
+            print(f"{graph} is left out: {missing[graph]}", file=sys.stderr)
+            continue
+        stores[graph] = store
+        for method in options.partitions:
+            done = outgrow("partition", store, "--parts", options.hosts, "--method", method, "--json")
+            if done.returncode:
+                sys.exit(done.stderr)
+            cuts.append({"graph": graph, "partition": method, **json.loads(done.stdout)})
+    return stores, missing, cuts
+
+
+def measure(hosts: Hosts, stores: Mapping[str, Path]) -> dict[Cell, list[dict[str, Any]]]:
+    """Reports by cell: that of the short run, then one a round; a cell that failed is not asked again."""
+    options = hosts.options
+    cells = [Cell(graph, model, name) for graph in stores for model in options.models for name in options.partitions]
+    found: dict[Cell, list[dict[str, Any]]] = {cell: [] for cell in cells}
+    for turn in range(options.rounds + 1):
+        for number, cell in enumerate(cells):
+            reports = found[cell]
+            if reports and "failed" in reports[-1]:
+                continue
+            epochs = 1 + (options.epochs if turn else 0)
+            reports.append(hosts.train(cell, stores[cell.graph], epochs, f"run-{turn}-{number}"))
+            print(f"{_turn(turn)}: {' '.join(cell)}: {_one_line(reports[-1])}", file=sys.stderr, flush=True)
+    return found
+
+
+def _turn(turn: int) -> str:
+    return f"round {turn}" if turn else "one epoch"
+
+
+def _one_line(report: Mapping[str, Any]) -> str:
+    if "failed" in report:
+        return f"{report['failed']}\n{report['message']}"
+    return f"{statistics.median(report['seconds'][1:] or report['seconds']):.3f} s an epoch"
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--hosts", type=int, default=4)
+    add("--mbit", type=float, default=200.0, help="speed of each link in each direction, in Mbit/s")
+    add("--graphs", type=_names, default=["debian", "products@0.05"], help="see `outgrow datasets`")
+    add("--models", type=_names, default=["gcn", "gat"], help="see `outgrow train --help`")
+    add("--partitions", type=_names, default=["metis", "range", "hash"], help="see `outgrow partition --help`")
+    add("--overlap", choices=("true", "false"), default="true", help="see `full`")
+    add("--layers", type=int, default=2)
+    add("--hidden", type=int, default=128)
+    add("--rounds", type=int, default=2)
+    add("--epochs", type=int, default=5, help="epochs of each round that count; one more precedes them")
+    add("--timeout-minutes", type=float, default=15.0, help="time for all of a run")
+    add("--data-dir", type=Path, help="folder of the files of named data sets")
+    add("--scratch", type=Path, help="keep and reuse the stores here; else they go to a temporary folder")
+    add("--out", type=Path, help="file of the figures")
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def main() -> None:
+    """Measure, show, write; fails if a ledger is far from what the interfaces have counted."""
+    options = _parse()
+    with ExitStack() as stack:
+        try:
+            lab = stack.enter_context(netlab.network(options.hosts, f"{options.mbit:g}mbit"))
+        except UnavailableError as error:
+            print(error, file=sys.stderr)
+            sys.exit(netlab.UNAVAILABLE_CODE)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kept = options.scratch or folder
+        kept.mkdir(parents=True, exist_ok=True)
+        stores, missing, cuts = prepare(options, kept.resolve())
+        found = measure(Hosts(lab=lab, folder=folder, options=options), stores)
+    rows = summarise(found, cuts, options.mbit)
+    show(rows, f"{options.hosts} hosts at {options.mbit:g} Mbit/s, {options.layers} layers, hidden {options.hidden}")
+    names = ("hosts", "mbit", "layers", "hidden", "rounds", "epochs", "overlap")
+    figures = {
+        "parameters": {name: getattr(options, name) for name in names} | {"threads": share_of_cores(options.hosts)},
+        "versions": versions(),
+        "left_out": missing,
+        "partitions": cuts,
+        "rows": rows,
+        "reports": [{**cell._asdict(), "runs": reports} for cell, reports in found.items()],
+    }
+    print(record.write("network", figures, options.out))
+    if any(not row.get("ledger_agrees", True) for row in rows):
+        sys.exit("the ledger of some run is more than 10 % from what the interfaces have counted")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The table of `network.py`."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_TOLERANCE = 0.1
+_KINDS = ("activations", "gradients", "parameters")
+_CUT = ("edge_cut", "cut_share", "node_balance", "edge_balance", "replication_factor")
+
+
+def summarise(
+    found: Mapping[Any, Sequence[Mapping[str, Any]]], cuts: Sequence[Mapping[str, Any]], mbit: float
+) -> list[dict[str, Any]]:
+    """One row for each cell: what an epoch takes and sends.
+
+    Args:
+        found: Reports by graph, model and partition: of the short run, then of the long ones.
+        cuts: What the partitions cut.
+        mbit: Speed of each link, in Mbit/s.
+    """
+    rows = []
+    for (graph, model, partition), reports in found.items():
+        cut = next(cut for cut in cuts if (cut["graph"], cut["partition"]) == (graph, partition))
+        row = {"graph": graph, "model": model, "partition": partition, **{name: cut[name] for name in _CUT}}
+        failed = [report for report in reports if "failed" in report]
+        rows.append({**row, **(failed[0] if failed else _figures(reports[0], reports[1:], mbit))})
+    return rows
+
+
+def _figures(short: Mapping[str, Any], long: Sequence[Mapping[str, Any]], mbit: float) -> dict[str, Any]:
+    medians = [statistics.median(report["seconds"][1:]) for report in long]
+    seconds = statistics.median(medians)
+    grown = _grown(short, long[0])
+    counted = sum(grown["sent"])
+    ledger = sum(grown["ledger"]["network"].values())
+    wire = max(*grown["sent"], *grown["received"]) * 8 / (mbit * 1e6)
+    whole_ledger = sum(long[0]["ledger"]["network"].values())
+    return {
+        "rounds": len(long),
+        "median_seconds": seconds,
+        "slowest_round_seconds": max(medians),
+        "min_seconds": min(min(report["seconds"][1:]) for report in long),
+        "bytes_per_epoch": {link: kinds for link, kinds in grown["ledger"].items() if kinds},
+        "ledger_bytes_per_epoch": ledger,
+        "interface_bytes_per_epoch": counted,
+        "interface_over_ledger": counted / ledger,
+        "interface_over_ledger_of_whole_run": sum(long[0]["sent"]) / whole_ledger,
+        "ledger_agrees": abs(counted / ledger - 1) <= _TOLERANCE,
+        "wire_seconds": wire,
+        "wire_share": wire / seconds,
+        "same_losses": len({tuple(report["losses"]) for report in long}) == 1,
+        "median_load_after": statistics.median(report["load"] for report in long),
+    }
+
+
+def _grown(short: Mapping[str, Any], long: Mapping[str, Any]) -> dict[str, Any]:
+    """What one epoch more has added to a run's ledger and to each host's interface, in bytes."""
+    epochs = long["epochs"] - short["epochs"]
+    ledger = {
+        link: {kind: (count - short["ledger"][link].get(kind, 0)) / epochs for kind, count in kinds.items()}
+        for link, kinds in long["ledger"].items()
+    }
+    sides = {
+        side: [(more - less) / epochs for more, less in zip(long[side], short[side], strict=True)]
+        for side in ("sent", "received")
+    }
+    return {"ledger": {link: {k: v for k, v in kinds.items() if v} for link, kinds in ledger.items()}, **sides}
+
+
+def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """The table."""
+    table = Table(title=title)
+    for name in ("graph", "model", "partition"):
+        table.add_column(name)
+    columns = (
+        "cut",
+        "replication",
+        "median s",
+        "min s",
+        "wire s",
+        "wire share",
+        "MB an epoch",
+        "interfaces MB",
+        "ratio",
+    )
+    for name in (*columns, *(f"{kind} MB" for kind in _KINDS)):
+        table.add_column(name, justify="right")
+    for row in rows:
+        cells = [row["graph"], row["model"], row["partition"]]
+        cells += [f"{row['cut_share']:.1%}", f"{row['replication_factor']:.2f}"]
+        table.add_row(*cells, *([row["failed"]] if "failed" in row else _cells(row)))
+    Console(width=None if sys.stdout.isatty() else 190).print(table)
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    cells = [f"{row[name]:.3f}" for name in ("median_seconds", "min_seconds", "wire_seconds")]
+    cells += [f"{row['wire_share']:.0%}"]
+    cells += [f"{row[f'{name}_bytes_per_epoch'] / 1e6:.2f}" for name in ("ledger", "interface")]
+    cells += [f"{row['interface_over_ledger']:.3f}{'' if row['ledger_agrees'] else ' NO'}"]
+    sent = row["bytes_per_epoch"]["network"]
+    return cells + [f"{sent.get(kind, 0) / 1e6:.2f}" for kind in _KINDS]

@@ -1,0 +1,33 @@
+"""Many small checks on the workers of one launch, since to start processes takes seconds."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.worker import Workplace
+
+Check = Callable[[Comm], None]
+
+
+def named(*checks: Check) -> dict[str, Check]:
+    """Checks by the names of their functions."""
+    return {check.__name__: check for check in checks}
+
+
+def run_checks(place: Workplace, checks: Mapping[str, Check]) -> dict[str, str]:
+    """The traceback of each check that failed on this worker, and an empty text for the others.
+
+    All workers run the same checks in the same order. A check talks first and judges afterwards, so that one that
+    fails on some workers does not leave others waiting.
+    """
+    found = {}
+    for name, check in checks.items():
+        try:
+            check(place.comm)
+            found[name] = ""
+        except AssertionError:
+            found[name] = traceback.format_exc()
+        place.comm.barrier()
+    return found

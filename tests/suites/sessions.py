@@ -1,0 +1,68 @@
+"""Whole runs on the workers of one launch: what `og.train(..., workers=N)` does there, several times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from outgrow.app.crew import Job
+from outgrow.graph.graph import Graph, Split
+from outgrow.nn.model import Model
+from outgrow.runtime.worker import Workplace
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+from outgrow.training.trainer import EpochReport
+from planted import Planted
+
+
+class Plan(NamedTuple):
+    """What is trained on the graph of a store, and how."""
+
+    store: Path
+    model: Model
+    config: TrainConfig
+    strategy: Strategy
+
+
+class Result(NamedTuple):
+    """What came of it: the summary, the validation score of each epoch, and the logits of all nodes."""
+
+    summary: dict[str, Any]
+    val_scores: list[float | None]
+    logits: Tensor
+
+
+def train_in_turn(place: Workplace, plans: Mapping[Any, Plan]) -> dict[Any, Result]:
+    """The results of some plans, one after the other; empty on workers that do not lead."""
+    found = {}
+    for name, plan in plans.items():
+        reports: list[EpochReport] = []
+        job = Job(**plan._asdict(), directory=None, resume=False, may_restart=False)
+        done = job(replace(place, tell=reports.append))
+        place.comm.ledger.crossed.clear()
+        place.comm.ledger.counters.clear()
+        if done is not None:
+            found[name] = Result(done.summary, [report.val_score for report in reports], done.logits)
+    return found
+
+
+def largest_step(curve: Sequence[float], other: Sequence[float]) -> float:
+    """Largest difference between two curves of the same length, relative where numbers are above 1."""
+    return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(curve, other, strict=True))
+
+
+def graph_of(planted: Planted) -> Graph:
+    """The planted problem as a graph."""
+    rest = {*range(len(planted.labels))} - {*planted.val.tolist()} - {*planted.test.tolist()}
+    return Graph(
+        name="planted",
+        topology=planted.topology,
+        features=planted.features,
+        labels=planted.labels,
+        split=Split(train=planted.val.new_tensor(sorted(rest)), val=planted.val, test=planted.test),
+        num_classes=int(planted.labels.max()) + 1,
+    )

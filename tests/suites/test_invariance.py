@@ -1,0 +1,108 @@
+"""A run does not depend on the number of workers, on who owns which node, or on what is overlapped."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import outgrow as og
+from outgrow.app.models import build_model
+from outgrow.graph.store import write_store
+from outgrow.runtime.launch import run_workers
+from outgrow.strategies.full import Full
+from outgrow.training.config import TrainConfig
+from planted import model_of, planted
+from suites.invariance import AGAIN, CONFIG, EVERY, FIRST, KINDS, SOME, plans
+from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn
+
+CLOSE, CLOSE_IN_SINGLE = 1e-8, 1e-5
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("invariance") / "planted.store"
+    write_store(graph_of(planted()), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(store: Path) -> dict[str, og.Run]:
+    """The run on one worker of each kind of model."""
+    graph = og.load(store)
+    return {kind: og.train(graph, model_of(kind, seed=1), config=CONFIG, progress=False) for kind in KINDS}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("chosen", [SOME, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["some", "every"])
+def test_curves_accuracies_and_logits(
+    chosen: list[tuple[str, str]], workers: int, store: Path, alone: dict[str, og.Run]
+) -> None:
+    results, *others = run_workers(partial(train_in_turn, plans=plans(store, chosen)), workers)
+    assert results.keys() == {*chosen, AGAIN}
+    assert not any(others)
+    for (kind, way), result in results.items():
+        run = alone[kind]
+        assert result.summary["workers"] == workers
+        assert result.summary["exact"] is True
+        assert len(run.loss) == CONFIG.epochs
+        assert largest_step(result.summary["loss"], run.loss) < CLOSE, (kind, way)
+        for key in ("val_accuracy", "test_accuracy", "best_epoch"):
+            assert result.summary[key] == run.summary[key], (kind, way)
+        assert run.logits is not None
+        torch.testing.assert_close(result.logits, run.logits, rtol=1e-6, atol=1e-6)
+    first, again = results[FIRST], results[AGAIN]
+    assert again.summary["loss"] == first.summary["loss"]
+    assert again.val_scores == first.val_scores
+    assert torch.equal(again.logits, first.logits)
+
+
+def test_a_run_goes_on_with_other_workers(store: Path, alone: dict[str, og.Run], tmp_path: Path) -> None:
+    graph, model = og.load(store), model_of("gat", seed=1)
+    for workers, epochs in ((1, 7), (2, 19), (3, CONFIG.epochs)):
+        options: dict[str, Any] = {"config": CONFIG, "epochs": epochs, "workers": workers, "resume": workers > 1}
+        run = og.train(graph, model, out=tmp_path / "run", progress=False, **options)
+        assert run.summary["workers"] == workers
+        assert len(run.loss) == epochs
+    assert largest_step(run.loss, alone["gat"].loss) < CLOSE
+    assert run.test_accuracy == alone["gat"].test_accuracy
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == CONFIG.epochs
+
+
+def plans_in_single_precision(graph: og.Graph, store: Path, *cases: tuple[str, str]) -> dict[tuple[str, str], Plan]:
+    """20 epochs of named models, each under a partition method."""
+    write_store(graph, store)
+    found = {}
+    for name, partition in cases:
+        torch.manual_seed(3)
+        model = build_model(name, graph, {"hidden": 16, "dropout": 0.3})
+        found[name, partition] = Plan(store, model, TrainConfig(epochs=20, eval_every=10), Full(partition=partition))
+    return found
+
+
+def require_one_curve(chosen: dict[tuple[str, str], Plan], *workers: int) -> None:
+    """These numbers of workers give what one gives, as far as single precision goes."""
+    by_number: list[dict[tuple[str, str], Result]] = [
+        run_workers(partial(train_in_turn, plans=chosen), number)[0] for number in (1, *workers)
+    ]
+    expected, *others = by_number
+    for key, right in expected.items():
+        for result in (results[key] for results in others):
+            assert largest_step(result.summary["loss"], right.summary["loss"]) < CLOSE_IN_SINGLE, key
+            for name in ("val_accuracy", "test_accuracy"):
+                assert result.summary[name] == pytest.approx(right.summary[name], abs=2e-3)
+
+
+def test_wordnet_in_single_precision(tmp_path: Path) -> None:
+    require_one_curve(plans_in_single_precision(og.load("wordnet"), tmp_path / "wordnet", ("gcn", "range")), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["cora", "wordnet", "debian"])
+def test_real_graphs_in_single_precision(name: str, data_dir: Path, tmp_path: Path) -> None:
+    cases = ("gcn", "metis"), ("sage", "hash"), ("gat", "range")
+    require_one_curve(plans_in_single_precision(og.load(name, data_dir=data_dir), tmp_path / name, *cases), 2, 3, 4)
