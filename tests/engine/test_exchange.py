@@ -150,8 +150,6 @@ def fixed_weights_are_dealt_out_once(comm: Comm) -> None:
     assert view.local is not None
     parts = view.local.own_edges, view.local.halo_edges
     assert [len(part) for part in kept[0][1:]] == [part.edges.num_edges for part in parts]
-        part.edges.num_edges for part in (view.local.own_edges, view.local.halo_edges)
-    ]
 
 
 CHECKS = named(

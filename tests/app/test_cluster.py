@@ -1,0 +1,93 @@
+"""Training in a group that torchrun has started: by the command, by a script, and again after a worker has died."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.app.conftest import Command
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+SCRIPT = """
+import sys, torch
+import outgrow as og
+graph = og.load(sys.argv[1])
+curves = []
+for out in ("first", "second"):
+    torch.manual_seed(0)
+    model = og.nn.GCN(graph.num_features, 8, graph.num_classes)
+    run = og.train(graph, model, epochs=3, out=sys.argv[2] + out)
+    assert (run.logits is None) == (run.directory is None)
+    curves.append(run.loss)
+assert curves[0] == curves[1]
+"""
+
+
+def torchrun(*words: object) -> subprocess.Popen[str]:
+    settings = {name: value for name, value in os.environ.items() if not name.endswith("NUM_THREADS")}
+    command = [*TORCHRUN, *map(str, words)]
+    return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 120) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def test_a_script_may_train_twice(npz: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    process = torchrun(script, npz, f"{tmp_path}/")
+    _, err = ended(process)
+    assert process.returncode == 0, err
+    found = summary_of(tmp_path / "first")
+    assert found["workers"] == 2
+    assert found["ledger"]["peer"]["activations"] > 0
+    assert (tmp_path / "second" / "checkpoint").is_dir()
+
+
+@pytest.mark.parametrize("checkpoints", [1000, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_group_that_is_started_again_gives_the_same_curve(
+    checkpoints: int, outgrow: Command, npz: Path, tmp_path: Path
+) -> None:
+    """Whether it died before its first checkpoint, and so begins again, or after it, and so goes on."""
+    options = ("--model", "gcn", "--hidden", 8, "--epochs", 150, "--set", f"checkpoint_every={checkpoints}")
+    run = tmp_path / "run"
+    process = torchrun("--max-restarts", 1, "-m", "outgrow", "train", npz, *options, "--out", run, "--json")
+    lines = run / "metrics.jsonl"
+    while not lines.exists() or len(lines.read_text().splitlines()) < 12:
+        assert process.poll() is None
+        time.sleep(0.02)
+    workers = [child for child in psutil.Process(process.pid).children() if "outgrow" in child.cmdline()]
+    workers[-1].send_signal(signal.SIGKILL)
+    out, err = ended(process)
+    assert process.returncode == 0, err
+    found = summary_of(run)
+    assert json.loads(out.splitlines()[-1]) == found
+    assert len(lines.read_text().splitlines()) == 150
+    whole = outgrow("train", npz, *options, "--workers", 2, "--out", "whole", "--json").summary
+    assert found["loss"] == whole["loss"]
+
+
+def test_another_number_of_workers_than_torchrun_has_started(npz: Path, tmp_path: Path) -> None:
+    process = torchrun("-m", "outgrow", "train", npz, "--workers", 3, "--out", tmp_path / "run")
+    _, err = ended(process)
+    assert process.returncode == 1
+    assert "torchrun has started another number of workers" in err
+    assert "leave the number of workers out" in err
+    assert not (tmp_path / "run").exists()
