@@ -131,7 +131,7 @@ def watch_waits() -> dict[str, float]:
 
         return measured
 
-    comm._Voyage.unload = timed(comm._Voyage.unload, "wait_rows_seconds")  # type: ignore[method-assign]
+    comm.Voyage.unload = timed(comm.Voyage.unload, "wait_rows_seconds")  # type: ignore[method-assign]
     comm.Group.sum_ = timed(comm.Group.sum_, "wait_sums_seconds")  # type: ignore[method-assign]
     return waits
 

@@ -58,7 +58,7 @@ def _in_parts(layer: Layer, share: Share, local: LocalGraph, block: Block, sourc
     aggregation = layer.conv.aggregation
     mine = aggregation(local.own_edges, source.columns, target.columns, own_weight)
     theirs = aggregation(local.halo_edges, others.wait(), target.columns, halo_weight)
-    return mine + theirs
+    return mine.add_(theirs)  # into memory that is there: fresh pages cost more than the sum
 
 
 def _by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -70,9 +70,13 @@ def _by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None
         return _Deal.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
     kept: Any = local.block.edges.derived.get(_SLOT)
     if kept is None or kept[0] is not weight_EK:
-        kept = weight_EK, weight_EK[order[:num_own]], weight_EK[order[num_own:]]
+        kept = weight_EK, *_dealt(weight_EK, order, num_own)
         local.block.edges.derived[_SLOT] = kept
     return kept[1], kept[2]
+
+
+def _dealt(weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
+    return weight_EK.index_select(0, order[:num_own]), weight_EK.index_select(0, order[num_own:])
 
 
 class _Deal(torch.autograd.Function):
@@ -81,7 +85,7 @@ class _Deal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
         ctx.order, ctx.num_own = order, num_own
-        return weight_EK[order[:num_own]], weight_EK[order[num_own:]]
+        return _dealt(weight_EK, order, num_own)
 
     @staticmethod
     @once

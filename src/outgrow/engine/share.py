@@ -21,7 +21,7 @@ from outgrow.graph.partition.cache import partition_of
 from outgrow.graph.partition.method import Method
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.backend import once
-from outgrow.ops.buffers import empty_rows
+from outgrow.ops.buffers import empty, empty_rows
 from outgrow.ops.row_sums import gather_rows
 from outgrow.ops.sparse import SparseRows
 from outgrow.ops.topology import transpose
@@ -220,7 +220,8 @@ class _Pack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sent: Edges) -> Tensor:
         ctx.sent, ctx.shape = sent, rows.shape
-        return rows.index_select(0, sent.indices)
+        out = empty((sent.num_dst, *rows.shape[1:]), rows)
+        return torch.index_select(rows, 0, sent.indices, out=out)
 
     @staticmethod
     @once

@@ -19,6 +19,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
+from outgrow.ops.buffers import empty
 from outgrow.runtime.voyage import CommunicationError as CommunicationError
 from outgrow.runtime.voyage import Route, Voyage, talking
 
@@ -165,7 +166,7 @@ class Group(Comm):
         own all-to-all. A tag tells apart what is under way at the same time.
         """
         rows = rows.contiguous()
-        out = rows.new_empty((sum(route.receive), *rows.shape[1:]))
+        out = empty((sum(route.receive), *rows.shape[1:]), rows)
         outgoing, incoming = (_cut(part, sizes) for part, sizes in ((rows, route.send), (out, route.receive)))
         self._tag = (self._tag + 1) % _TAGS
         works: list[Any] = []
