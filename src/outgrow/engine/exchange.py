@@ -58,7 +58,8 @@ def _in_parts(layer: Layer, share: Share, local: LocalGraph, block: Block, sourc
     aggregation = layer.conv.aggregation
     mine = aggregation(local.own_edges, source.columns, target.columns, own_weight)
     theirs = aggregation(local.halo_edges, others.wait(), target.columns, halo_weight)
-    return mine.add_(theirs)  # into memory that is there: fresh pages cost more than the sum
+    # into memory that is there, as fresh pages cost more than the sum; views, of padded rows, may not be changed
+    return mine + theirs if mine._is_view() else mine.add_(theirs)
 
 
 def _by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
