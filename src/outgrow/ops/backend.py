@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from outgrow.ops.turns import in_turns
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -28,13 +30,13 @@ R = TypeVar("R")
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function whose `prange` loops run on all threads. Sums are never reordered."""
     compiled = numba.njit(parallel=True, cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-    return cast(Callable[P, R], compiled(function))
+    return cast(Callable[P, R], in_turns(compiled(function)))
 
 
 def reducing_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """A `kernel` of which the innermost sums may be reordered, by the compiler: always in the same way."""
     compiled = numba.njit(parallel=True, cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-    return cast(Callable[P, R], compiled(function))
+    return cast(Callable[P, R], in_turns(compiled(function)))
 
 
 def sequential(function: Callable[P, R]) -> Callable[P, R]:
@@ -43,7 +45,7 @@ def sequential(function: Callable[P, R]) -> Callable[P, R]:
     What a kernel needs besides is `inlined`.
     """
     compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-    return cast(Callable[P, R], compiled(function))
+    return cast(Callable[P, R], in_turns(compiled(function)))
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
