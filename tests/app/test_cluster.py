@@ -61,7 +61,8 @@ def test_a_script_may_train_twice(npz: Path, tmp_path: Path) -> None:
     assert (tmp_path / "second" / "checkpoint").is_dir()
 
 
-@pytest.mark.parametrize("checkpoints", [1000, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoints", [1000, 5])
 def test_a_group_that_is_started_again_gives_the_same_curve(
     checkpoints: int, outgrow: Command, npz: Path, tmp_path: Path
 ) -> None:

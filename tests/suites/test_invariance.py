@@ -36,9 +36,7 @@ def alone(store: Path) -> dict[str, og.Run]:
     return {kind: og.train(graph, model_of(kind, seed=1), config=CONFIG, progress=False) for kind in KINDS}
 
 
-@pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, 3, pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("workers", [2, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 3, 4))])
 @pytest.mark.parametrize("chosen", [SOME, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["some", "every"])
 def test_curves_accuracies_and_logits(
     chosen: list[tuple[str, str]], workers: int, store: Path, alone: dict[str, og.Run]
