@@ -67,13 +67,14 @@ def test_what_the_user_has_frozen_stays_frozen() -> None:
     assert gc.get_freeze_count() == frozen
 
 
+GROUP = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Eight cores, and nothing set by the user."""
-    for name in (*COUNTS, "OMP_WAIT_POLICY", "TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE"):
+    for name in (*COUNTS, "OMP_WAIT_POLICY", "TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", *GROUP):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("outgrow.runtime.threads.cores", lambda: 8)
     return monkeypatch
@@ -98,8 +99,11 @@ def test_counts_of_the_user_stay(eight_cores: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_of_torchrun_share_the_cores_of_their_host(eight_cores: pytest.MonkeyPatch) -> None:
-    eight_cores.setenv("TORCHELASTIC_RUN_ID", "any")
+    for name in GROUP:
+        eight_cores.setenv(name, "2")
     eight_cores.setenv("LOCAL_WORLD_SIZE", "2")
+    assert [thread_settings()[name] for name in COUNTS] == ["4"] * 3  # also without torchrun
+    eight_cores.setenv("TORCHELASTIC_RUN_ID", "any")
     eight_cores.setenv("OMP_NUM_THREADS", "1")  # as torchrun sets it for users who have not
     assert [thread_settings()[name] for name in COUNTS] == ["4"] * 3
     eight_cores.setenv("OMP_NUM_THREADS", "3")
