@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from outgrow.graph.csc import Topology
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.quality import quality_of
 from outgrow.nn.model import Model
+from outgrow.runtime.packing import packed
 from support import destinations_of
 
 LONG = 8
@@ -99,9 +99,9 @@ def ring(num_bytes: int, workers: int) -> int:
 
 def shared(value: Any, workers: int) -> int:
     """An object that one worker gives to all others."""
-    return len(pickle.dumps(value)) * (workers - 1)
+    return len(packed(value)) * (workers - 1)
 
 
 def gathered(values: list[Any], workers: int) -> int:
     """An object of each worker that all others get: each is as long as the longest."""
-    return max(len(pickle.dumps(value)) for value in values) * workers * (workers - 1)
+    return max(len(packed(value)) for value in values) * workers * (workers - 1)

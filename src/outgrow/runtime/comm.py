@@ -6,7 +6,6 @@ send to itself never travels: every call is the identity there.
 
 from __future__ import annotations
 
-import pickle
 import socket
 from abc import ABC, abstractmethod
 from datetime import timedelta
@@ -20,6 +19,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
 from outgrow.ops.buffers import empty
+from outgrow.runtime.packing import packed, unpacked
 from outgrow.runtime.voyage import CommunicationError as CommunicationError
 from outgrow.runtime.voyage import Route, Voyage, talking
 
@@ -191,30 +191,30 @@ class Group(Comm):
 
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
         """See `Comm.broadcast`."""
-        packed = _packed(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
-        length = torch.tensor([len(packed)])
+        mine = _as_bytes(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        length = torch.tensor([len(mine)])
         with talking():
             dist.broadcast(length, root)
-            whole = packed if self.rank == root else torch.empty(int(length), dtype=torch.uint8)
+            whole = mine if self.rank == root else torch.empty(int(length), dtype=torch.uint8)
             dist.broadcast(whole, root)
         if self.rank == root:
             for peer in range(self.size):
                 self._count(peer, kind, whole.nbytes)
             return value
-        return pickle.loads(whole.numpy().data)
+        return unpacked(whole.numpy().data)
 
     def gather(self, value: Any) -> list[Any]:
         """See `Comm.gather`."""
-        packed = _packed(value)
+        mine = _as_bytes(value)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with talking():
-            dist.all_gather(lengths, torch.tensor([len(packed)]))
+            dist.all_gather(lengths, torch.tensor([len(mine)]))
             longest = max(int(length) for length in lengths)
             parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
-            dist.all_gather(parts, torch.nn.functional.pad(packed, (0, longest - len(packed))))
+            dist.all_gather(parts, torch.nn.functional.pad(mine, (0, longest - len(mine))))
         for peer in range(self.size):
             self._count(peer, Kind.METRICS, longest)
-        return [pickle.loads(part[: int(length)].numpy().data) for part, length in zip(parts, lengths, strict=True)]
+        return [unpacked(part[: int(length)].numpy().data) for part, length in zip(parts, lengths, strict=True)]
 
     def barrier(self) -> None:
         """See `Comm.barrier`."""
@@ -261,5 +261,5 @@ def _cut(rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
     return list(torch.split(flat, [size * row_bytes for size in sizes]))
 
 
-def _packed(value: Any) -> Tensor:
-    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+def _as_bytes(value: Any) -> Tensor:
+    return torch.frombuffer(bytearray(packed(value)), dtype=torch.uint8)

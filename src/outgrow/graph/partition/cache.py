@@ -68,8 +68,8 @@ def _read(path: Path, about: dict[str, Any]) -> Partition | None:
         return None
     rows = torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
     try:
-        chunk = rows[1].clone() if len(rows) == 2 else None
-        found = Partition.checked(rows[0].clone(), about["num_parts"], chunk=chunk, num_chunks=num_chunks)
+        chunk = rows[1] if len(rows) == 2 else None
+        found = Partition.checked(rows[0], about["num_parts"], chunk=chunk, num_chunks=num_chunks)
     except InputError:
         return None
     return found if found.num_nodes == about["num_nodes"] else None

@@ -1,0 +1,40 @@
+"""Objects as bytes, for other workers.
+
+Of a tensor these are its own numbers and nothing of the memory that they lie in, so that the same object has the same
+bytes in every process, and a view does not bring along what it is a view of.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def packed(value: object) -> bytes:
+    """An object as bytes; tensors on the CPU are packed without the rest of their memory."""
+    whole = io.BytesIO()
+    _Packer(whole).dump(value)
+    return whole.getvalue()
+
+
+def unpacked(data: Any) -> Any:
+    """The object; from another worker of the same run, which is trusted as torch's own collectives trust it."""
+    return pickle.loads(data)
+
+
+class _Packer(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not Tensor or value.device.type != "cpu" or value.layout is not torch.strided:
+            return NotImplemented
+        numbers = value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return _tensor, (numbers, value.dtype, tuple(value.shape), value.requires_grad)
+
+
+def _tensor(numbers: bytes, dtype: torch.dtype, shape: tuple[int, ...], trains: bool) -> Tensor:
+    if not numbers:  # of no bytes torch makes no tensor
+        return torch.empty(shape, dtype=dtype, requires_grad=trains)
+    return torch.frombuffer(bytearray(numbers), dtype=dtype).view(shape).requires_grad_(trains)
