@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from outgrow.runtime.threads import set_threads
 set_threads()  # before a test imports torch: threads that spin make small kernels several times slower
 
 import torch  # noqa: E402
+
+from processes import processes_of  # noqa: E402
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, which other packages do as well
@@ -25,3 +29,15 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data: set OUTGROW_DATA, or put the files into {folder}")
     return folder
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which runs make theirs; afterwards nothing is left in it, nor any process that named it."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    assert not list(folder.glob("outgrow-*"))
+    assert not processes_of(folder)

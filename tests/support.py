@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
+from outgrow.engine.share import view_of
 from outgrow.graph.csc import Topology
+from outgrow.nn.model import Model
 
 
 def topology_of(
@@ -123,3 +125,8 @@ def dense_adjacency(topology: Topology) -> NDArray[np.float64]:
     src, dst = topology.indices.numpy(), destinations_of(topology.block.edges).numpy()
     np.add.at(out, (dst, src), 1.0 if topology.weight is None else topology.weight.double().numpy())
     return out
+
+
+def whole_blocks(model: Model, topology: Topology) -> list[Block]:
+    """One block per layer, each the whole graph as the layer wants it; the arrays derived from them are shared."""
+    return [view_of(topology, layer).block for layer in model.stages()]

@@ -8,7 +8,6 @@ import math
 import queue
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,17 +55,6 @@ changed = all(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
 same = torch.allclose(og.predict(graph, model), run.logits, atol=1e-5)
 print(run.summary["workers"], run.model is model, changed, same, [round(loss, 5) for loss in run.loss])
 """
-
-
-@pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder in which runs make theirs; afterwards nothing is left in it."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    yield folder
-    assert list(folder.glob("outgrow-*")) == []
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from outgrow.engine.constant import first_aggregate
-from outgrow.engine.inference import infer, whole_blocks
+from outgrow.engine.inference import infer
 from outgrow.engine.share import Whole
 from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Layer
 from outgrow.nn.heads import SingleLabel
@@ -12,7 +12,7 @@ from outgrow.nn.model import Model
 from outgrow.ops.keyed import derive
 from outgrow.strategies.base import Problem
 from outgrow.strategies.full import Full
-from support import normal, random_topology
+from support import normal, random_topology, whole_blocks
 
 TOPOLOGY = random_topology(40, 200)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -22,9 +22,8 @@ from outgrow.nn.layer import Layer
 from outgrow.ops.buffers import LARGE_ROWS
 from outgrow.ops.weighted_sum import WeightedSum
 from outgrow.runtime.comm import Comm
-from outgrow.runtime.launch import run_workers
 from outgrow.runtime.voyage import Voyage
-from suites.checks import named, run_checks
+from suites.checks import failures_of, named
 from support import normal, random_topology, with_relations
 
 NODES, WORKERS, KEY = 30, 3, 12345
@@ -182,14 +181,13 @@ CHECKS = named(
 
 
 @cache
-def failures() -> list[dict[str, str]]:
-    """Of each worker, what failed."""
-    return run_workers(partial(run_checks, checks=CHECKS), WORKERS)
+def failures() -> dict[str, list[str]]:
+    return failures_of(CHECKS, WORKERS)
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_three_workers(name: str) -> None:
-    assert [found[name] for found in failures()] == [""] * WORKERS
+    assert failures()[name] == [""] * WORKERS
 
 
 @pytest.mark.parametrize("overlap", [True, False])

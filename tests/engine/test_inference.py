@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from outgrow.core.block import Block
-from outgrow.engine.inference import infer, whole_blocks
+from outgrow.engine.inference import infer
 from outgrow.engine.share import view_of
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.ops.sparse import SparseRows
-from support import normal, random_topology, topology_of
+from support import normal, random_topology, topology_of, whole_blocks
 
 MODELS = {
     "gcn": lambda: GCN(6, 8, 3, layers=3, norm=True, residual=True, input_dropout=0.5),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from outgrow.nn import GCNConv, GINConv, Layer
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.launch import run_workers
-from suites.checks import named, run_checks
+from suites.checks import failures_of, named
 from support import destinations_of, normal, random_topology
 
 NODES, WORKERS = 30, 3
@@ -174,14 +174,13 @@ CHECKS = named(
 
 
 @cache
-def failures() -> list[dict[str, str]]:
-    """Of each worker, what failed."""
-    return run_workers(partial(run_checks, checks=CHECKS), WORKERS)
+def failures() -> dict[str, list[str]]:
+    return failures_of(CHECKS, WORKERS)
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_three_workers(name: str) -> None:
-    assert [found[name] for found in failures()] == [""] * WORKERS
+    assert failures()[name] == [""] * WORKERS
 
 
 def test_one_worker_holds_all() -> None:

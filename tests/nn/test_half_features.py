@@ -7,11 +7,11 @@ import torch
 from layer_table import CONVS, IN, OUT, RELATIONS
 
 from outgrow.engine.constant import first_aggregate
-from outgrow.engine.inference import infer, whole_blocks
+from outgrow.engine.inference import infer
 from outgrow.engine.inputs import features_for
 from outgrow.nn import Finish, GCNConv, Layer, Model
 from outgrow.ops.sparse import SparseRows
-from support import normal, random_topology, with_relations
+from support import normal, random_topology, whole_blocks, with_relations
 
 TOPOLOGY = with_relations(random_topology(25, 120, weighted=True), RELATIONS)
 HALVES = [torch.bfloat16, torch.float16]

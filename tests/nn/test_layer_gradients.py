@@ -8,10 +8,9 @@ from layer_table import CONVS, FINISHES, IN, RELATIONS, layer_of
 from torch import Tensor
 from torch.func import functional_call
 
-from outgrow.engine.inference import whole_blocks
 from outgrow.engine.share import view_of
 from outgrow.nn import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, Model, RGCNDiagonal
-from support import normal, random_topology, with_relations
+from support import normal, random_topology, whole_blocks, with_relations
 
 
 @pytest.mark.parametrize("finish", FINISHES)

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from outgrow.engine.inference import whole_blocks
 from outgrow.nn import GAT, GCN, SAGE, Finish, GATConv, GCNConv, Layer, Model, Stack
 from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import layer_key
 from outgrow.ops.keyed import derive, dropout
 from outgrow.ops.sparse import SparseRows
-from support import normal, random_topology
+from support import normal, random_topology, whole_blocks
 
 
 def test_a_model_is_its_layers_with_their_keys() -> None:

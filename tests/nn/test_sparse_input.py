@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from outgrow.engine.inference import infer, whole_blocks
+from outgrow.engine.inference import infer
 from outgrow.nn import GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, Model, RGCNDiagonal
 from outgrow.ops.sparse import SparseRows
-from support import normal, random_topology, with_relations
+from support import normal, random_topology, whole_blocks, with_relations
 
 NODES, WIDTH, HIDDEN, CLASSES, RELATIONS = 20, 6, 6, 3, 3
 WIDTHS = (WIDTH, HIDDEN, CLASSES)

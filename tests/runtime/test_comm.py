@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import partial
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,18 +17,17 @@ from outgrow.core.types import Kind
 from outgrow.runtime.comm import Alone, CommunicationError, Route, talking
 from outgrow.runtime.launch import run_workers
 from outgrow.runtime.worker import Workplace
-from suites.checks import run_checks
+from suites.checks import failures_of
 
 
-@pytest.fixture(scope="module")
-def failures() -> list[dict[str, str]]:
-    """Of each of three workers, what failed."""
-    return run_workers(partial(run_checks, checks=CHECKS), 3)
+@cache
+def failures() -> dict[str, list[str]]:
+    return failures_of(CHECKS, 3)
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_three_workers(name: str, failures: list[dict[str, str]]) -> None:
-    assert [found[name] for found in failures] == [""] * 3
+def test_three_workers(name: str) -> None:
+    assert failures()[name] == [""] * 3
 
 
 def test_one_worker_alone_says_nothing() -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.runtime.conftest import processes_of, wait_until_gone
 
 from outgrow.core.errors import TrainingError, WorkerError
 from outgrow.runtime.launch import Restarted, run_workers
 from outgrow.runtime.worker import Workplace
+from processes import processes_of, wait_until_gone
 
 pytestmark = pytest.mark.usefixtures("scratch")
 

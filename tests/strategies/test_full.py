@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outgrow.engine.inference import whole_blocks
 from outgrow.ops.keyed import derive
 from outgrow.strategies.full import Full
 from planted import Planted, planted
+from support import whole_blocks
 
 
 @pytest.fixture(scope="module")

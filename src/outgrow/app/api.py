@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from outgrow.app.objects import reader_of, source_of_object
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
+from outgrow.app.say import say
 from outgrow.app.session import Session, require_fit, require_kinds, require_problem, strategy_of
 from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer
@@ -100,11 +100,7 @@ def train(
         if group_size():
             return join_session(session, directory, heartbeat_seconds=crew.heartbeat_seconds, resume=resume)
         session = replace(session, directory=directory(False))
-        return run_session(session, crew, resume=resume, say=_say if progress else warnings.warn)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        return run_session(session, crew, resume=resume, say=say if progress else warnings.warn)
 
 
 def predict(graph: Graph, model: Model) -> Tensor:

@@ -87,7 +87,7 @@ def train_in_group(
             run = session.run(resume=order.resume)
         return None if planned is None else run
 
-    return run_in_group(work, heartbeat_seconds=heartbeat_seconds, hear=lambda message: None, stop=lambda: False)
+    return run_in_group(work, heartbeat_seconds=heartbeat_seconds)
 
 
 def join_session(
@@ -114,7 +114,7 @@ def join_session(
         goes_on = comm.broadcast(again and files is not None and files.has_checkpoint)
         return replace(session, comm=comm, directory=files).run(resume=resume or goes_on)
 
-    return run_in_group(work, heartbeat_seconds=heartbeat_seconds, hear=lambda message: None, stop=lambda: False)
+    return run_in_group(work, heartbeat_seconds=heartbeat_seconds)
 
 
 def _require_same(graph: Graph, comm: Comm) -> None:

@@ -7,7 +7,8 @@ from torch import Tensor
 from outgrow.engine.exchange import exchanged
 from outgrow.engine.inputs import Input
 from outgrow.engine.share import Share
-from outgrow.nn.model import Model, first_rows, layer_key
+from outgrow.nn.model import Model, layer_key
+from outgrow.ops.sparse import rows_between
 
 
 def full_pass(
@@ -29,7 +30,7 @@ def full_pass(
     first, *others = model.stages()
     block = share.view(first).block.keyed(layer_key(key, 0))
     x_src = model.input(given.source, block.src_nodes[: len(given.source)], key)
-    x = x_src if len(given.own) == len(x_src) else first_rows(x_src, len(given.own))
+    x = x_src if len(given.own) == len(x_src) else rows_between(x_src, 0, len(given.own))
     if known is not None:
         x = first.update(x, known, block)
     elif first.widths.raw_source:

@@ -9,12 +9,12 @@ from outgrow.core.block import Block
 from outgrow.engine.constant import kept_aggregate
 from outgrow.engine.exchange import sources
 from outgrow.engine.inputs import Input
-from outgrow.engine.share import Share, Whole, view_of
+from outgrow.engine.share import Share, Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
 from outgrow.ops.half import computed
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import rows_between
 
 _CHUNK_BYTES = 256 << 20
 
@@ -82,14 +82,5 @@ def _layer(layer: Layer, whole: Block, x: Features, source: Rows, known: Tensor 
     out = torch.empty(num_dst, layer.widths.out_features, dtype=computed(source.columns.dtype))
     for first in range(0, num_dst, step):
         last = min(first + step, num_dst)
-        out[first:last] = update(whole.destinations(first, last), _rows(x, first, last), first, last)
+        out[first:last] = update(whole.destinations(first, last), rows_between(x, first, last), first, last)
     return out
-
-
-def whole_blocks(model: Model, topology: Topology) -> list[Block]:
-    """One block per layer, each the whole graph as the layer wants it; the arrays derived from them are shared."""
-    return [view_of(topology, layer).block for layer in model.stages()]
-
-
-def _rows(x: Features, first: int, last: int) -> Features:
-    return x.rows(first, last) if isinstance(x, SparseRows) else x[first:last]

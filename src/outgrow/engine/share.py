@@ -23,7 +23,8 @@ from outgrow.nn.layer import Features, Layer
 from outgrow.ops.backend import once
 from outgrow.ops.buffers import empty, empty_rows
 from outgrow.ops.row_sums import gather_rows
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.share import consecutive
+from outgrow.ops.sparse import rows_at, rows_between
 from outgrow.ops.topology import transpose
 from outgrow.runtime.comm import Alone, Arrival, Comm
 from outgrow.runtime.voyage import Route
@@ -140,7 +141,7 @@ class Part(Share):
         held = self._hold(self_loops=self_loops)
         self.own, self.halo = held.own, held.halo
         first = int(self.own[0]) if len(self.own) else 0
-        self._range = (first, first + len(self.own)) if _consecutive(self.own) else None
+        self._range = (first, first + len(self.own)) if consecutive(self.own) else None
         wanted = comm.gather(held.halo_counts)
         self.route = Route(tuple(counts[comm.rank] for counts in wanted), held.halo_counts)
         asked = comm.rows(self.halo, self.route.back, Kind.IDS).wait()
@@ -163,8 +164,8 @@ class Part(Share):
         """See `Share.rows`: without a copy where the own nodes are consecutive."""
         if self._range is not None:
             first, last = self._range
-            return values.rows(first, last) if isinstance(values, SparseRows) else values[first:last]
-        return values.take(self.own) if isinstance(values, SparseRows) else values[self.own]
+            return rows_between(values, first, last)
+        return rows_at(values, self.own)
 
     def places(self, nodes: Tensor) -> Tensor:
         """See `Share.places`."""
@@ -236,7 +237,3 @@ class _Pack(torch.autograd.Function):
 def _single_edges(rows: Tensor, num_rows: int) -> Edges:
     """One edge from each of these rows."""
     return Edges(indptr=torch.arange(len(rows) + 1), indices=rows, num_src=num_rows)
-
-
-def _consecutive(nodes: Tensor) -> bool:
-    return len(nodes) == 0 or int(nodes[-1] - nodes[0]) == len(nodes) - 1

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from outgrow.core.block import Block
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.keyed import derive, dropout, dropout_sparse, require_probability
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import SparseRows, rows_between
 
 
 class Model(nn.Module):
@@ -64,7 +64,7 @@ class Model(nn.Module):
         x = self.input(x_VD, blocks[0].src_nodes, key)
         for index, (layer, block) in enumerate(zip(self.stages(), blocks, strict=True)):
             keyed = block.keyed(layer_key(key, index))
-            x_dst = x if len(block.dst_nodes) == len(x) else first_rows(x, len(block.dst_nodes))
+            x_dst = x if len(block.dst_nodes) == len(x) else rows_between(x, 0, len(block.dst_nodes))
             if index == 0 and first_aggregate is not None:
                 x = layer.update(x_dst, first_aggregate, keyed)
             else:
@@ -76,8 +76,3 @@ class Model(nn.Module):
 def layer_key(key: int | None, index: int) -> int | None:
     """Key of layer ``index`` from the key of (seed, epoch, step)."""
     return None if key is None else derive(key, index + 1)
-
-
-def first_rows(x: Features, count: int) -> Features:
-    """The first rows of an input."""
-    return x.rows(0, count) if isinstance(x, SparseRows) else x[:count]

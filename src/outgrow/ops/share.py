@@ -48,7 +48,7 @@ class Picked(NamedTuple):
     @property
     def consecutive(self) -> bool:
         """Whether the nodes are a range: then their edges are one too."""
-        return len(self.nodes) == 0 or int(self.nodes[-1] - self.nodes[0]) == len(self.nodes) - 1
+        return consecutive(self.nodes)
 
     @property
     def first_edge(self) -> int:
@@ -59,6 +59,11 @@ class Picked(NamedTuple):
     def num_edges(self) -> int:
         """``E``."""
         return int(self.indptr[-1])
+
+
+def consecutive(nodes: Tensor) -> bool:
+    """Whether nodes in ascending order are a range."""
+    return len(nodes) == 0 or int(nodes[-1] - nodes[0]) == len(nodes) - 1
 
 
 def pick(indptr: Tensor, nodes: Tensor) -> Picked:

@@ -78,6 +78,16 @@ class SparseRows:
         return _Product.apply(self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def rows_between(values: Tensor | SparseRows, first: int, last: int) -> Tensor | SparseRows:
+    """Rows ``first`` to ``last - 1`` of a dense or sparse matrix, without a copy."""
+    return values.rows(first, last) if isinstance(values, SparseRows) else values[first:last]
+
+
+def rows_at(values: Tensor | SparseRows, nodes: Tensor) -> Tensor | SparseRows:
+    """These rows, ``[n]`` int64, of a dense or sparse matrix."""
+    return values.take(nodes) if isinstance(values, SparseRows) else values[nodes]
+
+
 class _Product(torch.autograd.Function):
     """Forward gathers rows of the weight; backward adds rows of the gradient to rows of the weight's, in row order."""
 

@@ -61,6 +61,7 @@ class Full(Strategy):
 class _FullExecution:
     def __init__(self, problem: Problem, *, overlap: bool) -> None:
         self.problem, self.overlap = problem, overlap
+        self.labels = problem.labels[problem.train]
         self.ledger = problem.share.comm.ledger
         self.edges = [problem.share.view(layer).block.edges for layer in problem.model.stages()]
         first = problem.share.view(problem.model.stages()[0]).block
@@ -74,7 +75,7 @@ class _FullExecution:
             return
         key = derive(problem.seed, epoch, 0)
         logits = full_pass(problem.model, problem.share, problem.input, key, known=self.known, overlap=self.overlap)
-        loss = problem.task.loss(logits, problem.labels[problem.train], problem.num_train, problem.train)
+        loss = problem.task.loss(logits, self.labels, problem.num_train, problem.train)
         torch.autograd.backward(loss)
         comm.sum_gradients(problem.model)
         for index, edges in enumerate(self.edges):

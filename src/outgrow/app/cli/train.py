@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ import typer
 
 from outgrow.app.cli.ledger import show_ledger
 from outgrow.app.cli.options import assignments
+from outgrow.app.say import say
 from outgrow.core.errors import InputError
 from outgrow.runtime.elastic import group_size
 from outgrow.runtime.threads import importing
@@ -122,7 +122,7 @@ def _execute(plan: RunPlan, goes_on: bool) -> Run:
             directory=plan.directory,
             listeners=(listener,),
         )
-        run = run_session(session, plan.workers, resume=goes_on, say=_say)
+        run = run_session(session, plan.workers, resume=goes_on, say=say)
     _report(run, time.perf_counter() - started)
     return run
 
@@ -142,22 +142,22 @@ def _display(plan: RunPlan) -> Display:
     """Say what is about to happen; the display shows how it goes."""
     from outgrow.app.progress import progress_for
 
-    _say(plan.headline())
+    say(plan.headline())
     return progress_for(plan.graph, plan.config, show=True)
 
 
 def _report(run: Run, seconds: float) -> None:
     summary: dict[str, Any] = run.summary
     if summary["stopped"] == "interrupted":
-        _say(f"interrupted after epoch {summary['epochs']}; go on with --out {run.directory} --resume")
+        say(f"interrupted after epoch {summary['epochs']}; go on with --out {run.directory} --resume")
     metric = summary["metric"].replace("_", " ")
     best = f" (epoch {summary['best_epoch']})" if summary["best_epoch"] else ""
-    _say(
+    say(
         f"test {metric} {run.test_accuracy:.4f}, validation {run.val_accuracy:.4f}{best}; {summary['epochs']} epochs "
         f"in {seconds:.1f} s; peak memory {summary['peak_bytes']['device'] / 2**20:,.0f} MiB"
     )
     show_ledger(summary["ledger"])
-    _say(f"run directory: {run.directory}")
+    say(f"run directory: {run.directory}")
 
 
 def _required_run(out: Path | None) -> Path:
@@ -175,7 +175,3 @@ def _required(graph: str | None) -> str:
             repair="for example `outgrow train wordnet`; `outgrow datasets` lists the data sets",
         )
     return graph
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

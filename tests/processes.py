@@ -1,26 +1,11 @@
-"""What tests with worker processes share."""
+"""Processes that runs start, found by the folder that their command lines name."""
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pytest
-
-
-@pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder in which runs make theirs; afterwards nothing is left in it, nor any process that named it."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    yield folder
-    assert not list(folder.glob("outgrow-*"))
-    assert not processes_of(folder)
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
