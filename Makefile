@@ -19,7 +19,7 @@ demo: $(USER_READY) ## set up, then train a network on WordNet (117,659 nodes)
 	$(BIN)/outgrow train wordnet $(ARGS)
 
 test: $(DEV_READY) ## set up, then run every test that is not slow
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(DEV_READY) ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from outgrow.ops.turns import VARIABLE as COMPILE_LOCKS
 from outgrow.runtime.threads import set_threads
 
 set_threads()  # before a test imports torch: threads that spin make small kernels several times slower
@@ -16,6 +17,10 @@ set_threads()  # before a test imports torch: threads that spin make small kerne
 import torch  # noqa: E402
 
 from processes import processes_of  # noqa: E402
+
+if COMPILE_LOCKS not in os.environ:  # processes of a test run, if there are several, inherit it from the first
+    _locks = tempfile.TemporaryDirectory(prefix="outgrow-compiling-")
+    os.environ[COMPILE_LOCKS] = _locks.name
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, which other packages do as well

@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing import (
 )
 
 from outgrow.core.errors import InputError, WorkerError
-from outgrow.ops.turns import VARIABLE as COMPILE_LOCK
+from outgrow.ops.turns import VARIABLE as COMPILE_LOCKS
 from outgrow.runtime.blame import Ending, error_of
 from outgrow.runtime.heartbeat import Pulse
 from outgrow.runtime.scratch import Job, Listener, Scratch, last_lines, packed
@@ -210,7 +210,7 @@ def _start(scratch: Scratch, workers: int) -> SubprocessContext:
         **thread_settings(workers),
         "GLOO_SOCKET_IFNAME": _loopback(),
         "PYTHONFAULTHANDLER": "1",
-        COMPILE_LOCK: str(scratch.shared / "compiling"),
+        COMPILE_LOCKS: str(scratch.shared / "compiling"),
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
     }
     for rank in range(workers):
