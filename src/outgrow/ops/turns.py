@@ -35,7 +35,7 @@ def in_turns(dispatcher: Any) -> Any:
 
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
-    """Hold a file's lock. While it waits for a function that it calls, a function keeps its own: no two call in a ring."""
+    """Hold a file's lock. A function keeps its own while it waits for one that it calls; no two call each other."""
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)
