@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pyarrow import parquet
-from tests.app.conftest import Command, planted
+from tests.app.conftest import Command
 
 import outgrow as og
 from outgrow.app.cli.convert import parse_bytes
@@ -107,17 +107,6 @@ def test_convert_refuses_and_leaves_nothing(
     assert sorted(path.name for path in Path().iterdir()) == [npz.name, "taken"]
 
 
-def test_predict_refuses_what_is_no_run(outgrow: Command, npz: Path) -> None:
-    assert "no run in" in outgrow("predict", "nowhere", "--out", "p.parquet").err
-    run = og.train(og.load(npz), og.nn.GCN(8, 4, 4), epochs=1, out="python-run", progress=False)
-    assert run.directory is not None
-    result = outgrow("predict", "python-run", "--out", "p.parquet")
-    assert result.code == 2
-    assert "og.predict" in result.err
-    assert outgrow("predict", "python-run", "--out", "no/such/p.parquet").code == 2
-    assert not Path("p.parquet").exists()
-
-
 def test_doctor_is_well(outgrow: Command) -> None:
     report = outgrow("doctor", "--json").summary
     assert set(report["checks"].values()) == {"ok"}
@@ -136,15 +125,6 @@ def test_every_line_of_json_output_is_json(outgrow: Command, npz: Path) -> None:
 @pytest.mark.parametrize(("text", "size"), [("1GiB", 1 << 30), ("512MiB", 512 << 20), ("1.5k", 1536), ("77", 77)])
 def test_sizes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
-
-
-def test_predict_needs_no_labels_on_another_graph(outgrow: Command, npz: Path, tmp_path: Path) -> None:
-    assert outgrow("train", npz, "--hidden", 16, "--epochs", 2, "--out", "run").code == 0
-    other = {name: array for name, array in planted(seed=1).items() if name in ("edge_index", "features")}
-    np.savez(tmp_path / "other.npz", **other)
-    result = outgrow("predict", "run", "--graph", "other.npz", "--out", "other.parquet")
-    assert result.code == 0, result.err
-    assert set(parquet.read_table("other.parquet").to_pydict()["label"]) <= {0, 1, 2, 3}
 
 
 def test_a_longer_resumed_run_remembers_its_length(outgrow: Command, npz: Path) -> None:

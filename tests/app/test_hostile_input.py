@@ -115,23 +115,6 @@ def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytes
         directory.epoch(report)
 
 
-def test_predictions_that_cannot_be_written_are_refused(
-    outgrow: Command, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(table: object, path: Path) -> None:
-        path.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("pyarrow.parquet.write_table", full)
-    _refused(outgrow("predict", run, "--out", "p.parquet"), "No space left")
-    assert not list(Path().glob("*.parquet")) + list(Path().glob("*.partial")) + list(Path().glob(".p*"))
-
-
-def test_a_graph_without_features_cannot_be_predicted_on(outgrow: Command, run: Path) -> None:
-    Path("edges.csv").write_text("0,1\n1,2\n")
-    _refused(outgrow("predict", run, "--out", "p.parquet", "--graph", "edges.csv"), "needed:  features")
-
-
 def test_a_store_is_not_converted_again(outgrow: Command, npz: Path) -> None:
     assert outgrow("convert", npz, "my.store").code == 0
     _refused(outgrow("convert", "my.store", "other.store"), "store already")

@@ -2,85 +2,161 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.constant import kept_aggregate
 from outgrow.engine.exchange import sources
-from outgrow.engine.inputs import Input
+from outgrow.engine.inputs import Input, stay_half
 from outgrow.engine.share import Share, Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
+from outgrow.ops.buffers import empty_rows
 from outgrow.ops.half import computed
 from outgrow.ops.sparse import rows_between
 
 _CHUNK_BYTES = 256 << 20
+_INDEX_BYTES = 8
 
 
-def infer(model: Model, topology: Topology, features: Features, *, chunk_bytes: int = _CHUNK_BYTES) -> Tensor:
+def infer(
+    model: Model,
+    topology: Topology,
+    features: Features,
+    *,
+    layers: Sequence[Layer] | None = None,
+    chunk_bytes: int = _CHUNK_BYTES,
+) -> Tensor:
     """Logits of every node, on one worker; see `infer_share`.
 
     Args:
         model: The model.
         topology: In-edges of all nodes.
-        features: ``[V, D]``, as `engine.inputs.features_for` gives them.
-        chunk_bytes: Largest size of the temporary rows of one chunk of destinations.
+        features: ``[V, D]``, of any floating type; may be memory-mapped and larger than memory.
+        layers: Which consecutive layers of the model to compute, from the first one's input; None for all.
+        chunk_bytes: Largest size of the temporary rows of one chunk of nodes.
 
     Returns:
-        ``[V, C]``.
+        ``[V, C]``, or as wide as the last of ``layers``.
     """
-    return infer_share(model, Whole(topology), Input(features, features), chunk_bytes=chunk_bytes)
+    return infer_share(model, Whole(topology), Input(features, features), layers=layers, chunk_bytes=chunk_bytes)
 
 
 @torch.no_grad()
-def infer_share(model: Model, share: Share, given: Input, *, chunk_bytes: int = _CHUNK_BYTES) -> Tensor:
+def infer_share(
+    model: Model,
+    share: Share,
+    given: Input,
+    *,
+    layers: Sequence[Layer] | None = None,
+    chunk_bytes: int = _CHUNK_BYTES,
+) -> Tensor:
     """Logits of the nodes that a worker owns, with all their neighbours and without random draws.
 
     Each layer is computed for all nodes before the next, so nothing is computed twice and memory does not grow with
-    depth: it holds the input, the source rows and the output of one layer, and what one chunk needs on top.
+    depth: it holds the input, the source rows and the output of one layer, and what one chunk needs on top. Features
+    of the model's type are read where they lie; those of another type are converted chunk by chunk, except that a
+    first layer that passes its input on has all of it, converted, as source rows.
 
     Args:
         model: The model.
         share: What the worker holds of the graph.
-        given: Features of its nodes.
-        chunk_bytes: Largest size of the temporary rows of one chunk of destinations.
+        given: Features of its nodes, or the input of the first of ``layers``.
+        layers: Which consecutive layers of the model to compute; None for all.
+        chunk_bytes: Largest size of the temporary rows of one chunk of nodes.
 
     Returns:
-        ``[n, C]``.
+        ``[n, C]``, or as wide as the last of ``layers``.
     """
     x = given.own
-    for index, layer in enumerate(model.stages()):
+    dtype = x.dtype if stay_half(model, x) else next(model.parameters()).dtype
+    for index, layer in enumerate(model.stages() if layers is None else layers):
         block = share.view(layer).block
         known = kept_aggregate(layer, block, given.source) if index == 0 else None
         if known is not None:
             source = Rows(known, None)
         elif index == 0 and layer.widths.raw_source:
-            source = layer.source(given.source)
+            source = _source(layer, given.source, dtype, chunk_bytes)
         else:
-            source = sources(share, layer.source(x))
-        x = _layer(layer, block, x, source, known, chunk_bytes)
+            source = sources(share, _source(layer, x, dtype, chunk_bytes))
+        x = _layer(layer, block, x, source, known, dtype, chunk_bytes)
+        dtype = x.dtype
     assert isinstance(x, Tensor)
     return x
 
 
-def _layer(layer: Layer, whole: Block, x: Features, source: Rows, known: Tensor | None, chunk_bytes: int) -> Tensor:
-    assert source.columns is not None
-    channels, columns = layer.widths.aggregate
-    row_bytes = (channels * columns + 2 * layer.widths.out_features) * source.columns.element_size()
-    num_dst = len(whole.dst_nodes)
-    step = max(1, min(num_dst, chunk_bytes // max(1, row_bytes)))
+def _source(layer: Layer, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Rows:
+    """Source rows of all nodes, from an input that is converted to ``dtype`` chunk by chunk where it is of another."""
+    widths = layer.widths
+    row_numbers = widths.in_features + widths.source[0] * widths.source[1] + widths.score
+    step = max(1, chunk_bytes // (row_numbers * dtype.itemsize))
+    if x.dtype == dtype or len(x) <= step:
+        return layer.source(x.to(dtype))
+    first_rows = layer.source(rows_between(x, 0, step).to(dtype))
+    out = Rows(*(None if part is None else empty_rows(len(x), tuple(part.shape[1:]), part) for part in first_rows))
+    for first in range(0, len(x), step):
+        rows = first_rows if first == 0 else layer.source(rows_between(x, first, min(first + step, len(x))).to(dtype))
+        for whole, part in zip(out, rows, strict=True):
+            if whole is not None and part is not None:
+                whole[first : first + step] = part
+    return out
 
-    def update(block: Block, x_dst: Features, first: int, last: int) -> Tensor:
+
+def _layer(
+    layer: Layer,
+    whole: Block,
+    x: Features,
+    source: Rows,
+    known: Tensor | None,
+    dtype: torch.dtype,
+    chunk_bytes: int,
+) -> Tensor:
+    assert source.columns is not None
+    num_dst = len(whole.dst_nodes)
+
+    def update(block: Block, first: int, last: int) -> Tensor:
+        x_dst = rows_between(x, first, last).to(dtype)
         if known is not None:
             return layer.update(x_dst, known[first:last], block)
         return layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst)), block)
 
-    if step >= num_dst:
-        return update(whole, x, 0, num_dst)
+    chunks = list(_chunks(layer, whole, source.columns.element_size(), chunk_bytes))
+    if len(chunks) <= 1:
+        return update(whole, 0, num_dst)
     out = torch.empty(num_dst, layer.widths.out_features, dtype=computed(source.columns.dtype))
-    for first in range(0, num_dst, step):
-        last = min(first + step, num_dst)
-        out[first:last] = update(whole.destinations(first, last), rows_between(x, first, last), first, last)
+    for first, last in chunks:
+        out[first:last] = update(whole.destinations(first, last), first, last)
     return out
+
+
+def _chunks(layer: Layer, block: Block, number_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """First and last destination of each chunk: as many as fit with their in-edges, but at least one."""
+    row_bytes, edge_bytes = _needed(layer, number_bytes)
+    indptr, num_dst = block.edges.indptr, len(block.dst_nodes)
+
+    def bytes_before(v: int) -> int:
+        return v * row_bytes + int(indptr[v]) * edge_bytes
+
+    first = 0
+    while first < num_dst:
+        end = bisect_right(range(num_dst + 1), bytes_before(first) + chunk_bytes, lo=first + 1, key=bytes_before) - 1
+        last = max(end, first + 1)
+        yield first, last
+        first = last
+
+
+def _needed(layer: Layer, number_bytes: int) -> tuple[int, int]:
+    """Bytes of temporary rows that a destination needs, and those that each of its in-edges needs."""
+    widths, aggregation = layer.widths, layer.conv.aggregation
+    channels, columns = widths.aggregate
+    target = widths.target[0] * widths.target[1]
+    row = widths.in_features + target + channels * columns + 2 * widths.out_features
+    edge = channels  # at most one weight for each channel
+    if not (aggregation.sliceable or aggregation.additive):  # nothing is known of it: it may make rows per edge
+        edge += widths.in_features + widths.out_features
+    return row * number_bytes, edge * number_bytes + _INDEX_BYTES

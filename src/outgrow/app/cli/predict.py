@@ -5,40 +5,54 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
 from outgrow.runtime.threads import importing
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from outgrow.graph.graph import Graph
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Directory of a run.")],
-    out: Annotated[Path, typer.Option(help="Parquet file to write.")],
+    out: Annotated[Path, typer.Option(help="File to write: .parquet for a table, .npy for an array.")],
+    what: Annotated[
+        str, typer.Option(help="classes, probabilities, logits, or embeddings: what the last layer takes.")
+    ] = "classes",
     graph: Annotated[
         str | None, typer.Option(help="Another graph of the same features and classes.", show_default="the run's")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
 ) -> None:
-    """Write the predicted class of every node, and its probability, with the best model of a run.
+    """Write what the best model of a run says of every node.
 
-    Columns: node, label, class (where classes have names), probability. With several labels per node, one column of
-    probabilities for each class instead.
+    A table has the columns node, label, class (where classes have names) and probability; with several labels per
+    node, one column of probabilities for each class instead. Probabilities, logits or embeddings are one more column,
+    of lists.
+
+    An array has a row for each node: its class (with several labels, zeros and ones), or probabilities, logits or
+    embeddings.
     """
     with importing():
-        from outgrow.app.api import predict as infer_all
         from outgrow.app.models import build_model
         from outgrow.app.plan import load_recorded, recorded_model
+        from outgrow.app.predictions import (
+            WHAT,
+            Predictions,
+            embeddings_of,
+            logits_of,
+            require_writable,
+            write_predictions,
+        )
         from outgrow.app.rundir import RunDirectory
         from outgrow.graph import datasets
 
-    _require_writable(out)
+    pick("--what", what, dict.fromkeys(WHAT))
+    require_writable(out)
     directory = RunDirectory.open(run)
     name, options = recorded_model(directory.config, run)
     loaded = datasets.load(graph, data_dir=data_dir) if graph else load_recorded(directory.config, data_dir)
@@ -47,39 +61,16 @@ def predict(
     _require_features(loaded)
     model = build_model(name, loaded, options)
     directory.load_best(model)
-    write_predictions(loaded, infer_all(loaded, model), out, several_labels=recorded["several_labels"])
-    print(f"{loaded.num_nodes:,} predictions written to {out}", file=sys.stderr)
-
-
-def write_predictions(graph: Graph, logits: Tensor, out: Path, *, several_labels: bool) -> None:
-    """Write predictions as parquet; the file appears whole or not at all.
-
-    Raises:
-        InputError: It cannot be written.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    from outgrow.app.rundir import writing
-
-    columns: dict[str, Any] = {"node": pa.array(range(graph.num_nodes), pa.int64())}
-    names = graph.class_names or tuple(str(i) for i in range(graph.num_classes))
-    if several_labels:
-        probability = logits.sigmoid()
-        columns.update({name: pa.array(probability[:, i].numpy()) for i, name in enumerate(names)})
-    else:
-        probability, label = logits.softmax(1).max(1)
-        columns["label"] = pa.array(label.numpy())
-        if graph.class_names:
-            columns["class"] = pa.array([names[i] for i in label.tolist()])
-        columns["probability"] = pa.array(probability.numpy())
-    partial = out.with_name(f".{out.name}.partial")
-    with writing(out):
-        try:
-            parquet.write_table(pa.table(columns), partial)
-            partial.replace(out)
-        finally:
-            partial.unlink(missing_ok=True)
+    embeddings = embeddings_of(loaded, model) if what == "embeddings" else None
+    needs_logits = what != "embeddings" or out.suffix != ".npy"
+    predictions = Predictions(
+        logits=logits_of(loaded, model, embeddings) if needs_logits else None,
+        embeddings=embeddings,
+        class_names=loaded.class_names,
+        several_labels=recorded["several_labels"],
+    )
+    write_predictions(predictions, what, out)
+    print(f"{what} of {loaded.num_nodes:,} nodes written to {out}", file=sys.stderr)
 
 
 def _require_features(graph: Graph) -> None:
@@ -89,15 +80,4 @@ def _require_features(graph: Graph) -> None:
             needed="features, as many as the graph of the run has",
             got="none",
             repair="give a graph with features",
-        )
-
-
-def _require_writable(out: Path) -> None:
-    folder = out.resolve().parent
-    if out.is_dir() or not folder.is_dir():
-        raise InputError(
-            f"cannot write {out}",
-            needed="the name of a file in a directory that exists",
-            got="a directory" if out.is_dir() else f"no directory {folder}",
-            repair="give another --out, such as predictions.parquet",
         )

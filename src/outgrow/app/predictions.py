@@ -1,0 +1,193 @@
+"""What a model says of every node, and the files that it is written to."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from outgrow.app.fit import require_fit, require_kinds
+from outgrow.app.rundir import writing
+from outgrow.core.errors import InputError
+from outgrow.engine.inference import infer
+from outgrow.graph.graph import Graph
+from outgrow.graph.writer import ArrayWriter
+from outgrow.nn.heads import MultiLabel, SingleLabel
+from outgrow.nn.model import Model
+from outgrow.ops import buffers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CHUNK_BYTES = 64 << 20
+WHAT = ("classes", "probabilities", "logits", "embeddings")
+"""What can be written of every node."""
+
+
+def embeddings_of(graph: Graph, model: Model) -> Tensor:
+    """``[V, H]`` output of the last but one layer for every node; see `outgrow.app.api.embed`."""
+    _require_ready(graph, model)
+    stages = model.stages()
+    if len(stages) == 1:
+        raise InputError(
+            "the model has no embeddings",
+            needed="at least 2 layers: embeddings are what the last layer takes from the one before",
+            got="1 layer, which takes the features themselves",
+            repair="train a model with more layers, or ask for its logits",
+        )
+    assert graph.features is not None
+    embeddings = infer(model, graph.topology, graph.features, layers=stages[:-1])
+    buffers.clear()
+    return embeddings
+
+
+def logits_of(graph: Graph, model: Model, embeddings: Tensor | None = None) -> Tensor:
+    """``[V, C]`` logits of every node, from its embeddings where these are known; see `outgrow.app.api.predict`."""
+    _require_ready(graph, model)
+    assert graph.features is not None
+    if embeddings is None:
+        logits = infer(model, graph.topology, graph.features)
+    else:
+        logits = infer(model, graph.topology, embeddings, layers=model.stages()[-1:])
+    buffers.clear()
+    return logits
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predictions:
+    """What a model says of every node.
+
+    Attributes:
+        logits: ``[V, C]``; None if they were not computed.
+        embeddings: ``[V, H]``; None if they were not computed.
+        class_names: Name of each class, or empty.
+        several_labels: Whether a node may have several labels.
+    """
+
+    logits: Tensor | None = None
+    embeddings: Tensor | None = None
+    class_names: tuple[str, ...] = ()
+    several_labels: bool = False
+
+    def rows(self, what: str, first: int, last: int) -> Tensor:
+        """What is said of the nodes ``first`` to ``last - 1``.
+
+        Args:
+            what: One of `WHAT`: classes are ``[n]`` int64, or ``[n, C]`` uint8 zeros and ones with several labels per
+                node; probabilities and logits ``[n, C]``; embeddings ``[n, H]``.
+            first: The first node.
+            last: The node after the last.
+        """
+        values = self.embeddings if what == "embeddings" else self.logits
+        assert values is not None
+        rows = values[first:last]
+        if what == "classes":
+            return (MultiLabel() if self.several_labels else SingleLabel()).predict(rows)
+        if what == "probabilities":
+            return rows.sigmoid() if self.several_labels else rows.softmax(1)
+        return rows
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """The first node, and the one after the last, of chunks that need some 64 MiB to be written."""
+        known = [values for values in (self.logits, self.embeddings) if values is not None]
+        step = max(1, _CHUNK_BYTES // sum(3 * values[:1].nbytes + 1 for values in known))
+        for first in range(0, len(known[0]), step):
+            yield first, min(first + step, len(known[0]))
+
+
+def require_writable(out: Path) -> None:
+    """Refuse a file that could not be written, before anything is computed.
+
+    Raises:
+        InputError: Its name is of no known form, or it cannot be in that place.
+    """
+    folder, repair = out.resolve().parent, "give another --out, such as predictions.parquet"
+    if out.is_dir():
+        needed, got = "the name of a file", "a directory"
+    elif not folder.is_dir():
+        needed, got = "a file in a directory that exists", f"no directory {folder}"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        needed, got = "a directory that can be written to", f"no permission to write to {folder}"
+    elif out.suffix not in (".parquet", ".npy"):
+        needed, got = "a name that ends in .parquet or .npy", f"the ending {out.suffix!r}" if out.suffix else "none"
+    else:
+        return
+    raise InputError(f"cannot write {out}", needed=needed, got=got, repair=repair)
+
+
+def write_predictions(predictions: Predictions, what: str, out: Path) -> None:
+    """Write predictions in chunks, as parquet or npy by the file's name; the file appears whole or not at all.
+
+    Args:
+        predictions: With the logits where it is parquet, or where ``what`` needs them; with embeddings if asked for.
+        what: One of `WHAT`. In npy, an array of these; in parquet a column of lists beside those of the classes.
+        out: The file; one that is there is replaced.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+    write = _write_array if out.suffix == ".npy" else _write_table
+    with writing(out):
+        try:
+            write(predictions, what, partial)
+            partial.replace(out)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _write_array(predictions: Predictions, what: str, path: Path) -> None:
+    sample = predictions.rows(what, 0, 1).numpy()
+    with closing(ArrayWriter(path, sample.dtype, sample.shape[1:])) as array:
+        for first, last in predictions.chunks():
+            array.append(predictions.rows(what, first, last).numpy())
+        array.finish()
+
+
+def _write_table(predictions: Predictions, what: str, path: Path) -> None:
+    from pyarrow import parquet
+
+    tables = (_table(predictions, what, first, last) for first, last in predictions.chunks())
+    head = next(tables)
+    with parquet.ParquetWriter(path, head.schema) as file:
+        for table in chain([head], tables):
+            file.write_table(table)
+
+
+def _table(predictions: Predictions, what: str, first: int, last: int) -> pa.Table:
+    import pyarrow as pa
+
+    columns = {"node": pa.array(torch.arange(first, last).numpy())}
+    probability = predictions.rows("probabilities", first, last)
+    names = predictions.class_names
+    if predictions.several_labels:
+        names = names or tuple(str(i) for i in range(probability.shape[1]))
+        columns |= {name: pa.array(probability[:, i].numpy()) for i, name in enumerate(names)}
+    else:
+        label = predictions.rows("classes", first, last)
+        columns["label"] = pa.array(label.numpy())
+        if names:
+            columns["class"] = pa.array(names, pa.string()).take(columns["label"])
+        columns["probability"] = pa.array(probability.gather(1, label[:, None])[:, 0].numpy())
+    if what != "classes":
+        rows = predictions.rows(what, first, last)
+        name = "embedding" if what == "embeddings" else what
+        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(rows.flatten().numpy()), rows.shape[1])
+    return pa.table(columns)
+
+
+def _require_ready(graph: Graph, model: Model) -> None:
+    require_kinds(graph, model)
+    if graph.features is None:
+        raise InputError(
+            f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
+        )
+    require_fit(graph, model)
