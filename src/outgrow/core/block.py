@@ -56,6 +56,10 @@ class Block:
         dst_degree: ``[Vd]`` float64, weighted in-degree in the graph of each destination.
         first_edge: Global id of the first edge, if edge ids are consecutive.
         edge_ids: ``[E]`` int64, global edge ids; None if they are consecutive from ``first_edge``.
+        stands_for: ``[E]`` float32, number of in-edges of the destination that each edge stands for, itself among them,
+            where in-edges were sampled; None if each stands for itself.
+        relation_degree: ``[E]`` float32, weight in the graph of all in-edges of the same destination and relation;
+            None if the block holds them all.
         key: Key of the random draws of this layer in this step (``ops.keyed``); None draws nothing (evaluation).
     """
 
@@ -66,6 +70,8 @@ class Block:
     dst_degree: Tensor
     first_edge: int = 0
     edge_ids: Tensor | None = None
+    stands_for: Tensor | None = None
+    relation_degree: Tensor | None = None
     key: int | None = None
 
     def destinations(self, first: int, last: int) -> Block:
@@ -86,6 +92,8 @@ class Block:
             dst_degree=self.dst_degree[first:last],
             first_edge=self.first_edge + low,
             edge_ids=None if self.edge_ids is None else self.edge_ids[low:high],
+            stands_for=None if self.stands_for is None else self.stands_for[low:high],
+            relation_degree=None if self.relation_degree is None else self.relation_degree[low:high],
         )
 
     def keyed(self, key: int | None) -> Block:

@@ -1,7 +1,7 @@
 """Convolutions over edges of several relations: R-GCN with shared bases, and with diagonal weights.
 
 Letters as in `outgrow.nn.layer`; ``R`` relations, ``B`` bases. Both take a mean per relation, which is counted in the
-block: a block must hold all in-edges of its destinations, so a sampler would have to hand these counts over.
+block unless that brings it along, as a sampled one does.
 """
 
 from __future__ import annotations

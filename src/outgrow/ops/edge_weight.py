@@ -1,6 +1,7 @@
 """Weights of edges that read the graph only: means and the symmetric normalisation. Computed once per block.
 
-For rows in half precision weights are float32.
+For rows in half precision weights are float32. Where in-edges were sampled, each is weighted by how many it stands for:
+so the sum over a sample is, in the mean over samples, that over all in-edges (Horvitz & Thompson, JASA 47, 1952).
 """
 
 from __future__ import annotations
@@ -34,8 +35,13 @@ def _kept(block: Block, name: str, dtype: torch.dtype, dst_factor: Tensor, src_f
     if slot not in edges.derived:
         out = dst_factor.new_empty(edges.num_edges, 1, dtype=dtype)
         scale_edges(edges.indptr, edges.indices, edges.weight, dst_factor, src_factor, out.view(-1))
-        edges.derived[slot] = out
+        edges.derived[slot] = as_sampled(block, out)
     return cast(Tensor, edges.derived[slot])
+
+
+def as_sampled(block: Block, weight_E1: Tensor) -> Tensor:
+    """The weights, in place, times the number of in-edges that each edge stands for."""
+    return weight_E1 if block.stands_for is None else weight_E1.mul_(block.stands_for[:, None])
 
 
 @twinned

@@ -8,18 +8,23 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.ops.edge_weight import as_sampled
 from outgrow.ops.half import computed
 
 
 def graph_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
     """``[E, 1]``: weight of each edge in the graph; None if all are 1. Converted once per block.
 
-    For rows in half precision weights are float32.
+    For rows in half precision weights are float32. Edges that stand for others weigh as much as
+    they (see `as_sampled`).
     """
     dtype = computed(dtype)
     edges, slot = block.edges, f"graph {dtype}"
-    if edges.weight is None:
+    if edges.weight is None and block.stands_for is None:
         return None
     if slot not in edges.derived:
-        edges.derived[slot] = edges.weight.to(dtype)[:, None]
+        given = block.stands_for if edges.weight is None else edges.weight
+        assert given is not None
+        weight_E1 = given.to(dtype)[:, None]
+        edges.derived[slot] = weight_E1 if edges.weight is None else as_sampled(block, weight_E1.clone())
     return cast(Tensor, edges.derived[slot])

@@ -57,6 +57,13 @@ def derive(key: int, *values: int) -> int:
     return key & _MASK
 
 
+def keyed_order(values_N: Tensor, key: int) -> Tensor:
+    """``[N]`` int64: a permutation of distinct whole numbers, by their hashes; does not depend on the order given."""
+    hashes = np.empty(len(values_N), dtype=np.uint64)
+    _hash(array(values_N), np.uint64(key), hashes)
+    return torch.from_numpy(np.argsort(hashes))
+
+
 def require_probability(name: str, p: float) -> None:
     """Raise a ValueError unless ``p`` is a probability of dropping, in [0, 1)."""
     if not 0 <= p < 1:
@@ -147,6 +154,12 @@ def keep_scale(p: float, dtype: torch.dtype) -> Any:
 def threshold(p: float) -> np.uint64:
     """Draws below it are dropped, for kernels."""
     return np.uint64(round(p * 2**32))
+
+
+@kernel
+def _hash(values: NDArray[np.int64], key: np.uint64, out: NDArray[np.uint64]) -> None:
+    for i in prange(len(values)):
+        out[i] = mix(key, np.uint64(values[i]))
 
 
 @kernel

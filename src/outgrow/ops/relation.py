@@ -20,6 +20,7 @@ from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.ops.aggregation import Aggregation
 from outgrow.ops.backend import array, kernel, once, prange, twinned
+from outgrow.ops.edge_weight import as_sampled
 from outgrow.ops.half import computed
 from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
 from outgrow.ops.pieces import add_cut, as_array, fixed_width, place, run_over_parts
@@ -59,15 +60,20 @@ def require_relations(edges: Edges, num_relations: int) -> Tensor:
 def relation_mean(block: Block, num_relations: int, dtype: torch.dtype) -> Tensor:
     """``[E, 1]``: weight of each edge over the sum of those that share its destination and its relation.
 
-    Counted in the block, so the block must hold all in-edges of its destinations. Computed once per block.
+    Counted in the block, unless that says what they are in the graph, as it must where it does not hold all in-edges of
+    its destinations. Edges that stand for others weigh as much as they (see `as_sampled`). Computed once per block.
     """
     dtype = computed(dtype)
     edges, slot = block.edges, f"relation mean {dtype}"
     relation = require_relations(edges, num_relations)
     if slot not in edges.derived:
         out = edges.indptr.new_empty(edges.num_edges, 1, dtype=dtype)
-        relation_mean_of(edges.indptr, relation, edges.weight, num_relations, out.view(-1))
-        edges.derived[slot] = out
+        if block.relation_degree is None:
+            relation_mean_of(edges.indptr, relation, edges.weight, num_relations, out.view(-1))
+        else:
+            out.fill_(1) if edges.weight is None else out.copy_(edges.weight[:, None])
+            out /= block.relation_degree[:, None]
+        edges.derived[slot] = as_sampled(block, out)
     return cast(Tensor, edges.derived[slot])
 
 

@@ -1,0 +1,111 @@
+"""Rows taken from a table, and nodes dealt out to those who hold them. One thread each: batches are made side by side.
+
+Letters: ``V`` rows of the table, ``M`` of the result, ``N`` rows taken, ``D`` columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.ops.backend import array, inlined, sequential, tensor
+from outgrow.ops.half import as_float, bits_of, is_half
+from outgrow.ops.prefetch import LINE_BYTES, edges_ahead, prefetch
+
+Array = NDArray[Any]
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def take_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor | None) -> None:
+    """``out[to[i]] = rows[at[i]]``, converted to the type of ``out``. Reads no other row of a memory-mapped table.
+
+    Args:
+        rows_VD: ``[V, D]`` floating.
+        at_N: ``[N]`` int64; None for all rows in order.
+        out_MD: ``[M, D]`` floating, written.
+        to_N: ``[N]`` int64, distinct; None for the first rows in order.
+    """
+    if rows_VD.dtype != out_MD.dtype and is_half(out_MD.dtype):  # rounding to 16 bits is not for our kernels
+        rows_VD, at_N = (rows_VD if at_N is None else rows_VD[at_N]).to(out_MD.dtype), None
+    at = np.arange(len(rows_VD)) if at_N is None else array(at_N)
+    to = np.arange(len(at)) if to_N is None else array(to_N)
+    if rows_VD.dtype == out_MD.dtype:
+        word = _WORDS[out_MD.dtype.itemsize]
+        _copy_rows(rows_VD.detach().view(word).numpy(), at, out_MD.view(word).numpy(), to)
+    else:
+        _widen_rows(bits_of(rows_VD.detach()).numpy(), at, out_MD.numpy(), to)
+
+
+def deal(nodes_N: Tensor, holder_V: Tensor, num_groups: int) -> tuple[Tensor, list[int]]:
+    """Places of nodes by the group that holds them, those of group 0 first, each group in the order given.
+
+    Args:
+        nodes_N: ``[N]`` int64.
+        holder_V: ``[V]`` integer, the group of each node.
+        num_groups: Number of groups.
+
+    Returns:
+        ``[N]`` int64 places, and how many belong to each group.
+    """
+    starts = np.zeros(num_groups + 1, dtype=np.int64)
+    places = np.empty(len(nodes_N), dtype=np.int64)
+    _deal(array(nodes_N), array(holder_V), starts, places)
+    return tensor(places), np.diff(starts, prepend=0)[:num_groups].tolist()
+
+
+@inlined
+def _prefetch_row(rows: Array, row: int) -> None:
+    for column in range(0, rows.shape[1], LINE_BYTES // rows.itemsize):
+        prefetch(rows, row, column)
+
+
+@sequential
+def _copy_rows(rows: Array, at: Array, out: Array, to: Array) -> None:
+    columns, ahead = rows.shape[1], edges_ahead(rows.shape[1] * rows.itemsize)
+    for i in range(len(at)):
+        _prefetch_row(rows, at[min(i + ahead, len(at) - 1)])
+        row, place = at[i], to[i]
+        for column in range(columns):
+            out[place, column] = rows[row, column]
+
+
+@sequential
+def _widen_rows(rows: Array, at: Array, out: Array, to: Array) -> None:
+    columns, ahead = rows.shape[1], edges_ahead(rows.shape[1] * rows.itemsize)
+    for i in range(len(at)):
+        _prefetch_row(rows, at[min(i + ahead, len(at) - 1)])
+        row, place = at[i], to[i]
+        for column in range(columns):
+            out[place, column] = as_float(rows[row, column])
+
+
+@sequential
+def _deal(nodes: Array, holder: Array, starts: Array, places: Array) -> None:
+    for node in nodes:
+        starts[holder[node] + 1] += 1
+    for group in range(1, len(starts)):
+        starts[group] += starts[group - 1]
+    for i in range(len(nodes)):
+        group = holder[nodes[i]]
+        places[starts[group]] = i
+        starts[group] += 1
+
+
+def count_into(counts_V: Tensor, nodes: Tensor) -> None:
+    """``counts[v] +=`` how often ``v`` is among the nodes.
+
+    Args:
+        counts_V: ``[V]`` int64, changed.
+        nodes: ``[n]`` int32 or int64; may be memory-mapped.
+    """
+    _count_into(counts_V.numpy(), array(nodes))
+
+
+@sequential
+def _count_into(counts: Array, nodes: Array) -> None:
+    for node in nodes:
+        counts[node] += 1
