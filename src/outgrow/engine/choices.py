@@ -12,15 +12,16 @@ from outgrow.nn.opaque import PyGConv
 from outgrow.ops.finish import in_one_pass
 
 
-def choices(model: Model, features: Features) -> list[str]:
+def choices(model: Model, features: Features, *, keeps: bool = True) -> list[str]:
     """One line for each layer, or for several alike: in which order it works, what is kept, what is fused.
 
     Args:
         model: The model.
         features: ``[V, D]``, as the graph has them.
+        keeps: Whether what is constant is kept, as where every step sees the whole graph.
     """
     lines = [_line(layer) for layer in model.stages()]
-    lines[0] += _of_features(model, features)
+    lines[0] += _of_features(model, features, keeps=keeps)
     found, first = [], 1
     for line, same in groupby(lines):
         last = first + len(list(same)) - 1
@@ -57,9 +58,9 @@ def _steps(layer: Layer) -> list[str]:
     return [name for name, wanted in given.items() if wanted]
 
 
-def _of_features(model: Model, features: Features) -> str:
+def _of_features(model: Model, features: Features, *, keeps: bool) -> str:
     said = ""
-    if is_constant(model, features):
+    if keeps and is_constant(model, features):
         said += "; that aggregate of raw features is constant: computed once, not every epoch"
     if stay_half(model, features):
         said += f"; features stay in {str(features.dtype).removeprefix('torch.')}"

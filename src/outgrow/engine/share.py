@@ -65,6 +65,10 @@ class Share(ABC):
         """The own rows of ``[V, ...]`` values."""
 
     @abstractmethod
+    def mine(self, nodes: Tensor) -> Tensor:
+        """Those of these nodes that the worker owns, in the order given."""
+
+    @abstractmethod
     def places(self, nodes: Tensor) -> Tensor:
         """Rows, among the own ones, of those of these nodes that the worker owns; in the order given."""
 
@@ -107,6 +111,10 @@ class Whole(Share):
     def rows(self, values: Features) -> Features:
         """All rows."""
         return values
+
+    def mine(self, nodes: Tensor) -> Tensor:
+        """All of them."""
+        return nodes
 
     def places(self, nodes: Tensor) -> Tensor:
         """All of them."""
@@ -167,10 +175,13 @@ class Part(Share):
             return rows_between(values, first, last)
         return rows_at(values, self.own)
 
+    def mine(self, nodes: Tensor) -> Tensor:
+        """See `Share.mine`."""
+        return nodes[self.owner[nodes] == self.comm.rank]
+
     def places(self, nodes: Tensor) -> Tensor:
         """See `Share.places`."""
-        mine = nodes[self.owner[nodes] == self.comm.rank]
-        return torch.searchsorted(self.own, mine)
+        return torch.searchsorted(self.own, self.mine(nodes))
 
     def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
         """See `Share.fetch`."""

@@ -1,0 +1,140 @@
+"""Hot nodes: those that batches ask for most often, and which worker keeps a copy of their rows.
+
+*Hot* is judged by the out-degree, as a node is sampled once for each edge that leaves it (PaGraph: Lin et al., SoCC
+2020), or counted in an epoch that is sampled beforehand (GNNLab: Yang et al., EuroSys 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
+from outgrow.core.sizes import parse_bytes
+from outgrow.core.types import Kind
+from outgrow.graph.csc import Topology
+from outgrow.nn.layer import Features
+from outgrow.ops.gather import count_into
+from outgrow.ops.sparse import SparseRows
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.voyage import Route
+
+_PLACES = {"worker": False, "host": True}
+_NODES_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cache:
+    """Copies of hot rows. Only rows that a batch would otherwise get from elsewhere are worth one.
+
+    Attributes:
+        hotness: ``[V]`` int64, how often this worker, or any, asks for a node; nodes with 0 are not kept.
+        size: What each worker keeps: bytes, such as ``"64MiB"``, or a share of all rows, such as 0.1. Bytes of sparse
+            rows are reckoned by their mean size.
+        place: ``worker``: each keeps the hottest rows of all other workers. ``host``: the workers of a host keep the
+            hottest rows of other hosts, each row on one of them, and ask each other before they ask another host
+            (Quiver: Tan et al. 2023). On a single host that is nothing, since all rows are there already.
+
+    Raises:
+        InputError: No such place, or no such size.
+    """
+
+    hotness: Tensor
+    size: str | float
+    place: str = "worker"
+
+    def __post_init__(self) -> None:
+        pick("place of a cache", self.place, _PLACES)
+        if isinstance(self.size, str):
+            parse_bytes(self.size)
+        elif not 0 <= self.size <= 1:
+            raise InputError(
+                f"a cache cannot hold {self.size} of all rows",
+                needed="a share from 0 to 1, or a size with a unit",
+                got=repr(self.size),
+                repair="write 0.1 or 64MiB, say",
+            )
+
+
+class Kept(NamedTuple):
+    """Who keeps copies of which rows.
+
+    Attributes:
+        holder: ``[V]`` int32, whom a worker asks for each row; the number of workers stands for its own copies.
+        nodes: ``[c]`` int64, whose rows this worker keeps copies of, the hottest first.
+    """
+
+    holder: Tensor
+    nodes: Tensor
+
+
+def by_degree(topology: Topology) -> Tensor:
+    """``[V]`` int64: how many edges leave each node."""
+    counts = torch.zeros(topology.num_nodes, dtype=torch.int64)
+    count_into(counts, topology.indices)
+    return counts
+
+
+def by_batches(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
+    """``[V]`` int64: how many of these batches ask for each node.
+
+    Args:
+        batches: ``[n]`` int64 distinct input nodes of each of a worker's batches, such as those of one epoch.
+        num_nodes: ``V``.
+    """
+    counts = torch.zeros(num_nodes, dtype=torch.int64)
+    for nodes in batches:
+        count_into(counts, nodes)
+    return counts
+
+
+def keep(cache: Cache, features: Features, owner: Tensor, comm: Comm) -> Kept:
+    """Which rows this worker and those beside it keep. All workers together.
+
+    For a cache of a host the hotness is summed over its workers, and the hottest rows are dealt out to them in turns.
+
+    Args:
+        cache: What is hot, and how much is kept where.
+        features: ``[V, D]``, for the size of rows.
+        owner: ``[V]`` integer, the worker of each node.
+        comm: The line to the other workers.
+    """
+    shared = _PLACES[cache.place]
+    here = [peer for peer, host in enumerate(comm.hosts) if host == comm.hosts[comm.rank]] if shared else [comm.rank]
+    hotness = _summed(cache.hotness, here, comm) if shared else cache.hotness
+    elsewhere = torch.tensor([peer not in here for peer in range(comm.size)])[owner.long()]
+    hot = ((hotness > 0) & elsewhere).nonzero()[:, 0]
+    hottest = hot[hotness[hot].sort(descending=True, stable=True).indices]
+    hottest = hottest[: len(here) * _most_rows(cache.size, features)]
+    holder = owner.to(torch.int32, copy=True)
+    for turn, peer in enumerate(here):
+        holder[hottest[turn :: len(here)]] = comm.size if peer == comm.rank else peer
+    return Kept(holder, hottest[here.index(comm.rank) :: len(here)])
+
+
+def _summed(counts: Tensor, here: list[int], comm: Comm) -> Tensor:
+    """The sum of the counts of some workers, which all of them ask for."""
+    sums = [counts[:0]]
+    for part in torch.split(counts, _NODES_AT_ONCE):
+        sizes = tuple(len(part) if peer in here else 0 for peer in range(comm.size))
+        everyones = comm.rows(part.repeat(len(here)), Route(sizes, sizes), Kind.METRICS).wait()
+        sums.append(everyones.view(len(here), -1).sum(0))
+    return torch.cat(sums)
+
+
+def _most_rows(size: str | float, features: Features) -> int:
+    if isinstance(size, str):
+        return int(parse_bytes(size) / _row_bytes(features))
+    return int(size * len(features))
+
+
+def _row_bytes(features: Features) -> float:
+    if isinstance(features, SparseRows):
+        stored = len(features.values) * (features.indices.itemsize + features.values.itemsize)
+        return features.indptr.itemsize + stored / max(1, len(features))
+    return max(1, features.shape[1] * features.itemsize)

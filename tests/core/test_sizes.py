@@ -1,0 +1,19 @@
+"""Sizes as people write them."""
+
+import pytest
+
+from outgrow.core.errors import InputError
+from outgrow.core.sizes import parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512MiB", 512 << 20), ("1g", 1 << 30), ("0.5 KiB", 512), ("12", 12), (" 3 B ", 3)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "1TiBs", "MiB", "1e999", "nan"])
+def test_no_sizes(text: str) -> None:
+    with pytest.raises(InputError, match="not a size"):
+        parse_bytes(text)

@@ -1,0 +1,54 @@
+"""Features of which a worker knows its own rows only, and batches that workers ask for."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outgrow.nn.layer import Features
+from outgrow.ops.sparse import SparseRows
+from support import normal
+
+NODES, COLUMNS = 40, 5
+
+
+def dense(dtype: torch.dtype = torch.float32) -> Tensor:
+    """The features of all nodes."""
+    return normal(NODES, COLUMNS).to(dtype)
+
+
+def sparse(dtype: torch.dtype = torch.float32) -> SparseRows:
+    """Row ``v`` stores ``v % 4`` values."""
+    sizes = torch.arange(NODES) % 4
+    ends = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    columns = [torch.arange(int(size), dtype=torch.int32) + 1 for size in sizes]
+    values = normal(int(ends[-1])).to(dtype)
+    return SparseRows(indptr=ends, indices=torch.cat(columns), values=values, num_columns=COLUMNS)
+
+
+def known_to(features: Features, owner: Tensor, rank: int) -> Features:
+    """The same features as a worker may read them: of nodes that it does not own nothing but NaN."""
+    theirs = owner != rank
+    if isinstance(features, SparseRows):
+        return features.with_values(
+            torch.where(theirs.repeat_interleave(features.indptr.diff()), torch.nan, features.values)
+        )
+    return torch.where(theirs[:, None], torch.nan, features)
+
+
+def batch(rank: int, number: int) -> Tensor:
+    """Nodes that a worker asks for: some, none, all or its neighbour's; those of all workers overlap."""
+    random = np.random.default_rng([rank, number])
+    if number % 4 == 1:
+        return torch.from_numpy(random.permutation(NODES))
+    count = 0 if (rank + number) % 3 == 0 else int(random.integers(1, NODES))
+    return torch.from_numpy(random.choice(NODES, count, replace=False))
+
+
+def as_dense(features: Features | None) -> Tensor:
+    """All numbers of dense or sparse features, which are there."""
+    assert features is not None
+    if isinstance(features, Tensor):
+        return features
+    return features.to(torch.float64) @ torch.eye(COLUMNS, dtype=torch.float64)
