@@ -21,6 +21,7 @@ from outgrow.runtime.threads import importing, set_threads
 if TYPE_CHECKING:
     from outgrow import nn as nn
     from outgrow.app.api import convert as convert
+    from outgrow.app.api import embed as embed
     from outgrow.app.api import load as load
     from outgrow.app.api import predict as predict
     from outgrow.app.api import train as train
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
     from outgrow.strategies.full import Full as Full
+    from outgrow.strategies.sampled import Sampled as Sampled
     from outgrow.training.config import TrainConfig as TrainConfig
 
 _HOME = {
     "convert": "outgrow.app.api",
+    "embed": "outgrow.app.api",
     "from_arrays": "outgrow.app.objects",
     "load": "outgrow.app.api",
     "predict": "outgrow.app.api",
@@ -51,6 +54,7 @@ _HOME = {
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
     "Full": "outgrow.strategies.full",
+    "Sampled": "outgrow.strategies.sampled",
     "TrainConfig": "outgrow.training.config",
 }
 __all__ = [
@@ -60,11 +64,13 @@ __all__ = [
     "NodeType",
     "OutgrowError",
     "Run",
+    "Sampled",
     "Split",
     "TrainConfig",
     "WorkerError",
     "Workers",
     "convert",
+    "embed",
     "from_arrays",
     "load",
     "nn",

@@ -1,6 +1,6 @@
 """Whether a strategy's gradient is that of the reference, for every layer, graph, partition and number of workers.
 
-A new strategy that trains on all nodes at once is one line in `STRATEGIES`. Functions here run in worker processes too.
+A new strategy is one line in `WAYS`. Functions here run in worker processes too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from layer_table import CONVS, IN, OUT, RELATIONS
 from torch import Tensor, nn
 
+from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.share import Part, Share, Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn.heads import MultiLabel, SingleLabel, Task
@@ -22,10 +23,31 @@ from outgrow.runtime.comm import Comm
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.sampled import Sampled
 from suites.mutants import MUTANTS
 from support import normal, random_topology, topology_of, with_relations
 
-STRATEGIES: dict[str, Strategy] = {"full": Full(), "full-without-overlap": Full(overlap=False)}
+
+class Way(NamedTuple):
+    """A strategy, the batches that it trains on, and the strategy that gives on one worker what it should give."""
+
+    strategy: Strategy
+    reference: Strategy
+    batches: Batches = EVERYTHING
+
+    @property
+    def expected(self) -> tuple[str, Batches]:
+        """What is expected: the same for ways that should agree."""
+        return self.reference.name, self.batches
+
+
+FEW = Batches(size=7, fanout=(3, 2, 4))
+WAYS = {
+    "full": Way(Full(), Full()),
+    "full-without-overlap": Way(Full(overlap=False), Full()),
+    "sampled-everything": Way(Sampled(), Full()),
+    "sampled": Way(Sampled(cache=0.2), Sampled(), FEW),
+}
 GRAPHS = {
     "multi-graph": with_relations(random_topology(40, 250), RELATIONS),
     "weighted": with_relations(random_topology(40, 250, weighted=True), RELATIONS),
@@ -64,7 +86,7 @@ class Case(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What one step gives: loss, and the gradient of each parameter."""
+    """What an epoch without an optimizer gives: the sums of its losses and of each parameter's gradients."""
 
     loss: float
     parameters: dict[str, Tensor]
@@ -85,6 +107,7 @@ class Gradient(NamedTuple):
 
 
 Found = dict[tuple[str, Case], Gradient]
+"""By way and case."""
 
 
 class Held(NamedTuple):
@@ -99,7 +122,7 @@ class Seen(NamedTuple):
     """What one worker has.
 
     Attributes:
-        right: Gradients by strategy and case.
+        right: What it should have, by way and case.
         mutated: By mutant, what it gives instead.
         hits: By mutant, how often it changed something.
         held: By case, how much the worker holds.
@@ -179,7 +202,7 @@ def features_of(case: Case, num_nodes: int) -> Features:
     return SparseRows(indptr=ends, indices=columns, values=dense[stored], num_columns=IN)
 
 
-def problem_of(case: Case, share: Share) -> Problem:
+def problem_of(case: Case, share: Share, batches: Batches) -> Problem:
     """The problem on a share; about half of the nodes are to be trained on."""
     num_nodes = share.topology.num_nodes
     classes = torch.arange(num_nodes) * 7 % OUT
@@ -191,36 +214,43 @@ def problem_of(case: Case, share: Share) -> Problem:
         task=TASKS[case.task],
         model=model_of(case),
         seed=11,
+        batches=batches,
     )
 
 
 def step_of(problem: Problem, strategy: Strategy) -> Gradient:
-    """The gradient of one epoch's only step, as a worker has it."""
+    """What an epoch gives, as a worker has it."""
     execution = strategy.prepare(problem)
-    (step,) = execution.steps(EPOCH)
-    gradients = {name: p.grad.clone() for name, p in problem.model.named_parameters() if p.grad is not None}
-    problem.model.zero_grad()
+    loss, sums = 0.0, dict[str, Tensor]()
+    for step in execution.steps(EPOCH):
+        loss += step.loss
+        for name, parameter in problem.model.named_parameters():
+            if parameter.grad is not None:
+                sums[name] = parameter.grad + sums.get(name, 0)
+        problem.model.zero_grad()
     execution.close()
-    return Gradient(step.loss, gradients)
+    return Gradient(loss, sums)
 
 
-def reference(case: Case) -> Gradient:
-    """The gradient of `Full` on one worker, on edges that nothing was derived from yet."""
+def reference(case: Case, way: Way) -> Gradient:
+    """What the reference of a way gives on one worker, on edges that nothing was derived from yet."""
     given = GRAPHS[case.graph]
     topology = Topology(indptr=given.indptr, indices=given.indices, relation=given.relation, weight=given.weight)
-    return step_of(problem_of(case, Whole(topology)), Full())
+    return step_of(problem_of(case, Whole(topology), way.batches), way.reference)
 
 
-def references(cases: Sequence[Case]) -> dict[Case, Gradient]:
-    """The gradient that every strategy should give, by case."""
-    return {case: reference(case) for case in cases}
+def references(cases: Sequence[Case]) -> Found:
+    """What every way should give."""
+    ways = {way.expected: way for way in WAYS.values()}
+    found = {(key, case): reference(case, way) for key, way in ways.items() for case in cases}
+    return {(name, case): found[way.expected, case] for name, way in WAYS.items() for case in cases}
 
 
-def mutated_references() -> Mapping[str, dict[Case, Gradient]]:
+def mutated_references() -> Mapping[str, Found]:
     """What the reference gives under each mutant."""
     found = {}
     for name, mutant in MUTANTS.items():
-        with mutant():
+        with mutant.broken():
             found[name] = references(MUTANT_CASES)
     return found
 
@@ -235,19 +265,19 @@ def on_worker(place: Workplace) -> Seen:
     """What a worker has in all cases, first as it should be and then under each mutant."""
     right, mutated, hits = gradients(place, CASES), {}, {}
     for name, mutant in MUTANTS.items():
-        with mutant() as counted:
+        with mutant.broken() as counted:
             mutated[name] = gradients(place, MUTANT_CASES)
         hits[name] = counted.count
     return Seen(right, mutated, hits, {case: held_by(part_of(case, place.comm)) for case in CASES})
 
 
 def gradients(place: Workplace, cases: Sequence[Case]) -> Found:
-    """The gradients of all strategies in some cases, as a worker has them."""
+    """What all ways give in some cases, as a worker has it."""
     found = {}
     for case in cases:
         share = part_of(case, place.comm)
-        for name, strategy in STRATEGIES.items():
-            found[name, case] = step_of(problem_of(case, share), strategy)
+        for name, way in WAYS.items():
+            found[name, case] = step_of(problem_of(case, share, way.batches), way.strategy)
     return found
 
 

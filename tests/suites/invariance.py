@@ -1,32 +1,56 @@
-"""The ways of training that must give one and the same run. An exact strategy adds a line to `STRATEGIES`."""
+"""The ways of training that must give one and the same run. An exact strategy adds a line to `WAYS`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 from planted import model_of
 from suites.sessions import Plan
 
 KINDS = ("gcn", "sage", "gat")
 CONFIG = TrainConfig(epochs=30, lr=0.02, weight_decay=1e-4, seed=5)
-FIRST, AGAIN = ("gat", "metis"), ("gat", "metis once more")
+BATCHES = replace(CONFIG, batch_size=16, fanout=(3, 4))
 
 
-STRATEGIES: dict[str, Strategy] = {
-    **{name: Full(partition=name) for name in ("metis", "range", "hash")},
-    "hash without overlap": Full(partition="hash", overlap=False),
+class Way(NamedTuple):
+    """A strategy, and what it is asked for. Ways with the same config give the same run."""
+
+    strategy: Strategy
+    config: TrainConfig = CONFIG
+
+
+WAYS = {
+    **{name: Way(Full(partition=name)) for name in ("metis", "range", "hash")},
+    "hash without overlap": Way(Full(partition="hash", overlap=False)),
+    "sampled everything": Way(Sampled()),
+    **{f"sampled {name}": Way(Sampled(partition=name), BATCHES) for name in ("metis", "hash")},
+    "sampled with a cache": Way(Sampled(partition="range", cache=0.3, cache_by="presampling", ahead=1), BATCHES),
 }
-
-
-EVERY = [(kind, way) for kind in KINDS for way in STRATEGIES]
-SOME = [FIRST, ("gat", "hash without overlap"), ("gcn", "hash"), ("gcn", "metis"), ("sage", "range")]
+TWICE = {("gat", "metis"): ("gat", "metis once more"), ("gat", "sampled hash"): ("gat", "sampled hash once more")}
+EVERY = [(kind, way) for kind in KINDS for way in WAYS]
+SOME = [
+    *TWICE,
+    ("gat", "hash without overlap"),
+    ("gcn", "hash"),
+    ("gcn", "metis"),
+    ("sage", "range"),
+    ("sage", "sampled everything"),
+    ("gcn", "sampled metis"),
+    ("sage", "sampled with a cache"),
+]
 
 
 def plans(store: Path, chosen: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Plan]:
-    """Some models in some ways, by the names of both, and one of them twice."""
-    given = {name: name for name in chosen} | {AGAIN: FIRST}
-    return {name: Plan(store, model_of(kind, seed=1), CONFIG, STRATEGIES[way]) for name, (kind, way) in given.items()}
+    """Some models in some ways, by the names of both, and some of them twice."""
+    given = {name: name for name in chosen} | {again: name for name, again in TWICE.items()}
+    return {
+        name: Plan(store, model_of(kind, seed=1), WAYS[way].config, WAYS[way].strategy)
+        for name, (kind, way) in given.items()
+    }

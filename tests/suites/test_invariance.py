@@ -16,7 +16,7 @@ from outgrow.runtime.launch import run_workers
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
 from planted import model_of, planted
-from suites.invariance import AGAIN, CONFIG, EVERY, FIRST, KINDS, SOME, plans
+from suites.invariance import BATCHES, CONFIG, EVERY, KINDS, SOME, TWICE, WAYS, plans
 from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn
 
 CLOSE, CLOSE_IN_SINGLE = 1e-8, 1e-5
@@ -30,22 +30,27 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(store: Path) -> dict[str, og.Run]:
-    """The run on one worker of each kind of model."""
-    graph = og.load(store)
-    return {kind: og.train(graph, model_of(kind, seed=1), config=CONFIG, progress=False) for kind in KINDS}
+def alone(store: Path) -> dict[tuple[str, TrainConfig], og.Run]:
+    """The run on one worker of each kind of model, with and without mini-batches."""
+    graph, cases = og.load(store), [(kind, config) for kind in KINDS for config in (CONFIG, BATCHES)]
+    return {
+        (kind, config): og.train(graph, model_of(kind, seed=1), config=config, progress=False) for kind, config in cases
+    }
 
 
 @pytest.mark.parametrize("workers", [2, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 3, 4))])
 @pytest.mark.parametrize("chosen", [SOME, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["some", "every"])
 def test_curves_accuracies_and_logits(
-    chosen: list[tuple[str, str]], workers: int, store: Path, alone: dict[str, og.Run]
+    chosen: list[tuple[str, str]], workers: int, store: Path, alone: dict[tuple[str, TrainConfig], og.Run]
 ) -> None:
     results, *others = run_workers(partial(train_in_turn, plans=plans(store, chosen)), workers)
-    assert results.keys() == {*chosen, AGAIN}
+    again = {name: first for first, name in TWICE.items()}
+    assert results.keys() == {*chosen, *again}
     assert not any(others)
-    for (kind, way), result in results.items():
-        run = alone[kind]
+    for name, result in results.items():
+        kind, way = again.get(name, name)
+        run = alone[kind, WAYS[way].config]
+        assert run.summary["strategy"] == ("full" if WAYS[way].config == CONFIG else "sampled")
         assert result.summary["workers"] == workers
         assert result.summary["exact"] is True
         assert len(run.loss) == CONFIG.epochs
@@ -54,21 +59,24 @@ def test_curves_accuracies_and_logits(
             assert result.summary[key] == run.summary[key], (kind, way)
         assert run.logits is not None
         torch.testing.assert_close(result.logits, run.logits, rtol=1e-6, atol=1e-6)
-    first, again = results[FIRST], results[AGAIN]
-    assert again.summary["loss"] == first.summary["loss"]
-    assert again.val_scores == first.val_scores
-    assert torch.equal(again.logits, first.logits)
+    for name, first in again.items():
+        assert results[name].summary["loss"] == results[first].summary["loss"]
+        assert results[name].val_scores == results[first].val_scores
+        assert torch.equal(results[name].logits, results[first].logits)
 
 
-def test_a_run_goes_on_with_other_workers(store: Path, alone: dict[str, og.Run], tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [CONFIG, BATCHES], ids=["whole", "batches"])
+def test_a_run_goes_on_with_other_workers(
+    config: TrainConfig, store: Path, alone: dict[tuple[str, TrainConfig], og.Run], tmp_path: Path
+) -> None:
     graph, model = og.load(store), model_of("gat", seed=1)
     for workers, epochs in ((1, 7), (2, 19), (3, CONFIG.epochs)):
-        options: dict[str, Any] = {"config": CONFIG, "epochs": epochs, "workers": workers, "resume": workers > 1}
+        options: dict[str, Any] = {"config": config, "epochs": epochs, "workers": workers, "resume": workers > 1}
         run = og.train(graph, model, out=tmp_path / "run", progress=False, **options)
         assert run.summary["workers"] == workers
         assert len(run.loss) == epochs
-    assert largest_step(run.loss, alone["gat"].loss) < CLOSE
-    assert run.test_accuracy == alone["gat"].test_accuracy
+    assert largest_step(run.loss, alone["gat", config].loss) < CLOSE
+    assert run.test_accuracy == alone["gat", config].test_accuracy
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == CONFIG.epochs
 
 

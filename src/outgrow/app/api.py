@@ -1,4 +1,4 @@
-"""The Python interface: `load`, `train`, `predict`, `convert`."""
+"""The Python interface: `load`, `train`, `predict`, `embed`, `convert`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 import outgrow
 from outgrow.app.cluster import join_session
 from outgrow.app.crew import Workers, require_workers, run_session, workers_of
+from outgrow.app.fit import require_batches, require_problem
 from outgrow.app.objects import reader_of, source_of_object
+from outgrow.app.predictions import embeddings_of, logits_of
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.say import say
-from outgrow.app.session import Session, require_fit, require_kinds, require_problem, strategy_of
+from outgrow.app.session import Session
+from outgrow.app.strategies import strategy_of
 from outgrow.core.errors import InputError
-from outgrow.engine.inference import infer
-from outgrow.engine.inputs import features_for
 from outgrow.graph import datasets
 from outgrow.graph.assemble import assemble
 from outgrow.graph.convert import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
-from outgrow.ops import buffers
 from outgrow.runtime.elastic import group_leader, group_size
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -90,7 +90,8 @@ def train(
     require_problem(graph, model)
     require_workers(graph, crew)
     settings = (config or TrainConfig()).with_options(**options)
-    chosen, _ = strategy_of(strategy)
+    chosen, _ = strategy_of(strategy, batches=not settings.batches.everything)
+    require_batches(graph, model, chosen, settings)
 
     def directory(again: bool) -> RunDirectory | None:
         return _directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
@@ -106,6 +107,8 @@ def train(
 def predict(graph: Graph, model: Model) -> Tensor:
     """``[V, C]`` logits of every node, over its full neighbourhood, layer by layer in bounded memory.
 
+    Features may be larger than memory: those of a store are read where they lie.
+
     Args:
         graph: With features.
         model: Of the graph's feature width.
@@ -113,15 +116,20 @@ def predict(graph: Graph, model: Model) -> Tensor:
     Raises:
         InputError: The graph has no features, or the model does not take them.
     """
-    require_kinds(graph, model)
-    if graph.features is None:
-        raise InputError(
-            f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
-        )
-    require_fit(graph, model)
-    logits = infer(model, graph.topology, features_for(model, graph.features))
-    buffers.clear()
-    return logits
+    return logits_of(graph, model)
+
+
+def embed(graph: Graph, model: Model) -> Tensor:
+    """``[V, H]`` embeddings of every node: the output of the last layer but one, which the last takes.
+
+    Args:
+        graph: With features.
+        model: Of the graph's feature width, with at least two layers.
+
+    Raises:
+        InputError: The graph has no features, or the model does not take them or has one layer.
+    """
+    return embeddings_of(graph, model)
 
 
 def convert(

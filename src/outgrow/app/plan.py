@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -12,12 +13,14 @@ import torch
 
 import outgrow
 from outgrow.app.crew import Workers, require_workers
+from outgrow.app.fit import require_batches, require_problem
 from outgrow.app.models import MODELS, build_model, model_options
 from outgrow.app.recipes import default_model, recipe_of
 from outgrow.app.rundir import RunDirectory
-from outgrow.app.session import require_problem, strategy_kind, strategy_of, strategy_options
+from outgrow.app.strategies import strategy_kind, strategy_of, strategy_options
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
+from outgrow.engine.batches import hops_of
 from outgrow.engine.choices import choices
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
@@ -60,17 +63,25 @@ class RunPlan:
         """What is about to happen, for people."""
         graph, parameters = self.graph, sum(p.numel() for p in self.model.parameters())
         options = ", ".join(f"{name} {value}" for name, value in self.model_options.items())
-        saved = [] if graph.features is None else choices(self.model, graph.features)
+        keeps = not self.strategy.takes_batches
+        saved = [] if graph.features is None else choices(self.model, graph.features, keeps=keeps)
         lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
             f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes",
             f"{self.model_name}: {options}; {parameters:,} parameters; "
             f"{self.config.optimizer} lr {self.config.lr:g} weight decay {self.config.weight_decay:g} "
-            f"seed {self.config.seed}",
+            f"seed {self.config.seed}{self._batches()}",
             f"{self.reason}; {_spelled(self.strategy.options(), self.workers.number)}",
             *saved,
         )
         return "\n".join(lines)
+
+    def _batches(self) -> str:
+        batches = self.config.batches
+        if batches.everything:
+            return ""
+        seeds = f"batches of {batches.size:,}" if batches.size else "one batch"
+        return f"; {seeds}, fan-outs {batches.spelled()}"
 
 
 def new_run(
@@ -94,16 +105,19 @@ def new_run(
     name = model or default_model(graph)
     pick("model", name, MODELS)
     recipe = recipe_of(graph, name)
-    kind = strategy_kind(strategy)
+    given = {**recipe.train, **options}
+    batches = any(given.get(option) is not None for option in ("batch_size", "fanout"))
+    kind = strategy_kind(strategy, batches=batches)
     model_part, train_part, strategy_part = _sort_options(name, kind, options)
     model_settings, train_settings = {**recipe.model, **model_part}, {**recipe.train, **train_part}
     config = TrainConfig().with_options(**train_settings)
-    chosen, reason = strategy_of(strategy, strategy_part)
+    chosen, reason = strategy_of(strategy, strategy_part, batches=batches)
     graph = place_of(graph)
     loaded = datasets.load(graph, data_dir=data_dir)
     require_trainable(loaded)
     built = _seeded_model(name, loaded, model_settings, config.seed)
     require_problem(loaded, built)
+    require_batches(loaded, built, chosen, config)
     require_workers(loaded, workers)
     path = out or Path("runs") / f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     record = {
@@ -154,8 +168,7 @@ def resumed_run(
     places = {"graph": place_of(record["graph"]), "model": name, "strategy": record["strategy"]["name"]}
     ways = record["strategy"]["options"]
     before = {**known, **places, **settings, **record["train"], **ways}
-    if "graph" in asked:
-        asked = {**asked, "graph": place_of(str(asked["graph"]))}
+    asked = _as_recorded(asked)
     for option, value in asked.items():
         started = pick("option", option, before)
         if option not in _MAY_CHANGE and option not in ways and started != value:
@@ -194,6 +207,16 @@ def _how(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str,
         "strategy": {"name": strategy.name, "options": strategy.options()},
         "workers": workers.number,
     }
+
+
+def _as_recorded(asked: Mapping[str, object]) -> dict[str, object]:
+    """Options as the record of a run has them."""
+    same = dict(asked)
+    if "graph" in same:
+        same["graph"] = place_of(str(same["graph"]))
+    if "fanout" in same:
+        same["fanout"] = json.loads(json.dumps(hops_of(same["fanout"])))
+    return same
 
 
 def place_of(graph: str) -> str:

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.inputs import Input, input_of
 from outgrow.engine.share import Share, share_of
 from outgrow.graph.graph import Graph
@@ -29,20 +30,27 @@ class Problem:
         features: ``[V, D]`` of all nodes, as the graph has them: memory-mapped where they are many.
         labels: ``[n]`` integer, or ``[n, C]`` zeros and ones.
         train: ``[m]`` int64, rows of the nodes to train on.
-        num_train: Number of nodes to train on, over all workers.
         task: What the logits mean.
         model: The model, the same on all workers; its parameters are changed in place.
         seed: Seed of every random draw.
+        nodes: ``[num_train]`` int64, ids of the nodes to train on, over all workers.
+        batches: What mini-batches are made of.
     """
 
     share: Share
     features: Features
     labels: Tensor
     train: Tensor
-    num_train: int
+    nodes: Tensor
     task: Task
     model: Model
     seed: int
+    batches: Batches = EVERYTHING
+
+    @property
+    def num_train(self) -> int:
+        """Number of nodes to train on, over all workers."""
+        return len(self.nodes)
 
     @cached_property
     def input(self) -> Input:
@@ -51,7 +59,15 @@ class Problem:
 
     @staticmethod
     def of(
-        share: Share, *, features: Features, labels: Tensor, train: Tensor, task: Task, model: Model, seed: int
+        share: Share,
+        *,
+        features: Features,
+        labels: Tensor,
+        train: Tensor,
+        task: Task,
+        model: Model,
+        seed: int,
+        batches: Batches = EVERYTHING,
     ) -> Problem:
         """The problem on a share, from what is known of all nodes.
 
@@ -63,6 +79,7 @@ class Problem:
             task: What the logits mean.
             model: The model, the same on all workers.
             seed: Seed of every random draw.
+            batches: What mini-batches are made of.
         """
         own = share.rows(labels)
         assert isinstance(own, Tensor)
@@ -71,10 +88,11 @@ class Problem:
             features=features,
             labels=own,
             train=share.places(train),
-            num_train=len(train),
+            nodes=train,
             task=task,
             model=model,
             seed=seed,
+            batches=batches,
         )
 
 
@@ -107,10 +125,12 @@ class Strategy(ABC):
     Attributes:
         name: Name on the command line.
         exact: Whether the gradient equals the reference's up to floating-point reassociation.
+        takes_batches: Whether it trains on mini-batches.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
+    takes_batches: ClassVar[bool] = False
 
     def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
         """What each worker holds of a graph: by default ranges of nodes with equally many in-edges.

@@ -17,13 +17,11 @@ from outgrow.engine.constant import first_aggregate
 from outgrow.engine.full_pass import full_pass
 from outgrow.engine.share import Share, share_of
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.method import METHODS
+from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
 from outgrow.runtime.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
-
-_METHODS = {name: method for name, method in METHODS.items() if name != "two-level"}  # chunks are for others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +41,11 @@ class Full(Strategy):
 
     def __post_init__(self) -> None:
         require_types(asdict(self), get_type_hints(Full))
-        pick("partition", self.partition, _METHODS)
+        pick("partition", self.partition, WITHOUT_CHUNKS)
 
     def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
         """See `Strategy.share`: the nodes that a worker owns by the partition."""
-        return share_of(graph.topology, comm, _METHODS[self.partition], graph.store, self_loops=self_loops)
+        return share_of(graph.topology, comm, WITHOUT_CHUNKS[self.partition], graph.store, self_loops=self_loops)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""

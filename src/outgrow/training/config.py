@@ -12,6 +12,7 @@ from torch import nn
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
+from outgrow.engine.batches import Batches, Hop, hops_of
 from outgrow.training.optimizer import Adam, AdamW
 
 
@@ -26,6 +27,9 @@ class TrainConfig:
         optimizer: ``adam`` or ``adamw``.
         patience: Epochs without a better validation score after which to stop; None to train all epochs.
         seed: Seed of every random draw of training.
+        batch_size: Seeds of a step, over all workers; None for all nodes to train on.
+        fanout: Neighbours to draw for each hop outward from the seeds, -1 for all, as ``(10, 10)`` or ``"10,10"``; an
+            entry may be a tuple of one number for each relation. None for all neighbours.
         eval_every: Epochs between evaluations.
         checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the end.
     """
@@ -36,13 +40,16 @@ class TrainConfig:
     optimizer: str = "adam"
     patience: int | None = None
     seed: int = 0
+    batch_size: int | None = None
+    fanout: tuple[Hop, ...] | None = None
     eval_every: int = 1
     checkpoint_every: int = 10
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "fanout", hops_of(self.fanout))
         require_types(asdict(self), get_type_hints(TrainConfig))
         pick("optimizer", self.optimizer, _OPTIMIZERS)
-        for name in ("epochs", "eval_every", "checkpoint_every", "patience"):
+        for name in ("epochs", "eval_every", "checkpoint_every", "patience", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise _wrong(name, "at least 1", value)
@@ -67,6 +74,11 @@ class TrainConfig:
             name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()
         }
         return replace(self, **plain)
+
+    @property
+    def batches(self) -> Batches:
+        """What mini-batches are made of."""
+        return Batches(size=self.batch_size, fanout=self.fanout)
 
     def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of all parameters of ``model``."""

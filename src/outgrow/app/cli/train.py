@@ -46,7 +46,19 @@ def train(
     dropout: Annotated[float | None, typer.Option(help="Dropout of hidden layers, in [0, 1).")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Most epochs to train.")] = None,
-    strategy: Annotated[str, typer.Option(help="How to train: auto or full.")] = "auto",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Seeds of a step, over all workers.", show_default="all nodes to train on"),
+    ] = None,
+    fanout: Annotated[
+        str | None,
+        typer.Option(
+            help="Neighbours to draw for each hop outward from the seeds, such as 10,10; -1 for all. With one number "
+            "for each relation: 4:2,10.",
+            show_default="all neighbours",
+        ),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="How to train: auto, full or sampled (mini-batches).")] = "auto",
     workers: Annotated[
         int | None, typer.Option(help="Processes that train. Under torchrun its own are the workers.", show_default="1")
     ] = None,
@@ -65,7 +77,8 @@ def train(
             metavar="NAME=VALUE",
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
             "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every) or of the strategy (full: "
-            "partition, overlap); may be given several times.",
+            "partition, overlap; sampled: partition, weighted, cache, cache_by, cache_over, threads, ahead); may be "
+            "given several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
@@ -86,7 +99,15 @@ def train(
         from outgrow.app.plan import new_run, resumed_run
         from outgrow.app.rundir import RunDirectory
 
-    given = {"layers": layers, "hidden": hidden, "dropout": dropout, "lr": lr, "epochs": epochs, "seed": seed}
+    given: dict[str, object] = {
+        "layers": layers,
+        "hidden": hidden,
+        "dropout": dropout,
+        "lr": lr,
+        "epochs": epochs,
+        "seed": seed,
+    }
+    given |= {"batch_size": batch_size, "fanout": fanout}
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
     crew = Workers(number=number_of(workers), max_restarts=max_restarts, heartbeat_seconds=heartbeat)
 

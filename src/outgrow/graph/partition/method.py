@@ -218,6 +218,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     }
 )
 
+WITHOUT_CHUNKS: Mapping[str, Method] = MappingProxyType(
+    {name: method for name, method in METHODS.items() if name != "two-level"}
+)
+
 
 def method_of(name: str, options: Mapping[str, object] | None = None) -> Method:
     """The method of a name, such as ``metis``, with options set.

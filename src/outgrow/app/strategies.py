@@ -1,0 +1,71 @@
+"""From the name of a strategy, or none, to the strategy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import get_type_hints
+
+from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
+from outgrow.core.option_types import require_types
+from outgrow.strategies.base import Strategy
+from outgrow.strategies.full import Full
+from outgrow.strategies.sampled import Sampled
+
+STRATEGIES: dict[str, type[Strategy]] = {"full": Full, "sampled": Sampled}
+
+
+def strategy_of(
+    choice: str | Strategy, options: Mapping[str, object] | None = None, *, batches: bool = False
+) -> tuple[Strategy, str]:
+    """The strategy that is meant, and one sentence on why.
+
+    Args:
+        choice: ``"auto"``, a name, or a strategy.
+        options: Options of a strategy that is named.
+        batches: Whether mini-batches are asked for.
+
+    Raises:
+        InputError: No such strategy, or an option that it does not take.
+    """
+    if isinstance(choice, Strategy):
+        return choice, f"strategy {choice.name}, as given"
+    if not isinstance(choice, str):
+        raise InputError(
+            "this is no strategy",
+            needed="a name, or a strategy with its options such as og.Full()",
+            got=repr(choice),
+            repair='give strategy="auto"',
+        )
+    kind = strategy_kind(choice, batches=batches)
+    why = "mini-batches are asked for" if batches else "every worker holds its share of the graph in memory"
+    reason = why if choice == "auto" else "as given"
+    return made(kind, options or {}), f"strategy {kind.name}: {reason}"
+
+
+def strategy_kind(name: str, *, batches: bool) -> type[Strategy]:
+    """The strategy of a name, ``"auto"`` included; ``batches`` says whether mini-batches are asked for.
+
+    Raises:
+        InputError: No such strategy.
+    """
+    known: dict[str, type[Strategy]] = {"auto": Sampled if batches else Full, **STRATEGIES}
+    return pick("strategy", name, known)
+
+
+def strategy_options(kind: type[Strategy]) -> Mapping[str, object]:
+    """The options that a strategy takes, by name."""
+    return {name: each for name, each in inspect.signature(kind).parameters.items() if each.kind == each.KEYWORD_ONLY}
+
+
+def made(kind: type[Strategy], options: Mapping[str, object]) -> Strategy:
+    """A strategy with these options.
+
+    Raises:
+        InputError: An option that it does not have, or of another type.
+    """
+    for name in options:
+        pick(f"option of {kind.name}", name, strategy_options(kind))
+    require_types(options, get_type_hints(kind.__init__))
+    return kind(**options)

@@ -1,0 +1,179 @@
+"""`sampled`: mini-batches of seeds and their sampled neighbourhoods, with the features moved to them.
+
+The data-parallel training of DGL and DistDGL (Zheng et al., IA3 2020): every worker owns the features of one part of
+the graph, takes the seeds of each batch that it owns, samples their neighbourhood, fetches the features of its nodes
+from their owners, and computes. Sampling and fetching of later batches go on while one is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, get_type_hints
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
+from outgrow.core.option_types import require_types
+from outgrow.engine.hot import Cache, by_batches, by_degree
+from outgrow.engine.pipeline import prefetched
+from outgrow.engine.rows import RowStore, Waiting, Wanted, row_type
+from outgrow.engine.share import Share, share_of, view_of
+from outgrow.graph.graph import Graph
+from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.sampler import Sampler
+from outgrow.nn.layer import Features
+from outgrow.ops import buffers
+from outgrow.ops.backend import num_threads
+from outgrow.ops.keyed import derive
+from outgrow.runtime.comm import Comm
+from outgrow.strategies.base import Execution, Problem, Step, Strategy
+
+_BEFORE = 0  # epochs are numbered from 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(Strategy):
+    """Training on sampled mini-batches. Features move to the batch. The reference of all mini-batch strategies.
+
+    Attributes:
+        partition: How nodes, their features and their seeds are dealt out to workers: see ``outgrow partition``.
+        weighted: Whether neighbours are drawn by the weights of edges.
+        threads: Threads of a worker that draw batches; None for as many as compute.
+        ahead: Batches that are drawn, or being drawn, besides the one that is computed.
+        cache: Size of a cache of rows that other workers own, as bytes (``"64MiB"``) or as a share of all rows (0.1).
+        cache_by: Which rows are cached: those of nodes with most out-edges (``"degree"``), or those that a worker asks
+            for most in an epoch that is sampled first and not trained (``"presampling"``).
+        cache_over: Whether each worker has a cache (``"worker"``), or those of a host share one, without duplicates
+            (``"host"``), of rows that live on other hosts.
+    """
+
+    name = "sampled"
+    exact = True
+    takes_batches = True
+
+    partition: str = "metis"
+    weighted: bool = False
+    threads: int | None = None
+    ahead: int = 4
+    cache: str | float = 0.0
+    cache_by: str = "degree"
+    cache_over: str = "worker"
+
+    def __post_init__(self) -> None:
+        require_types(asdict(self), get_type_hints(Sampled))
+        pick("partition", self.partition, WITHOUT_CHUNKS)
+        pick("cache_by", self.cache_by, dict.fromkeys(("degree", "presampling")))
+        pick("cache_over", self.cache_over, dict.fromkeys(("worker", "host")))
+        for name in ("threads", "ahead"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(
+                    f"option {name} of sampled is out of range",
+                    needed="1 at least",
+                    got=str(value),
+                    repair=f"give {name} a positive number, or leave it out",
+                )
+
+    def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
+        """See `Strategy.share`: the nodes that a worker owns by the partition."""
+        return share_of(graph.topology, comm, WITHOUT_CHUNKS[self.partition], graph.store, self_loops=self_loops)
+
+    def options(self) -> dict[str, object]:
+        """See `Strategy.options`."""
+        return asdict(self)
+
+    def prepare(self, problem: Problem) -> Execution:
+        """See `Strategy.prepare`."""
+        return _SampledExecution(problem, self)
+
+
+class _Batch(NamedTuple):
+    """What a worker computes in one step.
+
+    Attributes:
+        step: Number of the step in the epoch.
+        seeds: ``[n]`` int64, those that the worker owns.
+        num_seeds: Number of seeds over all workers.
+        blocks: Their sampled neighbourhood, a block for each layer.
+        wanted: The features of its nodes, of which those of other workers are not here yet.
+    """
+
+    step: int
+    seeds: Tensor
+    num_seeds: int
+    blocks: list[Block]
+    wanted: Wanted
+
+
+class _SampledExecution:
+    def __init__(self, problem: Problem, options: Sampled) -> None:
+        self.problem, self.share, self.ledger = problem, problem.share, problem.share.comm.ledger
+        self.threads, self.ahead = options.threads or num_threads(), options.ahead
+        layers = problem.model.stages()
+        views = [view_of(self.share.topology, layer) for layer in layers]
+        hops = problem.batches.hops(len(layers))
+        self.sampler = Sampler(views, hops, problem.seed, weighted=options.weighted)
+        cache = self._cache(options) if options.cache and self.share.comm.size > 1 else None
+        self.rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features), cache)
+
+    def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
+        seeds = self._seeds(epoch)
+
+        def draw(step: int) -> _Batch:
+            mine = self.share.mine(seeds[step])
+            blocks = self.sampler.blocks(mine, epoch, step)
+            return _Batch(step, mine, len(seeds[step]), blocks, self.rows.prepare(blocks[0].src_nodes))
+
+        steps = range(first, len(seeds))
+        with closing(prefetched(draw, steps, threads=self.threads, ahead=self.ahead)) as drawn:
+            for batch, waiting in self._asked(drawn):
+                yield self._step(epoch, batch, waiting.wait())
+
+    def close(self) -> None:
+        buffers.clear()
+
+    def _seeds(self, epoch: int) -> list[Tensor]:
+        return self.problem.batches.of_epoch(self.problem.nodes, self.problem.seed, epoch)
+
+    def _asked(self, batches: Iterator[_Batch]) -> Iterator[tuple[_Batch, Waiting]]:
+        """Batches with their rows under way; those of the next one are asked for before a batch is given."""
+        asked = None
+        for batch in batches:
+            following = batch, self.rows.ask(batch.wanted)
+            if asked is not None:
+                yield asked
+            asked = following
+        if asked is not None:
+            yield asked
+
+    def _step(self, epoch: int, batch: _Batch, x: Features) -> Step:
+        problem, comm = self.problem, self.share.comm
+        loss = torch.zeros((), dtype=torch.float64)
+        if len(batch.seeds):
+            logits = problem.model(batch.blocks, x, derive(problem.seed, epoch, batch.step))
+            labels = problem.labels[self.share.places(batch.seeds)]
+            found = problem.task.loss(logits, labels, batch.num_seeds)
+            torch.autograd.backward(found)
+            loss += found.detach()
+        comm.sum_gradients(problem.model)
+        for block in batch.blocks:
+            self.ledger.count("sampled_edges", block.edges.num_edges)
+            self.ledger.count("edges_aggregated", block.edges.num_edges)
+            self.ledger.count("rows_computed", block.edges.num_dst)
+        return Step(loss=comm.sum_(loss).item(), num_seeds=batch.num_seeds)
+
+    def _cache(self, options: Sampled) -> Cache:
+        """The cache that is asked for, not filled yet."""
+        share = self.share
+        if options.cache_by == "degree":
+            hotness = by_degree(share.topology)
+        else:
+            batches = enumerate(share.mine(seeds) for seeds in self._seeds(_BEFORE))
+            asked_for = (self.sampler.blocks(seeds, _BEFORE, step)[0].src_nodes for step, seeds in batches)
+            hotness = by_batches(asked_for, share.topology.num_nodes)
+        return Cache(hotness=hotness, size=options.cache, place=options.cache_over)

@@ -1,0 +1,129 @@
+"""Mutants of what all strategies use, and of `full`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from outgrow.engine import share
+from outgrow.graph import local
+from outgrow.nn import layer
+from outgrow.runtime.comm import Arrival, Comm
+from outgrow.strategies import full
+from outgrow.strategies.base import Problem
+from suites.hits import Hits
+
+
+@contextmanager
+def stream_dropout() -> Iterator[Hits]:
+    """Dropout draws from torch's stream, which each worker begins with the same seed."""
+    hits, right = Hits(), layer.finish
+
+    def finish(y_NF: Tensor, *, drop: Any, **others: Any) -> Tensor:
+        out = right(y_NF, drop=None, **others)
+        hits.note(drop is not None and drop.p > 0 and out.numel() > 0)
+        return out if drop is None else torch.nn.functional.dropout(out, drop.p)
+
+    with patch.object(layer, "finish", finish):
+        yield hits
+
+
+@contextmanager
+def block_degrees() -> Iterator[Hits]:
+    """Degrees are those in the worker's block, where a node of the halo has no in-edge but its loop."""
+    hits, right = Hits(), share.local_graph
+
+    def local_graph(*given: Any, **options: Any) -> local.LocalGraph:
+        held = right(*given, **options)
+        degree = held.block.src_degree.clone()
+        degree[len(held.own) :] = 1
+        hits.note(not torch.equal(degree, held.block.src_degree))
+        return replace(held, block=replace(held.block, src_degree=degree))
+
+    with patch.object(share, "local_graph", local_graph):
+        yield hits
+
+
+@contextmanager
+def edge_numbers_of_the_part() -> Iterator[Hits]:
+    """Edges are numbered within the worker's part, so draws for edges differ."""
+    hits, right = Hits(), local.ids_of
+
+    def ids_of(rows: Any) -> Tensor:
+        ids = right(rows)
+        wrong = torch.arange(rows.num_edges)
+        hits.note(ids is not None and not torch.equal(wrong, ids))
+        return wrong
+
+    with patch.object(local, "ids_of", ids_of):
+        yield hits
+
+
+class _Misplaced:
+    """Rows that arrive one place off: the last row of an owner is taken for the first of the next."""
+
+    def __init__(self, arrival: Arrival) -> None:
+        self.arrival = arrival
+
+    def wait(self) -> Tensor:
+        return self.arrival.wait().roll(1, 0)
+
+
+@contextmanager
+def halo_of_wrong_owner() -> Iterator[Hits]:
+    """Rows of the halo are one place off."""
+    hits, right = Hits(), share.Part.fetch
+
+    def fetch(self: share.Part, rows: Tensor, kind: Any) -> Arrival:
+        hits.note(len(self.halo) > 1)
+        return _Misplaced(right(self, rows, kind))
+
+    with patch.object(share.Part, "fetch", fetch):
+        yield hits
+
+
+@contextmanager
+def forgotten_backward_exchange() -> Iterator[Hits]:
+    """Every third exchange sends no gradient back."""
+    hits, right, calls = Hits(), share.Part.fetch, Hits()
+
+    def fetch(self: share.Part, rows: Tensor, kind: Any) -> Arrival:
+        calls.note(rows.requires_grad)
+        forgotten = calls.count % 3 == 2
+        hits.note(forgotten and rows.requires_grad and len(self.halo) > 0)
+        return right(self, rows.detach() if forgotten else rows, kind)
+
+    with patch.object(share.Part, "fetch", fetch):
+        yield hits
+
+
+@contextmanager
+def gradients_not_summed() -> Iterator[Hits]:
+    """Every worker keeps the gradient of its own nodes."""
+    hits = Hits()
+
+    def sum_gradients(self: Comm, model: torch.nn.Module) -> None:
+        hits.note(self.size > 1)
+
+    with patch.object(Comm, "sum_gradients", sum_gradients):
+        yield hits
+
+
+@contextmanager
+def mean_over_own_nodes() -> Iterator[Hits]:
+    """The loss is the mean over the worker's own labelled nodes."""
+    hits, right = Hits(), full._FullExecution.__init__
+
+    def begin(self: Any, problem: Problem, *, overlap: bool) -> None:
+        own = len(problem.train)
+        hits.note(own != problem.num_train)
+        right(self, replace(problem, nodes=problem.nodes[: max(1, own)]), overlap=overlap)
+
+    with patch.object(full._FullExecution, "__init__", begin):
+        yield hits

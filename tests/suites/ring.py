@@ -1,0 +1,118 @@
+"""A ring on which every sampled edge and every feature can be checked, and a record of what workers compute on it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from outgrow.engine.batches import Batches
+from outgrow.engine.share import Part, Share, Whole
+from outgrow.nn import GCN, SAGE, Model
+from outgrow.nn.heads import SingleLabel
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.worker import Workplace
+from outgrow.strategies.base import Problem, Step
+from outgrow.strategies.sampled import Sampled, _SampledExecution
+from support import topology_of
+
+NODES, NEAR, EPOCHS = 60, 6, 2
+BATCHES = Batches(size=14, fanout=(3, 2))
+RING = topology_of(NODES, [((v - back) % NODES, v) for v in range(NODES) for back in range(1, NEAR + 1)])
+FEATURES = torch.stack([torch.arange(NODES), torch.arange(NODES) ** 2], 1).double()
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sage": ("sage", {}),
+    "gcn": ("gcn", {}),
+    "one thread": ("sage", {"threads": 1, "ahead": 1}),
+    "four threads": ("sage", {"threads": 4, "ahead": 9}),
+    "cache by degree": ("sage", {"cache": 0.25}),
+    "cache by presampling": ("sage", {"cache": 0.25, "cache_by": "presampling"}),
+}
+"""Kind of model and options of the strategy, by name."""
+
+
+class Seen(NamedTuple):
+    """What a worker computed in one step, by the ids of the graph.
+
+    Attributes:
+        step: Epoch and number of the step.
+        seeds: Seeds of the worker.
+        edges: For each layer, pairs of source and destination.
+        rows: Nodes of the input, in order.
+        features: ``[n, 2]``, their features as they came.
+    """
+
+    step: tuple[int, int]
+    seeds: list[int]
+    edges: list[set[tuple[int, int]]]
+    rows: list[int]
+    features: Tensor
+
+
+class Record(NamedTuple):
+    """What a worker has seen, and what it counted."""
+
+    seen: list[Seen]
+    counters: dict[str, int]
+    crossed: dict[Any, int]
+
+
+def owner_of(node: int, workers: int) -> int:
+    """Nodes are dealt out in pairs like cards, so that most neighbours live elsewhere."""
+    return node // 2 % workers
+
+
+def share_of_ring(comm: Comm) -> Share:
+    """What a worker holds of the ring."""
+    owner = torch.tensor([owner_of(node, comm.size) for node in range(NODES)])
+    return Whole(RING, comm) if comm.size == 1 else Part(RING, owner, comm)
+
+
+def model_of(kind: str) -> Model:
+    """Two layers; those of GCN want self-loops."""
+    torch.manual_seed(0)
+    return (GCN if kind == "gcn" else SAGE)(2, 4, 3).double()
+
+
+def records_of(place: Workplace) -> dict[str, Record]:
+    """What a worker sees in all cases."""
+    return {name: record(place.comm, *case) for name, case in CASES.items()}
+
+
+def record(comm: Comm, kind: str, options: dict[str, Any]) -> Record:
+    """Train on the ring without an optimizer, and write down what comes by."""
+    share, seen, right = share_of_ring(comm), list[Seen](), _SampledExecution._step
+    problem = Problem.of(
+        share,
+        features=FEATURES,
+        labels=torch.arange(NODES) % 3,
+        train=torch.arange(0, NODES, 2),
+        task=SingleLabel(),
+        model=model_of(kind),
+        seed=3,
+        batches=BATCHES,
+    )
+
+    def step(self: Any, epoch: int, batch: Any, x: Tensor) -> Step:
+        edges = []
+        for block in batch.blocks:
+            src = block.src_nodes[block.edges.indices.long()].tolist()
+            dst = torch.repeat_interleave(block.dst_nodes, block.edges.indptr.diff()).tolist()
+            assert len({*zip(src, dst, strict=True)}) == len(src)
+            edges.append({*zip(src, dst, strict=True)})
+        seen.append(
+            Seen((epoch, batch.step), batch.seeds.tolist(), edges, batch.blocks[0].src_nodes.tolist(), x.clone())
+        )
+        return right(self, epoch, batch, x)
+
+    with patch.object(_SampledExecution, "_step", step):
+        execution = Sampled(**options).prepare(problem)
+        comm.ledger.crossed.clear()
+        comm.ledger.counters.clear()
+        for epoch in range(1, EPOCHS + 1):
+            assert sum(each.num_seeds for each in execution.steps(epoch)) == problem.num_train
+        execution.close()
+    return Record(seen, dict(comm.ledger.counters), dict(comm.ledger.crossed))

@@ -1,0 +1,90 @@
+"""Mutants of `sampled`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from outgrow.core.block import Block
+from outgrow.engine.rows import RowStore, Waiting, Wanted
+from outgrow.graph.sampler import Sampler
+from outgrow.strategies.base import Problem, Step
+from outgrow.strategies.sampled import Sampled, _SampledExecution
+from suites.hits import Hits
+
+
+def degrees_of_the_sample() -> Any:
+    """The degree of a source is how often it occurs in the block."""
+
+    def changed(block: Block) -> Block:
+        return replace(block, src_degree=block.edges.indices.bincount(minlength=block.edges.num_src).double())
+
+    return _other_blocks(changed)
+
+
+def edge_numbers_of_the_sample() -> Any:
+    """Edges are numbered within the block, so draws for edges differ."""
+    return _other_blocks(lambda block: replace(block, edge_ids=torch.arange(block.edges.num_edges)))
+
+
+@contextmanager
+def _other_blocks(change: Callable[[Block], Block]) -> Iterator[Hits]:
+    hits, right = Hits(), Sampler.blocks
+
+    def blocks(self: Sampler, seeds: torch.Tensor, epoch: int, step: int) -> list[Block]:
+        found = right(self, seeds, epoch, step)
+        hits.note(any(block.edges.num_edges > 0 for block in found))
+        return [change(block) for block in found]
+
+    with patch.object(Sampler, "blocks", blocks):
+        yield hits
+
+
+@contextmanager
+def workers_draw_by_seeds_of_their_own() -> Iterator[Hits]:
+    """Each worker draws neighbours by the seed of the run plus its rank."""
+    hits, right = Hits(), _SampledExecution.__init__
+
+    def begin(self: Any, problem: Problem, options: Sampled) -> None:
+        rank = problem.share.comm.rank
+        right(self, replace(problem, seed=problem.seed + rank), options)
+        self.problem = problem
+        hits.note(rank > 0)
+
+    with patch.object(_SampledExecution, "__init__", begin):
+        yield hits
+
+
+@contextmanager
+def mean_over_own_seeds() -> Iterator[Hits]:
+    """The loss is the mean over the worker's own seeds."""
+    hits, right = Hits(), _SampledExecution._step
+
+    def step(self: Any, epoch: int, batch: Any, x: Any) -> Step:
+        own = len(batch.seeds)
+        hits.note(own not in (0, batch.num_seeds))
+        return right(self, epoch, batch._replace(num_seeds=max(1, own)), x)
+
+    with patch.object(_SampledExecution, "_step", step):
+        yield hits
+
+
+@contextmanager
+def rows_of_others_misplaced() -> Iterator[Hits]:
+    """Rows that other workers send are one place off."""
+    hits, right = Hits(), RowStore.ask
+
+    def ask(self: RowStore, wanted: Wanted) -> Waiting:
+        remote = wanted.remote
+        if remote is not None:
+            hits.note(len(remote.places) > 1)
+            wanted = replace(wanted, remote=remote._replace(places=remote.places.roll(1)))
+        return right(self, wanted)
+
+    with patch.object(RowStore, "ask", ask):
+        yield hits
