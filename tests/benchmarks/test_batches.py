@@ -11,7 +11,7 @@ import pytest
 import rounds
 import sampling
 from rivals.batches import Graph, Hop
-from rivals.score import _Held
+from rivals.score import Held
 
 BENCHMARKS = Path(rounds.__file__).parent
 
@@ -77,7 +77,7 @@ def test_scores_are_those_of_the_formula(tmp_path: Path) -> None:
     for name, array in {**edges._asdict(), **arrays}.items():
         np.save(tmp_path / f"{name}.npy", array)
     np.savez(tmp_path / "epoch-1.npz", **{name: value.astype(np.float32) for name, value in values.items()})
-    assert _Held.read(tmp_path).accuracies(tmp_path / "epoch-1.npz") == {"val": 1.0, "test": 0.5}
+    assert Held.read(tmp_path).accuracies(tmp_path / "epoch-1.npz") == {"val": 1.0, "test": 0.5}
 
 
 @pytest.mark.slow

@@ -108,15 +108,13 @@ def require_batches(graph: Graph, model: Model, strategy: Strategy, config: Trai
     Raises:
         InputError: It trains on all nodes at once, or the hops are not those of the model and the graph.
     """
-    if not config.batches.everything and not strategy.takes_batches:
-        raise InputError(
-            f"strategy {strategy.name} trains on all nodes and neighbours at once",
-            needed="no batch_size and no fanout",
-            got=f"batch_size {config.batch_size}, fanout {config.batches.spelled()}",
-            repair="leave them out, or choose strategy sampled",
-        )
-    if config.fanout is None:
-        return
+    if config.fanout is not None:
+        _require_hops(graph, model, config)
+    strategy.require(graph, config.batches)
+
+
+def _require_hops(graph: Graph, model: Model, config: TrainConfig) -> None:
+    assert config.fanout is not None
     layers = len(model.stages())
     if len(config.fanout) != layers:
         raise InputError(

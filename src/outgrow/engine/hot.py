@@ -49,16 +49,7 @@ class Cache:
     place: str = "worker"
 
     def __post_init__(self) -> None:
-        pick("place of a cache", self.place, _PLACES)
-        if isinstance(self.size, str):
-            parse_bytes(self.size)
-        elif not 0 <= self.size <= 1:
-            raise InputError(
-                f"a cache cannot hold {self.size} of all rows",
-                needed="a share from 0 to 1, or a size with a unit",
-                got=repr(self.size),
-                repair="write 0.1 or 64MiB, say",
-            )
+        require_cache(self.size, self.place)
 
 
 class Kept(NamedTuple):
@@ -71,6 +62,24 @@ class Kept(NamedTuple):
 
     holder: Tensor
     nodes: Tensor
+
+
+def require_cache(size: str | float, place: str) -> None:
+    """Check the size and the place of a cache: see `Cache`.
+
+    Raises:
+        InputError: No such place, or no such size.
+    """
+    pick("place of a cache", place, _PLACES)
+    if isinstance(size, str):
+        parse_bytes(size)
+    elif not 0 <= size <= 1:
+        raise InputError(
+            f"a cache cannot hold {size} of all rows",
+            needed="a share from 0 to 1, or a size with a unit",
+            got=repr(size),
+            repair="write 0.1 or 64MiB, say",
+        )
 
 
 def by_degree(topology: Topology) -> Tensor:

@@ -90,14 +90,12 @@ class EdgeChoice:
         rows = nodes, memory.empty(len(nodes), np.int64), memory.empty(len(nodes), np.int64)
         room, every = measure(rows, self.indptr, self.most)
         indptr, edges = memory.empty(len(nodes) + 1, np.int64), memory.empty(room, np.int64)
-        may_cut = room < every or self.most_of_each is not None
-        stands_for = memory.empty(room if may_cut else 0, np.float32)
-        stands_for.fill(1)
+        stands_for = memory.empty(room, np.float32)
         draw, out = (np.uint64(key), bits), (indptr, edges, stands_for)
         if self.most_of_each is not None:
             assert self.relation is not None
             kept = choose_related(rows, self.relation, self.most_of_each, *draw, out)
-        elif self.weighted and may_cut:
+        elif self.weighted and room < every:
             assert self.weight is not None
             kept = choose_weighted(rows, self.weight, self.most, *draw, out)
         else:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from outgrow.ops.backend import inlined, sequential
 from outgrow.ops.keyed import mix
 from outgrow.ops.prefetch import prefetch
-from outgrow.ops.sampling_bits import ONE, WORD_BITS, Bits, add, has, lowest, move_out, note, scaled
+from outgrow.ops.sampling_bits import GROUP_BITS, ONE, WORD_BITS, Bits, Words, add, has, lowest, move_out, note, scaled
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -24,7 +24,7 @@ Rows = tuple[Ids, Ids, Ids]
 """``[n]`` each: nodes, first edge of each row in the graph, number of edges of each row in the graph."""
 Out = tuple[Ids, Ids, NDArray[np.float32]]
 """What kernels write: ``[n + 1]``, where the chosen edges of each row begin; ``[E]``, the chosen edges, ascending in
-each row; ``[E]``, all 1 before, how many in-edges each of them stands for (any length if no row is cut).
+each row; ``[E]``, how many in-edges each of them stands for.
 """
 
 _ROWS_AHEAD = 16
@@ -47,8 +47,9 @@ def measure(rows: Rows, indptr: Ids, most: int) -> tuple[int, int]:
     lines = indptr.reshape((len(indptr), 1))
     for i in range(len(nodes)):
         prefetch(lines, nodes[min(i + _ROWS_AHEAD, len(nodes) - 1)], 0)
-        first[i] = indptr[nodes[i]]
-        degree[i] = indptr[nodes[i] + 1] - first[i]
+        v = np.uint64(nodes[i])
+        first[i] = indptr[v]
+        degree[i] = indptr[v + ONE] - first[i]
         chosen += min(degree[i], most)
         every += degree[i]
     return chosen, every
@@ -81,29 +82,65 @@ def choose(rows: Rows, most: int, key: np.uint64, bits: Bits, out: Out) -> int:
     at = 0
     indptr[0] = 0
     for i in range(len(nodes)):
-        count, origin, start = degree[i], first[i], at
+        count, origin = degree[i], first[i]
         if count <= most:
-            for e in range(origin, origin + count):
-                chosen[at] = e
-                at += 1
+            take_all(origin, count, chosen, stands_for, at)
+            at += count
         else:
             row_key = mix(key, np.uint64(nodes[i]))
             if count <= WORD_BITS:
-                word = np.uint64(0)
-                for j in range(most):
-                    last = np.uint64(count - most + j)
-                    number = drawn(row_key, j, last)
-                    word |= ONE << (last if (word >> number) & ONE else number)
-                for _ in range(most):
-                    chosen[at] = origin + lowest(word)
-                    word &= word - ONE
-                    at += 1
+                _choose_in_word(row_key, count, most, origin, chosen, at)
+            elif count <= GROUP_BITS:
+                _choose_in_group(row_key, count, most, words, origin, chosen, at)
             else:
                 for j in range(most):
                     last = np.uint64(count - most + j)
                     number = drawn(row_key, j, last)
                     note(groups, add(words, 0, last if has(words, 0, number) else number))
-                at = move_out(words, groups, count, origin, chosen, at)
-            stands_for[start:at] = count / most
+                move_out(words, groups, count, origin, chosen, at)
+            share = np.float32(count / most)
+            for j in range(most):
+                stands_for[np.uint64(at + j)] = share
+            at += most
         indptr[i + 1] = at
     return at
+
+
+@inlined
+def take_all(origin: int, count: int, chosen: Ids, stands_for: NDArray[np.float32], at: int) -> None:
+    """Choose all edges of a row."""
+    for j in range(count):
+        chosen[np.uint64(at + j)] = origin + j
+        stands_for[np.uint64(at + j)] = 1
+
+
+@inlined
+def _choose_in_word(key: np.uint64, count: int, most: int, origin: int, chosen: Ids, at: int) -> None:
+    """Choose from a row of at most 64 edges, in a register."""
+    word = np.uint64(0)
+    for j in range(most):
+        last = np.uint64(count - most + j)
+        number = drawn(key, j, last)
+        word |= ONE << (last if (word >> number) & ONE else number)
+    for j in range(most):
+        chosen[np.uint64(at + j)] = origin + lowest(word)
+        word &= word - ONE
+
+
+@inlined
+def _choose_in_group(key: np.uint64, count: int, most: int, words: Words, origin: int, chosen: Ids, at: int) -> None:
+    """Choose from a row of at most 4,096 edges: which words are not 0 is known in a register."""
+    group = np.uint64(0)
+    for j in range(most):
+        last = np.uint64(count - most + j)
+        number = drawn(key, j, last)
+        group |= ONE << add(words, 0, last if has(words, 0, number) else number)
+    place, word = 0, np.uint64(0)
+    for j in range(most):
+        if word == 0:
+            place = lowest(group)
+            group &= group - ONE
+            word = words[np.uint64(place)]
+            words[np.uint64(place)] = 0
+        chosen[np.uint64(at + j)] = origin + place * WORD_BITS + lowest(word)
+        word &= word - ONE

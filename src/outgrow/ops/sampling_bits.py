@@ -1,7 +1,9 @@
 """Sets of small numbers as bits, in compiled kernels: a set knows what it has already, and gives it back in order.
 
-A set is two arrays: the bits of its numbers, 64 to a word, and a bit for each of these words that is not 0. So a set of
-few numbers is walked in little time, however large they are. It is empty whenever no kernel is using it.
+A set is two arrays: the bits of its numbers, 64 to a word, and a bit for each of these words that is not 0, 64 to a
+group. So a set of few numbers is walked in little time, however large they are. It is empty whenever no kernel uses it.
+
+Where all positions in an array are known to be 0 or more, kernels say so with ``uint64``: else each costs a test.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ Words = NDArray[np.uint64]
 Bits = tuple[Words, Words]
 
 WORD_BITS = 64
+GROUP_BITS = WORD_BITS * WORD_BITS
 ONE = np.uint64(1)
 _SHIFT, _LOW = np.uint64(6), np.uint64(63)
 
@@ -77,7 +80,7 @@ def move_out(words: Words, groups: Words, most: int, origin: int, out: NDArray[n
 
     ``origin`` is added to each. Returns the position after the last.
     """
-    for g in range((most + WORD_BITS * WORD_BITS - 1) // (WORD_BITS * WORD_BITS)):
+    for g in range((most + GROUP_BITS - 1) // GROUP_BITS):
         group = groups[g]
         groups[g] = 0
         while group:

@@ -14,8 +14,6 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array
-
 _LARGE_BYTES = 1 << 16
 
 
@@ -37,6 +35,6 @@ class Memory:
             piece = idle.pop()
         except IndexError:
             piece = torch.empty(size, dtype=torch.uint8)
-        lease = array(piece)
+        lease = piece.numpy()
         weakref.finalize(lease, idle.append, piece).atexit = False
         return lease[:num_bytes].view(dtype)

@@ -19,8 +19,8 @@ Array = NDArray[Any]
 Ids = NDArray[np.int64]
 Table = NDArray[np.int32]
 
-_INDICES_AHEAD = 64
-_MARKS_AHEAD = 32
+_INDICES_AHEAD = 128
+_MARKS_AHEAD = 48
 _VALUES_AHEAD = 32
 
 
@@ -64,14 +64,14 @@ def number_sources(
     last = len(edges) - 1
     lines, marks = indices.reshape((len(indices), 1)), table.reshape((len(table), 1))
     for e in range(len(edges)):
-        prefetch(lines, edges[min(e + _INDICES_AHEAD, last)], 0)
-        prefetch(marks, indices[edges[min(e + _MARKS_AHEAD, last)]], 0)
-        node = indices[edges[e]]
+        prefetch(lines, edges[np.uint64(min(e + _INDICES_AHEAD, last))], 0)
+        prefetch(marks, indices[np.uint64(edges[np.uint64(min(e + _MARKS_AHEAD, last))])], 0)
+        node = np.uint64(indices[np.uint64(edges[e])])
         number = table[node] - base
         new = number < 0  # without a branch, which would be guessed wrongly too often
         number = known if new else number
         table[node] = base + number
-        nodes[known] = node
+        nodes[np.uint64(known)] = node
         known += new
         local[e] = number
     return known
@@ -82,5 +82,5 @@ def take(values: Array, rows: Ids, out: Array) -> None:
     """``out[i] = values[rows[i]]``."""
     lines = values.reshape((len(values), 1))
     for i in range(len(rows)):
-        prefetch(lines, rows[min(i + _VALUES_AHEAD, len(rows) - 1)], 0)
-        out[i] = values[rows[i]]
+        prefetch(lines, rows[np.uint64(min(i + _VALUES_AHEAD, len(rows) - 1))], 0)
+        out[i] = values[np.uint64(rows[i])]

@@ -45,11 +45,9 @@ def choose_related(rows: Rows, relation: Array, most: Ids, key: np.uint64, bits:
         used = _draw_each(mix(key, np.uint64(nodes[i])), most, counts, rank, words)
         for e in range(first[i], end):
             r = relation[e]
-            if counts[r] <= most[r]:
-                chosen[at] = e
-                at += 1
-            elif has(words, 0, np.uint64(rank[r])):
-                chosen[at], stands_for[at] = e, counts[r] / most[r]
+            whole = counts[r] <= most[r]
+            if whole or has(words, 0, np.uint64(rank[r])):
+                chosen[at], stands_for[at] = e, 1.0 if whole else counts[r] / most[r]
                 at += 1
             rank[r] += 1
         words[:used] = 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from outgrow.ops.backend import sequential
 from outgrow.ops.keyed import mix, uniform
-from outgrow.ops.sampling import Array, Ids, Out, Rows
+from outgrow.ops.sampling import Array, Ids, Out, Rows, take_all
 from outgrow.ops.sampling_bits import Bits, add, move_out, note
 
 
@@ -46,18 +46,16 @@ def choose_weighted(rows: Rows, weight: NDArray[np.float32], most: int, key: np.
     for i in range(len(nodes)):
         count, origin, start = degree[i], first[i], at
         if count <= most:
-            for e in range(origin, origin + count):
-                chosen[at] = e
-                at += 1
+            take_all(origin, count, chosen, stands_for, at)
+            at += count
         else:
             row = weight[origin : origin + count]
             total, positive = _first_to_arrive(row, mix(key, np.uint64(nodes[i])), times, places)
             for j in range(min(positive, most)):
                 note(groups, add(words, 0, np.uint64(places[j])))
             at = move_out(words, groups, count, origin, chosen, at)
-            if positive > most:
-                for e in range(start, at):
-                    stands_for[e] = total / (most * np.float64(weight[chosen[e]]))
+            for e in range(start, at):
+                stands_for[e] = total / (most * np.float64(weight[chosen[e]])) if positive > most else 1.0
         indptr[i + 1] = at
     return at
 

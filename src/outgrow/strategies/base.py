@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from outgrow.core.errors import InputError
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.inputs import Input, input_of
 from outgrow.engine.share import Share, share_of
@@ -125,7 +126,7 @@ class Strategy(ABC):
     Attributes:
         name: Name on the command line.
         exact: Whether the gradient equals the reference's up to floating-point reassociation.
-        takes_batches: Whether it trains on mini-batches.
+        takes_batches: Whether steps see samples of the graph, so that nothing computed from it can be kept.
     """
 
     name: ClassVar[str]
@@ -145,6 +146,20 @@ class Strategy(ABC):
     def options(self) -> dict[str, object]:
         """Its options by name; by default it has none."""
         return {}
+
+    def require(self, graph: Graph, batches: Batches) -> None:
+        """Check that it can train on a graph in these batches; by default on any graph, as a whole.
+
+        Raises:
+            InputError: It cannot.
+        """
+        if not batches.everything:
+            raise InputError(
+                f"strategy {self.name} trains on all nodes and neighbours at once",
+                needed="no batch_size and no fanout",
+                got=f"batch_size {batches.size}, fanout {batches.spelled()}",
+                repair="leave them out, or choose strategy sampled",
+            )
 
     @abstractmethod
     def prepare(self, problem: Problem) -> Execution:

@@ -19,10 +19,12 @@ from outgrow.core.block import Block
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
-from outgrow.engine.hot import Cache, by_batches, by_degree
+from outgrow.engine.batches import Batches
+from outgrow.engine.hot import Cache, by_batches, by_degree, require_cache
 from outgrow.engine.pipeline import prefetched
 from outgrow.engine.rows import RowStore, Waiting, Wanted, row_type
 from outgrow.engine.share import Share, share_of, view_of
+from outgrow.graph.edge_choice import EdgeChoice
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.graph.sampler import Sampler
@@ -68,7 +70,7 @@ class Sampled(Strategy):
         require_types(asdict(self), get_type_hints(Sampled))
         pick("partition", self.partition, WITHOUT_CHUNKS)
         pick("cache_by", self.cache_by, dict.fromkeys(("degree", "presampling")))
-        pick("cache_over", self.cache_over, dict.fromkeys(("worker", "host")))
+        require_cache(self.cache, self.cache_over)
         for name in ("threads", "ahead"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -82,6 +84,11 @@ class Sampled(Strategy):
     def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
         """See `Strategy.share`: the nodes that a worker owns by the partition."""
         return share_of(graph.topology, comm, WITHOUT_CHUNKS[self.partition], graph.store, self_loops=self_loops)
+
+    def require(self, graph: Graph, batches: Batches) -> None:
+        """See `Strategy.require`: weights to draw by, and relations for numbers of their own."""
+        for hop in {*batches.hops(1)}:
+            EdgeChoice(graph.topology, hop, weighted=self.weighted)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""

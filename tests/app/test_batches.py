@@ -1,0 +1,108 @@
+"""Mini-batches on the command line and from Python, and the mistakes that users make with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.app.conftest import Command, planted
+
+import outgrow as og
+from outgrow.strategies.sampled import Sampled
+
+SHORT = ("--epochs", 3, "--hidden", 8, "--model", "gcn")
+BATCHES = (*SHORT, "--batch-size", 50, "--fanout", "4,3")
+
+
+def test_the_command(outgrow: Command, npz: Path) -> None:
+    result = outgrow("train", npz, *BATCHES, "--out", "run", "--json")
+    assert result.code == 0
+    summary = result.summary
+    assert summary["strategy"] == "sampled"
+    assert summary["exact"] is True
+    assert summary["train"]["batch_size"] == 50
+    assert summary["train"]["fanout"] == [4, 3]
+    edges_of_seeds = 4 * 120
+    assert 3 * edges_of_seeds < summary["counters"]["sampled_edges"] < 3 * edges_of_seeds * (1 + 5 * 3)
+    assert "batches of 50, fan-outs 4,3" in result.err
+    assert "mini-batches are asked for" in result.err
+    assert "computed once" not in result.err
+
+
+def test_a_run_goes_on_as_it_began(outgrow: Command, npz: Path) -> None:
+    whole = outgrow("train", npz, *BATCHES, "--out", "whole", "--json").summary
+    outgrow("train", npz, *BATCHES, "--out", "run", "--epochs", 1)
+    result = outgrow("train", "--out", "run", "--resume", "--epochs", 3, "--fanout", "4,3", "--json")
+    assert result.code == 0
+    assert result.summary["loss"] == whole["loss"]
+    refused = outgrow("train", "--out", "run", "--resume", "--fanout", "4,4")
+    assert refused.code == 2
+    assert "cannot go on with another fanout" in refused.err
+
+
+def test_in_python(npz: Path) -> None:
+    graph = og.load(npz)
+    runs = []
+    for options in ({"strategy": "auto"}, {"strategy": og.Sampled(partition="range", ahead=1)}):
+        torch.manual_seed(0)
+        model = og.nn.SAGE(graph.num_features, 8, graph.num_classes)
+        runs.append(og.train(graph, model, epochs=2, batch_size=40, fanout=[5, -1], progress=False, **options))
+    assert runs[0].loss == runs[1].loss
+    assert runs[0].summary["strategy"] == "sampled"
+
+
+def test_all_neighbours_of_all_nodes_are_the_whole_graph(npz: Path) -> None:
+    graph, losses = og.load(npz), []
+    for strategy in ("full", "sampled"):
+        torch.manual_seed(0)
+        model = og.nn.GAT(graph.num_features, 8, graph.num_classes, heads=2, dropout=0.4).double()
+        losses.append(og.train(graph, model, strategy=strategy, epochs=5, progress=False).loss)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-12)
+
+
+def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -> None:
+    arrays = planted()
+    relation = np.arange(arrays["edge_index"].shape[1]) % 2
+    np.savez(tmp_path / "typed.npz", **arrays, edge_type=relation)
+    result = outgrow("train", "typed.npz", "--model", "rgcn", "--epochs", 1, "--fanout", "3:1,2", "--json")
+    assert result.code == 0, result.err
+    assert result.summary["train"]["fanout"] == [[3, 1], 2]
+    wrong = outgrow("train", "typed.npz", "--model", "rgcn", "--fanout", "3:1:1,2")
+    assert wrong.code == 2
+    assert "one number, or 2 of them" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--fanout", "10"), "2 hops, one for each layer"),
+        (("--fanout", "ten,ten"), "these are no fan-outs"),
+        (("--fanout", "0,3"), "these are no fan-outs"),
+        (("--batch-size", 0), "batch_size"),
+        (("--strategy", "full", "--batch-size", 10), "strategy full trains on all nodes"),
+        (("--batch-size", 10, "--set", "threads=0"), "threads"),
+        (("--batch-size", 10, "--set", "cache_by=heat"), "cache_by"),
+        (("--batch-size", 10, "--set", "cache=64Mb/s"), "64Mb/s"),
+        (("--batch-size", 10, "--set", "overlap=false"), "overlap"),
+        (("--batch-size", 10, "--set", "weighted=true"), "weight"),
+        (("--strategy", "sample"), "sampled"),
+    ],
+)
+def test_mistakes(options: tuple[object, ...], said: str, outgrow: Command, npz: Path) -> None:
+    result = outgrow("train", npz, *SHORT, *options, "--out", "run")
+    assert result.code == 2
+    assert said in result.err
+    assert "Traceback" not in result.err
+    assert not Path("run").exists()
+
+
+def test_options_are_recorded(outgrow: Command, npz: Path) -> None:
+    outgrow("train", npz, *BATCHES, "--set", "cache=16KiB", "--set", "cache_by=presampling", "--out", "run")
+    config = json.loads(Path("run/config.json").read_text())
+    assert config["strategy"] == {
+        "name": "sampled",
+        "options": Sampled(cache="16KiB", cache_by="presampling").options(),
+    }
