@@ -10,7 +10,6 @@ from pyarrow import parquet
 from tests.app.conftest import Command
 
 import outgrow as og
-from outgrow.app.cli.convert import parse_bytes
 
 
 def test_help_names_every_command_and_no_argument_shows_it(outgrow: Command) -> None:
@@ -120,11 +119,6 @@ def test_doctor_is_well(outgrow: Command) -> None:
 def test_every_line_of_json_output_is_json(outgrow: Command, npz: Path) -> None:
     for args in (("info", npz), ("datasets",), ("doctor",)):
         assert json.loads(outgrow(*args, "--json").out)
-
-
-@pytest.mark.parametrize(("text", "size"), [("1GiB", 1 << 30), ("512MiB", 512 << 20), ("1.5k", 1536), ("77", 77)])
-def test_sizes(text: str, size: int) -> None:
-    assert parse_bytes(text) == size
 
 
 def test_a_longer_resumed_run_remembers_its_length(outgrow: Command, npz: Path) -> None:

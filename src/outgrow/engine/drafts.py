@@ -39,8 +39,7 @@ class DenseDraft(Draft):
     """
 
     def __init__(self, num_rows: int, like: Tensor, dtype: torch.dtype) -> None:
-        # some rows too many, so that batches of about one size take each other's memory
-        self.out = empty((_few_sizes(num_rows), like.shape[1]), like, dtype)[:num_rows]
+        self.out = empty((num_rows, like.shape[1]), like, dtype)
 
     def put(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
         """See `Draft.put`."""
@@ -126,9 +125,3 @@ class _SparseArrival:
 
 def _sums(sizes: Tensor, counts: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(part.sum()) for part in torch.split(sizes, list(counts)))
-
-
-def _few_sizes(rows: int) -> int:
-    """``rows`` or up to an eighth more; there are eight sizes between a number and its double."""
-    step = 1 << max(0, rows.bit_length() - 4)
-    return -(-rows // step) * step

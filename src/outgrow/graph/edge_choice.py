@@ -87,7 +87,8 @@ class EdgeChoice:
             bits: An empty set for numbers below `most_bits`; left as it was.
             memory: For the results.
         """
-        rows = nodes, memory.empty(len(nodes), np.int64), memory.empty(len(nodes), np.int64)
+        found = memory.empty(2 * len(nodes), np.int64)
+        rows = nodes, found[: len(nodes)], found[len(nodes) :]
         room, every = measure(rows, self.indptr, self.most)
         indptr, edges = memory.empty(len(nodes) + 1, np.int64), memory.empty(room, np.int64)
         stands_for = memory.empty(room, np.float32)

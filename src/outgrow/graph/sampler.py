@@ -57,7 +57,7 @@ class Sampler:
         self.views, self.seed = tuple(views), seed
         given = zip(self.views, reversed(fanout), strict=True)
         self._choices = [EdgeChoice(view, number, weighted=weighted) for view, number in given]
-        self._degrees = [view.degree for view in self.views]
+        self._degrees = [array(view.degree) for view in self.views]
         self._memory, self._idle = Memory(), deque[_Scratch]()
 
     def blocks(self, seeds: Tensor, epoch: int, step: int) -> list[Block]:
@@ -105,8 +105,8 @@ class Sampler:
             indptr=tensor(chosen.indptr),
             indices=tensor(hop.indices),
             num_src=num_src,
-            relation=None if view.relation is None else self._taken(view.relation, chosen.edges),
-            weight=None if view.weight is None else self._taken(view.weight, chosen.edges),
+            relation=None if view.relation is None else self._taken(array(view.relation), chosen.edges),
+            weight=None if view.weight is None else self._taken(array(view.weight), chosen.edges),
         )
         return Block(
             edges=edges,
@@ -119,9 +119,9 @@ class Sampler:
             relation_degree=None if chosen.relation_degree is None else tensor(chosen.relation_degree),
         )
 
-    def _taken(self, values: Tensor, rows: Ids) -> Tensor:
-        out = self._memory.empty(len(rows), array(values).dtype)
-        take(array(values), rows, out)
+    def _taken(self, values: Array, rows: Ids) -> Tensor:
+        out = self._memory.empty(len(rows), values.dtype)
+        take(values, rows, out)
         return tensor(out)
 
 

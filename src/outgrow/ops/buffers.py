@@ -1,7 +1,8 @@
 """Memory for large results, lent from a pool so that an epoch does not pay for fresh pages; rows of whole cache lines.
 
 The system clears every page that it hands out, and large tensors go back to it as soon as they are freed: on a CPU that
-costs as much as the element-wise passes over them. An epoch asks for the same sizes as the one before.
+costs as much as the element-wise passes over them. An epoch of full graphs asks for the same sizes as the one before;
+mini-batches ask for about the same, so sizes are rounded up. Pages that nobody touches cost nothing.
 """
 
 from __future__ import annotations
@@ -129,8 +130,14 @@ def _lent(shape: tuple[int, ...], row: int, dtype: torch.dtype) -> Tensor:
 
     It is no view of another tensor, so that autograd may add other gradients to it in place.
     """
-    memory = torch.frombuffer(_POOL.lend(shape[0] * row * dtype.itemsize), dtype=dtype)
+    memory = torch.frombuffer(_POOL.lend(_room(shape[0] * row * dtype.itemsize)), dtype=dtype)
     return memory.as_strided_(shape, (row, *(math.prod(shape[axis + 1 :]) for axis in range(1, len(shape)))))
+
+
+def _room(size: int) -> int:
+    """``size`` or up to an eighth more; there are eight sizes between a number and its double."""
+    step = 1 << max(3, size.bit_length() - 4)
+    return -(-size // step) * step
 
 
 def with_padding(x_NF: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.ops.backend import inlined, sequential
-from outgrow.ops.keyed import mix
+from outgrow.ops.keyed import mix, uniform
 from outgrow.ops.prefetch import prefetch
 from outgrow.ops.sampling_bits import GROUP_BITS, ONE, WORD_BITS, Bits, Words, add, has, lowest, move_out, note, scaled
 
@@ -60,6 +60,13 @@ def drawn(key: np.uint64, i: int, last: np.uint64) -> np.uint64:
     """Draw ``i`` of a key: a number from 0 to ``last``."""
     number: np.uint64 = scaled(mix(key, np.uint64(i)), last + ONE)
     return number
+
+
+@sequential
+def fill_uniform(key: np.uint64, out: NDArray[np.float64]) -> None:
+    """``out[i]`` in [0, 1) is draw ``i`` of a key."""
+    for i in range(len(out)):
+        out[i] = uniform(mix(key, np.uint64(i)))
 
 
 @sequential

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from outgrow.core.errors import InputError
-
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
+from outgrow.core.sizes import parse_bytes
 
 
 def convert(
@@ -54,22 +52,3 @@ def convert(
             progress=progress,
         )
     print(f"{graph.num_nodes:,} nodes and {graph.num_edges:,} edges written to {dest}", file=sys.stderr)
-
-
-def parse_bytes(text: str) -> int:
-    """``"512MiB"`` as 536870912.
-
-    Raises:
-        InputError: Not a size.
-    """
-    digits = text.strip().rstrip("BbIiKkMmGg ")
-    unit = text.strip()[len(digits) :].strip().lower()
-    try:
-        return int(float(digits) * _UNITS[unit])
-    except (KeyError, ValueError, OverflowError):
-        raise InputError(
-            f"{text!r} is not a size",
-            needed="a number with a unit, such as 512MiB or 4GiB",
-            got=repr(text),
-            repair="write --memory 1GiB",
-        ) from None
