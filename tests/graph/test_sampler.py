@@ -247,6 +247,19 @@ def test_results_stay_when_the_next_batch_is_drawn(topology: Topology) -> None:
         assert torch.equal(part, fresh.blocks(seeds[step:], 0, step)[0].src_nodes[5:])
 
 
+def test_numbers_of_nodes_begin_anew_before_they_overflow(topology: Topology) -> None:
+    sampler, seeds = sampler_of(topology, "uniform"), torch.arange(50)
+    sampler.blocks(seeds, 0, 0)
+    (scratch,) = sampler._idle
+    scratch._base = 2**31 - 1 - topology.num_nodes
+    for step in range(1, 4):
+        for block, other in zip(
+            sampler.blocks(seeds, 0, step), sampler_of(topology, "uniform").blocks(seeds, 0, step), strict=True
+        ):
+            assert_equal(block, other)
+    assert scratch._base < 1500
+
+
 def test_nothing_is_cut_by_a_fanout_of_all(topology: Topology) -> None:
     for fanout in (-1, topology.num_edges, (-1, -1, -1)):
         (block,) = Sampler([topology], [fanout], 0).blocks(topology.nodes, 0, 0)

@@ -24,7 +24,7 @@ WORD = st.integers(0, 2**64 - 1)
 
 
 def draw(kind: str, data: NDArray | None, count: int, most: int | list[int], key: int, nodes: int | list[int]) -> Draws:
-    """What some nodes choose whose rows are all the same ``count`` edges: ``[n, k]`` positions, and what they stand for."""
+    """What nodes choose whose rows are all the same ``count`` edges: ``[n, k]`` positions, and what they stand for."""
     ids = np.arange(nodes) if isinstance(nodes, int) else np.array(nodes)
     rows = ids, np.zeros(len(ids), np.int64), np.full(len(ids), count)
     room = len(ids) * (most if isinstance(most, int) else count)

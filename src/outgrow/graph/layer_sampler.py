@@ -27,9 +27,9 @@ _DRAW = 2
 class LayerSampler:
     """Draws blocks in which edges come from one set of nodes for each layer. Final.
 
-    The set of a layer is ``t`` draws by `column_shares`, a pure function of (seed, epoch, step, layer), with replacement.
-    An edge from a node of share ``q`` that was drawn ``m`` times stands for ``m / (t q)``: so a sum over in-edges
-    is, in the mean, that over all of them. Looks through all in-edges of each destination.
+    The set of a layer is ``t`` draws with replacement by `column_shares`, a pure function of (seed, epoch, step,
+    layer). An edge from a node of share ``q`` that was drawn ``m`` times stands for ``m / (t q)``: so a sum over
+    in-edges is, in the mean, that over all of them. Looks through all in-edges of each destination.
 
     Args:
         views: The topology as each layer of the model wants it, the first layer first; with edges, without relations.
