@@ -22,5 +22,14 @@ make_env() {
 make_env dgl "dgl==2.1.0" "torch==2.2.1" "torchdata==0.7.1" "numpy<2" "setuptools<80" pydantic pyyaml pandas
 DGLBACKEND=pytorch "$folder/dgl/bin/python" -c 'import dgl; print("dgl", dgl.__version__)'
 
-make_env pyg "torch_geometric==2.8.1" "torch==2.13.0" numpy
+make_env pyg "torch_geometric==2.8.1" "torch==2.13.0" numpy scipy setuptools
 "$folder/pyg/bin/python" -c 'import torch_geometric as pyg; print("torch_geometric", pyg.__version__)'
+
+# NeighborLoader samples by torch-sparse, which is only published as source; so is torch-scatter, which it imports.
+# Their setup imports torch, hence no isolation. A C++20 compiler is needed; a job takes up to 2 GiB, and with one the
+# two take half an hour. Without them the benchmarks leave NeighborLoader out.
+export MAX_JOBS="${MAX_JOBS:-1}" FORCE_ONLY_CPU=1
+for source in "torch-scatter==2.1.2" "torch-sparse==0.6.18"; do
+    "$folder/pyg/bin/python" -m pip install -q --no-build-isolation "$source" ||
+        echo "could not build $source: there will be no NeighborLoader" >&2
+done
