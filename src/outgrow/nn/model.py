@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.nn.layer import Features, Layer
+from outgrow.ops.first_rows import with_first_rows
 from outgrow.ops.keyed import derive, dropout, dropout_sparse, require_probability
-from outgrow.ops.sparse import SparseRows, rows_between
+from outgrow.ops.sparse import SparseRows
 
 
 class Model(nn.Module):
@@ -64,13 +65,20 @@ class Model(nn.Module):
         x = self.input(x_VD, blocks[0].src_nodes, key)
         for index, (layer, block) in enumerate(zip(self.stages(), blocks, strict=True)):
             keyed = block.keyed(layer_key(key, index))
-            x_dst = x if len(block.dst_nodes) == len(x) else rows_between(x, 0, len(block.dst_nodes))
+            x, x_dst = _ends(x, len(block.dst_nodes))
             if index == 0 and first_aggregate is not None:
                 x = layer.update(x_dst, first_aggregate, keyed)
             else:
                 x = layer(keyed, x, x_dst)
         assert isinstance(x, Tensor)
         return x
+
+
+def _ends(x: Features, num_dst: int) -> tuple[Features, Features]:
+    """Rows of the sources, and those of the destinations, which are the first of them, or all."""
+    if num_dst == len(x):
+        return x, x
+    return with_first_rows(x, num_dst) if isinstance(x, Tensor) else (x, x.rows(0, num_dst))
 
 
 def layer_key(key: int | None, index: int) -> int | None:

@@ -22,33 +22,37 @@ from outgrow.ops.backend import array
 from outgrow.ops.half import bits_of
 
 _LARGE_BYTES = 8 << 20
+_SLACK = 1.25
+"""How much larger than asked for what is lent may be: it was made for a batch that was a little larger."""
 LINE = 16
 """Columns of float32 in a cache line."""
 LARGE_ROWS = 4096
 
 
 class _Pool:
-    """Buffers by size. What is idle and what is lent are together never more than the most that was lent at once."""
+    """Buffers by size. Idle and lent ones are together never more than the most that was lent at once, and spare."""
 
     def __init__(self) -> None:
         self.idle: dict[int, list[Tensor]] = defaultdict(list)
         self.order: list[int] = []
         self.idle_bytes = self.lent_bytes = self.most_lent = 0
+        self.spare = 0.0
         self.lock = threading.Lock()
         self.returned: deque[Tensor] = deque()
         """What came back, at any moment and in any thread; taken in when the pool is used next."""
 
     def lend(self, size: int) -> NDArray[np.uint8]:
-        """``[size]`` bytes, back in the pool once nothing uses their memory any more."""
+        """``[size]`` bytes or some more, back in the pool once nothing uses their memory any more."""
         with self.lock:
             self._take_in()
-            lent = self.lent_bytes + size
-            if self.idle[size]:
-                base = self.idle[size].pop(0)
-                self.order.remove(size)
-                self.idle_bytes -= size
+            fit = min((idle for idle, bases in self.idle.items() if bases and size <= idle <= _SLACK * size), default=0)
+            lent = self.lent_bytes + (fit or size)
+            if fit:
+                base = self.idle[fit].pop(0)
+                self.order.remove(fit)
+                self.idle_bytes -= fit
             else:
-                self._free_down_to(max(self.most_lent, lent) - lent)
+                self._free_down_to(max(int((1 + self.spare) * self.most_lent), lent) - lent)
                 base = torch.empty(size, dtype=torch.uint8)
             self.lent_bytes, self.most_lent = lent, max(self.most_lent, lent)
         lease: NDArray[np.uint8] = base.numpy()
@@ -56,11 +60,11 @@ class _Pool:
         return lease
 
     def clear(self) -> None:
-        """Free what is idle, and forget how much was lent."""
+        """Free what is idle, forget how much was lent, and keep nothing to spare."""
         with self.lock:
             self._take_in()
             self._free_down_to(0)
-            self.most_lent = self.lent_bytes
+            self.most_lent, self.spare = self.lent_bytes, 0.0
 
     def settle(self) -> None:
         """Take in what came back."""
@@ -90,6 +94,11 @@ _POOL = _Pool()
 def clear() -> None:
     """Give idle memory back to the system."""
     _POOL.clear()
+
+
+def keep_spare(share: float) -> None:
+    """Until `clear`, keep so much idle memory besides what was lent at most: for steps of varying sizes."""
+    _POOL.spare = share
 
 
 def idle_bytes() -> int:

@@ -36,6 +36,7 @@ from outgrow.runtime.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 
 _BEFORE = 0  # epochs are numbered from 1
+_SPARE = 0.5  # no two batches are of one size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Sampled(Strategy):
     Attributes:
         partition: How nodes, their features and their seeds are dealt out to workers: see ``outgrow partition``.
         weighted: Whether neighbours are drawn by the weights of edges.
-        threads: Threads of a worker that draw batches; None for as many as compute.
+        threads: Threads of a worker that draw batches; None for half as many as compute.
         ahead: Batches that are drawn, or being drawn, besides the one that is computed.
         cache: Size of a cache of rows that other workers own, as bytes (``"64MiB"``) or as a share of all rows (0.1).
         cache_by: Which rows are cached: those of nodes with most out-edges (``"degree"``), or those that a worker asks
@@ -120,7 +121,7 @@ class _Batch(NamedTuple):
 class _SampledExecution:
     def __init__(self, problem: Problem, options: Sampled) -> None:
         self.problem, self.share, self.ledger = problem, problem.share, problem.share.comm.ledger
-        self.threads, self.ahead = options.threads or num_threads(), options.ahead
+        self.threads, self.ahead = options.threads or max(1, num_threads() // 2), options.ahead
         layers = problem.model.stages()
         views = [view_of(self.share.topology, layer) for layer in layers]
         hops = problem.batches.hops(len(layers))
@@ -130,6 +131,7 @@ class _SampledExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
         seeds = self._seeds(epoch)
+        buffers.keep_spare(_SPARE)
 
         def draw(step: int) -> _Batch:
             mine = self.share.mine(seeds[step])
