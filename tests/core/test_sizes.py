@@ -13,7 +13,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "much", "1TiBs", "MiB", "1e999", "nan"])
+@pytest.mark.parametrize("text", ["", "much", "-1GiB", "1TiBs", "MiB", "1e999", "nan"])
 def test_no_sizes(text: str) -> None:
     with pytest.raises(InputError, match="not a size"):
         parse_bytes(text)

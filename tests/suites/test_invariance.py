@@ -14,6 +14,7 @@ from outgrow.app.models import build_model
 from outgrow.graph.store import write_store
 from outgrow.runtime.launch import run_workers
 from outgrow.strategies.full import Full
+from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 from planted import model_of, planted
 from suites.invariance import BATCHES, CONFIG, EVERY, KINDS, SOME, TWICE, WAYS, plans
@@ -80,14 +81,23 @@ def test_a_run_goes_on_with_other_workers(
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == CONFIG.epochs
 
 
-def plans_in_single_precision(graph: og.Graph, store: Path, *cases: tuple[str, str]) -> dict[tuple[str, str], Plan]:
-    """20 epochs of named models, each under a partition method."""
+def plans_in_single_precision(
+    graph: og.Graph, store: Path, *cases: tuple[str, str], batches: bool = False
+) -> dict[tuple[str, str], Plan]:
+    """Some 20 steps of named models, each under a partition method."""
     write_store(graph, store)
     found = {}
     for name, partition in cases:
         torch.manual_seed(3)
         model = build_model(name, graph, {"hidden": 16, "dropout": 0.3})
-        found[name, partition] = Plan(store, model, TrainConfig(epochs=20, eval_every=10), Full(partition=partition))
+        if batches:
+            size = -(-len(graph.split.train) // 3)
+            config = TrainConfig(epochs=7, eval_every=7, batch_size=size, fanout=(10, 10))
+            found[name, partition] = Plan(store, model, config, Sampled(partition=partition))
+        else:
+            found[name, partition] = Plan(
+                store, model, TrainConfig(epochs=20, eval_every=10), Full(partition=partition)
+            )
     return found
 
 
@@ -110,7 +120,9 @@ def test_wordnet_in_single_precision(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("batches", [False, True], ids=["whole", "batches"])
 @pytest.mark.parametrize("name", ["cora", "wordnet", "debian"])
-def test_real_graphs_in_single_precision(name: str, data_dir: Path, tmp_path: Path) -> None:
+def test_real_graphs_in_single_precision(name: str, batches: bool, data_dir: Path, tmp_path: Path) -> None:
     cases = ("gcn", "metis"), ("sage", "hash"), ("gat", "range")
-    require_one_curve(plans_in_single_precision(og.load(name, data_dir=data_dir), tmp_path / name, *cases), 2, 3, 4)
+    chosen = plans_in_single_precision(og.load(name, data_dir=data_dir), tmp_path / name, *cases, batches=batches)
+    require_one_curve(chosen, 2, 3, 4)

@@ -81,7 +81,7 @@ class RunPlan:
         if batches.everything:
             return ""
         seeds = f"batches of {batches.size:,}" if batches.size else "one batch"
-        return f"; {seeds}, fan-outs {batches.spelled()}"
+        return f"; {seeds}, fan-outs {batches.spelled()}{' by weight' if batches.weighted else ''}"
 
 
 def new_run(
@@ -106,7 +106,7 @@ def new_run(
     pick("model", name, MODELS)
     recipe = recipe_of(graph, name)
     given = {**recipe.train, **options}
-    batches = any(given.get(option) is not None for option in ("batch_size", "fanout"))
+    batches = any(given.get(option) for option in ("batch_size", "fanout", "weighted"))
     kind = strategy_kind(strategy, batches=batches)
     model_part, train_part, strategy_part = _sort_options(name, kind, options)
     model_settings, train_settings = {**recipe.model, **model_part}, {**recipe.train, **train_part}
@@ -185,11 +185,13 @@ def resumed_run(
     workers = replace(workers, number=record.get("workers", 1)) if as_many_as_before else workers
     loaded = load_recorded(record, data_dir)
     require_workers(loaded, workers)
+    model = _seeded_model(name, loaded, settings, config.seed)
+    require_batches(loaded, model, chosen, config)
     directory.newest_checkpoint()
     directory.write("config.json", {**record, **_how(config, chosen, workers)})
     return RunPlan(
         graph=loaded,
-        model=_seeded_model(name, loaded, settings, config.seed),
+        model=model,
         model_name=name,
         model_options=settings,
         config=config,

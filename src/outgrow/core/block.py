@@ -58,7 +58,7 @@ class Block:
         edge_ids: ``[E]`` int64, global edge ids; None if they are consecutive from ``first_edge``.
         stands_for: ``[E]`` float32, number of in-edges of the destination that each edge stands for, itself among them,
             where in-edges were sampled; None if each stands for itself.
-        relation_degree: ``[E]`` float32, weight in the graph of all in-edges of the same destination and relation;
+        relation_degree: ``[E]`` float64, weight in the graph of all in-edges of the same destination and relation;
             None if the block holds them all.
         key: Key of the random draws of this layer in this step (``ops.keyed``); None draws nothing (evaluation).
     """

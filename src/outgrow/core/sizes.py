@@ -16,11 +16,14 @@ def parse_bytes(text: str) -> int:
     digits = text.strip().rstrip("BbIiKkMmGg ")
     unit = text.strip()[len(digits) :].strip().lower()
     try:
-        return int(float(digits) * _UNITS[unit])
+        size = int(float(digits) * _UNITS[unit])
     except (KeyError, ValueError, OverflowError):
+        size = -1
+    if size < 0:
         raise InputError(
             f"{text!r} is not a size",
             needed="a number with a unit, such as 512MiB or 4GiB",
             got=repr(text),
             repair="write 1GiB, say",
-        ) from None
+        )
+    return size

@@ -5,6 +5,7 @@ The order of the seeds is a keyed permutation of (seed, epoch), so it is the sam
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,12 +13,11 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
+from outgrow.graph.edge_choice import Fanout
 from outgrow.ops.keyed import derive, keyed_order
 
-Hop = int | tuple[int, ...]
-"""In-edges to draw of a node, or of a node in each relation; -1 for all."""
-
 _ORDER = -1  # no step has this number
+_MOST = (1 << 31) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +27,19 @@ class Batches:
     Attributes:
         size: Seeds of a step over all workers; None for all nodes to train on.
         fanout: For each hop outward from the seeds, what is drawn; None for all neighbours.
+        weighted: Whether neighbours are drawn by the weights of edges.
     """
 
     size: int | None = None
-    fanout: tuple[Hop, ...] | None = None
+    fanout: tuple[Fanout, ...] | None = None
+    weighted: bool = False
 
     @property
     def everything(self) -> bool:
         """Whether a step is all that there is: all seeds and all neighbours."""
         return self == EVERYTHING
 
-    def hops(self, layers: int) -> tuple[Hop, ...]:
+    def hops(self, layers: int) -> tuple[Fanout, ...]:
         """What each hop of a model draws."""
         return (-1,) * layers if self.fanout is None else self.fanout
 
@@ -63,7 +65,7 @@ EVERYTHING = Batches()
 """One step of all seeds with all their neighbours."""
 
 
-def hops_of(given: object) -> tuple[Hop, ...] | None:
+def hops_of(given: object) -> tuple[Fanout, ...] | None:
     """Fan-outs from what a user gives: ``"10,10"``, ``"4:2,10"``, a sequence of numbers, or None.
 
     Raises:
@@ -76,7 +78,7 @@ def hops_of(given: object) -> tuple[Hop, ...] | None:
     except (TypeError, ValueError):
         hops = ()
     numbers = [(hop,) if isinstance(hop, int) else hop for hop in hops]
-    if hops and all(each and all(number == -1 or number >= 1 for number in each) for each in numbers):
+    if hops and all(each and all(number == -1 or 1 <= number <= _MOST for number in each) for each in numbers):
         return hops
     raise InputError(
         "these are no fan-outs",
@@ -87,7 +89,7 @@ def hops_of(given: object) -> tuple[Hop, ...] | None:
     )
 
 
-def _hop(given: object) -> Hop:
+def _hop(given: object) -> Fanout:
     numbers = tuple(_whole(each) for each in (_parts(given, ":") if isinstance(given, str | list | tuple) else [given]))
     return numbers[0] if len(numbers) == 1 else numbers
 
@@ -101,6 +103,6 @@ def _parts(given: object, separator: str) -> Iterable[object]:
 
 
 def _whole(given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, str | int):
+    if isinstance(given, bool):
         raise TypeError
-    return int(given)
+    return int(given) if isinstance(given, str) else operator.index(given)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ class Chosen(NamedTuple):
     indptr: Ids
     edges: Ids
     stands_for: NDArray[np.float32] | None
-    relation_degree: NDArray[np.float32] | None
+    relation_degree: NDArray[np.float64] | None
 
 
 class EdgeChoice:
@@ -106,10 +106,10 @@ class EdgeChoice:
         edges, stands_for = edges[:kept], stands_for[:kept]
         return Chosen(indptr, edges, stands_for, self._relation_degree(rows, indptr, edges, memory))
 
-    def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, memory: Memory) -> NDArray[np.float32] | None:
+    def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, memory: Memory) -> NDArray[np.float64] | None:
         if self.relation is None:
             return None
-        out = memory.empty(len(edges), np.float32)
+        out = memory.empty(len(edges), np.float64)
         relation_degrees(rows, self.relation, self.weight, self.num_relations, indptr, edges, out)
         return out
 

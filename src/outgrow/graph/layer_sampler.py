@@ -17,11 +17,8 @@ from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.ops.backend import array, tensor
 from outgrow.ops.edge_weight import scale_edges
-from outgrow.ops.keyed import derive
+from outgrow.ops.keyed import NEIGHBOURS, derive
 from outgrow.ops.sampling import fill_uniform
-
-_DRAW = 2
-"""Part of the keys of samplers: 0 and 1 are for dropout."""
 
 
 class LayerSampler:
@@ -63,7 +60,7 @@ class LayerSampler:
         nodes, blocks = seeds, list[Block]()
         for size, (layer, view) in zip(self.sizes, reversed([*enumerate(self.views)]), strict=True):
             share_V = self._shares[view]
-            drawn, times = _draw(share_V, size, derive(self.seed, epoch, step, layer + 1, _DRAW))
+            drawn, times = _draw(share_V, size, derive(self.seed, epoch, step, layer + 1, NEIGHBOURS))
             blocks.append(_block(view, nodes, drawn, times / (size * share_V[drawn])))
             nodes = blocks[-1].src_nodes
         return blocks[::-1]

@@ -19,15 +19,13 @@ from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.graph.edge_choice import Chosen, EdgeChoice, Fanout
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.keyed import derive
+from outgrow.ops.keyed import NEIGHBOURS, derive
 from outgrow.ops.sampling import Array, Ids
 from outgrow.ops.sampling_bits import new_bits
 from outgrow.ops.sampling_memory import Memory
 from outgrow.ops.sampling_nodes import number_seeds, number_sources, take
 
 _LARGEST = (1 << 31) - 1
-_DRAW = 2
-"""Part of the keys of the sampler: 0 and 1 are for dropout."""
 
 
 class Sampler:
@@ -77,7 +75,7 @@ class Sampler:
         nodes = scratch.begin(array(seeds))
         key, hops = derive(self.seed, epoch, step), []
         for layer, choice in reversed([*enumerate(self._choices)]):
-            chosen = choice.choose(nodes, derive(key, layer + 1, _DRAW), scratch.bits, self._memory)
+            chosen = choice.choose(nodes, derive(key, layer + 1, NEIGHBOURS), scratch.bits, self._memory)
             num_dst = len(nodes)
             nodes, indices = scratch.number(chosen.edges, choice.indices, nodes, self._memory)
             hops.append(_Hop(chosen, indices, num_dst, len(nodes)))

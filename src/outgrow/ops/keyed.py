@@ -25,6 +25,9 @@ _MUL2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S32, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32), np.uint64(11)
 _MASK = (1 << 64) - 1
 
+NEIGHBOURS = 2
+"""Part of the key, after that of the layer, of which neighbours are drawn; 1 is that of attention dropout."""
+
 
 @sequential
 def mix(key: np.uint64, value: np.uint64) -> np.uint64:

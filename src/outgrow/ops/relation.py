@@ -73,6 +73,7 @@ def relation_mean(block: Block, num_relations: int, dtype: torch.dtype) -> Tenso
         else:
             out.fill_(1) if edges.weight is None else out.copy_(edges.weight[:, None])
             out /= block.relation_degree[:, None]
+            out.nan_to_num_(0, 0, 0)  # where the weights of a relation add up to nothing
         edges.derived[slot] = as_sampled(block, out)
     return cast(Tensor, edges.derived[slot])
 

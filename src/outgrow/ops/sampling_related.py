@@ -82,7 +82,7 @@ def relation_degrees(
     num_relations: int,
     indptr: Ids,
     chosen: Ids,
-    out: NDArray[np.float32],
+    out: NDArray[np.float64],
 ) -> None:
     """Weight in the graph of all in-edges of the same row and relation.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol
@@ -113,8 +113,11 @@ class Step:
 class Execution(Protocol):
     """A strategy at work on a problem."""
 
-    def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
-        """The steps of an epoch from step ``first`` on. The trainer steps the optimizer at each yield, then resumes."""
+    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
+        """The steps of an epoch from step ``first`` on. The trainer steps the optimizer at each yield, then resumes.
+
+        Closed early, it ends what it has begun.
+        """
 
     def close(self) -> None:
         """Release what the execution holds."""

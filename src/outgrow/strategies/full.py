@@ -5,7 +5,7 @@ On N workers each owns the nodes of one part of a partition and sends, layer by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from typing import get_type_hints
 
@@ -67,7 +67,7 @@ class _FullExecution:
         if self.known is not None:
             self.ledger.count("edges_aggregated", self.edges[0].num_edges)
 
-    def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
+    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         problem, comm = self.problem, self.problem.share.comm
         if first > 0:
             return

@@ -7,7 +7,7 @@ from their owners, and computes. Sampling and fetching of later batches go on wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, get_type_hints
@@ -45,7 +45,6 @@ class Sampled(Strategy):
 
     Attributes:
         partition: How nodes, their features and their seeds are dealt out to workers: see ``outgrow partition``.
-        weighted: Whether neighbours are drawn by the weights of edges.
         threads: Threads of a worker that draw batches; None for half as many as compute.
         ahead: Batches that are drawn, or being drawn, besides the one that is computed.
         cache: Size of a cache of rows that other workers own, as bytes (``"64MiB"``) or as a share of all rows (0.1).
@@ -60,7 +59,6 @@ class Sampled(Strategy):
     takes_batches = True
 
     partition: str = "metis"
-    weighted: bool = False
     threads: int | None = None
     ahead: int = 4
     cache: str | float = 0.0
@@ -88,8 +86,8 @@ class Sampled(Strategy):
 
     def require(self, graph: Graph, batches: Batches) -> None:
         """See `Strategy.require`: weights to draw by, and relations for numbers of their own."""
-        for hop in {*batches.hops(1)}:
-            EdgeChoice(graph.topology, hop, weighted=self.weighted)
+        for hop in {*(batches.fanout or (-1,))}:
+            EdgeChoice(graph.topology, hop, weighted=batches.weighted)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -124,12 +122,12 @@ class _SampledExecution:
         self.threads, self.ahead = options.threads or max(1, num_threads() // 2), options.ahead
         layers = problem.model.stages()
         views = [view_of(self.share.topology, layer) for layer in layers]
-        hops = problem.batches.hops(len(layers))
-        self.sampler = Sampler(views, hops, problem.seed, weighted=options.weighted)
+        batches = problem.batches
+        self.sampler = Sampler(views, batches.hops(len(layers)), problem.seed, weighted=batches.weighted)
         cache = self._cache(options) if options.cache and self.share.comm.size > 1 else None
         self.rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features), cache)
 
-    def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
+    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         seeds = self._seeds(epoch)
         buffers.keep_spare(_SPARE)
 
@@ -139,7 +137,7 @@ class _SampledExecution:
             return _Batch(step, mine, len(seeds[step]), blocks, self.rows.prepare(blocks[0].src_nodes))
 
         steps = range(first, len(seeds))
-        with closing(prefetched(draw, steps, threads=self.threads, ahead=self.ahead)) as drawn:
+        with closing(prefetched(draw, steps, threads=self.threads, ahead=self.ahead - 1)) as drawn:
             for batch, waiting in self._asked(drawn):
                 yield self._step(epoch, batch, waiting.wait())
 

@@ -12,7 +12,8 @@ from torch import nn
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
-from outgrow.engine.batches import Batches, Hop, hops_of
+from outgrow.engine.batches import Batches, hops_of
+from outgrow.graph.edge_choice import Fanout
 from outgrow.training.optimizer import Adam, AdamW
 
 
@@ -30,6 +31,7 @@ class TrainConfig:
         batch_size: Seeds of a step, over all workers; None for all nodes to train on.
         fanout: Neighbours to draw for each hop outward from the seeds, -1 for all, as ``(10, 10)`` or ``"10,10"``; an
             entry may be a tuple of one number for each relation. None for all neighbours.
+        weighted: Whether neighbours are drawn by the weights of edges.
         eval_every: Epochs between evaluations.
         checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the end.
     """
@@ -41,7 +43,8 @@ class TrainConfig:
     patience: int | None = None
     seed: int = 0
     batch_size: int | None = None
-    fanout: tuple[Hop, ...] | None = None
+    fanout: tuple[Fanout, ...] | None = None
+    weighted: bool = False
     eval_every: int = 1
     checkpoint_every: int = 10
 
@@ -78,7 +81,7 @@ class TrainConfig:
     @property
     def batches(self) -> Batches:
         """What mini-batches are made of."""
-        return Batches(size=self.batch_size, fanout=self.fanout)
+        return Batches(size=self.batch_size, fanout=self.fanout, weighted=self.weighted)
 
     def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of all parameters of ``model``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -137,7 +138,8 @@ class Trainer:
                 if self._out_of_patience():
                     stopped = "patience"
                     break
-                report = self._epoch(execution.steps(self.progress.epoch + 1))
+                with closing(execution.steps(self.progress.epoch + 1)) as steps:
+                    report = self._epoch(steps)
                 for listener in self.listeners:
                     listener.epoch(report)
                 if self._interrupted():

@@ -76,9 +76,9 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
-            "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every) or of the strategy (full: "
-            "partition, overlap; sampled: partition, weighted, cache, cache_by, cache_over, threads, ahead); may be "
-            "given several times.",
+            "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, weighted) or of the strategy "
+            "(full: partition, overlap; sampled: partition, cache, cache_by, cache_over, threads, ahead); may be given "
+            "several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
