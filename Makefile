@@ -31,7 +31,7 @@ format: $(DEV_READY) ## format the code and sort its imports
 	$(BIN)/ruff format .
 
 nightly: $(DEV_READY) ## run all tests, the slow ones too
-	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'slow or not slow' $(ARGS)
 
 ci: ## do what continuous integration does
 	.ci/run
