@@ -17,6 +17,7 @@ def test_citeseer_trains(outgrow: Command, data_dir: Path) -> None:
     assert summary["test_accuracy"] > 0.67
 
 
+@pytest.mark.slow
 def test_amazon_photo_trains(outgrow: Command, data_dir: Path) -> None:
     args = ("--model", "gcn", "--epochs", 80, "--data-dir", data_dir, "--json")
     assert outgrow("train", "amazon-photo", *args).summary["test_accuracy"] > 0.9

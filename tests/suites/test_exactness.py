@@ -21,9 +21,9 @@ from suites.exactness import (
 from suites.mutants import MUTANTS
 
 VISIBLE = 1e-6
-one, three = (pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 3))
-several = pytest.mark.parametrize("workers", [2, three, 4])
-any_number = pytest.mark.parametrize("workers", [one, 2, three, 4])
+one, two, three = (pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 2, 3))
+several = pytest.mark.parametrize("workers", [two, three, 4])
+any_number = pytest.mark.parametrize("workers", [one, two, three, 4])
 
 
 @cache
@@ -72,6 +72,7 @@ def test_all_workers_have_the_same_bits(workers: int) -> None:
         assert [key for key in first if not first[key].same_bits(other[key])] == []
 
 
+@pytest.mark.slow
 def test_the_cases_are_as_odd_as_they_should_be() -> None:
     held = [held for workers in (2, 4) for each in seen(workers) for held in each.held.values()]
     assert any(each.nodes == 0 for each in held)

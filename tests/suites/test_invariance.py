@@ -66,7 +66,7 @@ def test_curves_accuracies_and_logits(
         assert torch.equal(results[name].logits, results[first].logits)
 
 
-@pytest.mark.parametrize("config", [CONFIG, BATCHES], ids=["whole", "batches"])
+@pytest.mark.parametrize("config", [pytest.param(CONFIG, marks=pytest.mark.slow), BATCHES], ids=["whole", "batches"])
 def test_a_run_goes_on_with_other_workers(
     config: TrainConfig, store: Path, alone: dict[tuple[str, TrainConfig], og.Run], tmp_path: Path
 ) -> None:
@@ -114,6 +114,7 @@ def require_one_curve(chosen: dict[tuple[str, str], Plan], *workers: int) -> Non
                 assert result.summary[name] == pytest.approx(right.summary[name], abs=2e-3)
 
 
+@pytest.mark.slow
 def test_wordnet_in_single_precision(tmp_path: Path) -> None:
     require_one_curve(plans_in_single_precision(og.load("wordnet"), tmp_path / "wordnet", ("gcn", "range")), 2)
 
