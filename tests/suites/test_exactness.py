@@ -11,6 +11,7 @@ from outgrow.runtime.launch import run_workers
 from suites.exactness import (
     ALL_CASES,
     CASES,
+    WAYS,
     Found,
     Seen,
     gradients,
@@ -98,4 +99,5 @@ def test_a_mutant_is_found(name: str, workers: int, broken: Mapping[str, Found])
 def test_no_mutant_is_wrong_on_one_worker(name: str, broken: Mapping[str, Found]) -> None:
     [alone] = seen(1)
     for key, gradient in alone.mutated[name].items():
-        assert gradient.difference(broken[name][key]) <= key[1].tolerance
+        if WAYS[key[0]].strategy.name == WAYS[key[0]].reference.name:  # else only one of both is broken
+            assert gradient.difference(broken[name][key]) <= key[1].tolerance
