@@ -30,6 +30,7 @@ from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
+_TRAINING = tuple(field.name for field in fields(TrainConfig))
 _MAY_CHANGE = {"epochs", "patience", "checkpoint_every"}
 
 
@@ -106,11 +107,11 @@ def new_run(
     pick("model", name, MODELS)
     recipe = recipe_of(graph, name)
     given = {**recipe.train, **options}
-    batches = any(given.get(option) for option in ("batch_size", "fanout", "weighted"))
+    config = TrainConfig().with_options(**{name: value for name, value in given.items() if name in _TRAINING})
+    batches = not config.batches.everything
     kind = strategy_kind(strategy, batches=batches)
-    model_part, train_part, strategy_part = _sort_options(name, kind, options)
-    model_settings, train_settings = {**recipe.model, **model_part}, {**recipe.train, **train_part}
-    config = TrainConfig().with_options(**train_settings)
+    model_part, strategy_part = _sort_options(name, kind, options)
+    model_settings = {**recipe.model, **model_part}
     chosen, reason = strategy_of(strategy, strategy_part, batches=batches)
     graph = place_of(graph)
     loaded = datasets.load(graph, data_dir=data_dir)
@@ -257,17 +258,17 @@ def _seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed:
 
 def _sort_options(
     model: str, strategy: type[Strategy], options: Mapping[str, object]
-) -> tuple[dict[str, object], dict[str, object], dict[str, object]]:
-    """The options of the model, of the loop and of the strategy."""
+) -> tuple[dict[str, object], dict[str, object]]:
+    """The options of the model and of the strategy; those of the loop are left out."""
+    homes: tuple[dict[str, object], ...] = {}, {}, {}
     known = {
-        **dict.fromkeys(strategy_options(strategy), 2),
-        **{field.name: 1 for field in fields(TrainConfig)},
+        **dict.fromkeys(strategy_options(strategy), 1),
+        **dict.fromkeys(_TRAINING, 2),
         **dict.fromkeys(model_options(model), 0),
     }
-    parts: tuple[dict[str, object], ...] = {}, {}, {}
     for name, value in options.items():
-        parts[pick("option", name, known)][name] = value
-    return parts[0], parts[1], parts[2]
+        homes[pick("option", name, known)][name] = value
+    return homes[0], homes[1]
 
 
 def _spelled(options: Mapping[str, object], workers: int) -> str:

@@ -40,8 +40,8 @@ def _kept(block: Block, name: str, dtype: torch.dtype, dst_factor: Tensor, src_f
 
 
 def as_sampled(block: Block, weight_E1: Tensor) -> Tensor:
-    """The weights, in place, times the number of in-edges that each edge stands for."""
-    return weight_E1 if block.stands_for is None else weight_E1.mul_(block.stands_for[:, None])
+    """The weights times the number of in-edges that each edge stands for; themselves where each stands for itself."""
+    return weight_E1 if block.stands_for is None else weight_E1 * block.stands_for[:, None]
 
 
 @twinned

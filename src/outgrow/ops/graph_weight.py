@@ -23,8 +23,6 @@ def graph_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
     if edges.weight is None and block.stands_for is None:
         return None
     if slot not in edges.derived:
-        given = block.stands_for if edges.weight is None else edges.weight
-        assert given is not None
-        weight_E1 = given.to(dtype)[:, None]
-        edges.derived[slot] = weight_E1 if edges.weight is None else as_sampled(block, weight_E1.clone())
+        weight_E = edges.indptr.new_ones(edges.num_edges) if edges.weight is None else edges.weight
+        edges.derived[slot] = as_sampled(block, weight_E.to(dtype)[:, None])
     return cast(Tensor, edges.derived[slot])

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, once, prange, sequential, twinned
+from outgrow.ops.backend import array, kernel, once, prange, sequential, tensor, twinned
 from outgrow.ops.buffers import empty
 from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
 from outgrow.ops.sparse import SparseRows
@@ -64,7 +64,7 @@ def keyed_order(values_N: Tensor, key: int) -> Tensor:
     """``[N]`` int64: a permutation of distinct whole numbers, by their hashes; does not depend on the order given."""
     hashes = np.empty(len(values_N), dtype=np.uint64)
     _hash(array(values_N), np.uint64(key), hashes)
-    return torch.from_numpy(np.argsort(hashes))
+    return tensor(np.argsort(hashes))
 
 
 def require_probability(name: str, p: float) -> None:
