@@ -24,7 +24,8 @@ ONLY_IN = {
     "torch.distributed": ("runtime/comm.py", "runtime/launch.py", "runtime/worker.py"),
     "torch.cuda": ("runtime/", "ops/backend.py"),
     "triton": ("ops/gpu/",),
-    **dict.fromkeys(MAPS + READS, ("graph/", "runtime/memory.py")),
+    **dict.fromkeys(MAPS, ("graph/", "runtime/memory.py")),
+    **dict.fromkeys(READS, ("graph/", "runtime/memory.py", "runtime/disk.py")),
     **dict.fromkeys(("print", "typer", "rich"), ("app/", "__main__.py")),
 }
 IN_FUNCTIONS = ("pymetis", "pyarrow", "ogb", "torch_geometric", "networkx")
@@ -158,6 +159,8 @@ def test_every_file_keeps_the_rules() -> None:
         ("runtime/comm.py", "from numpy.lib.format import open_memmap", "open_memmap"),
         ("engine/x.py", "import numpy as np\nnp.load(p, mmap_mode='r')", "mmap_mode="),
         ("ops/x.py", "def f(p):\n    import os\n    os.preadv(p, [], 0)", "os.preadv"),
+        ("runtime/disk.py", "import mmap", "mmap"),
+        ("runtime/scratch.py", "from os import preadv", "os.preadv"),
         ("core/x.py", "print(1)", "print"),
         ("training/x.py", "from rich.progress import Progress", "rich"),
         ("graph/x.py", "def f():\n    import typer", "typer"),
@@ -184,6 +187,7 @@ def test_a_violation_is_found(path: str, source: str, why: str) -> None:
         ("graph/x.py", "if TYPE_CHECKING:\n    import networkx\n\nasync def f():\n    import pyarrow.parquet"),
         ("runtime/comm.py", "import torch.distributed as dist\ndist.barrier()"),
         ("runtime/memory.py", "import torch\ntorch.cuda.synchronize()\nimport mmap"),
+        ("runtime/disk.py", "import os\nos.preadv(p, [], 0)\nos.pwrite(p, b'', 0)"),
         ("strategies/split/x.py", "from outgrow.strategies.base import A\nfrom outgrow.strategies.split.y import B"),
         ("strategies/__init__.py", "from outgrow.strategies.full import Full"),
         ("engine/x.py", "rich = typer = mmap = 1\nself.print(rich, typer.x, mmap)"),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
     from outgrow.strategies.full import Full as Full
+    from outgrow.strategies.offload import Offload as Offload
     from outgrow.strategies.sampled import Sampled as Sampled
     from outgrow.training.config import TrainConfig as TrainConfig
 
@@ -54,6 +55,7 @@ _HOME = {
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
     "Full": "outgrow.strategies.full",
+    "Offload": "outgrow.strategies.offload",
     "Sampled": "outgrow.strategies.sampled",
     "TrainConfig": "outgrow.training.config",
 }
@@ -62,6 +64,7 @@ __all__ = [
     "Graph",
     "InputError",
     "NodeType",
+    "Offload",
     "OutgrowError",
     "Run",
     "Sampled",

@@ -15,6 +15,7 @@ from layer_table import CONVS, IN, RELATIONS, layer_of
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.core.types import Kind
 from outgrow.engine.exchange import exchanged
 from outgrow.engine.share import Part, Whole, view_of
 from outgrow.nn import GCNConv
@@ -119,9 +120,8 @@ def recorded(comm: Comm) -> Iterator[Log]:
 def order_of(comm: Comm, name: str, *, overlap: bool) -> Log:
     """What happens on a worker in a layer, forward and backward."""
     share, layer = Part(GRAPH, OWNER, comm), same_layer(name, "bare")
-    share.view(layer)
+    share.beside(torch.zeros(len(share.own), 1), Kind.FEATURES)  # the first time ids travel, too
     with recorded(comm) as log:
-        log.clear()
         results(layer, share, overlap=overlap)
     return log
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.types import Kind, Link
+from outgrow.engine import share as share_module
 from outgrow.engine.share import Part, Whole, share_of
 from outgrow.graph.csc import Topology
+from outgrow.graph.local import LocalGraph
 from outgrow.graph.partition.method import Hash, Metis, Range
 from outgrow.nn import GCNConv, GINConv, Layer
 from outgrow.ops.sparse import SparseRows
@@ -144,10 +148,49 @@ def the_second_view(comm: Comm) -> None:
 
 
 def ids_are_sent_once(comm: Comm) -> None:
-    """A worker tells the owners of its halo what it needs: 8 bytes for each node."""
+    """With the first rows a worker tells the owners of its halo what it needs: 8 bytes for each node."""
     comm.ledger.crossed.clear()
-    share = Part(GRAPH, SCATTERED, comm)
+    share, values = Part(GRAPH, SCATTERED, comm), normal(NODES, 3)
+    for _ in range(3):
+        share.beside(values[share.own], Kind.FEATURES)
+        share.view(LOOPED), share.view(PLAIN)
     assert comm.ledger.crossed[Link.PEER, Kind.IDS] == 8 * len(share.halo)
+
+
+def edges_are_held_when_needed(comm: Comm) -> None:
+    """Own nodes need none; rows of the halo need one view, the one that layers want or one that is there."""
+    made: list[bool] = []
+    right = share_module.local_graph
+
+    def local_graph(*given: Any, self_loops: bool) -> LocalGraph:
+        made.append(self_loops)
+        return right(*given, self_loops=self_loops)
+
+    values, found = normal(NODES, 3), []
+    with patch.object(share_module, "local_graph", local_graph):
+        for begun in (LOOPED, PLAIN, None):
+            share = Part(GRAPH, SCATTERED, comm, self_loops=True)
+            rows = share.rows(values)
+            assert isinstance(rows, Tensor)
+            share.to_leader(rows)
+            found += [len(share.mine(torch.arange(NODES))) == len(share.places(torch.arange(NODES))) == len(share.own)]
+            found += [not made]
+            if begun is not None:
+                share.view(begun)
+            share.beside(rows, Kind.FEATURES)
+            found += [made == [begun is not PLAIN]]
+            made.clear()
+    assert all(found)
+
+
+def a_view_needs_nobody_else(comm: Comm) -> None:
+    """One worker may look at its edges while others do not."""
+    share = Part(GRAPH, RANGES, comm)
+    before = sum(comm.ledger.crossed.values())
+    if comm.rank == 1:
+        share.view(PLAIN)
+        assert torch.equal(share.halo, halo_of(GRAPH, RANGES, 1))
+    assert sum(comm.ledger.crossed.values()) == before
 
 
 def shares_by_a_method(comm: Comm) -> None:
@@ -169,6 +212,8 @@ CHECKS = named(
     rows_for_the_leader,
     the_second_view,
     ids_are_sent_once,
+    edges_are_held_when_needed,
+    a_view_needs_nobody_else,
     shares_by_a_method,
 )
 

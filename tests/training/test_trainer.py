@@ -18,7 +18,7 @@ import torch
 from outgrow.core.errors import InputError, TrainingError
 from outgrow.engine.inference import infer
 from outgrow.nn import Model
-from outgrow.strategies.base import Execution, Problem, Step, Strategy
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 from outgrow.strategies.full import Full
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
@@ -48,7 +48,7 @@ class Scripted(Strategy):
         self.closed = 0
 
     def prepare(self, problem: Problem) -> Execution:
-        self.model = problem.model
+        self.problem, self.model = problem, problem.model
         return self
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[Step]:
@@ -57,6 +57,11 @@ class Scripted(Strategy):
             for parameter in self.model.parameters():
                 parameter.zero_()
             last_bias(self.model).copy_(torch.tensor([0.0, self.biases[epoch - 1]]))
+
+    in_memory = True
+
+    def inference(self) -> Iterator[tuple[int, torch.Tensor]]:
+        return whole_inference(self.problem)
 
     def close(self) -> None:
         self.closed += 1

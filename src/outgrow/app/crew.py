@@ -112,10 +112,10 @@ def require_workers(graph: Graph, workers: Workers) -> None:
 
 
 class Report(NamedTuple):
-    """What the worker that leads says after training."""
+    """What the worker that leads says after training; ``logits`` as in `Run`."""
 
     summary: dict[str, Any]
-    logits: Tensor
+    logits: Tensor | None
     model: dict[str, Tensor]
 
 
@@ -142,7 +142,7 @@ class Job:
     may_restart: bool
 
     def __call__(self, place: Workplace) -> Report | None:
-        """Train on one worker."""
+        """Train on one worker; the one that leads reports."""
         directory = RunDirectory(self.directory or place.folder / "run")
         session = Session(
             graph=open_store(self.store or place.folder / GRAPH),
@@ -156,7 +156,7 @@ class Job:
         )
         again = place.attempt > 0 and place.comm.broadcast(directory.has_checkpoint)
         run = session.run(resume=self.resume or again)
-        return None if run.logits is None else Report(run.summary, run.logits, self.model.state_dict())
+        return Report(run.summary, run.logits, self.model.state_dict()) if place.comm.leads else None
 
 
 class _Teller:

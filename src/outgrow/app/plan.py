@@ -109,7 +109,7 @@ def new_run(
     given = {**recipe.train, **options}
     config = TrainConfig().with_options(**{name: value for name, value in given.items() if name in _TRAINING})
     batches = not config.batches.everything
-    kind = strategy_kind(strategy, batches=batches)
+    kind = strategy_kind(strategy, batches=batches, memory="memory" in options)
     model_part, strategy_part = _sort_options(name, kind, options)
     model_settings = {**recipe.model, **model_part}
     chosen, reason = strategy_of(strategy, strategy_part, batches=batches)

@@ -18,7 +18,8 @@ class Run:
 
     Attributes:
         model: The trained model, as it was in its best epoch.
-        logits: ``[V, C]`` of that model for every node; None on a worker of a cluster that does not lead.
+        logits: ``[V, C]`` of that model for every node; None on a worker of a cluster that does not lead, and where the
+            rows of all nodes are more than memory holds: `og.predict` or ``outgrow predict`` compute them.
         summary: Content of ``summary.json``: strategy and its options, workers, device, seed, epochs, ``loss`` and
             ``epoch_seconds`` (one per epoch), ``val_accuracy``, ``test_accuracy``, ``peak_bytes``, ``ledger``,
             ``counters`` (both of the last session, if resumed), ``exact``, and what was trained.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,10 +17,13 @@ from outgrow.app.board import Board
 from outgrow.app.fit import require_problem
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
+from outgrow.app.trace import trace_of
 from outgrow.core.ledger import merged
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.share import Share, Whole
+from outgrow.graph.changed import is_as_stored
 from outgrow.graph.graph import Graph
+from outgrow.graph.store import array_file
 from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import Model
 from outgrow.runtime.comm import Alone, Comm
@@ -55,6 +60,7 @@ def problem_of(
         model=model,
         seed=seed,
         batches=batches,
+        feature_file=_feature_file(graph),
     )
 
 
@@ -103,9 +109,12 @@ class Session:
                 self._tell(trainer, stack)
             outcome = trainer.run(self.strategy)
         summary = self._summary(problem, trainer, outcome, memory.peak_bytes)
+        spans = comm.gather(problem.timeline.spans)
         if directory is not None and comm.leads:
             directory.write("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
             directory.write("summary.json", summary)
+            if any(spans):
+                directory.write("trace.json", trace_of(spans))
         path = None if directory is None else directory.path
         return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
 
@@ -121,6 +130,7 @@ class Session:
     def _summary(self, problem: Problem, trainer: Trainer, outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
         progress, strategy = outcome.progress, self.strategy
         ledger = merged(self.comm.gather(trainer.ledger))
+        seconds = sum(self.comm.gather(problem.timeline.seconds), Counter[str]())
         return {
             "strategy": strategy.name,
             "strategy_options": strategy.options(),
@@ -136,6 +146,8 @@ class Session:
             "ledger": ledger.as_dict(),
             "counters": dict(ledger.counters),
             "exact": strategy.exact and all(layer.conv.exact for layer in self.model.stages()),
+            "found": problem.facts,
+            "seconds": dict(seconds),
             "graph": self.graph.name,
             "metric": problem.task.metric,
             "best_epoch": progress.best_epoch,
@@ -143,6 +155,13 @@ class Session:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "train": asdict(self.config),
         }
+
+
+def _feature_file(graph: Graph) -> Path | None:
+    """The file of the features, where the graph is what its store holds."""
+    if graph.store is None or graph.sparse or not is_as_stored(graph):
+        return None
+    return array_file(graph.store, "features")
 
 
 @contextmanager

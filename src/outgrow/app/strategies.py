@@ -11,9 +11,15 @@ from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
 
-STRATEGIES: dict[str, type[Strategy]] = {"full": Full, "sampled": Sampled}
+STRATEGIES: dict[str, type[Strategy]] = {"full": Full, "offload": Offload, "sampled": Sampled}
+_REASONS = {
+    "full": "every worker holds its share of the graph in memory",
+    "offload": "memory is limited",
+    "sampled": "mini-batches are asked for",
+}
 
 
 def strategy_of(
@@ -38,20 +44,34 @@ def strategy_of(
             got=repr(choice),
             repair='give strategy="auto"',
         )
-    kind = strategy_kind(choice, batches=batches)
-    why = "mini-batches are asked for" if batches else "every worker holds its share of the graph in memory"
+    given = options or {}
+    kind = strategy_kind(choice, batches=batches, memory="memory" in given)
+    why = _REASONS[kind.name]
     reason = why if choice == "auto" else "as given"
-    return made(kind, options or {}), f"strategy {kind.name}: {reason}"
+    return made(kind, given), f"strategy {kind.name}: {reason}"
 
 
-def strategy_kind(name: str, *, batches: bool) -> type[Strategy]:
-    """The strategy of a name, ``"auto"`` included; ``batches`` says whether mini-batches are asked for.
+def strategy_kind(name: str, *, batches: bool, memory: bool) -> type[Strategy]:
+    """The strategy of a name, ``"auto"`` included.
+
+    Args:
+        name: Its name.
+        batches: Whether mini-batches are asked for.
+        memory: Whether memory is limited.
 
     Raises:
-        InputError: No such strategy.
+        InputError: No such strategy, or one that cannot keep to a limit.
     """
-    known: dict[str, type[Strategy]] = {"auto": Sampled if batches else Full, **STRATEGIES}
-    return pick("strategy", name, known)
+    auto: type[Strategy] = Sampled if batches else Offload if memory else Full
+    kind = pick("strategy", name, {"auto": auto, **STRATEGIES})
+    if memory and "memory" not in strategy_options(kind):
+        raise InputError(
+            f"strategy {kind.name} cannot keep to a limit of memory",
+            needed="no limit, or a strategy that trains in parts",
+            got=f"strategy {kind.name} with memory",
+            repair="leave memory out, or choose strategy offload, without batch_size and fanout",
+        )
+    return kind
 
 
 def strategy_options(kind: type[Strategy]) -> Mapping[str, object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ class Share(ABC):
     def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
         """Rows of the halo, ``[h, ...]``, under way from their owners. All workers give their own rows. Differentiable.
 
+        The first time workers also tell each other which rows they need.
+
         Args:
             rows: ``[n, ...]`` of the own nodes.
             kind: What they are.
@@ -136,37 +139,58 @@ class Whole(Share):
 class Part(Share):
     """The nodes of one part of a partition. Final.
 
+    Own nodes are known at once. Edges are held from the time when a view, the halo or rows of the halo are first asked
+    for: whoever streams them need not hold them.
+
     Args:
         topology: In-edges of all nodes, memory-mapped where they are many.
         owner: ``[V]`` integer, the worker of each node.
         comm: The line to the other workers.
-        self_loops: Which view to begin with, the one that layers want; the other is made when one wants it.
+        self_loops: Which view to make where any will do, the one that layers want; the other is made when one wants it.
     """
 
     def __init__(self, topology: Topology, owner: Tensor, comm: Comm, *, self_loops: bool = False) -> None:
-        self.topology, self.comm, self.owner = topology, comm, owner
-        self._views: dict[bool, View] = {}
-        held = self._hold(self_loops=self_loops)
-        self.own, self.halo = held.own, held.halo
+        self.topology, self.comm, self.owner, self.self_loops = topology, comm, owner, self_loops
+        self.own = (owner == comm.rank).nonzero()[:, 0]
         first = int(self.own[0]) if len(self.own) else 0
         self._range = (first, first + len(self.own)) if consecutive(self.own) else None
-        wanted = comm.gather(held.halo_counts)
-        self.route = Route(tuple(counts[comm.rank] for counts in wanted), held.halo_counts)
-        asked = comm.rows(self.halo, self.route.back, Kind.IDS).wait()
-        self._sent = _single_edges(torch.searchsorted(self.own, asked), len(self.own))
+        self._views: dict[bool, View] = {}
 
     def view(self, layer: Layer) -> View:
-        """See `Share.view`."""
-        self_loops = layer.widths.self_loops
-        if self_loops not in self._views:
-            self._hold(self_loops=self_loops)
-        return self._views[self_loops]
+        """See `Share.view`. Needs no other worker."""
+        return self._view(self_loops=layer.widths.self_loops)
 
-    def _hold(self, *, self_loops: bool) -> LocalGraph:
-        comm = self.comm
-        held = local_graph(self.topology, self.owner, comm.rank, comm.size, self_loops=self_loops)
-        self._views[self_loops] = View(block=held.block, local=held)
+    @property
+    def halo(self) -> Tensor:
+        """``[h]`` int64, nodes of other workers with an edge to an own node; by owner, then ascending."""
+        return self._any.halo
+
+    @cached_property
+    def route(self) -> Route:
+        """How many rows of the halo go where. Made when first asked for, which all workers do together."""
+        needed = self._any.halo_counts
+        wanted = self.comm.gather(needed)
+        return Route(tuple(counts[self.comm.rank] for counts in wanted), needed)
+
+    @cached_property
+    def _sent(self) -> Edges:
+        """One edge from each row that others need, in the order in which they are sent; made by all together."""
+        asked = self.comm.rows(self.halo, self.route.back, Kind.IDS).wait()
+        return _single_edges(torch.searchsorted(self.own, asked), len(self.own))
+
+    @property
+    def _any(self) -> LocalGraph:
+        """The edges in some view: the halo is the same in both."""
+        held = self._view(self_loops=next(iter(self._views), self.self_loops)).local
+        assert held is not None
         return held
+
+    def _view(self, *, self_loops: bool) -> View:
+        if self_loops not in self._views:
+            comm = self.comm
+            held = local_graph(self.topology, self.owner, comm.rank, comm.size, self_loops=self_loops)
+            self._views[self_loops] = View(block=held.block, local=held)
+        return self._views[self_loops]
 
     def rows(self, values: Features) -> Features:
         """See `Share.rows`: without a copy where the own nodes are consecutive."""

@@ -32,6 +32,11 @@ def is_store(path: Path) -> bool:
     return (Path(path) / FILE).is_file() and not Path(path).absolute().name.endswith(PARTIAL)
 
 
+def array_file(store: Path, name: str) -> Path:
+    """The .npy file of an array of a store."""
+    return store / f"{name}.npy"
+
+
 def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
     """Write a graph as a store.
 
@@ -83,15 +88,15 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     path = Path(path)
     manifest = read_manifest(path)
     check_layout(path, manifest)
-    arrays = {name: _mapped(path / f"{name}.npy", entry) for name, entry in manifest.arrays.items()}
+    arrays = {name: _mapped(array_file(path, name), entry) for name, entry in manifest.arrays.items()}
     if verify:
         for name, entry in manifest.arrays.items():
-            _check_sum(path / f"{name}.npy", entry, arrays[name])
+            _check_sum(array_file(path, name), entry, arrays[name])
     graph = _graph(manifest, {name: torch.from_numpy(values) for name, values in arrays.items()})
     indptr = graph.topology.indptr
     if int(indptr[0]) != 0 or int(indptr[-1]) != manifest.num_edges:
         got = f"{int(indptr[0])} to {int(indptr[-1])}"
-        raise _broken(path / "indptr.npy", f"row ends from 0 to {manifest.num_edges}", got)
+        raise _broken(array_file(path, "indptr"), f"row ends from 0 to {manifest.num_edges}", got)
     if verify:
         _verify(path, graph)
     object.__setattr__(graph, "store", path.resolve())

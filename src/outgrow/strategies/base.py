@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar, Protocol
 
 from torch import Tensor
 
 from outgrow.core.errors import InputError
+from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.engine.inference import infer_share
 from outgrow.engine.inputs import Input, input_of
+from outgrow.engine.resident import Goal
 from outgrow.engine.share import Share, share_of
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import Range
@@ -36,6 +40,9 @@ class Problem:
         seed: Seed of every random draw.
         nodes: ``[num_train]`` int64, ids of the nodes to train on, over all workers.
         batches: What mini-batches are made of.
+        feature_file: The .npy file that dense features are mapped from; None if there is none.
+        timeline: Told when what was done.
+        facts: What a strategy found out when it prepared, by name; plain values.
     """
 
     share: Share
@@ -47,6 +54,9 @@ class Problem:
     model: Model
     seed: int
     batches: Batches = EVERYTHING
+    feature_file: Path | None = None
+    timeline: Timeline = field(default_factory=Timeline)
+    facts: dict[str, object] = field(default_factory=dict)
 
     @property
     def num_train(self) -> int:
@@ -57,6 +67,11 @@ class Problem:
     def input(self) -> Input:
         """Features of the worker's nodes, in memory; made when first asked for, which all workers do together."""
         return input_of(self.model, self.share, self.features)
+
+    @property
+    def goal(self) -> Goal:
+        """What logits of all own nodes are trained for."""
+        return Goal(task=self.task, labels=self.labels[self.train], rows=self.train, total=self.num_train)
 
     @staticmethod
     def of(
@@ -69,6 +84,7 @@ class Problem:
         model: Model,
         seed: int,
         batches: Batches = EVERYTHING,
+        feature_file: Path | None = None,
     ) -> Problem:
         """The problem on a share, from what is known of all nodes.
 
@@ -81,6 +97,7 @@ class Problem:
             model: The model, the same on all workers.
             seed: Seed of every random draw.
             batches: What mini-batches are made of.
+            feature_file: The .npy file that dense features are mapped from; None if there is none.
         """
         own = share.rows(labels)
         assert isinstance(own, Tensor)
@@ -94,6 +111,7 @@ class Problem:
             model=model,
             seed=seed,
             batches=batches,
+            feature_file=feature_file,
         )
 
 
@@ -113,14 +131,33 @@ class Step:
 class Execution(Protocol):
     """A strategy at work on a problem."""
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether rows of all own nodes fit into memory."""
+
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """The steps of an epoch from step ``first`` on. The trainer steps the optimizer at each yield, then resumes.
 
         Closed early, it ends what it has begun.
         """
 
+    def inference(self) -> Iterator[tuple[int, Tensor]]:
+        """Logits of the own nodes, without draws and gradients, by the parameters as they are.
+
+        All workers call it together, between epochs, and exhaust it.
+
+        Yields:
+            The first row, and the logits ``[n, C]``, of pieces that cover all own nodes, in order where ``in_memory``.
+            At least one piece, which has no rows on a worker without nodes.
+        """
+
     def close(self) -> None:
         """Release what the execution holds."""
+
+
+def whole_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
+    """See `Execution.inference`: the logits of all own nodes as one piece, with the rows of whole layers in memory."""
+    yield 0, infer_share(problem.model, problem.share, problem.input)
 
 
 class Strategy(ABC):

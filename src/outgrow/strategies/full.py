@@ -5,23 +5,20 @@ On N workers each owns the nodes of one part of a partition and sends, layer by 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
 from typing import get_type_hints
 
-import torch
+from torch import Tensor
 
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
-from outgrow.engine.constant import first_aggregate
-from outgrow.engine.full_pass import full_pass
+from outgrow.engine.resident import ResidentPass
 from outgrow.engine.share import Share, share_of
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
-from outgrow.ops import buffers
-from outgrow.ops.keyed import derive
 from outgrow.runtime.comm import Comm
-from outgrow.strategies.base import Execution, Problem, Step, Strategy
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,32 +54,20 @@ class Full(Strategy):
 
 
 class _FullExecution:
+    in_memory = True
+
     def __init__(self, problem: Problem, *, overlap: bool) -> None:
-        self.problem, self.overlap = problem, overlap
-        self.labels = problem.labels[problem.train]
-        self.ledger = problem.share.comm.ledger
-        self.edges = [problem.share.view(layer).block.edges for layer in problem.model.stages()]
-        first = problem.share.view(problem.model.stages()[0]).block
-        self.known = first_aggregate(problem.model, first, problem.input.source)
-        if self.known is not None:
-            self.ledger.count("edges_aggregated", self.edges[0].num_edges)
+        self.problem = problem
+        self.work = ResidentPass(
+            problem.model, problem.share, problem.input, problem.goal, problem.seed, overlap=overlap
+        )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        problem, comm = self.problem, self.problem.share.comm
-        if first > 0:
-            return
-        key = derive(problem.seed, epoch, 0)
-        logits = full_pass(problem.model, problem.share, problem.input, key, known=self.known, overlap=self.overlap)
-        loss = problem.task.loss(logits, self.labels, problem.num_train, problem.train)
-        torch.autograd.backward(loss)
-        comm.sum_gradients(problem.model)
-        for index, edges in enumerate(self.edges):
-            if index > 0 or self.known is None:
-                self.ledger.count("edges_aggregated", edges.num_edges)
-            self.ledger.count("rows_computed", edges.num_dst)
-        total = comm.sum_(loss.detach().double())
-        yield Step(loss=total.item(), num_seeds=problem.num_train)
+        if first == 0:
+            yield Step(loss=self.work.epoch(epoch), num_seeds=self.problem.num_train)
+
+    def inference(self) -> Iterator[tuple[int, Tensor]]:
+        return whole_inference(self.problem)
 
     def close(self) -> None:
-        self.edges, self.known = [], None
-        buffers.clear()
+        self.work.close()

@@ -33,7 +33,7 @@ from outgrow.ops import buffers
 from outgrow.ops.backend import num_threads
 from outgrow.ops.keyed import derive
 from outgrow.runtime.comm import Comm
-from outgrow.strategies.base import Execution, Problem, Step, Strategy
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
 _BEFORE = 0  # epochs are numbered from 1
 _SPARE = 0.5  # no two batches are of one size
@@ -117,6 +117,8 @@ class _Batch(NamedTuple):
 
 
 class _SampledExecution:
+    in_memory = True
+
     def __init__(self, problem: Problem, options: Sampled) -> None:
         self.problem, self.share, self.ledger = problem, problem.share, problem.share.comm.ledger
         self.threads, self.ahead = options.threads or max(1, num_threads() // 2), options.ahead
@@ -140,6 +142,9 @@ class _SampledExecution:
         with closing(prefetched(draw, steps, threads=self.threads, ahead=self.ahead - 1)) as drawn:
             for batch, waiting in self._asked(drawn):
                 yield self._step(epoch, batch, waiting.wait())
+
+    def inference(self) -> Iterator[tuple[int, Tensor]]:
+        return whole_inference(self.problem)
 
     def close(self) -> None:
         buffers.clear()

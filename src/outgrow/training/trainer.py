@@ -15,9 +15,8 @@ from torch import Tensor
 
 from outgrow.core.errors import TrainingError
 from outgrow.core.types import Kind
-from outgrow.engine.inference import infer_share
 from outgrow.engine.share import Share
-from outgrow.strategies.base import Problem, Step, Strategy
+from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.checkpoint import Progress
 from outgrow.training.config import TrainConfig
@@ -56,8 +55,8 @@ class Evaluation:
     """Nodes to score a model on.
 
     Attributes:
-        val: ``[n]`` int64, rows of own nodes to validate on; may be empty.
-        test: ``[n]`` int64, rows of own nodes to test on; may be empty.
+        val: ``[n]`` int64, rows of own nodes to validate on, ascending; may be empty.
+        test: ``[n]`` int64, rows of own nodes to test on, ascending; may be empty.
         num_val: Number of nodes to validate on, over all workers.
     """
 
@@ -67,7 +66,7 @@ class Evaluation:
 
     @staticmethod
     def of(share: Share, val: Tensor, test: Tensor) -> Evaluation:
-        """The evaluation on a share, from the ids of all nodes to validate and to test on."""
+        """The evaluation on a share, from the ids of all nodes to validate and to test on, ascending."""
         return Evaluation(val=share.places(val), test=share.places(test), num_val=len(val))
 
 
@@ -79,7 +78,8 @@ class Outcome:
         progress: Curves and the best epoch.
         val_score: Validation score of the restored model; NaN without validation nodes.
         test_score: Test score of the restored model; NaN without test nodes.
-        logits: ``[V, C]`` of the restored model; None on workers that do not lead.
+        logits: ``[V, C]`` of the restored model; None on workers that do not lead, and where the rows of all nodes are
+            more than memory holds: `og.predict` or ``outgrow predict`` compute them.
         stopped: Why the last epoch was the last: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
 
@@ -139,7 +139,7 @@ class Trainer:
                     stopped = "patience"
                     break
                 with closing(execution.steps(self.progress.epoch + 1)) as steps:
-                    report = self._epoch(steps)
+                    report = self._epoch(execution, steps)
                 for listener in self.listeners:
                     listener.epoch(report)
                 if self._interrupted():
@@ -147,13 +147,13 @@ class Trainer:
                     break
                 if self.progress.epoch % self.config.checkpoint_every == 0:
                     saved = self._save()
+            if saved != self.progress.epoch:
+                self._save()
+            return self._outcome(execution, stopped)
         finally:
             execution.close()
-        if saved != self.progress.epoch:
-            self._save()
-        return self._outcome(stopped)
 
-    def _epoch(self, steps: Iterator[Step]) -> EpochReport:
+    def _epoch(self, execution: Execution, steps: Iterator[Step]) -> EpochReport:
         edges_before = self.ledger.counters["edges_aggregated"]
         began = time.perf_counter()
         total, seeds = 0.0, 0
@@ -167,7 +167,8 @@ class Trainer:
         progress = self.progress
         progress.loss.append(_finite(total / seeds, progress.epoch + 1))
         progress.epoch_seconds.append(seconds)
-        progress.val_score.append(self._evaluate() if progress.epoch % self.config.eval_every == 0 else None)
+        evaluated = progress.epoch % self.config.eval_every == 0
+        progress.val_score.append(self._evaluate(execution) if evaluated else None)
         return EpochReport(
             epoch=progress.epoch,
             loss=progress.loss[-1],
@@ -177,17 +178,21 @@ class Trainer:
             best_epoch=progress.best_epoch,
         )
 
-    def _evaluate(self) -> float | None:
+    def _evaluate(self, execution: Execution) -> float | None:
         """Validation score; remembers the model if it is the best so far (ties: the lower validation loss)."""
-        problem, val, progress = self.problem, self.evaluation.val, self.progress
-        if self.evaluation.num_val == 0:
+        task, progress, num_val = self.problem.task, self.progress, self.evaluation.num_val
+        if num_val == 0:
             return None
-        logits, labels = self._logits()[val], problem.labels[val]
-        score = self._score(logits, labels)
-        loss = self.comm.sum_(problem.task.loss(logits, labels, self.evaluation.num_val).double()).item()
+        tallies, losses = [], []
+        for first, logits_NC in execution.inference():
+            logits, labels = self._found(self.evaluation.val, first, logits_NC)
+            tallies.append(task.tally(logits, labels))
+            losses.append(task.loss(logits, labels, num_val).double())
+        score = self._score(tallies)
+        loss = self.comm.sum_(torch.stack(losses).sum()).item()
         if (score, -loss) > (progress.best_score, -progress.best_loss):
             progress.best_epoch, progress.best_score, progress.best_loss = progress.epoch, score, loss
-            progress.best_model = {name: value.clone() for name, value in problem.model.state_dict().items()}
+            progress.best_model = {name: value.clone() for name, value in self.problem.model.state_dict().items()}
         return score
 
     def _out_of_patience(self) -> bool:
@@ -205,23 +210,31 @@ class Trainer:
     def _summed(self, count: int) -> int:
         return int(self.comm.sum_(torch.tensor(count)))
 
-    def _logits(self) -> Tensor:
-        return infer_share(self.problem.model, self.problem.share, self.problem.input)
+    def _found(self, rows: Tensor, first: int, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and labels of those of some ascending rows that lie in a piece of the own nodes."""
+        low, high = torch.searchsorted(rows, torch.tensor([first, first + len(logits)])).tolist()
+        return logits[rows[low:high] - first], self.problem.labels[rows[low:high]]
 
-    def _score(self, logits: Tensor, labels: Tensor) -> float:
-        task = self.problem.task
-        return task.score_of(self.comm.sum_(task.tally(logits, labels)))
+    def _score(self, tallies: list[Tensor]) -> float:
+        return self.problem.task.score_of(self.comm.sum_(torch.stack(tallies).sum(0)))
 
-    def _outcome(self, stopped: str) -> Outcome:
+    def _outcome(self, execution: Execution, stopped: str) -> Outcome:
         problem = self.problem
         if self.progress.best_model is not None:
             problem.model.load_state_dict(self.progress.best_model)
-        logits = self._logits()
-        scores = [
-            self._score(logits[rows], problem.labels[rows]) for rows in (self.evaluation.val, self.evaluation.test)
-        ]
-        whole = problem.share.to_leader(logits)
-        return Outcome(progress=self.progress, val_score=scores[0], test_score=scores[1], logits=whole, stopped=stopped)
+        kept: list[Tensor] = []
+        val: list[Tensor] = []
+        test: list[Tensor] = []
+        for first, logits in execution.inference():
+            for tallies, rows in ((val, self.evaluation.val), (test, self.evaluation.test)):
+                tallies.append(problem.task.tally(*self._found(rows, first, logits)))
+            if execution.in_memory:
+                kept.append(logits)
+        val_score, test_score = self._score(val), self._score(test)
+        whole = problem.share.to_leader(kept[0] if len(kept) == 1 else torch.cat(kept)) if execution.in_memory else None
+        return Outcome(
+            progress=self.progress, val_score=val_score, test_score=test_score, logits=whole, stopped=stopped
+        )
 
 
 def _finite(loss: float, epoch: int) -> float:

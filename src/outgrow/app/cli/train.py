@@ -58,7 +58,17 @@ def train(
             show_default="all neighbours",
         ),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="How to train: auto, full or sampled (mini-batches).")] = "auto",
+    strategy: Annotated[
+        str, typer.Option(help="How to train: auto, full, offload (in chunks, from disk) or sampled (mini-batches).")
+    ] = "auto",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Most memory of one worker, such as 2GiB: trains in chunks (strategy offload) where all at once does "
+            "not fit.",
+            show_default="no limit",
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes that train. Under torchrun its own are the workers.", show_default="1")
     ] = None,
@@ -77,7 +87,8 @@ def train(
             metavar="NAME=VALUE",
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
             "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, weighted) or of the strategy "
-            "(full: partition, overlap; sampled: partition, cache, cache_by, cache_over, threads, ahead); may be given "
+            "(full: partition, overlap; offload: chunks, scratch, sharing, reuse, reorganise, overlap, cache; sampled: "
+            "partition, cache, cache_by, cache_over, threads, ahead); may be given "
             "several times.",
         ),
     ] = None,
@@ -107,7 +118,7 @@ def train(
         "epochs": epochs,
         "seed": seed,
     }
-    given |= {"batch_size": batch_size, "fanout": fanout}
+    given |= {"batch_size": batch_size, "fanout": fanout, "memory": memory}
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
     crew = Workers(number=number_of(workers), max_restarts=max_restarts, heartbeat_seconds=heartbeat)
 

@@ -1,0 +1,150 @@
+"""How much memory training takes, in chunks and as a whole, and how few chunks fit into a budget.
+
+Estimates are upper bounds, made of what a worker is known to hold at the same time; tests hold them against what runs
+took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from outgrow.engine.chunks.layers import Traits, Way
+from outgrow.engine.chunks.plan import Needs
+from outgrow.graph.chunk import ChunkGraph
+from outgrow.nn.opaque import Opaque
+
+_FIXED_BYTES = 64 << 20
+"""Kernels that are loaded when they are first called, staging of the threads that read, and their stacks."""
+_INDEX_BYTES = 8
+_AHEAD = 2
+"""Chunks whose rows are there at once: that of the wave, and that of the next or of the one before."""
+_PENDING = 3
+"""Waves whose results may wait to be written, the last one included."""
+
+
+class Extent(NamedTuple):
+    """The largest that waves are.
+
+    Attributes:
+        places: Rows of a buffer.
+        rows: Destinations.
+        edges: In-edges.
+        leaving: Rows whose gradients leave at once.
+        held: Rows from HOST, from others and to others.
+    """
+
+    places: int
+    rows: int
+    edges: int
+    leaving: int
+    held: int
+
+
+def extent_of(graph: ChunkGraph, own: Tensor, needs: Needs, *, overlap: bool) -> Extent:
+    """An upper bound of the largest wave of a worker, before places are given."""
+    load, remote = ([len(nodes) for nodes in lists] for lists in (needs.loads, needs.remote))
+    following = [*load[1:], 0] if overlap else [0] * len(load)
+    sent = [sum(len(nodes) for nodes in lists) for lists in needs.sent]
+    edges = [int(graph.row_sizes(own[low:high]).sum()) for low, high in needs.chunks]
+    return Extent(
+        places=max(a + b + c for a, b, c in zip(load, remote, following, strict=True)),
+        rows=max(high - low for low, high in needs.chunks),
+        edges=max(edges),
+        leaving=max(load),
+        held=max(a + b + c for a, b, c in zip(load, remote, sent, strict=True)),
+    )
+
+
+def even_extent(num_own: int, num_edges: int, count: int) -> Extent:
+    """A lower bound of the largest of ``count`` waves of a worker."""
+    rows = -(-num_own // count)
+    return Extent(places=rows // 2, rows=rows // 2, edges=num_edges // count // 2, leaving=0, held=0)
+
+
+def wave_bytes(traits: Sequence[Traits], index: int, extent: Extent, number_bytes: int) -> int:
+    """The most that the waves of a layer hold at once, forward or backward, without what does not change with them."""
+    layer, last = traits[index], index == len(traits) - 1
+    width, aggregate = layer.source_width, layer.aggregate_width
+    out = layer.layer.widths.out_features
+    following = 0 if last else traits[index + 1].source_width
+    targets = layer.layer.widths.in_features if layer.reads_input else 0
+    kept_input = 0 if last or not traits[index + 1].own_input else traits[index + 1].layer.widths.in_features
+    buffer = extent.places * width
+    loaded = extent.rows * (targets + (aggregate if layer.way in (Way.CACHED, Way.CONSTANT) else 0))
+    given = extent.rows * (following + kept_input)
+    computed = extent.rows * (2 * aggregate + 4 * out + following + 2 * _target_width(layer))
+    edges = extent.edges * _numbers_per_edge(layer)
+    forward = buffer + _AHEAD * loaded + computed + edges + _PENDING * (given + extent.rows * aggregate)
+    buffers = 3 if layer.assembled_backward else 2
+    leaving = _PENDING * extent.leaving * width if layer.trains_source else 0
+    backward = (buffers if layer.trains_source else 1) * buffer + _AHEAD * (loaded + given)
+    backward += 2 * computed + 2 * edges + leaving
+    waves = _AHEAD * (extent.held * 25 + extent.edges * _INDEX_BYTES)
+    transpose = extent.edges * 2 * _INDEX_BYTES + extent.places * _INDEX_BYTES
+    return max(forward, backward) * number_bytes + waves + transpose + extent.places * 2 * _INDEX_BYTES
+
+
+def chunked_bytes(base: int, traits: Sequence[Traits], extent: Extent, number_bytes: int) -> int:
+    """The most that a worker will have resident when it trains in chunks.
+
+    Args:
+        base: What it has now.
+        traits: The layers.
+        extent: Of its waves.
+        number_bytes: Of a number of a row.
+    """
+    waves = max(wave_bytes(traits, index, extent, number_bytes) for index in range(len(traits)))
+    return base + _FIXED_BYTES + waves
+
+
+def whole_bytes(
+    base: int, traits: Sequence[Traits], num_own: int, num_sources: int, num_edges: int, number_bytes: int
+) -> int:
+    """The most that a worker will have resident when it trains everything at once.
+
+    Args:
+        base: What it has now.
+        traits: The layers.
+        num_own: Own nodes.
+        num_sources: Nodes that edges into these come from, and they themselves.
+        num_edges: In-edges of own nodes.
+        number_bytes: Of a number of a row.
+    """
+    total = traits[0].layer.widths.in_features * num_sources
+    for each in traits:
+        widths = each.layer.widths
+        sources = 2 * num_sources * each.source_width
+        total += sources + 2 * num_own * (each.aggregate_width + 2 * widths.out_features + _target_width(each))
+        total += 2 * num_edges * _numbers_per_edge(each)
+    return base + _FIXED_BYTES + total * number_bytes + num_edges * 3 * _INDEX_BYTES
+
+
+def _target_width(traits: Traits) -> int:
+    channels, columns = traits.layer.widths.target
+    return channels * columns
+
+
+def _numbers_per_edge(traits: Traits) -> int:
+    widths = traits.layer.widths
+    if isinstance(traits.layer.conv.aggregation, Opaque):
+        return widths.in_features + widths.out_features + 2
+    return max(1, widths.score, widths.aggregate[0])
+
+
+def table_bytes(traits: Sequence[Traits], num_nodes: int, number_bytes: int) -> int:
+    """What the tables of some nodes take on a disk."""
+    numbers = 0
+    for each in traits:
+        width, inputs = each.source_width, each.layer.widths.in_features
+        numbers += width * (not each.raw or each.trains_source) + width * each.trains_source
+        numbers += each.aggregate_width * (each.way in (Way.CACHED, Way.CONSTANT))
+        numbers += inputs * (each.own_input + each.reads_input)
+    return numbers * num_nodes * number_bytes
+
+
+def kept_bytes(extent: Extent) -> int:
+    """What one wave takes in memory with all that is derived from its edges, at most."""
+    return extent.held * 21 + extent.edges * 4 * _INDEX_BYTES + extent.places * _INDEX_BYTES

@@ -1,0 +1,120 @@
+"""The rows that a worker holds while its waves pass: how they come, how gradients add up on them and go.
+
+Letters: ``B`` places of the buffer, ``W`` numbers in a row.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from outgrow.core.types import Kind
+from outgrow.engine.chunks.wave import ARRIVES, FRESH, LEAVES, Held, Wave
+from outgrow.ops.buffers import empty_rows
+from outgrow.runtime.comm import Comm
+
+
+class Readable(Protocol):
+    """Rows in the HOST tier."""
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the numbers."""
+
+    def read(self, held: Held, out_BW: Tensor) -> None:
+        """Rows, to their places."""
+
+
+class Buffer:
+    """Rows of sources, at their places. Final.
+
+    Args:
+        places: ``B``.
+        table: Where rows come from.
+        kind: What they are.
+        comm: The line to the other workers.
+
+    Attributes:
+        rows: ``[B, W]``; places that no row has taken yet are zero.
+    """
+
+    def __init__(self, places: int, table: Readable, kind: Kind, comm: Comm) -> None:
+        self.rows = zero_rows(places, table.width, table.dtype)
+        self._table, self._kind, self._comm = table, kind, comm
+
+    @staticmethod
+    def arriving(wave: Wave) -> Held:
+        """The rows that come from HOST."""
+        return wave.loads.only(ARRIVES)
+
+    def load(self, wave: Wave) -> None:
+        """Bring the rows from HOST that arrive."""
+        arriving = self.arriving(wave)
+        self._table.read(arriving, self.rows)
+        self._comm.ledger.count("rows_loaded", len(arriving.at))
+        kept = (len(wave.loads.at) - len(arriving.at)) * self._row_bytes
+        self._comm.ledger.count("reused_bytes", kept)
+
+    def exchange(self, wave: Wave) -> None:
+        """Send rows that arrive at others, and take in theirs."""
+        if self._comm.size == 1:
+            return
+        sent = self.rows.index_select(0, wave.sent.only(ARRIVES).at)
+        came = self._comm.rows(sent, wave.route(ARRIVES), self._kind).wait()
+        self.rows.index_copy_(0, wave.remote.only(ARRIVES).at.long(), came)
+        self._comm.ledger.count("remote_rows", len(came))
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.rows.shape[1] * self.rows.element_size()
+
+
+class Gradients:
+    """Gradients of sources, at the places of their rows. Final.
+
+    Args:
+        places: ``B``.
+        width: ``W``.
+        dtype: Of the gradients.
+        comm: The line to the other workers.
+        sharing: Whether gradients of rows of others go to them.
+    """
+
+    def __init__(self, places: int, width: int, dtype: torch.dtype, comm: Comm, *, sharing: bool) -> None:
+        self._rows = zero_rows(places, width, dtype)
+        self._comm, self._sharing = comm, sharing
+
+    def begin(self, wave: Wave) -> None:
+        """Rows that arrive have no gradient yet."""
+        for held in (wave.loads, wave.remote):
+            self._rows.index_fill_(0, held.only(ARRIVES).at.long(), 0)
+
+    def add(self, grad_BW: Tensor) -> None:
+        """Add the gradient of the buffer's rows in one wave."""
+        self._rows.add_(grad_BW)
+
+    def push(self, wave: Wave) -> None:
+        """Send gradients of others' rows that leave to these, and add theirs, worker by worker."""
+        if self._comm.size == 1 or not self._sharing:
+            return
+        leaving = self._rows.index_select(0, wave.remote.only(LEAVES).at)
+        came = self._comm.rows(leaving, wave.route(LEAVES), Kind.GRADIENTS).wait()
+        sent = wave.sent.only(LEAVES)
+        for at, rows in zip(sent.at.split_with_sizes(sent.counts), came.split_with_sizes(sent.counts), strict=True):
+            self._rows.index_add_(0, at.long(), rows)
+
+    def leaving(self, wave: Wave) -> tuple[Held, Tensor, Tensor]:
+        """The rows that go to HOST, ``[N, W]`` their gradients side by side, and ``[N]`` whether they go first."""
+        held = wave.loads.only(LEAVES)
+        return held, self._rows.index_select(0, held.at), (held.turn & FRESH).bool()
+
+
+def zero_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """``[rows, width]`` zeros."""
+    return empty_rows(rows, (width,), torch.empty(0, dtype=dtype)).zero_()

@@ -1,0 +1,120 @@
+"""How many chunks: as few as fit into the budget; and what they need, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+from outgrow.engine.chunks.budget import Extent, chunked_bytes, even_extent, extent_of
+from outgrow.engine.chunks.layers import Traits
+from outgrow.engine.chunks.order import Order, mine, order_of
+from outgrow.engine.chunks.plan import Needs, Techniques, chunks_of, needs_of
+from outgrow.engine.share import Share
+from outgrow.graph.chunk import ChunkGraph
+from outgrow.graph.partition.waves import Throughputs
+
+_MOST_CHUNKS = 1024
+_MIB = 1 << 20
+
+
+class Chunking(NamedTuple):
+    """A way to cut.
+
+    Attributes:
+        chunks: Chunks of each worker.
+        needs: What the worker needs in each wave, by view of the graph.
+        order: The order of the chunks of all workers.
+        extent: Of the worker's largest wave, over the views.
+        bytes_: The most that any worker will have resident.
+    """
+
+    chunks: int
+    needs: dict[bool, Needs]
+    order: Order
+    extent: Extent
+    bytes_: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cutter:
+    """Cuts the nodes of a worker into chunks. All workers cut together.
+
+    Attributes:
+        share: What the worker owns.
+        graphs: The views of the graph that layers see.
+        traits: The layers.
+        techniques: Which techniques are used.
+        reorganise: Whether to look for an order of the chunks.
+        rates: What the machine moves in a second.
+        number_bytes: Of a number of a row.
+        base: Bytes that the worker has resident without chunks.
+    """
+
+    share: Share
+    graphs: dict[bool, ChunkGraph]
+    traits: Sequence[Traits]
+    techniques: Techniques
+    reorganise: bool
+    rates: Throughputs
+    number_bytes: int
+    base: int
+
+    def cut(self, count: int) -> Chunking:
+        """Cut into so many chunks."""
+        share, own = self.share, self.share.own
+        needs, order, extents = dict[bool, Needs](), None, list[Extent]()
+        for self_loops, graph in self.graphs.items():
+            pieces = chunks_of(graph, own, count)
+            sources: list[Tensor] = [graph.sources(own[first:last]) for first, last in pieces]
+            if order is None:
+                order = order_of(share, sources, self._row_bytes, self.rates, reorganise=self.reorganise)
+            chosen = mine(order, share)
+            needs[self_loops] = needs_of(
+                share, [pieces[i] for i in chosen], [sources[i] for i in chosen], sharing=self.techniques.sharing
+            )
+            extents.append(extent_of(graph, own, needs[self_loops], overlap=self.techniques.overlap))
+        assert order is not None
+        extent = Extent(*(max(sizes) for sizes in zip(*extents, strict=True)))
+        return Chunking(count, needs, order, extent, max(share.comm.gather(self._bytes(extent))))
+
+    def fewest(self, budget: int) -> Chunking:
+        """Cut into as few chunks as fit into the budget of a worker.
+
+        Raises:
+            InputError: Not even the smallest chunks fit.
+        """
+        for count in self._counts(budget):
+            chunking = self.cut(count)
+            if chunking.bytes_ <= budget:
+                return chunking
+        needed = -(-chunking.bytes_ * 21 // (20 * _MIB))
+        raise InputError(
+            "the memory is too small for the smallest chunks of this graph",
+            needed=f"{needed:,} MiB for each worker, in {chunking.chunks:,} chunks",
+            got=f"{budget / _MIB:,.0f} MiB, of which {self.base / _MIB:,.0f} MiB are in use before training",
+            repair=f"give --memory {needed}MiB or more, or a model with smaller layers",
+        )
+
+    def _counts(self, budget: int) -> Iterator[int]:
+        """Numbers of chunks to try: those below the first cannot fit."""
+        comm, edges = self.share.comm, [graph.row_sizes(self.share.own).sum() for graph in self.graphs.values()]
+        num_edges, count = int(max(edges)), 1
+        finest = min(_MOST_CHUNKS, max(comm.gather(len(self.share.own))))
+        while count < finest:
+            least = self._bytes(even_extent(len(self.share.own), num_edges, count))
+            if max(comm.gather(least)) <= budget:
+                yield count
+            count += max(1, count // 3)
+        yield finest
+
+    def _bytes(self, extent: Extent) -> int:
+        return chunked_bytes(self.base, self.traits, extent, self.number_bytes)
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of a row of sources, in the mean over layers."""
+        return sum(each.source_width for each in self.traits) * self.number_bytes // len(self.traits)

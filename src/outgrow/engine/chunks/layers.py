@@ -1,0 +1,107 @@
+"""What a layer is to a pass over chunks: which of its rows are kept where, and how its gradient comes about."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.engine.constant import is_constant
+from outgrow.nn.layer import Features, Layer, Rows
+from outgrow.nn.model import Model
+from outgrow.nn.opaque import Opaque
+from outgrow.ops.gated import Gated
+from outgrow.ops.weighted_sum import WeightedSum
+
+
+class Way(Enum):
+    """How the backward pass comes by a layer's aggregate."""
+
+    CONSTANT = "computed once"
+    CACHED = "read from host"
+    RECOMPUTED = "computed again"
+    LAST = "just computed"
+
+
+class Traits(NamedTuple):
+    """A layer as one of a model.
+
+    Attributes:
+        layer: The layer.
+        way: How its aggregate comes about in the backward pass.
+        reads_input: Whether it reads the input of its destinations.
+        raw: Whether its source rows are its input.
+        trains_input: Whether its input has a gradient.
+        trains_source: Whether its source rows have a gradient.
+    """
+
+    layer: Layer
+    way: Way
+    reads_input: bool
+    raw: bool
+    trains_input: bool
+    trains_source: bool
+
+    @property
+    def source_width(self) -> int:
+        """Numbers in a source row: its columns, then its scores."""
+        channels, columns = self.layer.widths.source
+        return channels * columns + self.layer.widths.score
+
+    @property
+    def aggregate_width(self) -> int:
+        """Numbers in an aggregate."""
+        channels, columns = self.layer.widths.aggregate
+        return channels * columns
+
+    @property
+    def assembled_backward(self) -> bool:
+        """Whether the backward pass needs the source rows."""
+        return self.way in (Way.RECOMPUTED, Way.LAST)
+
+    @property
+    def reads_all_rows(self) -> bool:
+        """Whether its aggregation looks at rows that no edge comes from: then none may come in meanwhile."""
+        return isinstance(self.layer.conv.aggregation, Gated | Opaque)
+
+    @property
+    def own_input(self) -> bool:
+        """Whether the input that its destinations read is kept apart from source rows."""
+        return self.reads_input and not self.raw
+
+    def split(self, rows_NW: Tensor) -> Rows:
+        """Source rows as the layer takes them."""
+        channels, columns = self.layer.widths.source
+        wide = torch.unflatten(rows_NW[:, : channels * columns], 1, (channels, columns))
+        return Rows(wide, rows_NW[:, channels * columns :] if self.layer.widths.score else None)
+
+
+def traits_of(model: Model, features: Features, *, cache: bool) -> list[Traits]:
+    """All layers of a model.
+
+    Args:
+        model: The model.
+        features: ``[V, D]``, as the graph has them.
+        cache: Whether aggregates without parameters are cached; else all are computed again.
+    """
+    stages, found = model.stages(), []
+    for index, layer in enumerate(stages):
+        raw = layer.widths.raw_source
+        if index == 0 and is_constant(model, features):
+            way = Way.CONSTANT
+        elif index == len(stages) - 1:
+            way = Way.LAST
+        else:
+            way = Way.CACHED if cache and without_parameters(layer) else Way.RECOMPUTED
+        trains = index > 0
+        found.append(Traits(layer, way, layer.reads_target, raw, trains, trains or not raw))
+    return found
+
+
+def without_parameters(layer: Layer) -> bool:
+    """Whether the gradient of a layer's source rows needs nothing but that of its aggregate, and the graph."""
+    widths = layer.widths
+    fixed = widths.fixed_weight and widths.target == (0, 0) and widths.score == 0
+    return fixed and isinstance(layer.conv.aggregation, WeightedSum)

@@ -1,0 +1,303 @@
+"""Passes over a whole graph, layer by layer and wave by wave.
+
+Between two aggregations everything is done node by node: the update of a layer and the source rows of the next are
+made in one go for each chunk, and the backward pass computes both again from the cached aggregate. So a projection runs
+once for each node, and what is between the two never leaves the device.
+
+The last layer's waves are forward and backward at once: the loss of a chunk is known as soon as its logits are.
+Wang et al.: HongTu, SIGMOD 2023, algorithms 1 to 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.engine.chunks.buffer import Buffer, Gradients
+from outgrow.engine.chunks.layers import Traits, Way
+from outgrow.engine.chunks.state import State
+from outgrow.engine.chunks.wave import Wave
+from outgrow.engine.resident import Goal
+from outgrow.nn.layer import Features, Rows
+from outgrow.nn.model import layer_key
+from outgrow.ops.weighted_sum import WeightedSum
+
+
+class Chunk(NamedTuple):
+    """What a wave computes with.
+
+    Attributes:
+        wave: The wave.
+        block: Its chunk.
+        x: ``[n, D]`` input of the destinations; empty where the layer does not read it.
+        source: ``[B, W]`` source rows, where they were brought; else None.
+        aggregate: ``[n, C, F]`` aggregate, where it was read; else None.
+        gradients: Gradients of what the layer's output goes into: ``[n, W]`` of the next layer's source rows, and
+            ``[n, O]`` of the input that its destinations read; empty forward and in the last layer.
+    """
+
+    wave: Wave
+    block: Block
+    x: Features
+    source: Tensor | None
+    aggregate: Tensor | None
+    gradients: tuple[Tensor, ...]
+
+
+class Passes:
+    """The passes of an epoch on a worker. All workers make them together. Final.
+
+    Counted in the ledger: ``edges_aggregated``, ``rows_computed``, ``rows_loaded``, ``remote_rows``, ``reused_bytes``.
+
+    Args:
+        state: What the passes work on.
+        goal: What is trained for.
+    """
+
+    def __init__(self, state: State, goal: Goal) -> None:
+        self.state, self.goal = state, goal
+
+    def prepare(self) -> None:
+        """Compute what is constant."""
+        first = self.state.traits[0]
+        if first.way is Way.CONSTANT:
+            for chunk in self._assembled(0, None, backward=False):
+                self._keep_aggregate(0, chunk, self._aggregate(first, chunk))
+
+    @torch.no_grad()
+    def forward(self, key: int) -> None:
+        """All layers but the last, which the backward pass begins with."""
+        self._first_sources(key)
+        for index in range(len(self.state.traits) - 1):
+            self._forward_layer(index, key)
+
+    def backward(self, key: int) -> Tensor:
+        """The loss of the worker's nodes; gradients add up in the parameters."""
+        loss = torch.zeros((), dtype=torch.float64)
+        for index in reversed(range(len(self.state.traits))):
+            loss += self._backward_layer(index, key)
+        self._first_sources_backward(key)
+        return loss
+
+    @torch.no_grad()
+    def inference(self) -> Iterator[tuple[int, Tensor]]:
+        """Logits ``[n, C]`` of all chunks without draws, each with its first own row."""
+        self._first_sources(None)
+        last = len(self.state.traits) - 1
+        for index in range(last):
+            self._forward_layer(index, None)
+        traits = self.state.traits[last]
+        for chunk in self._chunks(last, None):
+            yield chunk.wave.first, traits.layer.update(chunk.x, self._aggregate(traits, chunk), chunk.block)
+
+    def _first_sources(self, key: int | None) -> None:
+        """The first layer's source rows, where these are not the features."""
+        state, first = self.state, self.state.traits[0]
+        if first.raw:
+            return
+        for low, high, x in state.flow.ahead(lambda piece: (*piece, state.features.piece(*piece)), state.pieces):
+            with state.timeline.span("compute"), torch.no_grad():
+                rows = first.layer.source(self._dropped(x, low, high, key))
+            state.store_sources(0, low, rows)
+        state.finish_layer()
+
+    def _first_sources_backward(self, key: int) -> None:
+        state, first = self.state, self.state.traits[0]
+        if first.raw:
+            return
+
+        def load(piece: tuple[int, int]) -> tuple[int, int, Features, Tensor]:
+            return (*piece, state.features.piece(*piece), state.source_gradients[0].piece(*piece))
+
+        for low, high, x, grad in state.flow.ahead(load, state.pieces):
+            with state.timeline.span("compute"):
+                _backward(first.layer.source(self._dropped(x, low, high, key)), first.split(grad))
+
+    def _forward_layer(self, index: int, key: int | None) -> None:
+        state, traits = self.state, self.state.traits[index]
+        for chunk in self._chunks(index, key):
+            with state.timeline.span("compute"):
+                known = chunk.aggregate
+                aggregate = self._aggregate(traits, chunk) if known is None else known
+                out = traits.layer.update(chunk.x, aggregate, chunk.block)
+                rows = state.traits[index + 1].layer.source(out)
+            if key is not None and traits.way is Way.CACHED:
+                self._keep_aggregate(index, chunk, aggregate)
+            state.store_sources(index + 1, chunk.wave.first, rows)
+            if state.traits[index + 1].own_input:
+                state.store(state.inputs[index + 1], chunk.wave.first, out)
+        state.finish_layer()
+
+    def _backward_layer(self, index: int, key: int) -> Tensor:
+        state, traits = self.state, self.state.traits[index]
+        loss = torch.zeros((), dtype=torch.float64)
+        gradients = state.new_gradients(index) if traits.trains_source else None
+        chunks = self._assembled(index, key) if traits.assembled_backward else self._read(index, key)
+        for chunk in chunks:
+            with state.timeline.span("compute"):
+                x = _leaf(chunk.x, trains=traits.trains_input and traits.reads_input)
+                if traits.assembled_backward:
+                    found, grad = self._recomputed(index, chunk, x)
+                else:
+                    found, grad = self._from_cache(index, chunk, x)
+                loss += found
+            if traits.reads_input and traits.trains_input and isinstance(x, Tensor):
+                state.store(state.input_gradients[index], chunk.wave.first, _grad_of(x))
+            if gradients is not None:
+                self._scatter(index, chunk.wave, gradients, grad)
+        state.finish_layer()
+        return loss
+
+    def _recomputed(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Tensor | None]:
+        traits = self.state.traits[index]
+        rows = _leaf(chunk.source, trains=traits.trains_source)
+        assert isinstance(rows, Tensor)
+        aggregate = traits.layer.aggregate(chunk.block, traits.split(rows), traits.layer.target(x))
+        self._count_edges(chunk)
+        return self._finish(index, chunk, x, aggregate), rows.grad
+
+    def _from_cache(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Tensor | None]:
+        traits = self.state.traits[index]
+        layer = traits.layer
+        aggregate = _leaf(chunk.aggregate, trains=traits.trains_source)
+        assert isinstance(aggregate, Tensor)
+        loss = self._finish(index, chunk, x, aggregate)
+        if not traits.trains_source:
+            return loss, None
+        none = Rows(aggregate.detach(), None)  # weights take their type from it, and nothing else
+        weight = layer.conv.weigh(chunk.block, none, Rows(None, None))
+        channels = layer.widths.source[0]
+        return loss, WeightedSum.transpose(chunk.block.edges, weight, _grad_of(aggregate), channels).flatten(1)
+
+    def _finish(self, index: int, chunk: Chunk, x: Features, aggregate: Tensor) -> Tensor:
+        """What follows an aggregation up to the next one, or to the loss, and its gradients; gives the loss, or 0."""
+        traits, wave = self.state.traits[index], chunk.wave
+        out = traits.layer.update(x, aggregate, chunk.block)
+        if index == len(self.state.traits) - 1:
+            goal = self.goal.between(wave.first, wave.last)
+            if not len(goal.rows):
+                return torch.zeros((), dtype=torch.float64)
+            loss = goal.loss(out)
+            torch.autograd.backward(loss)
+            return loss.detach().double()
+        following = self.state.traits[index + 1]
+        given, *others = chunk.gradients
+        _backward(following.layer.source(out), following.split(given), *((out, grad) for grad in others))
+        return torch.zeros((), dtype=torch.float64)
+
+    def _scatter(self, index: int, wave: Wave, gradients: Gradients, grad: Tensor | None) -> None:
+        state = self.state
+        with state.timeline.span("accumulate"):
+            gradients.begin(wave)
+            if grad is not None:
+                gradients.add(grad)
+        with state.timeline.span("exchange"):
+            gradients.push(wave)
+        with state.timeline.span("accumulate"):
+            held, values, fresh = gradients.leaving(wave)
+        state.add_gradients(index, held, values, fresh)
+
+    def _chunks(self, index: int, key: int | None) -> Iterator[Chunk]:
+        """The chunks of a layer forward, with what is known of their aggregates."""
+        constant = self.state.traits[index].way is Way.CONSTANT
+        return self._read(index, key, backward=False) if constant else self._assembled(index, key, backward=False)
+
+    def _assembled(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[Chunk]:
+        """The chunks of a layer, with their source rows in the buffer of the course."""
+        state, traits = self.state, self.state.traits[index]
+        course = state.course(traits.layer)
+        buffer = Buffer(course.places, state.sources[index], state.kind_of(index), state.comm)
+
+        def load(number: int) -> tuple[Wave, Features, tuple[Tensor, ...]]:
+            wave = course.wave(number)
+            buffer.load(wave)
+            return wave, self._input(index, wave), self._gradients(index, wave) if backward else ()
+
+        for wave, x, gradients in state.flow.ahead(load, course.numbers, overlap=not traits.reads_all_rows):
+            block = course.enter(wave, layer_key(key, index))
+            self._drop_arriving(index, buffer, wave, key)
+            with state.timeline.span("exchange"):
+                buffer.exchange(wave)
+            yield Chunk(wave, block, self._as_input(index, x, wave, key), buffer.rows, None, gradients)
+
+    def _read(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[Chunk]:
+        """The chunks of a layer, with their aggregates as they were kept."""
+        state, traits = self.state, self.state.traits[index]
+        course, shape = state.course(traits.layer), traits.layer.widths.aggregate
+
+        def load(number: int) -> tuple[Wave, Features, Tensor, tuple[Tensor, ...]]:
+            wave = course.wave(number)
+            aggregate = state.aggregates[index].piece(wave.first, wave.last)
+            return wave, self._input(index, wave), aggregate, self._gradients(index, wave) if backward else ()
+
+        for wave, x, aggregate, gradients in state.flow.ahead(load, course.numbers):
+            block = course.enter(wave, layer_key(key, index))
+            known = torch.unflatten(aggregate, 1, shape)
+            yield Chunk(wave, block, self._as_input(index, x, wave, key), None, known, gradients)
+
+    def _input(self, index: int, wave: Wave) -> Features:
+        state = self.state
+        if not state.traits[index].reads_input:
+            return torch.empty(wave.last - wave.first, 0, dtype=state.dtype)
+        return (state.features if index == 0 else state.inputs[index]).piece(wave.first, wave.last)
+
+    def _gradients(self, index: int, wave: Wave) -> tuple[Tensor, ...]:
+        state, following = self.state, index + 1
+        if following == len(state.traits):
+            return ()
+        found = [state.source_gradients[following].piece(wave.first, wave.last)]
+        if state.traits[following].reads_input:
+            found.append(state.input_gradients[following].piece(wave.first, wave.last))
+        return tuple(found)
+
+    def _aggregate(self, traits: Traits, chunk: Chunk) -> Tensor:
+        assert chunk.source is not None
+        source = traits.split(chunk.source)
+        self._count_edges(chunk)
+        with torch.no_grad():
+            return traits.layer.aggregate(chunk.block, source, traits.layer.target(chunk.x))
+
+    def _keep_aggregate(self, index: int, chunk: Chunk, aggregate: Tensor) -> None:
+        self.state.store(self.state.aggregates[index], chunk.wave.first, aggregate.flatten(1))
+
+    def _dropped(self, x: Features, first: int, last: int, key: int | None) -> Features:
+        return self.state.model.input(x, self.state.own[first:last], key)
+
+    def _as_input(self, index: int, x: Features, wave: Wave, key: int | None) -> Features:
+        reads = index == 0 and self.state.traits[0].reads_input
+        return self._dropped(x, wave.first, wave.last, key) if reads else x
+
+    def _drop_arriving(self, index: int, buffer: Buffer, wave: Wave, key: int | None) -> None:
+        state = self.state
+        if key is None or state.model.input_dropout == 0 or index > 0 or not state.traits[0].raw:
+            return
+        held = buffer.arriving(wave)
+        dropped = self.state.model.input(buffer.rows[held.at], held.node, key)
+        assert isinstance(dropped, Tensor)
+        buffer.rows.index_copy_(0, held.at.long(), dropped)
+
+    def _count_edges(self, chunk: Chunk) -> None:
+        self.state.comm.ledger.count("edges_aggregated", chunk.block.edges.num_edges)
+        self.state.comm.ledger.count("rows_computed", chunk.block.edges.num_dst)
+
+
+def _leaf(rows: Features | None, *, trains: bool) -> Features:
+    """Rows at which a gradient ends."""
+    assert rows is not None
+    return rows.detach().requires_grad_(trains) if isinstance(rows, Tensor) else rows
+
+
+def _grad_of(rows: Tensor) -> Tensor:
+    return torch.zeros_like(rows) if rows.grad is None else rows.grad
+
+
+def _backward(rows: Rows, grad: Rows, *others: tuple[Tensor, Tensor]) -> None:
+    """Backward from rows of sources and from other results, where they depend on anything."""
+    pairs = [(out, given) for out, given in (*zip(rows, grad, strict=True), *others) if out is not None]
+    pairs = [(out, given) for out, given in pairs if out.requires_grad]
+    if pairs:
+        torch.autograd.backward([out for out, _ in pairs], [given for _, given in pairs])

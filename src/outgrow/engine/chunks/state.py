@@ -1,0 +1,154 @@
+"""What passes over chunks work on: tables in the HOST tier, the courses of the waves, and the threads beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from outgrow.core.timeline import Timeline
+from outgrow.core.types import Kind
+from outgrow.engine.chunks.buffer import Gradients
+from outgrow.engine.chunks.course import Course
+from outgrow.engine.chunks.flow import Flow
+from outgrow.engine.chunks.layers import Traits, Way
+from outgrow.engine.chunks.plan import Range
+from outgrow.engine.chunks.tables import FeatureTable, Table
+from outgrow.engine.chunks.wave import Held
+from outgrow.nn.layer import Layer, Rows
+from outgrow.nn.model import Model
+from outgrow.runtime.comm import Comm
+
+
+@dataclass(kw_only=True, eq=False)
+class State:
+    """What passes work on, on one worker.
+
+    Attributes:
+        model: The model.
+        traits: Its layers.
+        own: ``[n]`` int64, the own nodes.
+        pieces: First and last own row (plus 1) of each chunk.
+        courses: The waves, for layers without added self-loops and for those with.
+        features: Raw features.
+        comm: The line to the other workers.
+        flow: The threads that read and write.
+        timeline: Told when what was done.
+        sharing: Whether rows of others come from them.
+        sources: Source rows by layer; those of the first are the features where these are passed on as they are.
+        inputs: Input by layer, where destinations read it.
+        aggregates: Aggregates by layer, where they are kept.
+        source_gradients: Gradients of source rows by layer.
+        input_gradients: Gradients of the input that destinations read, by layer.
+    """
+
+    model: Model
+    traits: list[Traits]
+    own: Tensor
+    pieces: Sequence[Range]
+    courses: dict[bool, Course]
+    features: FeatureTable
+    comm: Comm
+    flow: Flow
+    timeline: Timeline
+    sharing: bool
+    sources: dict[int, Table | FeatureTable] = field(default_factory=dict)
+    inputs: dict[int, Table] = field(default_factory=dict)
+    aggregates: dict[int, Table] = field(default_factory=dict)
+    source_gradients: dict[int, Table] = field(default_factory=dict)
+    input_gradients: dict[int, Table] = field(default_factory=dict)
+
+    def add_tables(self, make: Callable[[str, int, Kind], Table]) -> None:
+        """Make the tables of all layers.
+
+        Args:
+            make: Gives a table, from its name, the width of its rows and what they are.
+        """
+        for index, traits in enumerate(self.traits):
+            width = traits.source_width
+            if index == 0 and traits.raw:
+                self.sources[index] = self.features
+            else:
+                self.sources[index] = made = make(f"source-{index}", width, Kind.ACTIVATIONS)
+                if traits.reads_input and index > 0:
+                    in_features = traits.layer.widths.in_features
+                    own = traits.own_input
+                    self.inputs[index] = make(f"input-{index}", in_features, Kind.ACTIVATIONS) if own else made
+            if traits.way in (Way.CONSTANT, Way.CACHED):
+                self.aggregates[index] = make(f"aggregate-{index}", traits.aggregate_width, Kind.ACTIVATIONS)
+            if traits.trains_source:
+                self.source_gradients[index] = make(f"source-gradient-{index}", width, Kind.GRADIENTS)
+            if traits.trains_input and traits.reads_input:
+                in_features = traits.layer.widths.in_features
+                self.input_gradients[index] = make(f"input-gradient-{index}", in_features, Kind.GRADIENTS)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the parameters."""
+        return next(self.model.parameters()).dtype
+
+    def course(self, layer: Layer) -> Course:
+        """The waves as a layer sees them."""
+        return self.courses[layer.widths.self_loops]
+
+    def kind_of(self, index: int) -> Kind:
+        """What the source rows of a layer are."""
+        return Kind.FEATURES if self.sources[index] is self.features else Kind.ACTIVATIONS
+
+    def new_gradients(self, index: int) -> Gradients:
+        """Gradients of the source rows of a layer, at their places."""
+        traits = self.traits[index]
+        places = self.course(traits.layer).places
+        return Gradients(places, traits.source_width, self.dtype, self.comm, sharing=self.sharing)
+
+    def store(self, table: Table, first: int, rows: Tensor) -> None:
+        """Write own rows from ``first`` on; they must not change afterwards."""
+        if len(rows):
+            self.flow.store(lambda: table.write(first, rows))
+
+    def store_sources(self, index: int, first: int, rows: Rows) -> None:
+        """Write source rows of a layer."""
+        assert rows.columns is not None
+        table = self.sources[index]
+        assert isinstance(table, Table)
+        wide = rows.columns.flatten(1)
+        self.store(table, first, wide if rows.score is None else torch.cat([wide, rows.score], 1))
+
+    def add_gradients(self, index: int, held: Held, values: Tensor, fresh: Tensor) -> None:
+        """Add gradients that leave the buffer to those in HOST: worker by worker, where nothing is shared."""
+        table, comm = self.source_gradients[index], self.comm
+        if self.sharing or comm.size == 1:
+            self.flow.store(lambda: table.add(held, values, comm.rank, fresh))
+            return
+        with self.timeline.span("accumulate"):
+            self.flow.flush()
+            for turn in range(comm.size):
+                owner = (comm.rank + turn) % comm.size
+                first = sum(held.counts[:owner])
+                part = slice(first, first + held.counts[owner])
+                table.add(held.of(owner), values[part], owner, fresh[part])
+                comm.barrier()
+
+    def begin_gradients(self) -> None:
+        """Forget the gradients of the step before, where workers add to rows of others and none of them knows first."""
+        if not self.sharing and self.comm.size > 1:
+            for table in self.source_gradients.values():
+                table.clear()
+            self.comm.barrier()
+
+    def finish_layer(self) -> None:
+        """Wait until all rows of a layer are written, by all workers where they read those of others."""
+        self.flow.flush()
+        if not self.sharing:
+            self.comm.barrier()
+
+    def close(self) -> None:
+        """End the threads and close all files."""
+        self.flow.close()
+        for tables in (self.sources, self.inputs, self.aggregates, self.source_gradients, self.input_gradients):
+            for table in tables.values():
+                table.close()
+        for course in self.courses.values():
+            course.close()

@@ -1,0 +1,157 @@
+"""What one worker does in one wave: which rows it holds meanwhile, where they lie, and the edges of its chunk.
+
+A worker holds the rows of a wave in one buffer. A row that the wave before held already keeps its place there, so that
+only *arriving* rows cross a link; the gradient of a row adds up in its place until the next wave does without the
+row: only those of *leaving* rows cross. Wang et al.: HongTu, SIGMOD 2023, sections 5 and 6.
+
+Letters: ``u`` rows from HOST, ``r`` rows from other workers, ``s`` rows sent to them, ``n`` destinations, ``E`` edges.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block, Edges
+from outgrow.ops.backend import array
+from outgrow.ops.share import Picked, ids_of
+from outgrow.runtime.voyage import Route
+
+ARRIVES, LEAVES, FRESH = 1, 2, 4
+"""Whether a row comes in this wave, whether it goes after it, and whether its gradient goes for the first time."""
+
+
+class Held(NamedTuple):
+    """Rows that a worker holds in a wave, by the worker that owns them (or that wants them), then ascending.
+
+    Attributes:
+        counts: How many of each worker.
+        row: int64, number of the row among its owner's own rows.
+        node: int64, global id.
+        at: int32, place in the buffer.
+        turn: uint8, of ``ARRIVES``, ``LEAVES`` and ``FRESH``.
+    """
+
+    counts: tuple[int, ...]
+    row: Tensor
+    node: Tensor
+    at: Tensor
+    turn: Tensor
+
+    def of(self, owner: int) -> Held:
+        """Those of one worker."""
+        first = sum(self.counts[:owner])
+        return Held((self.counts[owner],), *(part[first : first + self.counts[owner]] for part in self[1:]))
+
+    def only(self, turn: int) -> Held:
+        """Those that arrive, or that leave."""
+        chosen = (self.turn & turn).nonzero()[:, 0]
+        ends = np.searchsorted(array(chosen), np.cumsum((0, *self.counts)))
+        return Held(tuple(np.diff(ends).tolist()), *(part[chosen] for part in self[1:]))
+
+
+class Wave(NamedTuple):
+    """One wave of one worker.
+
+    Attributes:
+        loads: Rows that the worker brings from HOST, for itself and for those that it shares them with.
+        remote: Rows that others bring for it; none where nothing is shared.
+        sent: Rows of ``loads`` that others need; their ``row`` and ``node`` mean nothing.
+        first: First own row of the chunk.
+        last: Last own row of the chunk, plus 1.
+        start: ``[n]`` int64, id of the first edge of each destination in the graph or its view.
+        edges: In-edges of the chunk, from places in the buffer.
+    """
+
+    loads: Held
+    remote: Held
+    sent: Held
+    first: int
+    last: int
+    start: Tensor
+    edges: Edges
+
+    def route(self, turn: int) -> Route:
+        """How many rows that arrive go to each worker and come from each; the way back of those that leave."""
+        route = Route(self.sent.only(turn).counts, self.remote.only(turn).counts)
+        return route if turn == ARRIVES else route.back
+
+    def block(self, nodes: Tensor, src_nodes: Tensor, src_degree: Tensor, dst_degree: Tensor) -> Block:
+        """The chunk as layers see it.
+
+        Args:
+            nodes: ``[n]`` int64, ids of the destinations.
+            src_nodes: ``[B]`` int64, the node at each place of the buffer.
+            src_degree: ``[B]`` float64, its degree.
+            dst_degree: ``[n]`` float64.
+        """
+        rows = Picked(nodes, self.start, self.edges.indptr)
+        return Block(
+            edges=self.edges,
+            src_nodes=src_nodes,
+            dst_nodes=nodes,
+            src_degree=src_degree,
+            dst_degree=dst_degree,
+            first_edge=rows.first_edge if rows.consecutive else 0,
+            edge_ids=ids_of(rows),
+        )
+
+
+class Form(NamedTuple):
+    """How a wave lies in a file: all that is not a tensor, and the place of each tensor.
+
+    Attributes:
+        counts: Those of ``loads``, ``remote`` and ``sent``.
+        first: See `Wave`.
+        last: See `Wave`.
+        num_src: Places in the buffer.
+        parts: Type, length and first byte of each tensor; None for one that there is not.
+        num_bytes: Of all of them.
+    """
+
+    counts: tuple[tuple[int, ...], ...]
+    first: int
+    last: int
+    num_src: int
+    parts: tuple[tuple[torch.dtype, int, int] | None, ...]
+    num_bytes: int
+
+
+_LINE = 64
+
+
+def packed(wave: Wave) -> tuple[Form, Tensor]:
+    """A wave as bytes ``[B]`` uint8, and how to read them."""
+    edges, parts, begin = wave.edges, list[tuple[torch.dtype, int, int] | None](), 0
+    held = wave.loads, wave.remote, wave.sent
+    of_rows = [part for each in held for part in each[1:]]
+    tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices, edges.relation, edges.weight]
+    for tensor in tensors:
+        parts.append(None if tensor is None else (tensor.dtype, len(tensor), begin))
+        begin += 0 if tensor is None else -(-tensor.nbytes // _LINE) * _LINE
+    out = torch.zeros(begin, dtype=torch.uint8)
+    for tensor, part in zip(tensors, parts, strict=True):
+        if tensor is not None and part is not None and len(tensor):
+            out[part[2] : part[2] + tensor.nbytes] = tensor.contiguous().view(torch.uint8)
+    return Form(tuple(each.counts for each in held), wave.first, wave.last, edges.num_src, tuple(parts), begin), out
+
+
+def unpacked(form: Form, given: Tensor) -> Wave:
+    """The wave that `packed` made bytes of; its tensors share memory with these."""
+    tensors = [
+        None if part is None else given[part[2] : part[2] + part[1] * part[0].itemsize].view(part[0])
+        for part in form.parts
+    ]
+    loads, remote, sent = (
+        Held(counts, *tensors[4 * i : 4 * i + 4])  # type: ignore[arg-type]
+        for i, counts in enumerate(form.counts)
+    )
+    start, indptr, indices, relation, weight = tensors[12:]
+    assert start is not None
+    assert indptr is not None
+    assert indices is not None
+    edges = Edges(indptr=indptr, indices=indices, num_src=form.num_src, relation=relation, weight=weight)
+    return Wave(loads, remote, sent, form.first, form.last, start, edges)

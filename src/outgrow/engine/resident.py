@@ -1,0 +1,96 @@
+"""An epoch on all nodes at once, whose rows fit into memory: forward, backward and the sum of the gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.engine.constant import first_aggregate
+from outgrow.engine.full_pass import full_pass
+from outgrow.engine.inputs import Input
+from outgrow.engine.share import Share
+from outgrow.nn.heads import Task
+from outgrow.nn.model import Model
+from outgrow.ops import buffers
+from outgrow.ops.keyed import derive
+
+
+class Goal(NamedTuple):
+    """What logits shall come to say.
+
+    Attributes:
+        task: What they mean.
+        labels: ``[m]`` integer, or ``[m, C]`` zeros and ones, of the worker's nodes to train on.
+        rows: ``[m]`` int64, ascending, rows of these among the own nodes.
+        total: Number of nodes to train on, over all workers.
+    """
+
+    task: Task
+    labels: Tensor
+    rows: Tensor
+    total: int
+
+    def between(self, first: int, last: int) -> Goal:
+        """The same of own rows ``first`` to ``last - 1`` alone, counted from ``first``."""
+        low, high = torch.searchsorted(self.rows, torch.tensor([first, last])).tolist()
+        return self._replace(labels=self.labels[low:high], rows=self.rows[low:high] - first)
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """The worker's share of the loss: a sum over its nodes to train on, divided by ``total``.
+
+        Args:
+            logits: ``[n, C]`` of the own nodes.
+        """
+        return self.task.loss(logits, self.labels, self.total, self.rows)
+
+
+class ResidentPass:
+    """Full-graph epochs on what a worker holds of a graph, with the rows of all layers in memory.
+
+    An aggregate of the first layer that is constant is computed here, once.
+
+    Counted in the ledger: ``edges_aggregated`` and ``rows_computed``, of all layers.
+
+    Args:
+        model: The model; its gradients are left in its parameters.
+        share: What the worker holds of the graph.
+        given: Features of its nodes.
+        goal: What is trained for.
+        seed: Seed of every random draw.
+        overlap: Whether to aggregate own rows while others are under way.
+    """
+
+    def __init__(
+        self, model: Model, share: Share, given: Input, goal: Goal, seed: int, *, overlap: bool = True
+    ) -> None:
+        self.model, self.share, self.given, self.goal = model, share, given, goal
+        self.seed, self.overlap = seed, overlap
+        self.comm, self.ledger = share.comm, share.comm.ledger
+        self.edges = [share.view(layer).block.edges for layer in model.stages()]
+        self.known = first_aggregate(model, share.view(model.stages()[0]).block, given.source)
+        if self.known is not None:
+            self.ledger.count("edges_aggregated", self.edges[0].num_edges)
+
+    def epoch(self, epoch: int) -> float:
+        """The loss over all workers; every parameter's ``.grad`` then holds the global gradient. All workers together.
+
+        Args:
+            epoch: Number of the epoch, which with the seed decides the draws.
+        """
+        key = derive(self.seed, epoch, 0)
+        logits = full_pass(self.model, self.share, self.given, key, known=self.known, overlap=self.overlap)
+        loss = self.goal.loss(logits)
+        torch.autograd.backward(loss)
+        self.comm.sum_gradients(self.model)
+        for index, edges in enumerate(self.edges):
+            if index > 0 or self.known is None:
+                self.ledger.count("edges_aggregated", edges.num_edges)
+            self.ledger.count("rows_computed", edges.num_dst)
+        return self.comm.sum_(loss.detach().double()).item()
+
+    def close(self) -> None:
+        """Release what it holds, and the memory that layers lent."""
+        self.edges, self.known = [], None
+        buffers.clear()
