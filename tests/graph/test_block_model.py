@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 
 import numba
 import numpy as np
@@ -34,16 +35,18 @@ def communities(structure):
     share=st.floats(0, 1),
     edges=st.integers(0, 500),
     locality=st.floats(0, 1),
+    decay=st.one_of(st.just(1.0), st.floats(0, 1000)),
     shuffled=st.booleans(),
     classes=st.integers(1, 12),
 )
 @settings(deadline=None, max_examples=60)
-def test_any_structure_gives_a_sound_graph(nodes, share, edges, locality, shuffled, classes):
+def test_any_structure_gives_a_sound_graph(nodes, share, edges, locality, decay, shuffled, classes):
     structure = BlockStructure(
         nodes=nodes,
         edges=edges,
         communities=max(1, int(share * nodes)),
         locality=locality,
+        decay=decay,
         shuffled=shuffled,
     )
     made = BlockModel(structure=structure, signal=NodeSignal(classes=classes, features=3))
@@ -73,8 +76,8 @@ def test_degrees_follow_the_law():
 
 def test_the_tail_has_the_exponent_asked_for():
     """Hill's estimate over the largest degrees of a graph without a cap on degrees."""
-    for exponent in (2.3, 3.0):
-        made = model(locality=0.0, exponent=exponent, edges=1_000_000)
+    for exponent, decay in ((2.3, 0.0), (3.0, 0.0), (2.3, 1.5), (3.0, 1.5)):
+        made = model(locality=0.0, exponent=exponent, decay=decay, edges=1_000_000)
         degrees = np.sort(np.bincount(np.concatenate(all_edges(made))))[::-1]
         top = degrees[10:500]
         assert 1 + 1 / np.mean(np.log(top / degrees[500])) == pytest.approx(exponent, rel=0.15)
@@ -86,6 +89,57 @@ def test_locality_is_the_share_of_edges_that_stay():
         src, dst = all_edges(model(locality=locality))
         chance = 1 / STRUCTURE.communities
         assert np.mean(home[src] == home[dst]) == pytest.approx(locality + (1 - locality) * chance, abs=0.01)
+
+
+@pytest.mark.parametrize("count", [50, 51])
+@pytest.mark.parametrize("decay", [1e-3, 0.5, 1.0, 2.0])
+def test_distances_of_communities_follow_the_power_law(decay, count):
+    """Each distance has the share of its unit step under ``x ** -decay``; no edge that leaves comes back by chance."""
+    made = model(locality=0.25, decay=decay, communities=count)
+    home = communities(made.structure)
+    src, dst = all_edges(made)
+    apart = (home[dst] - home[src]) % count
+    distance = np.minimum(apart, count - apart)
+    assert np.mean(distance == 0) == pytest.approx(0.25, abs=0.005)
+    steps = np.arange(1, count // 2 + 2, dtype=float)
+    grown = np.log(steps) if decay == 1 else steps ** (1 - decay) / (1 - decay)
+    wanted = np.diff(grown) / (grown[-1] - grown[0]) * np.sum(distance > 0)
+    got = np.bincount(distance)[1:]
+    assert np.sum((got - wanted) ** 2 / wanted) < 2.5 * len(wanted)
+    between = apart[(distance > 0) & (2 * distance < count)]
+    assert np.mean(2 * between < count) == pytest.approx(0.5, abs=0.01)
+
+
+def test_decay_leaves_the_degrees_as_they_are():
+    """Which community an edge goes to changes; which ranks it finds there does not."""
+    near, anywhere = (
+        np.bincount(np.concatenate(all_edges(made)), minlength=STRUCTURE.nodes)[made.nodes_by_rank()]
+        for made in (model(decay=1.5, max_degree=400.0), model(max_degree=400.0))
+    )
+    starts = np.concatenate([[0], np.unique(np.geomspace(20, STRUCTURE.nodes, 12).astype(int))[:-1]])
+    assert np.add.reduceat(near, starts) == pytest.approx(np.add.reduceat(anywhere, starts), rel=0.05)
+
+
+def test_distances_do_not_depend_on_degrees():
+    made = model(locality=0.0, decay=1.2)
+    rank, home = np.empty(STRUCTURE.nodes), communities(STRUCTURE)
+    rank[made.nodes_by_rank()] = np.arange(STRUCTURE.nodes)
+    src, dst = all_edges(made)
+    apart = np.abs(home[src] - home[dst])
+    distance = np.minimum(apart, STRUCTURE.communities - apart)
+    to_hub = np.minimum(rank[src], rank[dst]) < STRUCTURE.nodes / 50
+    assert 0.1 < np.mean(to_hub) < 0.9
+    assert np.mean(distance[to_hub]) == pytest.approx(np.mean(distance[~to_hub]), rel=0.03)
+
+
+def test_graphs_without_decay_are_those_of_all_versions():
+    """Figures of earlier benchmarks hold only as long as this does."""
+    hashed = hashlib.sha256()
+    for chunk in model().edges():
+        hashed.update(chunk.src)
+        hashed.update(chunk.dst)
+    hashed.update(model().tables().labels)
+    assert hashed.hexdigest().startswith("47e1718a0470163f")
 
 
 def test_homophily_is_the_share_of_nodes_with_the_class_of_their_community():
@@ -174,7 +228,7 @@ def test_the_split_has_exact_sizes_and_depends_on_the_seed():
 
 def test_threads_and_chunks_do_not_matter(monkeypatch):
     def everything():
-        made = model(shuffled=True)
+        made = model(shuffled=True, decay=1.2)
         tables = made.tables()
         return *all_edges(made), tables.labels, np.asarray(tables.features), tables.train
 
@@ -202,6 +256,9 @@ def test_seeds_give_other_graphs():
         {"exponent": 2.0},
         {"locality": 1.1},
         {"homophily": -0.1},
+        {"decay": -0.1},
+        {"decay": float("inf")},
+        {"decay": float("nan")},
         {"max_degree": 19.0},
     ],
 )

@@ -1,7 +1,14 @@
+import hashlib
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from outgrow.core.errors import InputError
+from outgrow.graph.assemble import assemble
+from outgrow.graph.partition.method import Metis
+from outgrow.graph.partition.quality import quality_of
+from outgrow.graph.synthetic.block_model import BlockModel
 from outgrow.graph.synthetic.presets import presets
 
 PUBLISHED = {
@@ -10,6 +17,11 @@ PUBLISHED = {
     "papers100M": (111_059_956, 1.616e9, 128, 172, 0.011),
     "it-2004": (41.3e6, 1.15e9, 256, 64, 0.25),
     "friendster": (65.6e6, 2.5e9, 256, 64, 0.25),
+}
+FITTED = {
+    "it-2004": (2.5, 1_300_000, 400, 0.975, 0.0),
+    "papers100M": (2.8, 250_000, 6_000, 0.1, 1.9),
+    "friendster": (2.9, 5_200, 5_000, 0.5, 2.2),
 }
 
 
@@ -55,3 +67,38 @@ def test_a_scale_too_small_is_refused_with_the_smallest_one(scale):
         preset.at(scale)
     assert f"{preset.smallest_scale:.2g}" in error.value.needed
     assert preset.at(float(f"{preset.smallest_scale:.2g}")).structure.nodes > 1000
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_fitted_parameters_stay_as_they_were_when_results_were_measured(name):
+    found = presets()[name]
+    assert (found.exponent, found.max_degree, found.community_size, found.locality, found.decay) == FITTED[name]
+    made = found.at(0.01).structure
+    assert (made.exponent, made.locality, made.decay) == (found.exponent, found.locality, found.decay)
+    assert made.communities == pytest.approx(made.nodes / found.community_size, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "digest"),
+    [("products", 0.01, "03e8ad7f"), ("reddit", 0.02, "eb4624d1")],
+)
+def test_presets_that_were_not_fitted_have_the_edges_of_all_versions(name, scale, digest):
+    hashed = hashlib.sha256()
+    for chunk in presets()[name].at(scale).edges():
+        hashed.update(chunk.src)
+        hashed.update(chunk.dst)
+    assert hashed.hexdigest()[:8] == digest
+
+
+@pytest.mark.parametrize(
+    ("name", "of_2", "of_32"), [("it-2004", 1.23, 1.66), ("papers100M", 1.35, 4.2), ("friendster", 1.55, 6.6)]
+)
+def test_replication_under_metis_stays_where_it_was(name, of_2, of_32):
+    """A quick look at a small scale; benchmarks/replication.py measures at the one that was fitted."""
+    preset = presets()[name]
+    made = preset.at(0.0005)
+    bare = BlockModel(structure=made.structure, signal=replace(made.signal, features=0))
+    topology = assemble(bare, undirected=preset.undirected).topology
+    two, many = (quality_of(topology, Metis(balance="both").split(topology, n)).replication_factor for n in (2, 32))
+    assert two - 1 == pytest.approx(of_2 - 1, rel=0.08)
+    assert many - 1 == pytest.approx(of_32 - 1, rel=0.08)

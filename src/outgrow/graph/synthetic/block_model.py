@@ -26,9 +26,10 @@ class BlockModel(Source):
     """Communities, power-law degrees, labels that follow the communities and features that follow the labels.
 
     Each edge is drawn from its number alone. Its first end is a node drawn by weight; its second end is drawn by weight
-    from the same community with the probability ``locality``, else from the whole graph; a coin says which is the
-    source. Self-loops and duplicates occur, rarely where degrees are small against communities. Read it as
-    undirected for a symmetric graph of nearly twice as many edges.
+    from the same community with the probability ``locality``, else from the whole graph, or, with a ``decay``, from a
+    community whose distance follows a power law; a coin says which is the source. Self-loops and duplicates occur,
+    rarely where degrees are small against communities. Read it as undirected for a symmetric graph of nearly twice as
+    many edges.
 
     The powers that ranks are drawn with come from the C library: a graph is the same for any number of threads, and
     on machines of one kind.

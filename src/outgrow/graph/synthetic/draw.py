@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from outgrow.ops.keyed import derive, mix, uniform
 
 _DEAL, _SEAT, _NAME = 31, 32, 33
 _ONE = np.uint64(1)
+_ALMOST_FLAT = 1e-9
 
 
 class Law(NamedTuple):
@@ -28,6 +30,9 @@ class Law(NamedTuple):
         low: Distribution function before it is scaled, at rank 0.
         span: How much it grows from the first to the last rank.
         locality: Share of edges that must stay in a community.
+        anywhere: Whether edges that leave go to any community, with no regard to distance.
+        slope: Exponent of the distribution function of distances, not 0.
+        growth: How much that grows from distance 1 to the end of the farthest, as a share of what it is at 1.
         shuffled: Whether ids are scrambled.
         deal: Key of the order in which each round of ranks goes to the communities.
         seat: Key of the place of a node inside its community.
@@ -41,6 +46,9 @@ class Law(NamedTuple):
     low: float
     span: float
     locality: float
+    anywhere: bool
+    slope: float
+    growth: float
     shuffled: bool
     deal: np.uint64
     seat: np.uint64
@@ -50,6 +58,8 @@ class Law(NamedTuple):
 def law_of(structure: BlockStructure, seed: int) -> Law:
     """The law of a structure, with its keys."""
     low = structure.offset**structure.power
+    # A decay of 1 has a logarithm for its distribution function: the limit of powers with an exponent close to 0.
+    slope = 1 - structure.decay or _ALMOST_FLAT
     return Law(
         nodes=structure.nodes,
         communities=structure.communities,
@@ -58,6 +68,9 @@ def law_of(structure: BlockStructure, seed: int) -> Law:
         low=low,
         span=(structure.nodes + structure.offset) ** structure.power - low,
         locality=structure.locality,
+        anywhere=structure.decay == 0,
+        slope=slope,
+        growth=math.expm1(slope * math.log(structure.communities // 2 + 1)),
         shuffled=structure.shuffled,
         deal=np.uint64(derive(seed, _DEAL)),
         seat=np.uint64(derive(seed, _SEAT)),
@@ -101,6 +114,13 @@ def _community(law: Law, rank: int) -> int:
 
 
 @sequential
+def _far_community(law: Law, home: int, drawn: float) -> int:
+    # Going one way round is enough: either end of an edge is the first one as often.
+    distance = int(math.exp(math.log1p(drawn * law.growth) / law.slope))
+    return (home + min(distance, law.communities // 2)) % law.communities
+
+
+@sequential
 def _node(law: Law, community: int, turn: int) -> int:
     size, rest = law.nodes // law.communities, law.nodes % law.communities
     start = community * size + min(community, rest)
@@ -118,9 +138,14 @@ def _draw(law: Law, key: np.uint64, first: int, src: Ids, dst: Ids) -> None:
         there = _rank(law, uniform(mix(edge, np.uint64(1))))
         coins = mix(edge, np.uint64(2))
         home = _community(law, here)
-        stays = uniform(coins) < law.locality
+        if uniform(coins) < law.locality:
+            away = home
+        elif law.anywhere:
+            away = _community(law, there)
+        else:
+            away = _far_community(law, home, uniform(mix(edge, np.uint64(3))))
         one = _node(law, home, here // law.communities)
-        other = _node(law, home if stays else _community(law, there), there // law.communities)
+        other = _node(law, away, there // law.communities)
         flip = (coins & _ONE) == _ONE
         src[i] = other if flip else one
         dst[i] = one if flip else other

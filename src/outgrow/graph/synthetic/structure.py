@@ -29,6 +29,9 @@ class BlockStructure:
         max_degree: Expected number of drawn edges of the node with the most, if communities played no part; None leaves
             the power law as steep as it is.
         locality: Share of the edges that must stay in the community of their first end, 0 to 1; others stay by chance.
+        decay: How steeply edges that leave grow rarer with the distance of the communities, at least 0. Communities
+            lie on a ring, by number; the distance ``d``, from 1 to half of the communities, is drawn with a probability
+            in proportion to the integral of ``x ** -decay`` from ``d`` to ``d + 1``. 0 is for edges that go anywhere.
         homophily: Share of the nodes that have the class of their community, 0 to 1; others draw a class at random.
         shuffled: Whether node ids say nothing about communities; otherwise a community is a range of ids.
     """
@@ -39,17 +42,19 @@ class BlockStructure:
     exponent: float = 2.5
     max_degree: float | None = None
     locality: float = 0.7
+    decay: float = 0.0
     homophily: float = 0.9
     shuffled: bool = False
 
     def __post_init__(self) -> None:
         sizes = self.nodes >= 1 and self.edges >= 0 and 1 <= self.communities <= self.nodes
-        if not sizes or self.exponent <= 2 or not (0 <= self.locality <= 1 and 0 <= self.homophily <= 1):
+        shares = 0 <= self.locality <= 1 and 0 <= self.homophily <= 1
+        if not sizes or self.exponent <= 2 or not shares or not 0 <= self.decay < math.inf:
             raise InputError(
                 "this block model cannot be generated",
-                needed="1 to V communities, an exponent above 2, locality and homophily from 0 to 1",
+                needed="1 to V communities, an exponent above 2, locality and homophily from 0 to 1, a decay from 0",
                 got=f"{self.nodes} nodes, {self.edges} edges, {self.communities} communities, exponent "
-                f"{self.exponent}, locality {self.locality}, homophily {self.homophily}",
+                f"{self.exponent}, locality {self.locality}, homophily {self.homophily}, decay {self.decay}",
                 repair="change the numbers of the structure",
             )
         if self.max_degree is not None and self.max_degree <= self.average_degree:
