@@ -17,10 +17,12 @@ set_threads()  # before a test imports torch: threads that spin make small kerne
 import torch  # noqa: E402
 
 from processes import processes_of  # noqa: E402
+from support import disk_folder  # noqa: E402
 
-if COMPILE_LOCKS not in os.environ:  # processes of a test run, if there are several, inherit it from the first
-    _locks = tempfile.TemporaryDirectory(prefix="outgrow-compiling-")
+if COMPILE_LOCKS not in os.environ:  # processes of a test run, if there are several, inherit both from the first
+    _locks, _cache = (tempfile.TemporaryDirectory(prefix=f"outgrow-{use}-") for use in ("compiling", "cache"))
     os.environ[COMPILE_LOCKS] = _locks.name
+    os.environ["XDG_CACHE_HOME"] = _cache.name  # what a test measures is not kept for its user
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, which other packages do as well
@@ -34,6 +36,14 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data: set OUTGROW_DATA, or put the files into {folder}")
     return folder
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """An empty folder on a disk; afterwards nothing is left in it."""
+    with tempfile.TemporaryDirectory(prefix="outgrow-test-", dir=disk_folder()) as name:
+        yield Path(name)
+        assert not list(Path(name).iterdir())
 
 
 @pytest.fixture

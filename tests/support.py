@@ -1,12 +1,16 @@
-"""Graphs for tests: hand-made, random, and drawn by hypothesis; and what the kernels should compute on them."""
+"""Graphs for tests: hand-made, random, and drawn by hypothesis; what the kernels should compute; a folder on a disk."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -16,6 +20,7 @@ from outgrow.core.block import Block, Edges
 from outgrow.engine.share import view_of
 from outgrow.graph.csc import Topology
 from outgrow.nn.model import Model
+from outgrow.runtime.scratch_disk import is_in_memory
 
 
 def topology_of(
@@ -130,3 +135,18 @@ def dense_adjacency(topology: Topology) -> NDArray[np.float64]:
 def whole_blocks(model: Model, topology: Topology) -> list[Block]:
     """One block per layer, each the whole graph as the layer wants it; the arrays derived from them are shared."""
     return [view_of(topology, layer).block for layer in model.stages()]
+
+
+@cache
+def disk_folder() -> Path:
+    """A folder on a disk: that of temporary files, or one in the repository where these are in memory.
+
+    Tests that need one are skipped where there is neither.
+    """
+    temporary, own = Path(tempfile.gettempdir()), Path(__file__).resolve().parents[1] / ".scratch"
+    if not is_in_memory(temporary):
+        return temporary
+    if is_in_memory(own.parent):
+        pytest.skip("neither temporary files nor the repository are on a disk", allow_module_level=True)
+    own.mkdir(exist_ok=True)
+    return own

@@ -1,5 +1,6 @@
 """Objects that travel between workers are as long as what they hold, wherever they lie in memory."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,3 +48,8 @@ def test_a_model_comes_back_with_its_ties() -> None:
     assert back.layers[0].conv.bias.requires_grad
     for mine, theirs in zip(model.parameters(), back.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_an_empty_array_that_was_picked_from_another() -> None:
+    picked = torch.from_numpy(np.arange(4)[np.empty(0, dtype=np.int64)])
+    assert unpacked(packed(picked)).shape == (0,)

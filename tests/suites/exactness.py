@@ -5,8 +5,8 @@ A new strategy is one line in `WAYS`. Functions here run in worker processes too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from layer_table import CONVS, IN, OUT, RELATIONS
@@ -23,17 +23,26 @@ from outgrow.runtime.comm import Comm
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
-from suites.mutants import MUTANTS
-from support import normal, random_topology, topology_of, with_relations
+from suites.mutants import MUTANTS, Mutant
+from support import disk_folder, normal, random_topology, topology_of, with_relations
 
 
 class Way(NamedTuple):
-    """A strategy, the batches that it trains on, and the strategy that gives on one worker what it should give."""
+    """A strategy, and what it is asked for.
+
+    Attributes:
+        strategy: The strategy.
+        reference: The strategy that gives on one worker what it should give.
+        batches: The batches that both train on.
+        epochs_before: How many epochs it has computed before; they must leave nothing behind.
+    """
 
     strategy: Strategy
     reference: Strategy
     batches: Batches = EVERYTHING
+    epochs_before: int = 0
 
     @property
     def expected(self) -> tuple[str, Batches]:
@@ -41,12 +50,24 @@ class Way(NamedTuple):
         return self.reference.name, self.batches
 
 
+def offload(chunks: int, **techniques: Any) -> Way:
+    """Strategy `offload` in its second epoch."""
+    return Way(Offload(chunks=chunks, scratch=str(disk_folder()), **techniques), Full(), epochs_before=1)
+
+
 FEW = Batches(size=7, fanout=(3, 2, 4))
+TECHNIQUES = ("sharing", "reuse", "reorganise", "overlap", "cache")
 WAYS = {
     "full": Way(Full(), Full()),
     "full-without-overlap": Way(Full(overlap=False), Full()),
     "sampled-everything": Way(Sampled(), Full()),
     "sampled": Way(Sampled(cache=0.2), Sampled(), FEW),
+    "offload-3": offload(3),
+    "offload-7-without-techniques": offload(7, **dict.fromkeys(TECHNIQUES, False)),
+    **{f"offload-{chunks}": offload(chunks) for chunks in (1, 2, 4, 5, 6, 7)},
+    **{f"offload-4-without-{name}": offload(4, **{name: False}) for name in TECHNIQUES},
+    "offload-3-with-overlap-only": offload(3, **{**dict.fromkeys(TECHNIQUES, False), "overlap": True}),
+    "offload-5-without-sharing-and-reuse": offload(5, sharing=False, reuse=False),
 }
 GRAPHS = {
     "multi-graph": with_relations(random_topology(40, 250), RELATIONS),
@@ -106,8 +127,9 @@ class Gradient(NamedTuple):
         return self.loss == other.loss and self.parameters.keys() == other.parameters.keys() and all(same)
 
 
-Found = dict[tuple[str, Case], Gradient]
-"""By way and case."""
+Key = tuple[str, Case]
+"""A way and a case."""
+Found = dict[Key, Gradient]
 
 
 class Held(NamedTuple):
@@ -173,7 +195,12 @@ ALL_CASES = [
     *(Case(conv, graph, features="half") for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, task="multi") for conv in CONVS for graph in GRAPHS),
 ]
-MUTANT_CASES = [Case(conv, "weighted") for conv in ("gcn", "gat-concatenated")]
+ENOUGH = {"offload-3": CASES[: len(CONVS)], "offload-7-without-techniques": [Case(conv, "weighted") for conv in KINDS]}
+"""Cases of ways that take long; other ways run in all cases."""
+QUICK = [(way, case) for way in WAYS for case in ENOUGH.get(way, [] if way.startswith("offload") else CASES)]
+CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.conv in KINDS)]
+EVERY_CHUNKING = [(way, case) for way in WAYS for case in CHUNKED if way.startswith("offload")]
+EVERY_DEAL = [(way, case) for way in WAYS for case in ALL_CASES if not way.startswith("offload") or way == "offload-3"]
 
 
 def model_of(case: Case) -> Model:
@@ -218,9 +245,12 @@ def problem_of(case: Case, share: Share, batches: Batches) -> Problem:
     )
 
 
-def step_of(problem: Problem, strategy: Strategy) -> Gradient:
+def step_of(problem: Problem, strategy: Strategy, epochs_before: int = 0) -> Gradient:
     """What an epoch gives, as a worker has it."""
     execution = strategy.prepare(problem)
+    for epoch in range(EPOCH - epochs_before, EPOCH):
+        for _ in execution.steps(epoch):
+            problem.model.zero_grad()
     loss, sums = 0.0, dict[str, Tensor]()
     for step in execution.steps(EPOCH):
         loss += step.loss
@@ -239,11 +269,20 @@ def reference(case: Case, way: Way) -> Gradient:
     return step_of(problem_of(case, Whole(topology), way.batches), way.reference)
 
 
-def references(cases: Sequence[Case]) -> Found:
-    """What every way should give."""
-    ways = {way.expected: way for way in WAYS.values()}
-    found = {(key, case): reference(case, way) for key, way in ways.items() for case in cases}
-    return {(name, case): found[way.expected, case] for name, way in WAYS.items() for case in cases}
+def references(keys: Iterable[Key]) -> Found:
+    """What ways should give in some cases."""
+    known, found = dict[tuple[tuple[str, Batches], Case], Gradient](), {}
+    for name, case in keys:
+        way = WAYS[name]
+        if (way.expected, case) not in known:
+            known[way.expected, case] = reference(case, way)
+        found[name, case] = known[way.expected, case]
+    return found
+
+
+def broken_keys(mutant: Mutant) -> list[Key]:
+    """Where a mutant should be found."""
+    return [(way, case) for way in mutant.breaks for case in (Case(conv, "weighted") for conv in mutant.convs)]
 
 
 def mutated_references() -> Mapping[str, Found]:
@@ -251,7 +290,7 @@ def mutated_references() -> Mapping[str, Found]:
     found = {}
     for name, mutant in MUTANTS.items():
         with mutant.broken():
-            found[name] = references(MUTANT_CASES)
+            found[name] = references(broken_keys(mutant))
     return found
 
 
@@ -263,21 +302,22 @@ def part_of(case: Case, comm: Comm) -> Part:
 
 def on_worker(place: Workplace) -> Seen:
     """What a worker has in all cases, first as it should be and then under each mutant."""
-    right, mutated, hits = gradients(place, CASES), {}, {}
+    right, mutated, hits = gradients(place, QUICK), {}, {}
     for name, mutant in MUTANTS.items():
         with mutant.broken() as counted:
-            mutated[name] = gradients(place, MUTANT_CASES)
+            mutated[name] = gradients(place, broken_keys(mutant))
         hits[name] = counted.count
     return Seen(right, mutated, hits, {case: held_by(part_of(case, place.comm)) for case in CASES})
 
 
-def gradients(place: Workplace, cases: Sequence[Case]) -> Found:
-    """What all ways give in some cases, as a worker has it."""
+def gradients(place: Workplace, keys: Sequence[Key]) -> Found:
+    """What ways give in some cases, as a worker has it."""
     found = {}
-    for case in cases:
+    for case in dict.fromkeys(case for _, case in keys):
         share = part_of(case, place.comm)
-        for name, way in WAYS.items():
-            found[name, case] = step_of(problem_of(case, share, way.batches), way.strategy)
+        for name in (name for name, other in keys if other == case):
+            way = WAYS[name]
+            found[name, case] = step_of(problem_of(case, share, way.batches), way.strategy, way.epochs_before)
     return found
 
 

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 from planted import model_of
 from suites.sessions import Plan
+from support import disk_folder
 
 KINDS = ("gcn", "sage", "gat")
 CONFIG = TrainConfig(epochs=30, lr=0.02, weight_decay=1e-4, seed=5)
@@ -30,10 +32,14 @@ WAYS = {
     **{name: Way(Full(partition=name)) for name in ("metis", "range", "hash")},
     "hash without overlap": Way(Full(partition="hash", overlap=False)),
     "sampled everything": Way(Sampled()),
+    "offload": Way(Offload(chunks=3, partition="hash", scratch=str(disk_folder()))),
+    "offload without overlap": Way(Offload(chunks=3, partition="hash", overlap=False, scratch=str(disk_folder()))),
+    "offload without sharing": Way(Offload(chunks=2, sharing=False, cache=False, scratch=str(disk_folder()))),
     **{f"sampled {name}": Way(Sampled(partition=name), BATCHES) for name in ("metis", "hash")},
     "sampled with a cache": Way(Sampled(partition="range", cache=0.3, cache_by="presampling", ahead=1), BATCHES),
 }
 TWICE = {("gat", "metis"): ("gat", "metis once more"), ("gat", "sampled hash"): ("gat", "sampled hash once more")}
+SAME_BITS = ("offload", "offload without overlap")
 EVERY = [(kind, way) for kind in KINDS for way in WAYS]
 SOME = [
     *TWICE,
@@ -42,6 +48,8 @@ SOME = [
     ("gcn", "metis"),
     ("sage", "range"),
     ("sage", "sampled everything"),
+    *(("gcn", way) for way in SAME_BITS),
+    ("gat", "offload without sharing"),
     ("gcn", "sampled metis"),
     ("sage", "sampled with a cache"),
 ]

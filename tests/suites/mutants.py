@@ -1,7 +1,7 @@
 """Ways to get a distributed gradient wrong without any error. The suite must find each of them.
 
-A mutant is a context in which some of the code is broken. It is right on one worker, so only a comparison between
-numbers of workers can find it. It counts how often what it does has made a difference.
+A mutant is a context in which some of the code is broken. Those of `full` and `sampled` are right on one worker, so
+only a comparison between numbers of workers can find them. It counts how often what it does has made a difference.
 """
 
 from __future__ import annotations
@@ -10,23 +10,32 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from suites import full_mutants, sampled_mutants
+from suites import full_mutants, offload_mutants, sampled_mutants
 from suites.hits import Hits
 
 
 class Mutant(NamedTuple):
-    """Broken code, and the ways of training that it breaks."""
+    """Broken code, and what it breaks.
+
+    Attributes:
+        broken: The context.
+        breaks: Ways of training, all of which it breaks.
+        convs: Layers, one of which at least it breaks.
+    """
 
     broken: Callable[[], AbstractContextManager[Hits]]
     breaks: tuple[str, ...]
+    convs: tuple[str, ...] = ("gcn", "gat-concatenated")
 
 
 FULL = ("full", "full-without-overlap")
 SAMPLED = ("sampled-everything", "sampled")
+OFFLOAD = ("offload-3",)
+GCN, GAT = ("gcn",), ("gat-concatenated",)
 
 MUTANTS = {
-    "stream_dropout": Mutant(full_mutants.stream_dropout, FULL + SAMPLED),
-    "gradients_not_summed": Mutant(full_mutants.gradients_not_summed, FULL + SAMPLED),
+    "stream_dropout": Mutant(full_mutants.stream_dropout, FULL + SAMPLED + OFFLOAD),
+    "gradients_not_summed": Mutant(full_mutants.gradients_not_summed, FULL + SAMPLED + OFFLOAD),
     "block_degrees": Mutant(full_mutants.block_degrees, FULL),
     "edge_numbers_of_the_part": Mutant(full_mutants.edge_numbers_of_the_part, FULL),
     "halo_of_wrong_owner": Mutant(full_mutants.halo_of_wrong_owner, FULL),
@@ -37,4 +46,14 @@ MUTANTS = {
     "workers_draw_by_seeds_of_their_own": Mutant(sampled_mutants.workers_draw_by_seeds_of_their_own, ("sampled",)),
     "mean_over_own_seeds": Mutant(sampled_mutants.mean_over_own_seeds, SAMPLED),
     "rows_of_others_misplaced": Mutant(sampled_mutants.rows_of_others_misplaced, SAMPLED),
+    "gradients_overwritten": Mutant(offload_mutants.gradients_overwritten, OFFLOAD, GCN),
+    "gradients_of_the_step_before": Mutant(offload_mutants.gradients_of_the_step_before, OFFLOAD, GCN),
+    "degrees_of_the_chunk": Mutant(offload_mutants.degrees_of_the_chunk, OFFLOAD, GCN),
+    "draws_by_place": Mutant(offload_mutants.draws_by_place, OFFLOAD, GCN),
+    "edge_numbers_of_the_chunk": Mutant(offload_mutants.edge_numbers_of_the_chunk, OFFLOAD, GAT),
+    "what_stays_begins_anew": Mutant(offload_mutants.what_stays_begins_anew, OFFLOAD, GCN),
+    "gradients_for_others_kept": Mutant(offload_mutants.gradients_for_others_kept, OFFLOAD, GCN),
+    "rows_of_others_brought_misplaced": Mutant(offload_mutants.rows_of_others_misplaced, OFFLOAD, GAT),
+    "mean_over_own_nodes_in_chunks": Mutant(offload_mutants.mean_over_own_nodes, OFFLOAD, GCN),
+    "places_in_use_taken": Mutant(offload_mutants.places_in_use_taken, OFFLOAD, GAT),
 }

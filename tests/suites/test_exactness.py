@@ -9,8 +9,9 @@ import pytest
 
 from outgrow.runtime.launch import run_workers
 from suites.exactness import (
-    ALL_CASES,
-    CASES,
+    EVERY_CHUNKING,
+    EVERY_DEAL,
+    QUICK,
     WAYS,
     Found,
     Seen,
@@ -35,7 +36,7 @@ def seen(workers: int) -> list[Seen]:
 
 @pytest.fixture(scope="module")
 def expected() -> Found:
-    return references(CASES)
+    return references(QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +57,20 @@ def test_every_strategy_and_layer(workers: int, expected: Found) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 @several
 def test_every_layer_on_every_graph_dealt_out_in_every_way(workers: int) -> None:
-    expected = references(ALL_CASES)
-    for found in run_workers(partial(gradients, cases=ALL_CASES), workers):
+    expected = references(EVERY_DEAL)
+    for found in run_workers(partial(gradients, keys=EVERY_DEAL), workers):
+        require_equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_every_layer_in_every_number_of_chunks(workers: int) -> None:
+    expected = references(EVERY_CHUNKING)
+    for found in run_workers(partial(gradients, keys=EVERY_CHUNKING), workers):
         require_equal(found, expected)
 
 

@@ -182,8 +182,15 @@ def run_session(session: Session, workers: Workers, *, resume: bool, say: Callab
         InputError: What a worker cannot use.
         WorkerError: A worker has died, and so have those that took its place.
     """
-    if workers.number == 1:
-        return session.run(resume=resume)
+    try:
+        return session.run(resume=resume) if workers.number == 1 else _in_processes(session, workers, resume, say)
+    except InputError:
+        if session.directory is not None and not resume:
+            session.directory.forget()
+        raise
+
+
+def _in_processes(session: Session, workers: Workers, resume: bool, say: Callable[[str], None]) -> Run:
     from outgrow.runtime.launch import run_workers
 
     graph, directory = session.graph, session.directory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,6 +76,11 @@ class RunDirectory:
                 repair="check the path; without --resume a new run starts",
             )
         return RunDirectory(path)
+
+    def forget(self) -> None:
+        """Remove a run of which no epoch has ended, and which was refused: nothing of it is of use."""
+        if not self.has_checkpoint and not (self.metrics.exists() and self.metrics.stat().st_size):
+            shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def config(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -51,7 +51,7 @@ def problem_of(
     require_problem(graph, model)
     assert graph.features is not None
     assert graph.labels is not None
-    return Problem.of(
+    problem = Problem.of(
         share or Whole(graph.topology),
         features=graph.features,
         labels=graph.labels,
@@ -60,8 +60,8 @@ def problem_of(
         model=model,
         seed=seed,
         batches=batches,
-        feature_file=_feature_file(graph),
     )
+    return replace(problem, feature_file=_feature_file(graph))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

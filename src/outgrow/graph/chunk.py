@@ -72,7 +72,7 @@ class ChunkGraph:
         return distinct(self._edges.indices[starts + torch.arange(rows.num_edges)].long())
 
     def row_sizes(self, nodes: Tensor) -> Tensor:
-        """``[n]`` int64: number of in-edges of each of some nodes; where loops are replaced, at most one too many."""
+        """``[n]`` int64: number of in-edges of each of some nodes, those loops that are replaced included."""
         ends = self._edges.indptr
         return ends[nodes + 1] - ends[nodes] + int(self.self_loops)
 

@@ -1,7 +1,7 @@
-"""Ascending rows of a file cut into groups and runs, and sums into rows. One thread each: groups are read side by side.
+"""Ascending rows of a file cut into runs and groups, and sums into rows. One thread each: groups move side by side.
 
-A run is rows that are read at once, with the gaps between them. A group is runs that share one piece of memory.
-Letters: ``V`` rows of the table, ``M`` of the values, ``N`` rows named, ``R`` runs.
+A run is rows that are read at once, with the gaps between them. A group is whole runs, the work of one thread.
+Letters: ``V`` rows of the table, ``M`` of the values, ``N`` rows named, ``G`` groups.
 """
 
 from __future__ import annotations
@@ -12,45 +12,50 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, sequential, tensor
+from outgrow.ops.backend import array, sequential
 
 Array = NDArray[Any]
 
+_LEAST_RUNS = 8  # handing a group to a thread takes longer than reading a few short runs from memory
 
-def end_of_group(rows_N: Array, start: int, gap_rows: int, group_rows: int, group_runs: int) -> int:
-    """Where the group of ``rows[start]`` ends: the longest whose runs are few enough and hold few enough rows.
+
+@sequential
+def end_of_run(rows: Array, start: int, gap_rows: int, run_rows: int) -> int:
+    """Where the run of ``rows[start]`` ends: the longest with small gaps that holds few enough rows. For kernels too.
+
+    Args:
+        rows: ``[N]`` integer, ascending and distinct.
+        start: Place of the run's first row.
+        gap_rows: Most rows between two neighbours.
+        run_rows: Most rows, those in gaps included; at least 1.
+    """
+    end = start + 1
+    while end < len(rows) and rows[end] - rows[end - 1] <= gap_rows + 1 and rows[end] - rows[start] < run_rows:
+        end += 1
+    return end
+
+
+def cut_groups(rows_N: Array, gap_rows: int, run_rows: int, num_groups: int) -> Array:
+    """Cut rows into groups of about the same work, where reading a run costs as much as reading ``gap_rows`` more rows.
 
     Args:
         rows_N: ``[N]`` integer, ascending and distinct.
-        start: Place of the group's first row.
         gap_rows: Most rows between two neighbours of one run.
-        group_rows: Most rows of a group, those in gaps included; at least 1.
-        group_runs: Most runs of a group; at least 1.
+        run_rows: Most rows of a run, those in gaps included; at least 1.
+        num_groups: About how many groups there shall be; fewer where the runs are few.
+
+    Returns:
+        ``[G + 1]`` int64: where each group begins among the rows, and their number. The runs of a group are those of
+        all rows.
 
     Raises:
         ValueError: The rows are not ascending and distinct.
     """
-    end = _end_of_group(rows_N, start, gap_rows, group_rows, group_runs)
-    if end < 0:
+    starts = np.zeros(num_groups + 2, dtype=np.int64)
+    found = _cut_groups(rows_N, gap_rows, run_rows, num_groups, starts)
+    if found < 0:
         raise ValueError("rows must be ascending and distinct")
-    return end
-
-
-def cut_runs(rows_n: Array, gap_rows: int) -> tuple[Array, Tensor]:
-    """The runs of a group, and where its rows lie in memory that holds the runs one after another.
-
-    Args:
-        rows_n: ``[n]`` integer, ascending and distinct; at least one.
-        gap_rows: Most rows between two neighbours of one run.
-
-    Returns:
-        ``[R, 3]`` int64: first row, row behind the last, and where the run begins in memory, counted in rows;
-        and ``[n]`` int64, the place of each row in memory.
-    """
-    runs = np.empty((1 + int(np.count_nonzero(np.diff(rows_n) > gap_rows + 1)), 3), dtype=np.int64)
-    at = np.empty(len(rows_n), dtype=np.int64)
-    _cut_runs(rows_n, gap_rows, runs, at)
-    return runs, tensor(at)
+    return starts[: found + 1]
 
 
 def add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: Tensor, fresh_N: Tensor) -> None:
@@ -63,46 +68,40 @@ def add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: Tensor, 
         at_N: ``[N]`` integer.
         fresh_N: ``[N]`` bool.
     """
-    _add_rows(table_VW.numpy(), array(rows_N), values_MW.detach().numpy(), array(at_N), array(fresh_N))
+    rows = array(rows_N)
+    sum_rows(table_VW.numpy(), 0, rows, 0, len(rows), values_MW.detach().numpy(), array(at_N), array(fresh_N))
 
 
 @sequential
-def _end_of_group(rows: Array, start: int, gap_rows: int, group_rows: int, group_runs: int) -> int:
-    used, runs = 1, 1
-    for i in range(start + 1, len(rows)):
-        step = rows[i] - rows[i - 1]
-        if step <= 0:
-            return -1
-        if step > gap_rows + 1:
-            used, runs = used + 1, runs + 1
-        else:
-            used += step
-        if used > group_rows or runs > group_runs:
-            return i
-    return len(rows)
-
-
-@sequential
-def _cut_runs(rows: Array, gap_rows: int, runs: Array, at: Array) -> None:
-    run, used = -1, 0
-    for i in range(len(rows)):
-        row = rows[i]
-        if i == 0 or row - rows[i - 1] > gap_rows + 1:
-            if run >= 0:
-                used += runs[run, 1] - runs[run, 0]
-            run += 1
-            runs[run, 0], runs[run, 2] = row, used
-        runs[run, 1] = row + 1
-        at[i] = used + row - runs[run, 0]
-
-
-@sequential
-def _add_rows(table: Array, rows: Array, values: Array, at: Array, fresh: Array) -> None:
-    for i in range(len(rows)):
-        row, place = rows[i], at[i]
+def sum_rows(
+    table: Array, first: int, rows: Array, start: int, end: int, values: Array, at: Array, fresh: Array
+) -> None:
+    """`add_rows` for some places of the rows, into a table that begins with a row other than 0. For kernels too."""
+    for i in range(start, end):
+        row, place = rows[i] - first, at[i]
         if fresh[i]:
             for column in range(table.shape[1]):
                 table[row, column] = values[place, column]
         else:
             for column in range(table.shape[1]):
                 table[row, column] += values[place, column]
+
+
+@sequential
+def _cut_groups(rows: Array, gap_rows: int, run_rows: int, num_groups: int, starts: Array) -> int:
+    for i in range(1, len(rows)):
+        if rows[i] <= rows[i - 1]:
+            return -1
+    work, end = 0, 0
+    while end < len(rows):
+        start, end = end, end_of_run(rows, end, gap_rows, run_rows)
+        work += rows[end - 1] - rows[start] + 1 + gap_rows
+    share = max(-(-work // num_groups), _LEAST_RUNS * (gap_rows + 1))
+    group, work, end = 0, 0, 0
+    while end < len(rows):
+        start, end = end, end_of_run(rows, end, gap_rows, run_rows)
+        work += rows[end - 1] - rows[start] + 1 + gap_rows
+        if work >= share or end == len(rows):
+            group, work = group + 1, 0
+            starts[group] = end
+    return group

@@ -10,8 +10,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.ops.backend import array, tensor
+from outgrow.ops.backend import array
+from outgrow.ops.file_rows import PAGE_BYTES, add_file_rows, fill, pages_of, put, read_rows
 from outgrow.ops.gather import take_rows
-from outgrow.ops.row_runs import add_rows, cut_runs, end_of_group
+from outgrow.ops.row_runs import cut_groups
 from outgrow.runtime.host_rows import HostRows, check_range, check_rows, check_sums, check_type
 
-Piece = tuple[int, memoryview]
-"""Where it begins in a file, and the memory for it."""
+Array = NDArray[Any]
 
-_PAGE_BYTES = 4096
-_GROUP_RUNS = 64  # few enough that a small read still keeps all threads busy
+_GROUPS_PER_THREAD = 4  # so that none waits long for the last one
 
 
 class Disk:
@@ -37,9 +39,10 @@ class Disk:
     Args:
         in_flight: Number of threads, which is how many reads are under way at once.
         gap_bytes: Rows with no more than this between them are read at once, with what lies between.
-        run_bytes: Most bytes read at once, unless one row is longer. Each thread stages no more than twice this.
+        run_bytes: Most bytes read at once, unless one row is longer. Each thread stages no more than this.
 
     Attributes:
+        in_flight, gap_bytes, run_bytes: As they were given.
         read_bytes: Bytes asked from files, gaps included, each request rounded out to whole pages of 4096 bytes.
         written_bytes: Bytes written to files.
         read_requests: Number of reads.
@@ -48,7 +51,7 @@ class Disk:
     def __init__(self, *, in_flight: int = 4, gap_bytes: int = 16384, run_bytes: int = 1 << 20) -> None:
         self.read_bytes = self.written_bytes = self.read_requests = 0
         self.gap_bytes, self.run_bytes = gap_bytes, run_bytes
-        self._in_flight = in_flight
+        self.in_flight = in_flight
         self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="outgrow-disk")
         self._counting = threading.Lock()
         self._staged = threading.local()
@@ -63,7 +66,7 @@ class Disk:
         try:
             for task in tasks:
                 pending.append(self._threads.submit(task))
-                if len(pending) > 2 * self._in_flight:
+                if len(pending) > 2 * self.in_flight:
                     pending[0].result()
                     pending.popleft()
             for future in pending:
@@ -73,41 +76,24 @@ class Disk:
                 future.cancel()
             wait(pending)
 
-    def staging(self, name: str, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
-        """Memory ``[num_rows, width]`` of the calling thread, overwritten when it asks for the same name again."""
+    @property
+    def staging_bytes(self) -> int:
+        """The most that all threads stage, where no row is longer than a run."""
+        return self.in_flight * self.run_bytes
+
+    def staging(self, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
+        """Memory ``[num_rows, width]`` of the calling thread, overwritten when it asks again."""
         num_bytes = num_rows * width * dtype.itemsize
-        held: Tensor | None = getattr(self._staged, name, None)
+        held: Tensor | None = getattr(self._staged, "memory", None)
         if held is None or len(held) < num_bytes:
-            held = torch.empty(max(num_bytes, self.run_bytes), dtype=torch.uint8)
-            setattr(self._staged, name, held)
+            held = self._staged.memory = torch.empty(max(num_bytes, self.run_bytes), dtype=torch.uint8)
         return held[:num_bytes].view(dtype).view(num_rows, width)
 
-    def read(self, file: io.FileIO, pieces: Iterable[Piece]) -> None:
-        """Fill pieces of memory from a file.
-
-        Raises:
-            InputError: The file ends too early.
-        """
-        requests = pages = 0
-        for start, memory in pieces:
-            requests += 1
-            pages += -(-(start + len(memory)) // _PAGE_BYTES) - start // _PAGE_BYTES
-            _fill(memory, file, start)
+    def count(self, requests: int, pages: int, written: int = 0) -> None:
+        """Add to what was moved: reads, pages that they asked for, and bytes written."""
         with self._counting:
             self.read_requests += requests
-            self.read_bytes += pages * _PAGE_BYTES
-
-    def write(self, file: io.FileIO, pieces: Iterable[Piece]) -> None:
-        """Put pieces of memory into a file.
-
-        Raises:
-            InputError: The disk is full.
-        """
-        written = 0
-        for start, memory in pieces:
-            _put(memory, file, start)
-            written += len(memory)
-        with self._counting:
+            self.read_bytes += pages * PAGE_BYTES
             self.written_bytes += written
 
     def close(self) -> None:
@@ -125,7 +111,7 @@ class DiskRows(HostRows):
         self._disk, self._file, self._offset = disk, file, offset
         self._row_bytes = width * dtype.itemsize
         self._gap_rows = disk.gap_bytes // self._row_bytes
-        self._piece_rows = max(1, disk.run_bytes // self._row_bytes)
+        self._run_rows = max(1, disk.run_bytes // self._row_bytes)
         if sys.platform == "linux":  # else the kernel reads more than it is asked for
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
 
@@ -149,14 +135,14 @@ class DiskRows(HostRows):
         """See `HostRows.read`."""
         check_rows(self, rows_N)
         check_type(self.dtype, out_MW.dtype)
-        groups = self._groups(rows_N)
-        self._disk.run(partial(self._read_group, rows_N[at], out_MW, to_N[at]) for at in groups)
+        rows, to = array(rows_N), array(to_N)
+        self._disk.run(partial(self._read_group, rows[at], out_MW, to[at]) for at in self._groups(rows))
 
     def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
         """See `HostRows.read_range`."""
         check_range(self, first, last, out_NW)
         check_type(self.dtype, out_NW.dtype)
-        self._disk.run(partial(self._read_piece, first + at.start, out_NW[at]) for at in self._pieces(last - first))
+        self._disk.run(partial(self._read_share, first + at.start, out_NW[at]) for at in self._shares(last - first))
 
     def write_range(self, first: int, rows_NW: Tensor) -> None:
         """See `HostRows.write_range`."""
@@ -164,68 +150,85 @@ class DiskRows(HostRows):
         check_type(rows_NW.dtype, self.dtype)
         self._check_writable()
         rows_NW = rows_NW.detach()
-        self._disk.run(partial(self._write_piece, first + at.start, rows_NW[at]) for at in self._pieces(len(rows_NW)))
+        self._disk.run(partial(self._write_share, first + at.start, rows_NW[at]) for at in self._shares(len(rows_NW)))
 
     def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor, fresh_N: Tensor) -> None:
         """See `HostRows.add`."""
         check_rows(self, rows_N)
         check_sums(values_MW.dtype, self.dtype)
         self._check_writable()
-        groups = self._groups(rows_N)
-        self._disk.run(partial(self._add_group, rows_N[at], values_MW, at_N[at], fresh_N[at]) for at in groups)
+        rows, at, fresh = array(rows_N), array(at_N), array(fresh_N)
+        self._disk.run(
+            partial(self._add_group, rows[here], (values_MW, at[here], fresh[here])) for here in self._groups(rows)
+        )
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _groups(self, rows_N: Tensor) -> Iterator[slice]:
-        rows, start = array(rows_N), 0
-        while start < len(rows):
-            end = end_of_group(rows, start, self._gap_rows, self._piece_rows, _GROUP_RUNS)
-            yield slice(start, end)
-            start = end
+    def _groups(self, rows: Array) -> Iterator[slice]:
+        starts = cut_groups(rows, self._gap_rows, self._run_rows, _GROUPS_PER_THREAD * self._disk.in_flight).tolist()
+        return (slice(*ends) for ends in pairwise(starts))
 
-    def _pieces(self, num_rows: int) -> Iterator[slice]:
-        return (slice(i, min(i + self._piece_rows, num_rows)) for i in range(0, num_rows, self._piece_rows))
+    def _shares(self, num_rows: int) -> Iterator[slice]:
+        pieces = -(-num_rows // self._run_rows)
+        return _slices(num_rows, self._run_rows * -(-pieces // (_GROUPS_PER_THREAD * self._disk.in_flight)))
 
-    def _read_group(self, rows_n: Tensor, out_MW: Tensor, to_n: Tensor) -> None:
-        runs, at_n = cut_runs(array(rows_n), self._gap_rows)
-        first, last, place = runs[-1].tolist()
-        staged = self._disk.staging("read", place + last - first, self.width, self.dtype)
-        self._disk.read(self._file, self._in_file(runs, staged))
-        take_rows(staged, at_n, out_MW, to_n)
+    def _read_group(self, rows: Array, out_MW: Tensor, to: Array) -> None:
+        staged = self._staging(self._run_rows)
+        with self._told():
+            moved = read_rows(self._file.fileno(), self._offset, rows, self._gap_rows, staged, out_MW, to)
+        self._disk.count(*moved)
 
-    def _read_piece(self, first: int, out_nW: Tensor) -> None:
-        if out_nW.dtype == self.dtype and out_nW.is_contiguous():
-            self._disk.read(self._file, [(self._start(first), _memory(out_nW))])
-        else:
-            staged = self._disk.staging("read", len(out_nW), self.width, self.dtype)
-            self._disk.read(self._file, [(self._start(first), _memory(staged))])
-            take_rows(staged, None, out_nW, None)
+    def _add_group(self, rows: Array, added: tuple[Tensor, Array, Array]) -> None:
+        staged = self._staging(self._run_rows)
+        with self._told():
+            moved = add_file_rows(self._file.fileno(), self._offset, rows, self._gap_rows, staged, added)
+        self._disk.count(*moved)
 
-    def _write_piece(self, first: int, rows_nW: Tensor) -> None:
-        if rows_nW.dtype != self.dtype or not rows_nW.is_contiguous():
-            staged = self._disk.staging("write", len(rows_nW), self.width, self.dtype)
-            take_rows(rows_nW, None, staged, None)
-            rows_nW = staged
-        self._disk.write(self._file, [(self._start(first), _memory(rows_nW))])
+    def _read_share(self, first: int, out_nW: Tensor) -> None:
+        direct, requests, pages = out_nW.dtype == self.dtype and out_nW.is_contiguous(), 0, 0
+        for at in _slices(len(out_nW), self._run_rows):
+            into_nW = out_nW[at] if direct else self._staging(len(out_nW[at]))
+            start, memory = self._start(first + at.start), _bytes_of(into_nW)
+            with self._told():
+                fill(self._file.fileno(), start, memory)
+            requests, pages = requests + 1, pages + pages_of(start, len(memory))
+            if not direct:
+                take_rows(into_nW, None, out_nW[at], None)
+        self._disk.count(requests, pages)
 
-    def _add_group(self, rows_n: Tensor, values_MW: Tensor, at_n: Tensor, fresh_n: Tensor) -> None:
-        sums = self._disk.staging("write", len(rows_n), self.width, self.dtype)
-        held = tensor(np.flatnonzero(~array(fresh_n)))
-        held_rows = rows_n[held]
-        for group in self._groups(held_rows):
-            self._read_group(held_rows[group], sums, held[group])
-        add_rows(sums, torch.arange(len(rows_n)), values_MW, at_n, fresh_n)
-        self._disk.write(self._file, self._in_file(cut_runs(array(rows_n), 0)[0], sums))
-
-    def _in_file(self, runs: NDArray[np.int64], staged_SW: Tensor) -> Iterator[Piece]:
-        memory, size = _memory(staged_SW), self._row_bytes
-        for first, last, place in runs.tolist():
-            yield self._start(first), memory[place * size : (place + last - first) * size]
+    def _write_share(self, first: int, rows_nW: Tensor) -> None:
+        direct, written = rows_nW.dtype == self.dtype and rows_nW.is_contiguous(), 0
+        for at in _slices(len(rows_nW), self._run_rows):
+            from_nW = rows_nW[at] if direct else self._staging(len(rows_nW[at]))
+            if not direct:
+                take_rows(rows_nW[at], None, from_nW, None)
+            memory = _bytes_of(from_nW)
+            with self._told():
+                put(self._file.fileno(), self._start(first + at.start), memory)
+            written += len(memory)
+        self._disk.count(0, 0, written)
 
     def _start(self, row: int) -> int:
         return self._offset + row * self._row_bytes
+
+    def _staging(self, num_rows: int) -> Tensor:
+        return self._disk.staging(num_rows, self.width, self.dtype)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say what the user can do where a file is too short or cannot grow."""
+        path, needed = Path(str(self._file.name)), self._offset + self.num_rows * self._row_bytes
+        try:
+            yield
+        except EOFError as error:
+            raise _too_short(path, needed, os.fstat(self._file.fileno()).st_size) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                error.filename = self._file.name
+                raise
+            raise _no_room(path, needed, error) from error
 
     def _check_writable(self) -> None:
         if not self._file.writable():
@@ -260,28 +263,12 @@ def _opened(
     return DiskRows(disk, io.FileIO(path, "r+" if write else "r"), num_rows, width, dtype, offset=offset)
 
 
-def _fill(memory: memoryview, file: io.FileIO, start: int) -> None:
-    done = 0
-    while done < len(memory):
-        got = os.preadv(file.fileno(), [memory[done:]], start + done)
-        if not got:
-            raise _too_short(Path(str(file.name)), start + len(memory), os.fstat(file.fileno()).st_size)
-        done += got
+def _slices(num_rows: int, most: int) -> Iterator[slice]:
+    return (slice(i, min(i + most, num_rows)) for i in range(0, num_rows, max(1, most)))
 
 
-def _put(memory: memoryview, file: io.FileIO, start: int) -> None:
-    done = 0
-    try:
-        while done < len(memory):
-            done += os.pwrite(file.fileno(), memory[done:], start + done)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise _no_room(Path(str(file.name)), len(memory) - done, error) from error
-
-
-def _memory(rows_NW: Tensor) -> memoryview:
-    return rows_NW.detach().view(-1).view(torch.uint8).numpy().data
+def _bytes_of(rows_NW: Tensor) -> Array:
+    return rows_NW.detach().view(-1).view(torch.uint8).numpy()
 
 
 def _too_short(path: Path, needed: int, there: int) -> InputError:
@@ -296,7 +283,7 @@ def _too_short(path: Path, needed: int, there: int) -> InputError:
 def _no_room(path: Path, needed: int, error: OSError) -> InputError:
     return InputError(
         f"{path} cannot grow",
-        needed=f"room for {needed:,} more bytes",
+        needed=f"room for {needed:,} bytes in all",
         got=str(error.strerror),
         repair="make room, or choose a folder on another disk by the option `scratch`",
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
-_STATUS = Path("/proc/self/status")
+_STATUS, _MEMBERSHIP, _GROUPS = Path("/proc/self/status"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _INTERVAL_SECONDS = 0.02
 _M_MMAP_THRESHOLD, _THRESHOLD_BYTES = -3, 131072
 
@@ -54,12 +56,13 @@ class PeakMemory:
 
 
 def available_bytes() -> int:
-    """Memory that this process may still take: what the system has, and no more than its control group allows."""
+    """Memory that this process may still take: what the system has, and no more than its control groups allow.
+
+    Pages of files count as free in a group as they do in the system: the kernel evicts them when it needs to.
+    """
     import psutil
 
-    free = int(psutil.virtual_memory().available)
-    limit, used = _group_memory()
-    return free if limit is None else min(free, max(0, limit - used))
+    return max(0, min([int(psutil.virtual_memory().available), *_left_in_groups()]))
 
 
 def return_freed_memory() -> None:
@@ -71,21 +74,37 @@ def return_freed_memory() -> None:
     mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
 
 
-def _group_memory() -> tuple[int | None, int]:
-    """Limit and use of the control group of this process; None without a limit."""
-    for line in _lines(Path("/proc/self/cgroup")):
+class _Group(NamedTuple):
+    """A kind of control group: where such groups are, and the names of what they tell."""
+
+    root: Path
+    limit: str
+    used: str
+    files: tuple[str, ...]
+
+
+def _left_in_groups() -> Iterator[int]:
+    """What is left of the limit of each control group around this process."""
+    for line in _lines(_MEMBERSHIP):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            folder, names = Path("/sys/fs/cgroup") / path.lstrip("/"), ("memory.max", "memory.current")
+            kind = _Group(_GROUPS, "memory.max", "memory.current", ("active_file", "inactive_file"))
         elif "memory" in controllers.split(","):
-            folder = Path("/sys/fs/cgroup/memory") / path.lstrip("/")
-            names = "memory.limit_in_bytes", "memory.usage_in_bytes"
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")
+            kind = _Group(_GROUPS / "memory", *names)
         else:
             continue
-        limit, used = (next(iter(_lines(folder / name)), "") for name in names)
-        if limit.isdigit() and used.isdigit():
-            return int(limit), int(used)
-    return None, 0
+        inner = kind.root / path.lstrip("/")  # a container may see its own group as the root, under a path from outside
+        for folder in (inner, *inner.parents):
+            if folder.is_relative_to(kind.root):
+                yield from _left(folder, kind)
+
+
+def _left(folder: Path, kind: _Group) -> Iterator[int]:
+    limit, used = (next(iter(_lines(folder / name)), "") for name in (kind.limit, kind.used))
+    if limit.isdigit() and used.isdigit():
+        told = dict(line.split() for line in _lines(folder / "memory.stat"))
+        yield int(limit) - int(used) + sum(int(told.get(name, 0)) for name in kind.files)
 
 
 def _lines(path: Path) -> list[str]:

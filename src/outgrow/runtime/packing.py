@@ -30,7 +30,8 @@ class _Packer(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor or value.device.type != "cpu" or value.layout is not torch.strided:
             return NotImplemented
-        numbers = value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+        flat = value.detach().reshape(-1)
+        numbers = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""  # an empty one may have any strides
         return _tensor, (numbers, value.dtype, tuple(value.shape), value.requires_grad)
 
 

@@ -84,7 +84,6 @@ class Problem:
         model: Model,
         seed: int,
         batches: Batches = EVERYTHING,
-        feature_file: Path | None = None,
     ) -> Problem:
         """The problem on a share, from what is known of all nodes.
 
@@ -97,7 +96,6 @@ class Problem:
             model: The model, the same on all workers.
             seed: Seed of every random draw.
             batches: What mini-batches are made of.
-            feature_file: The .npy file that dense features are mapped from; None if there is none.
         """
         own = share.rows(labels)
         assert isinstance(own, Tensor)
@@ -111,7 +109,6 @@ class Problem:
             model=model,
             seed=seed,
             batches=batches,
-            feature_file=feature_file,
         )
 
 

@@ -19,8 +19,12 @@ from outgrow.nn.opaque import Opaque
 _FIXED_BYTES = 64 << 20
 """Kernels that are loaded when they are first called, staging of the threads that read, and their stacks."""
 _INDEX_BYTES = 8
+_MARGIN = 110
+"""Percent: for what the system and the allocator round up."""
 _AHEAD = 2
 """Chunks whose rows are there at once: that of the wave, and that of the next or of the one before."""
+_PER_SCORE = 3
+"""Numbers that attention holds for each edge and head: weights before and after dropout, and one more in between."""
 _PENDING = 3
 """Waves whose results may wait to be written, the last one included."""
 
@@ -97,7 +101,7 @@ def chunked_bytes(base: int, traits: Sequence[Traits], extent: Extent, number_by
         number_bytes: Of a number of a row.
     """
     waves = max(wave_bytes(traits, index, extent, number_bytes) for index in range(len(traits)))
-    return base + _FIXED_BYTES + waves
+    return base + _FIXED_BYTES + waves * _MARGIN // 100
 
 
 def whole_bytes(
@@ -131,7 +135,7 @@ def _numbers_per_edge(traits: Traits) -> int:
     widths = traits.layer.widths
     if isinstance(traits.layer.conv.aggregation, Opaque):
         return widths.in_features + widths.out_features + 2
-    return max(1, widths.score, widths.aggregate[0])
+    return max(1, _PER_SCORE * widths.score, widths.aggregate[0])
 
 
 def table_bytes(traits: Sequence[Traits], num_nodes: int, number_bytes: int) -> int:

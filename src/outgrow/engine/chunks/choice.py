@@ -64,11 +64,11 @@ class Cutter:
     base: int
 
     def cut(self, count: int) -> Chunking:
-        """Cut into so many chunks."""
+        """Cut into so many chunks, which are the same in all views of the graph."""
         share, own = self.share, self.share.own
         needs, order, extents = dict[bool, Needs](), None, list[Extent]()
+        pieces = chunks_of(next(iter(self.graphs.values())), own, count)
         for self_loops, graph in self.graphs.items():
-            pieces = chunks_of(graph, own, count)
             sources: list[Tensor] = [graph.sources(own[first:last]) for first, last in pieces]
             if order is None:
                 order = order_of(share, sources, self._row_bytes, self.rates, reorganise=self.reorganise)
@@ -82,11 +82,12 @@ class Cutter:
         return Chunking(count, needs, order, extent, max(share.comm.gather(self._bytes(extent))))
 
     def fewest(self, budget: int) -> Chunking:
-        """Cut into as few chunks as fit into the budget of a worker.
+        """Cut into as few chunks as fit into the budget of every worker.
 
         Raises:
             InputError: Not even the smallest chunks fit.
         """
+        budget = min(self.share.comm.gather(budget))
         for count in self._counts(budget):
             chunking = self.cut(count)
             if chunking.bytes_ <= budget:

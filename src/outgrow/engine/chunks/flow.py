@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import TypeVar
 
 from outgrow.core.timeline import Timeline
@@ -38,13 +39,14 @@ class Flow:
             with self._timeline.span("load", lane):
                 return load(item)
 
-        made = prefetched(timed, items, threads=1, ahead=1) if overlap else map(timed, items)
-        while True:
-            with self._timeline.span("wait for loads"):
-                result = next(made, _END)
-            if result is _END:
-                return
-            yield result  # type: ignore[misc]
+        made = prefetched(timed, items, threads=1, ahead=1) if overlap else (timed(item) for item in items)
+        with closing(made):
+            while True:
+                with self._timeline.span("wait for loads"):
+                    result = next(made, _END)
+                if result is _END:
+                    return
+                yield result  # type: ignore[misc]
 
     def store(self, write: Callable[[], None]) -> None:
         """Write something, in the order of these calls; returns at once unless much is to be written already."""

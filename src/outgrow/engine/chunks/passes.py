@@ -67,6 +67,7 @@ class Passes:
         if first.way is Way.CONSTANT:
             for chunk in self._assembled(0, None, backward=False):
                 self._keep_aggregate(0, chunk, self._aggregate(first, chunk))
+            self.state.finish_layer()
 
     @torch.no_grad()
     def forward(self, key: int) -> None:

@@ -71,12 +71,10 @@ class Places:
         new = np.concatenate((array(load_turn), array(remote_turn))) & ARRIVES > 0
         gone = np.setdiff1d(self._held, both[~new], assume_unique=True)
         left = place[gone]
-        num_new = int(new[: len(loads)].sum())
-        early = self._take(num_new) if self._ahead else None
+        early = self._take(int(new[: len(loads)].sum()) if self._ahead else 0)
         self._free = np.sort(np.concatenate((self._free, left)))
-        first = self._take(num_new) if early is None else early
         place[gone] = -1
-        place[both[new]] = np.concatenate((first, self._take(int(new.sum()) - num_new)))
+        place[both[new]] = np.concatenate((early, self._take(int(new.sum()) - len(early))))
         self._held = both
         return tensor(place[both[: len(loads)]]), tensor(place[both[len(loads) :]])
 

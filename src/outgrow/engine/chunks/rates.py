@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,16 +35,18 @@ def rates_of(comm: Comm, folder: Path, disk: Disk) -> Throughputs:
         folder: A folder of scratch files.
         disk: The threads that read them.
     """
-    before = comm.ledger.crossed.copy()
+    crossed, moved = comm.ledger.crossed.copy(), (disk.read_bytes, disk.written_bytes, disk.read_requests)
     name = f"{socket.gethostname()}-{os.stat(folder).st_dev}-{comm.size}"
     path = cache_folder() / "rates.json"
-    known = comm.broadcast(_kept(path).get(name) if comm.leads else None)
+    kept = _kept(path).get(name) if comm.leads else None
+    known = comm.broadcast(kept if _usable(kept) else None)
     if known is None:
         known = comm.broadcast(_measured(comm, folder, disk))
         if comm.leads:
             _keep(path, {**_kept(path), name: known})
     comm.ledger.crossed.clear()  # nothing of this is part of training
-    comm.ledger.crossed.update(before)
+    comm.ledger.crossed.update(crossed)
+    disk.read_bytes, disk.written_bytes, disk.read_requests = moved
     return Throughputs(**known)
 
 
@@ -77,14 +83,22 @@ def _rate(move: Callable[[], object], num_bytes: int) -> float:
     return num_bytes / max(best, 1e-9)
 
 
-def _kept(path: Path) -> dict[str, dict[str, float]]:
+def _kept(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text("utf-8")))
+        found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
-def _keep(path: Path, rates: dict[str, dict[str, float]]) -> None:
+def _usable(rates: Any) -> bool:
+    """Whether what the file has for a machine are throughputs."""
+    if not isinstance(rates, dict) or rates.keys() != {field.name for field in fields(Throughputs)}:
+        return False
+    return all(isinstance(rate, float) and 0 < rate < math.inf for rate in rates.values())
+
+
+def _keep(path: Path, rates: dict[str, Any]) -> None:
     """Best effort: a cache that cannot be written means measuring again."""
     made = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -92,4 +106,5 @@ def _keep(path: Path, rates: dict[str, dict[str, float]]) -> None:
         made.write_text(json.dumps(rates, indent=1), "utf-8")
         made.replace(path)
     except OSError:
-        made.unlink(missing_ok=True)
+        with suppress(OSError):
+            made.unlink()

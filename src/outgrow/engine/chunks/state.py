@@ -150,5 +150,6 @@ class State:
         for tables in (self.sources, self.inputs, self.aggregates, self.source_gradients, self.input_gradients):
             for table in tables.values():
                 table.close()
+        self.features.close()
         for course in self.courses.values():
             course.close()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.ops.backend import array
+from outgrow.ops.backend import array, tensor
 from outgrow.ops.share import Picked, ids_of
 from outgrow.runtime.voyage import Route
 
@@ -48,9 +48,9 @@ class Held(NamedTuple):
 
     def only(self, turn: int) -> Held:
         """Those that arrive, or that leave."""
-        chosen = (self.turn & turn).nonzero()[:, 0]
-        ends = np.searchsorted(array(chosen), np.cumsum((0, *self.counts)))
-        return Held(tuple(np.diff(ends).tolist()), *(part[chosen] for part in self[1:]))
+        chosen = np.flatnonzero(array(self.turn) & turn)  # by NumPy, as the thread that reads calls it too
+        ends = np.searchsorted(chosen, np.cumsum((0, *self.counts)))
+        return Held(tuple(np.diff(ends).tolist()), *(tensor(array(part)[chosen]) for part in self[1:]))
 
 
 class Wave(NamedTuple):
@@ -127,16 +127,16 @@ def packed(wave: Wave) -> tuple[Form, Tensor]:
     """A wave as bytes ``[B]`` uint8, and how to read them."""
     edges, parts, begin = wave.edges, list[tuple[torch.dtype, int, int] | None](), 0
     held = wave.loads, wave.remote, wave.sent
-    of_rows = [part for each in held for part in each[1:]]
+    of_rows = [part for rows in held for part in rows[1:]]
     tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices, edges.relation, edges.weight]
-    for tensor in tensors:
-        parts.append(None if tensor is None else (tensor.dtype, len(tensor), begin))
-        begin += 0 if tensor is None else -(-tensor.nbytes // _LINE) * _LINE
+    for each in tensors:
+        parts.append(None if each is None else (each.dtype, len(each), begin))
+        begin += 0 if each is None else -(-each.nbytes // _LINE) * _LINE
     out = torch.zeros(begin, dtype=torch.uint8)
-    for tensor, part in zip(tensors, parts, strict=True):
-        if tensor is not None and part is not None and len(tensor):
-            out[part[2] : part[2] + tensor.nbytes] = tensor.contiguous().view(torch.uint8)
-    return Form(tuple(each.counts for each in held), wave.first, wave.last, edges.num_src, tuple(parts), begin), out
+    for each, part in zip(tensors, parts, strict=True):
+        if each is not None and part is not None and len(each):
+            out[part[2] : part[2] + each.nbytes] = each.contiguous().view(torch.uint8)
+    return Form(tuple(rows.counts for rows in held), wave.first, wave.last, edges.num_src, tuple(parts), begin), out
 
 
 def unpacked(form: Form, given: Tensor) -> Wave:

@@ -1,0 +1,264 @@
+"""Full-graph training beyond memory: strategy `offload` against itself without its techniques, and against `full`.
+
+    python benchmarks/offload.py quarter ablation chunks gat cap --graph it-2004@0.02 --scratch DIR
+
+Every run is a process of its own (`offload_run.py`); rivals are interleaved, one run of each per round. `cap` needs
+root, for a control group whose limit holds for the page cache too. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import capped
+import record
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+MIB = 1 << 20
+VANILLA = {"sharing": False, "reuse": False, "reorganise": False, "overlap": False}
+STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("vanilla", VANILLA),
+    ("+ sharing", {**VANILLA, "sharing": True}),
+    ("+ reuse", {"reorganise": False, "overlap": False}),
+    ("+ reorganise", {"overlap": False}),
+    ("+ overlap", {}),
+    ("all, no cache", {"cache": False}),
+)
+Rows = list[dict[str, Any]]
+"""One for each line of a table."""
+
+
+class Bench:
+    """Runs, in a folder where stores of graphs are made.
+
+    Args:
+        folder: The folder.
+        rounds: How often each rival runs.
+        epochs: Epochs that count in each run.
+        scratch: Where scratch files go.
+    """
+
+    def __init__(self, folder: Path, rounds: int, epochs: int, scratch: Path) -> None:
+        self.folder, self.rounds, self.epochs, self.scratch = folder, rounds, epochs, scratch
+
+    def store(self, graph: str) -> Path:
+        """The store of a generated graph."""
+        path = self.folder / graph
+        if not path.exists():
+            subprocess.run([sys.executable, "-m", "outgrow", "convert", graph, str(path)], check=True)
+        return path
+
+    def run(self, graph: str, limit: int | None = None, **what: Any) -> dict[str, Any]:
+        """One run; what the workers measured, as one."""
+        if what.get("strategy") is not None:
+            what["strategy"] = {"scratch": str(self.scratch), **what["strategy"]}
+        given = json.dumps({"store": str(self.store(graph)), "epochs": self.epochs, **what})
+        command = [sys.executable, str(HERE / "offload_run.py"), given]
+        if limit is None:
+            done, group = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False), 0
+        else:
+            done, group = capped.run(command, limit)
+        if done.returncode:
+            return {"failed": done.returncode}
+        return {**_merged(json.loads(done.stdout.splitlines()[-1])), "group_bytes": group}
+
+    def interleaved(self, rivals: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, Rows]:
+        """All rivals once in each round."""
+        reports: dict[str, Rows] = {name: [] for name in rivals}
+        for _ in range(self.rounds):
+            for name, run in rivals.items():
+                reports[name].append(run())
+        return reports
+
+
+def _merged(reports: Rows) -> dict[str, Any]:
+    whole = dict(reports[0])
+    whole["peak_bytes"] = max(report["peak_bytes"] for report in reports)
+    for table in ("bytes", "counters", "spans"):
+        names = sorted({name for report in reports for name in report[table]})
+        whole[table] = {name: sum(report[table].get(name, 0) for report in reports) for name in names}
+    return whole
+
+
+def _figures(name: str, reports: Rows) -> dict[str, Any]:
+    """One line: medians over rounds."""
+    good = [report for report in reports if "failed" not in report]
+    if not good:
+        return {"run": name, "failed": reports[0]["failed"]}
+    last = good[-1]
+    seconds = [statistics.median(report["epoch_seconds"]) for report in good]
+    moved = last["bytes"]
+    return {
+        "run": name,
+        "epoch_seconds": statistics.median(seconds),
+        "all_seconds": seconds,
+        "peak_mib": max(report["peak_bytes"] for report in good) / MIB,
+        "host_to_device_mb": _of(moved, "host_to_device") / 1e6,
+        "device_to_host_mb": _of(moved, "device_to_host") / 1e6,
+        "peer_mb": _of(moved, "peer") / 1e6,
+        "disk_read_mb": last["counters"].get("disk_read_bytes", 0) / 1e6,
+        "spans": last["spans"],
+        "facts": last["facts"],
+        "loss": last["loss"],
+        "group_mib": last["group_bytes"] / MIB,
+    }
+
+
+def _of(moved: Mapping[str, float], link: str) -> float:
+    rows = ("features", "activations", "gradients")
+    return sum(count for name, count in moved.items() if name.startswith(link) and name.endswith(rows))
+
+
+def quarter(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
+    """In memory, with an ample budget, and at a quarter of the memory that `full` takes."""
+    first = bench.run(graph, strategy=None)
+    budget = f"{first['peak_bytes'] // 4 // MIB}MiB"
+    return _lines(
+        bench,
+        {
+            "full": lambda: bench.run(graph, strategy=None),
+            "offload, ample": lambda: bench.run(graph, strategy={}),
+            f"offload, {budget}": lambda: bench.run(graph, strategy={"memory": budget}),
+        },
+    )
+
+
+def ablation(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
+    """Technique by technique."""
+    common = {"chunks": options.chunks}
+    return _lines(
+        bench,
+        {
+            name: (lambda chosen=chosen: bench.run(graph, strategy={**common, **chosen}, workers=options.workers))
+            for name, chosen in STEPS
+            if options.workers > 1 or name != "+ sharing"
+        },
+    )
+
+
+def chunks(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
+    """One, two, three and four times the chunks (figure 10 of the paper)."""
+    return _lines(
+        bench,
+        {
+            f"{factor * options.chunks} chunks": (
+                lambda factor=factor: bench.run(
+                    graph, strategy={"chunks": factor * options.chunks}, workers=options.workers
+                )
+            )
+            for factor in (1, 2, 3, 4)
+        },
+    )
+
+
+def gat(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
+    """Attention within 1 GiB."""
+    return _lines(bench, {"gat, 1GiB": lambda: bench.run(graph, model="gat", strategy={"memory": "1GiB"}, layers=2)})
+
+
+def cap(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
+    """Under a hard cap, page cache included: all techniques against none, and what the disk gives at most."""
+    limit, memory = options.cap_mib * MIB, f"{options.memory_mib}MiB"
+    chosen = bench.run(graph, limit, strategy={"memory": memory})
+    rows = [_figures("offload, first run", [chosen])]
+    if "failed" in chosen:
+        return rows
+    count = {"chunks": chosen["facts"]["chunks"]}
+    rows += _lines(
+        bench,
+        {
+            "offload": lambda: bench.run(graph, limit, strategy={"memory": memory}),
+            "vanilla": lambda: bench.run(graph, limit, strategy={**count, **VANILLA}),
+        },
+    )
+    rate = sequential_rate(bench.scratch, 4 * limit)
+    for row in rows:
+        if "failed" not in row:
+            row["sequential_mb_per_second"] = rate / 1e6
+            row["reached_mb_per_second"] = row["disk_read_mb"] / row["epoch_seconds"]
+            row["load_mb_per_second"] = row["disk_read_mb"] / row["spans"]["load"]
+    return rows
+
+
+def sequential_rate(folder: Path, num_bytes: int) -> float:
+    """Bytes a second that a plain sequential read of a file gives that is not in memory."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        piece = os.urandom(MIB)
+        for _ in range(num_bytes // MIB):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        began, read = time.perf_counter(), 0
+        while data := os.pread(file.fileno(), MIB, read):
+            read += len(data)
+        return read / (time.perf_counter() - began)
+
+
+def _lines(bench: Bench, rivals: Mapping[str, Callable[[], dict[str, Any]]]) -> Rows:
+    rows = [_figures(name, reports) for name, reports in bench.interleaved(rivals).items()]
+    first = rows[0].get("all_seconds")
+    for row in rows:
+        if first and "all_seconds" in row:
+            row["times_first"] = statistics.median(
+                mine / other for mine, other in zip(row["all_seconds"], first, strict=False)
+            )
+            if "preprocessing_seconds" in row["facts"]:
+                row["preprocessing_of_100_epochs"] = row["facts"]["preprocessing_seconds"] / (
+                    100 * row["epoch_seconds"]
+                )
+    return rows
+
+
+def _show(title: str, rows: Rows) -> None:
+    table = Table(title=title)
+    numbers = ("epoch_seconds", "times_first", "peak_mib", "host_to_device_mb", "device_to_host_mb", "peer_mb")
+    numbers += ("disk_read_mb", "preprocessing_of_100_epochs", "group_mib", "load_mb_per_second")
+    for name in ("run", *numbers, "chunks", "spans"):
+        table.add_column(name, justify="left" if name == "run" else "right")
+    for row in rows:
+        spans = " ".join(f"{name} {seconds:.2f}" for name, seconds in row.get("spans", {}).items())
+        figures = [f"{row[name]:,.3f}" if name in row else str(row.get("failed", "")) for name in numbers]
+        table.add_row(row["run"], *figures, str(row.get("facts", {}).get("chunks", "")), spans)
+    Console(width=250).print(table)
+
+
+def main() -> None:
+    """Run the tables that are asked for."""
+    tables = {"quarter": quarter, "ablation": ablation, "chunks": chunks, "gat": gat, "cap": cap}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", choices=tables)
+    parser.add_argument("--graph", default="it-2004@0.02")
+    parser.add_argument("--stores", type=Path, help="folder for the stores of graphs, which are kept there")
+    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--chunks", type=int, default=8)
+    parser.add_argument("--cap-mib", type=int, default=768)
+    parser.add_argument("--memory-mib", type=int, default=640)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        bench = Bench(options.stores or Path(made), options.rounds, options.epochs, options.scratch)
+        figures: dict[str, Any] = {"graph": options.graph, "workers": options.workers}
+        for name in options.tables:
+            figures[name] = tables[name](bench, options.graph, options)
+            _show(f"{name}: {options.graph}, {options.workers} workers", figures[name])
+    print(record.write("offload", figures, options.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Spans of time are told by name and by thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from outgrow.core import timeline as module
+from outgrow.core.timeline import Timeline
+
+
+def test_a_span_takes_as_long_as_what_is_done() -> None:
+    timeline, before = Timeline(), time.monotonic()
+    with timeline.span("load", "reader"):
+        time.sleep(0.02)
+    [span] = timeline.spans
+    assert (span.name, span.lane) == ("load", "reader")
+    assert before <= span.start <= span.end - 0.02
+    assert span.end <= time.monotonic()
+    assert timeline.seconds == {"load": span.end - span.start}
+
+
+def test_seconds_add_up_by_name_whoever_does_it() -> None:
+    timeline = Timeline()
+    for lane in ("compute", "load", "compute"):
+        with timeline.span("wait", lane):
+            pass
+    with timeline.span("other"):
+        pass
+    assert [span.lane for span in timeline.spans] == ["compute", "load", "compute", "compute"]
+    assert set(timeline.seconds) == {"wait", "other"}
+    assert timeline.seconds["wait"] == sum(span.end - span.start for span in timeline.spans[:3])
+
+
+def test_a_span_within_another_ends_first() -> None:
+    timeline = Timeline()
+    with timeline.span("outer"), timeline.span("inner"):
+        pass
+    inner, outer = timeline.spans
+    assert (inner.name, outer.name) == ("inner", "outer")
+    assert outer.start <= inner.start <= inner.end <= outer.end
+
+
+def test_what_fails_has_a_span_too() -> None:
+    timeline = Timeline()
+    with pytest.raises(ValueError), timeline.span("load"):
+        raise ValueError
+    assert [span.name for span in timeline.spans] == ["load"]
+
+
+def test_the_first_spans_are_kept_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_SPANS", 3)
+    timeline, total = Timeline(), 0.0
+    for number in range(5):
+        with timeline.span("work", str(number)):
+            time.sleep(0.002)
+        total = timeline.seconds["work"]
+    assert [span.lane for span in timeline.spans] == ["0", "1", "2"]
+    assert total >= 0.01
+
+
+def test_threads_lose_no_span() -> None:
+    timeline = Timeline()
+
+    def work() -> None:
+        for _ in range(200):
+            with timeline.span("work"):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(timeline.spans) == 800
+    assert timeline.seconds["work"] == pytest.approx(sum(span.end - span.start for span in timeline.spans))

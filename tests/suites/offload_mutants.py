@@ -1,0 +1,179 @@
+"""Mutants of `offload`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.engine.chunks import plan, wave
+from outgrow.engine.chunks.buffer import Buffer, Gradients
+from outgrow.engine.chunks.flow import Flow
+from outgrow.engine.chunks.passes import Passes
+from outgrow.engine.chunks.places import Places
+from outgrow.engine.chunks.tables import Table
+from outgrow.engine.chunks.wave import ARRIVES, Held, Wave
+from outgrow.engine.resident import Goal
+from suites.hits import Hits
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def gradients_overwritten() -> Any:
+    """A gradient that leaves the buffer takes the place of what earlier waves have added."""
+    return _other_freshness(torch.ones_like)
+
+
+def gradients_of_the_step_before() -> Any:
+    """A gradient that leaves the buffer is added to what the step before has left."""
+    return _other_freshness(torch.zeros_like)
+
+
+@contextmanager
+def _other_freshness(change: Callable[[Tensor], Tensor]) -> Iterator[Hits]:
+    hits, right = Hits(), Table.add
+
+    def add(self: Table, held: Held, values: Tensor, owner: int, fresh: Tensor) -> None:
+        wrong = change(fresh)
+        hits.note(not torch.equal(wrong, fresh))
+        right(self, held, values, owner, wrong)
+
+    with patch.object(Table, "add", add):
+        yield hits
+
+
+def degrees_of_the_chunk() -> Any:
+    """The degree of a source is how often it occurs in the chunk."""
+
+    def changed(block: Block) -> Block:
+        return replace(block, src_degree=block.edges.indices.bincount(minlength=block.edges.num_src).double())
+
+    return _other_blocks(changed)
+
+
+def draws_by_place() -> Any:
+    """Dropout of a row depends on its place in the chunk, not on its node."""
+    return _other_blocks(lambda block: replace(block, dst_nodes=torch.arange(len(block.dst_nodes))))
+
+
+@contextmanager
+def _other_blocks(change: Callable[[Block], Block]) -> Iterator[Hits]:
+    hits, right = Hits(), Wave.block
+
+    def block(self: Wave, *nodes: Tensor) -> Block:
+        found = right(self, *nodes)
+        hits.note(found.edges.num_edges > 0)
+        return change(found)
+
+    with patch.object(Wave, "block", block):
+        yield hits
+
+
+@contextmanager
+def edge_numbers_of_the_chunk() -> Iterator[Hits]:
+    """Edges are numbered within the chunk, so draws for edges differ."""
+    hits, right = Hits(), wave.ids_of
+
+    def ids_of(rows: Any) -> Tensor:
+        hits.note(right(rows) is not None)
+        return torch.arange(rows.num_edges)
+
+    with patch.object(wave, "ids_of", ids_of):
+        yield hits
+
+
+@contextmanager
+def what_stays_begins_anew() -> Iterator[Hits]:
+    """The gradient of a row that stays for the next wave is forgotten, as if the row had just come."""
+    hits, right = Hits(), Gradients.begin
+
+    def begin(self: Gradients, given: Wave) -> None:
+        loads = given.loads
+        hits.note(not bool((loads.turn & ARRIVES).all()))
+        right(self, given._replace(loads=loads._replace(turn=loads.turn | ARRIVES)))
+
+    with patch.object(Gradients, "begin", begin):
+        yield hits
+
+
+@contextmanager
+def gradients_for_others_kept() -> Iterator[Hits]:
+    """Gradients of rows that other workers have brought do not go back to them."""
+    hits = Hits()
+
+    def push(self: Gradients, given: Wave) -> None:
+        hits.note(len(given.remote.at) > 0)
+
+    with patch.object(Gradients, "push", push):
+        yield hits
+
+
+@contextmanager
+def rows_of_others_misplaced() -> Iterator[Hits]:
+    """Rows that other workers send are one place off."""
+    hits, right = Hits(), Buffer.exchange
+
+    def exchange(self: Buffer, given: Wave) -> None:
+        remote = given.remote
+        came = (remote.turn & ARRIVES).bool()
+        at = remote.at.clone()
+        at[came] = at[came].roll(1)
+        hits.note(int(came.sum()) > 1)
+        right(self, given._replace(remote=remote._replace(at=at)))
+
+    with patch.object(Buffer, "exchange", exchange):
+        yield hits
+
+
+@contextmanager
+def mean_over_own_nodes() -> Iterator[Hits]:
+    """The loss is the mean over the worker's own labelled nodes."""
+    hits, right = Hits(), Passes.__init__
+
+    def begin(self: Passes, state: Any, goal: Goal) -> None:
+        own = len(goal.rows)
+        hits.note(own != goal.total)
+        right(self, state, goal._replace(total=max(1, own)))
+
+    with patch.object(Passes, "__init__", begin):
+        yield hits
+
+
+@contextmanager
+def places_in_use_taken() -> Iterator[Hits]:
+    """Rows of the next wave take places that the wave under way still reads, and are there before it reads."""
+    hits, right = Hits(), Places.__init__
+
+    def begin(self: Places, num_nodes: int, *, ahead: bool) -> None:
+        hits.note(ahead)
+        right(self, num_nodes, ahead=False)
+
+    with early_loads(), patch.object(plan.Places, "__init__", begin):
+        yield hits
+
+
+@contextmanager
+def early_loads() -> Iterator[None]:
+    """What the next wave needs is there before a wave is computed: the earliest that overlap allows."""
+    right = Flow.ahead
+
+    def ahead(self: Flow, load: Callable[[T], R], items: Sequence[T], *, overlap: bool = True) -> Iterator[R]:
+        loaded = right(self, load, items, overlap=False)
+        if not overlap or self._writer is None:
+            yield from loaded
+            return
+        last: list[R] = []
+        for found in loaded:
+            yield from last
+            last = [found]
+        yield from last
+
+    with patch.object(Flow, "ahead", ahead):
+        yield
