@@ -21,7 +21,7 @@ from torch import Tensor
 from outgrow.ops.backend import array
 from outgrow.ops.half import bits_of
 
-_LARGE_BYTES = 8 << 20
+_LARGE_BYTES = 1 << 19
 _SLACK = 1.25
 """How much larger than asked for what is lent may be: it was made for a batch that was a little larger."""
 LINE = 16

@@ -87,14 +87,16 @@ def read_rows(
 def add_file_rows(
     file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, added: tuple[Tensor, Array, Array]
 ) -> tuple[int, int, int]:
-    """``row rows[i] of the file = values[at[i]] + (0 if fresh[i] else row rows[i])``; no other row is written.
+    """``row rows[i] of the file = values[at[i]] + (0 if fresh[i] else row rows[i])``.
+
+    Rows in the gaps of a run are written back as they were read: cheaper than a call of the system for each row.
 
     Args:
         file: Descriptor of the file.
         offset: Byte of the file at which row 0 begins.
         rows_N: ``[N]`` integer, ascending and distinct.
-        gap_rows: Most rows between two neighbours of one run, which is read at once.
-        staged_SW: ``[S, W]`` contiguous float32 or float64, of the type of the file, overwritten.
+        gap_rows: Most rows between two neighbours of one run, which is read and written at once.
+        staged_SW: ``[S, W]`` contiguous float32 or float64, of the type of the file, overwritten; no run is longer.
         added: ``values [M, W]`` float32 or float64, ``at [N]`` integer, ``fresh [N]`` bool.
 
     Returns:
@@ -211,43 +213,22 @@ def _add_rows(
     file: int, offset: int, rows: Array, gap_rows: int, staged: Array, values: Array, at: Array, fresh: Array
 ) -> tuple[int, int, int, int]:
     end, runs, pages, written, row_bytes = 0, 0, 0, 0, staged.shape[1] * staged.itemsize
-    while end < len(rows):  # as many rows at a time as fit into memory with all that lies between
-        start, end = end, end_of_run(rows, end, len(staged), len(staged))
+    while end < len(rows):
+        start, end = end, end_of_run(rows, end, gap_rows, len(staged))
         first = int(rows[start])
-        begin = offset + first * row_bytes
-        here, stop = _held_run(rows, fresh, start, end, gap_rows)
-        while here < end:
-            low, high = rows[here] - first, rows[stop - 1] + 1 - first
-            error = _fill(file, begin + low * row_bytes, staged[low:high])
+        begin, num_rows = offset + first * row_bytes, rows[end - 1] + 1 - first
+        if num_rows > end - start or not np.all(fresh[start:end]):
+            error = _fill(file, begin, staged[:num_rows])
             if error != 0:
                 return error, runs, pages, written
             runs += 1
-            pages += pages_of(begin + low * row_bytes, (high - low) * row_bytes)
-            here, stop = _held_run(rows, fresh, stop, end, gap_rows)
+            pages += pages_of(begin, num_rows * row_bytes)
         sum_rows(staged, first, rows, start, end, values, at, fresh)
-        stop = start
-        while stop < end:
-            here, stop = stop, min(end, end_of_run(rows, stop, 0, len(staged)))
-            low, high = rows[here] - first, rows[stop - 1] + 1 - first
-            error = _put(file, begin + low * row_bytes, staged[low:high])
-            if error != 0:
-                return error, runs, pages, written
-            written += (high - low) * row_bytes
+        error = _put(file, begin, staged[:num_rows])
+        if error != 0:
+            return error, runs, pages, written
+        written += num_rows * row_bytes
     return 0, runs, pages, written
-
-
-@sequential
-def _held_run(rows: Array, fresh: Array, start: int, end: int, gap_rows: int) -> tuple[int, int]:
-    """The first run of rows that are not fresh: its place, and the place behind it."""
-    while start < end and fresh[start]:
-        start += 1
-    last = start
-    for i in range(start + 1, end):
-        if not fresh[i]:
-            if rows[i] - rows[last] > gap_rows + 1:
-                break
-            last = i
-    return start, last + 1
 
 
 @sequential

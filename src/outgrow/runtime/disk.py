@@ -111,6 +111,7 @@ class DiskRows(HostRows):
         self._disk, self._file, self._offset = disk, file, offset
         self._row_bytes = width * dtype.itemsize
         self._gap_rows = disk.gap_bytes // self._row_bytes
+        self._added_gap_rows = min(disk.gap_bytes, PAGE_BYTES) // self._row_bytes
         self._run_rows = max(1, disk.run_bytes // self._row_bytes)
         if sys.platform == "linux":  # else the kernel reads more than it is asked for
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
@@ -136,7 +137,8 @@ class DiskRows(HostRows):
         check_rows(self, rows_N)
         check_type(self.dtype, out_MW.dtype)
         rows, to = array(rows_N), array(to_N)
-        self._disk.run(partial(self._read_group, rows[at], out_MW, to[at]) for at in self._groups(rows))
+        groups = self._groups(rows, self._gap_rows)
+        self._disk.run(partial(self._read_group, rows[at], out_MW, to[at]) for at in groups)
 
     def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
         """See `HostRows.read_range`."""
@@ -159,15 +161,16 @@ class DiskRows(HostRows):
         self._check_writable()
         rows, at, fresh = array(rows_N), array(at_N), array(fresh_N)
         self._disk.run(
-            partial(self._add_group, rows[here], (values_MW, at[here], fresh[here])) for here in self._groups(rows)
+            partial(self._add_group, rows[here], (values_MW, at[here], fresh[here]))
+            for here in self._groups(rows, self._added_gap_rows)
         )
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _groups(self, rows: Array) -> Iterator[slice]:
-        starts = cut_groups(rows, self._gap_rows, self._run_rows, _GROUPS_PER_THREAD * self._disk.in_flight).tolist()
+    def _groups(self, rows: Array, gap_rows: int) -> Iterator[slice]:
+        starts = cut_groups(rows, gap_rows, self._run_rows, _GROUPS_PER_THREAD * self._disk.in_flight).tolist()
         return (slice(*ends) for ends in pairwise(starts))
 
     def _shares(self, num_rows: int) -> Iterator[slice]:
@@ -183,7 +186,7 @@ class DiskRows(HostRows):
     def _add_group(self, rows: Array, added: tuple[Tensor, Array, Array]) -> None:
         staged = self._staging(self._run_rows)
         with self._told():
-            moved = add_file_rows(self._file.fileno(), self._offset, rows, self._gap_rows, staged, added)
+            moved = add_file_rows(self._file.fileno(), self._offset, rows, self._added_gap_rows, staged, added)
         self._disk.count(*moved)
 
     def _read_share(self, first: int, out_nW: Tensor) -> None:

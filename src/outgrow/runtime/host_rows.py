@@ -48,7 +48,9 @@ class HostRows(ABC):
 
     @abstractmethod
     def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor, fresh_N: Tensor) -> None:
-        """``host[rows[i]] = values[at[i]] + (0 if fresh[i] else host[rows[i]])``; no other row is written.
+        """``host[rows[i]] = values[at[i]] + (0 if fresh[i] else host[rows[i]])``.
+
+        Rows that lie between these may be read and written back as they are: nobody else may write any meanwhile.
 
         Args:
             rows_N: ``[N]`` int32 or int64, ascending and distinct.

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from outgrow.engine.chunks.layers import Traits, Way
-from outgrow.engine.chunks.plan import Needs
+from outgrow.engine.chunks.places import turnover
+from outgrow.engine.chunks.plan import Needs, Techniques
+from outgrow.engine.chunks.wave import ARRIVES
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.nn.opaque import Opaque
 
@@ -47,10 +49,11 @@ class Extent(NamedTuple):
     held: int
 
 
-def extent_of(graph: ChunkGraph, own: Tensor, needs: Needs, *, overlap: bool) -> Extent:
+def extent_of(graph: ChunkGraph, own: Tensor, needs: Needs, techniques: Techniques) -> Extent:
     """An upper bound of the largest wave of a worker, before places are given."""
     load, remote = ([len(nodes) for nodes in lists] for lists in (needs.loads, needs.remote))
-    following = [*load[1:], 0] if overlap else [0] * len(load)
+    arriving = [int((turn & ARRIVES).sum()) for turn in turnover(needs.loads, reuse=techniques.reuse)]
+    following = [*arriving[1:], 0] if techniques.overlap else [0] * len(load)
     sent = [sum(len(nodes) for nodes in lists) for lists in needs.sent]
     edges = [int(graph.row_sizes(own[low:high]).sum()) for low, high in needs.chunks]
     return Extent(
@@ -79,13 +82,13 @@ def wave_bytes(traits: Sequence[Traits], index: int, extent: Extent, number_byte
     buffer = extent.places * width
     loaded = extent.rows * (targets + (aggregate if layer.way in (Way.CACHED, Way.CONSTANT) else 0))
     given = extent.rows * (following + kept_input)
-    computed = extent.rows * (2 * aggregate + 4 * out + following + 2 * _target_width(layer))
+    made = extent.rows * (aggregate + 2 * out + following + _target_width(layer))
     edges = extent.edges * _numbers_per_edge(layer)
-    forward = buffer + _AHEAD * loaded + computed + edges + _PENDING * (given + extent.rows * aggregate)
+    forward = buffer + _AHEAD * loaded + made + edges + _PENDING * (given + extent.rows * aggregate)
     buffers = 3 if layer.assembled_backward else 2
     leaving = _PENDING * extent.leaving * width if layer.trains_source else 0
     backward = (buffers if layer.trains_source else 1) * buffer + _AHEAD * (loaded + given)
-    backward += 2 * computed + 2 * edges + leaving
+    backward += 3 * made // 2 + 2 * edges + leaving
     waves = _AHEAD * (extent.held * 25 + extent.edges * _INDEX_BYTES)
     transpose = extent.edges * 2 * _INDEX_BYTES + extent.places * _INDEX_BYTES
     return max(forward, backward) * number_bytes + waves + transpose + extent.places * 2 * _INDEX_BYTES

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outgrow.core.types import Kind
 from outgrow.engine.chunks.wave import ARRIVES, FRESH, LEAVES, Held, Wave
-from outgrow.ops.buffers import empty_rows
+from outgrow.ops.buffers import empty, empty_rows
 from outgrow.runtime.comm import Comm
 
 
@@ -65,7 +65,7 @@ class Buffer:
         """Send rows that arrive at others, and take in theirs."""
         if self._comm.size == 1:
             return
-        sent = self.rows.index_select(0, wave.sent.only(ARRIVES).at)
+        sent = taken(self.rows, wave.sent.only(ARRIVES).at)
         came = self._comm.rows(sent, wave.route(ARRIVES), self._kind).wait()
         self.rows.index_copy_(0, wave.remote.only(ARRIVES).at.long(), came)
         self._comm.ledger.count("remote_rows", len(came))
@@ -103,7 +103,7 @@ class Gradients:
         """Send gradients of others' rows that leave to these, and add theirs, worker by worker."""
         if self._comm.size == 1 or not self._sharing:
             return
-        leaving = self._rows.index_select(0, wave.remote.only(LEAVES).at)
+        leaving = taken(self._rows, wave.remote.only(LEAVES).at)
         came = self._comm.rows(leaving, wave.route(LEAVES), Kind.GRADIENTS).wait()
         sent = wave.sent.only(LEAVES)
         for at, rows in zip(sent.at.split_with_sizes(sent.counts), came.split_with_sizes(sent.counts), strict=True):
@@ -112,7 +112,14 @@ class Gradients:
     def leaving(self, wave: Wave) -> tuple[Held, Tensor, Tensor]:
         """The rows that go to HOST, ``[N, W]`` their gradients side by side, and ``[N]`` whether they go first."""
         held = wave.loads.only(LEAVES)
-        return held, self._rows.index_select(0, held.at), (held.turn & FRESH).bool()
+        values = taken(self._rows, held.at)
+        return held, values, (held.turn & FRESH).bool()
+
+
+def taken(rows_BW: Tensor, at_N: Tensor) -> Tensor:
+    """``[N, W]``: the rows at some places."""
+    out = empty((len(at_N), rows_BW.shape[1]), rows_BW)
+    return torch.index_select(rows_BW, 0, at_N, out=out)
 
 
 def zero_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:

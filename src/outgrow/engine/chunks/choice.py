@@ -76,7 +76,7 @@ class Cutter:
             needs[self_loops] = needs_of(
                 share, [pieces[i] for i in chosen], [sources[i] for i in chosen], sharing=self.techniques.sharing
             )
-            extents.append(extent_of(graph, own, needs[self_loops], overlap=self.techniques.overlap))
+            extents.append(extent_of(graph, own, needs[self_loops], self.techniques))
         assert order is not None
         extent = Extent(*(max(sizes) for sizes in zip(*extents, strict=True)))
         return Chunking(count, needs, order, extent, max(share.comm.gather(self._bytes(extent))))

@@ -16,10 +16,12 @@ from outgrow.engine.chunks.wave import Held
 from outgrow.engine.inputs import features_for, stay_half
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
+from outgrow.ops.buffers import empty
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.host_rows import HostRows
 
 _CLEARED_BYTES = 1 << 20
+_ON_CPU = torch.empty(0)
 
 
 class Table:
@@ -55,7 +57,7 @@ class Table:
 
     def piece(self, first: int, last: int) -> Tensor:
         """``[last - first, W]``: a range of own rows."""
-        out = torch.empty(last - first, self.width, dtype=self.dtype)
+        out = empty((last - first, self.width), _ON_CPU, self.dtype)
         self._own.read_range(first, last, out)
         self._count(Link.HOST_TO_DEVICE, last - first)
         return out
@@ -118,7 +120,7 @@ class FeatureTable:
             num_bytes = found.values.nbytes + found.indices.nbytes + found.indptr.nbytes
             self._ledger.move(Link.HOST_TO_DEVICE, Kind.FEATURES, num_bytes)
             return features_for(self._model, found)
-        out = torch.empty(last - first, self.width, dtype=self.dtype)
+        out = empty((last - first, self.width), _ON_CPU, self.dtype)
         self._take(nodes, out, torch.arange(last - first))
         return out
 
