@@ -15,8 +15,7 @@ from outgrow.engine import share
 from outgrow.graph import local
 from outgrow.nn import layer
 from outgrow.runtime.comm import Arrival, Comm
-from outgrow.strategies import full
-from outgrow.strategies.base import Problem
+from outgrow.strategies.base import Problem, WholeExecution
 from suites.hits import Hits
 
 
@@ -118,12 +117,12 @@ def gradients_not_summed() -> Iterator[Hits]:
 @contextmanager
 def mean_over_own_nodes() -> Iterator[Hits]:
     """The loss is the mean over the worker's own labelled nodes."""
-    hits, right = Hits(), full._FullExecution.__init__
+    hits, right = Hits(), WholeExecution.__init__
 
-    def begin(self: Any, problem: Problem, *, overlap: bool) -> None:
+    def begin(self: WholeExecution, problem: Problem, *, overlap: bool = True) -> None:
         own = len(problem.train)
         hits.note(own != problem.num_train)
         right(self, replace(problem, nodes=problem.nodes[: max(1, own)]), overlap=overlap)
 
-    with patch.object(full._FullExecution, "__init__", begin):
+    with patch.object(WholeExecution, "__init__", begin):
         yield hits

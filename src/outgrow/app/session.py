@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -61,7 +62,7 @@ def problem_of(
         seed=seed,
         batches=batches,
     )
-    return replace(problem, feature_file=_feature_file(graph))
+    return replace(problem, find_feature_file=partial(_feature_file, graph))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

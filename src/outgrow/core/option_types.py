@@ -28,6 +28,26 @@ def require_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> No
             )
 
 
+def require_positive(owner: str, **options: int | None) -> None:
+    """Check that options are 1 at least, where they are given.
+
+    Args:
+        owner: What they are options of.
+        **options: Value of each.
+
+    Raises:
+        InputError: One of them is less.
+    """
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise InputError(
+                f"option {name} of {owner} is out of range",
+                needed="1 at least",
+                got=str(value),
+                repair=f"give {name} a positive number, or leave it out",
+            )
+
+
 def _kinds(hint: Any) -> tuple[type, ...]:
     kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
     return kinds if all(kind in _WORDS for kind in kinds) else ()

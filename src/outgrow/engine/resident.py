@@ -17,6 +17,11 @@ from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
 
 
+def between(rows_N: Tensor, first: int, last: int) -> slice:
+    """Where, in ascending rows, those from ``first`` to ``last - 1`` are."""
+    return slice(*torch.searchsorted(rows_N, torch.tensor([first, last])).tolist())
+
+
 class Goal(NamedTuple):
     """What logits shall come to say.
 
@@ -34,8 +39,8 @@ class Goal(NamedTuple):
 
     def between(self, first: int, last: int) -> Goal:
         """The same of own rows ``first`` to ``last - 1`` alone, counted from ``first``."""
-        low, high = torch.searchsorted(self.rows, torch.tensor([first, last])).tolist()
-        return self._replace(labels=self.labels[low:high], rows=self.rows[low:high] - first)
+        here = between(self.rows, first, last)
+        return self._replace(labels=self.labels[here], rows=self.rows[here] - first)
 
     def loss(self, logits: Tensor) -> Tensor:
         """The worker's share of the loss: a sum over its nodes to train on, divided by ``total``.

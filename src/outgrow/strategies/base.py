@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,10 @@ from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.inference import infer_share
 from outgrow.engine.inputs import Input, input_of
-from outgrow.engine.resident import Goal
+from outgrow.engine.resident import Goal, ResidentPass
 from outgrow.engine.share import Share, share_of
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.method import Range
+from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.nn.heads import Task
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
@@ -40,7 +40,7 @@ class Problem:
         seed: Seed of every random draw.
         nodes: ``[num_train]`` int64, ids of the nodes to train on, over all workers.
         batches: What mini-batches are made of.
-        feature_file: The .npy file that dense features are mapped from; None if there is none.
+        find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
         timeline: Told when what was done.
         facts: What a strategy found out when it prepared, by name; plain values.
     """
@@ -54,7 +54,7 @@ class Problem:
     model: Model
     seed: int
     batches: Batches = EVERYTHING
-    feature_file: Path | None = None
+    find_feature_file: Callable[[], Path | None] = lambda: None
     timeline: Timeline = field(default_factory=Timeline)
     facts: dict[str, object] = field(default_factory=dict)
 
@@ -67,6 +67,11 @@ class Problem:
     def input(self) -> Input:
         """Features of the worker's nodes, in memory; made when first asked for, which all workers do together."""
         return input_of(self.model, self.share, self.features)
+
+    @cached_property
+    def feature_file(self) -> Path | None:
+        """The .npy file of the features; looked for when first asked for, as few strategies read it."""
+        return self.find_feature_file()
 
     @property
     def goal(self) -> Goal:
@@ -157,6 +162,36 @@ def whole_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
     yield 0, infer_share(problem.model, problem.share, problem.input)
 
 
+class WholeExecution:
+    """Training on all nodes at once, with the rows of all layers in memory. Final.
+
+    Args:
+        problem: What is trained.
+        overlap: Whether to aggregate a worker's own rows while those of others are under way.
+    """
+
+    in_memory = True
+
+    def __init__(self, problem: Problem, *, overlap: bool = True) -> None:
+        self.problem = problem
+        self.work = ResidentPass(
+            problem.model, problem.share, problem.input, problem.goal, problem.seed, overlap=overlap
+        )
+
+    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
+        """See `Execution.steps`: one step."""
+        if first == 0:
+            yield Step(loss=self.work.epoch(epoch), num_seeds=self.problem.num_train)
+
+    def inference(self) -> Iterator[tuple[int, Tensor]]:
+        """See `Execution.inference`."""
+        return whole_inference(self.problem)
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        self.work.close()
+
+
 class Strategy(ABC):
     """A way to train. Its options are the parameters of its constructor.
 
@@ -164,21 +199,23 @@ class Strategy(ABC):
         name: Name on the command line.
         exact: Whether the gradient equals the reference's up to floating-point reassociation.
         takes_batches: Whether steps see samples of the graph, so that nothing computed from it can be kept.
+        partition: How nodes are dealt out to workers; by default ranges of nodes with equally many in-edges.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
     takes_batches: ClassVar[bool] = False
+    partition: str = "range-edges"
 
     def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
-        """What each worker holds of a graph: by default ranges of nodes with equally many in-edges.
+        """What each worker holds of a graph: the nodes that it owns by the partition.
 
         Args:
             graph: The graph.
             comm: The line to the other workers.
             self_loops: Whether layers want self-loops.
         """
-        return share_of(graph.topology, comm, Range(balance="edges"), graph.store, self_loops=self_loops)
+        return share_of(graph.topology, comm, WITHOUT_CHUNKS[self.partition], graph.store, self_loops=self_loops)
 
     def options(self) -> dict[str, object]:
         """Its options by name; by default it has none."""

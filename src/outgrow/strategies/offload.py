@@ -21,7 +21,7 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_types
+from outgrow.core.option_types import require_positive, require_types
 from outgrow.core.sizes import parse_bytes
 from outgrow.engine.chunks.budget import kept_bytes, table_bytes, whole_bytes
 from outgrow.engine.chunks.build import Scratch
@@ -30,18 +30,14 @@ from outgrow.engine.chunks.layers import Traits, traits_of
 from outgrow.engine.chunks.passes import Passes
 from outgrow.engine.chunks.plan import Techniques
 from outgrow.engine.chunks.rates import rates_of
-from outgrow.engine.resident import ResidentPass
-from outgrow.engine.share import Share, share_of
 from outgrow.graph.chunk import ChunkGraph
-from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
-from outgrow.runtime.comm import Comm
 from outgrow.runtime.disk import Disk
 from outgrow.runtime.memory import available_bytes, resident_bytes, return_freed_memory
 from outgrow.runtime.scratch_disk import scratch_folder
-from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, WholeExecution
 
 _MIB = 1 << 20
 
@@ -81,17 +77,7 @@ class Offload(Strategy):
         pick("partition", self.partition, WITHOUT_CHUNKS)
         if self.memory is not None:
             parse_bytes(self.memory)
-        if self.chunks is not None and self.chunks < 1:
-            raise InputError(
-                "option chunks of offload is out of range",
-                needed="1 at least",
-                got=str(self.chunks),
-                repair="give chunks a positive number, or leave it out",
-            )
-
-    def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
-        """See `Strategy.share`: the nodes that a worker owns by the partition."""
-        return share_of(graph.topology, comm, WITHOUT_CHUNKS[self.partition], graph.store, self_loops=self_loops)
+        require_positive(self.name, chunks=self.chunks)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -115,7 +101,7 @@ class Offload(Strategy):
             budget = parse_bytes(self.memory)
         if self.chunks is None and _fits_whole(problem, traits, base, budget):
             problem.facts.update(chunks=0, memory_bytes=budget)
-            return _WholeExecution(problem)
+            return WholeExecution(problem)
         return _ChunkedExecution(problem, self, traits, _Limit(base, budget), began)
 
 
@@ -124,29 +110,6 @@ class _Limit(NamedTuple):
 
     base: int
     budget: int
-
-
-class _WholeExecution:
-    """Everything fits: training as under `full`."""
-
-    in_memory = True
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.work = ResidentPass(problem.model, problem.share, problem.input, problem.goal, problem.seed)
-
-    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """See `Execution.steps`."""
-        if first == 0:
-            yield Step(loss=self.work.epoch(epoch), num_seeds=self.problem.num_train)
-
-    def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """See `Execution.inference`."""
-        return whole_inference(self.problem)
-
-    def close(self) -> None:
-        """See `Execution.close`."""
-        self.work.close()
 
 
 class _ChunkedExecution:

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_types
+from outgrow.core.option_types import require_positive, require_types
 from outgrow.engine.batches import Batches
 from outgrow.engine.hot import Cache, by_batches, by_degree, require_cache
 from outgrow.engine.pipeline import prefetched
 from outgrow.engine.rows import RowStore, Waiting, Wanted, row_type
-from outgrow.engine.share import Share, share_of, view_of
+from outgrow.engine.share import view_of
 from outgrow.graph.edge_choice import EdgeChoice
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
@@ -32,7 +31,6 @@ from outgrow.nn.layer import Features
 from outgrow.ops import buffers
 from outgrow.ops.backend import num_threads
 from outgrow.ops.keyed import derive
-from outgrow.runtime.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
 _BEFORE = 0  # epochs are numbered from 1
@@ -70,19 +68,7 @@ class Sampled(Strategy):
         pick("partition", self.partition, WITHOUT_CHUNKS)
         pick("cache_by", self.cache_by, dict.fromkeys(("degree", "presampling")))
         require_cache(self.cache, self.cache_over)
-        for name in ("threads", "ahead"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(
-                    f"option {name} of sampled is out of range",
-                    needed="1 at least",
-                    got=str(value),
-                    repair=f"give {name} a positive number, or leave it out",
-                )
-
-    def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
-        """See `Strategy.share`: the nodes that a worker owns by the partition."""
-        return share_of(graph.topology, comm, WITHOUT_CHUNKS[self.partition], graph.store, self_loops=self_loops)
+        require_positive(self.name, threads=self.threads, ahead=self.ahead)
 
     def require(self, graph: Graph, batches: Batches) -> None:
         """See `Strategy.require`: weights to draw by, and relations for numbers of their own."""

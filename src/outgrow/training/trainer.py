@@ -15,6 +15,7 @@ from torch import Tensor
 
 from outgrow.core.errors import TrainingError
 from outgrow.core.types import Kind
+from outgrow.engine.resident import between
 from outgrow.engine.share import Share
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
@@ -212,8 +213,8 @@ class Trainer:
 
     def _found(self, rows: Tensor, first: int, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and labels of those of some ascending rows that lie in a piece of the own nodes."""
-        low, high = torch.searchsorted(rows, torch.tensor([first, first + len(logits)])).tolist()
-        return logits[rows[low:high] - first], self.problem.labels[rows[low:high]]
+        found = rows[between(rows, first, first + len(logits))]
+        return logits[found - first], self.problem.labels[found]
 
     def _score(self, tallies: list[Tensor]) -> float:
         return self.problem.task.score_of(self.comm.sum_(torch.stack(tallies).sum(0)))

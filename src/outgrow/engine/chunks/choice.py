@@ -66,18 +66,20 @@ class Cutter:
     def cut(self, count: int) -> Chunking:
         """Cut into so many chunks, which are the same in all views of the graph."""
         share, own = self.share, self.share.own
-        needs, order, extents = dict[bool, Needs](), None, list[Extent]()
         pieces = chunks_of(next(iter(self.graphs.values())), own, count)
-        for self_loops, graph in self.graphs.items():
-            sources: list[Tensor] = [graph.sources(own[first:last]) for first, last in pieces]
-            if order is None:
-                order = order_of(share, sources, self._row_bytes, self.rates, reorganise=self.reorganise)
-            chosen = mine(order, share)
-            needs[self_loops] = needs_of(
-                share, [pieces[i] for i in chosen], [sources[i] for i in chosen], sharing=self.techniques.sharing
-            )
-            extents.append(extent_of(graph, own, needs[self_loops], self.techniques))
-        assert order is not None
+        sources: dict[bool, list[Tensor]] = {
+            self_loops: [graph.sources(own[first:last]) for first, last in pieces]
+            for self_loops, graph in self.graphs.items()
+        }
+        read = next(iter(sources.values()))
+        order = order_of(share, read, self._row_bytes, self.rates, reorganise=self.reorganise)
+        chosen = mine(order, share)
+        chunks, sharing = [pieces[i] for i in chosen], self.techniques.sharing
+        needs = {
+            self_loops: needs_of(share, chunks, [each[i] for i in chosen], sharing=sharing)
+            for self_loops, each in sources.items()
+        }
+        extents = [extent_of(graph, own, needs[view], self.techniques) for view, graph in self.graphs.items()]
         extent = Extent(*(max(sizes) for sizes in zip(*extents, strict=True)))
         return Chunking(count, needs, order, extent, max(share.comm.gather(self._bytes(extent))))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ class Course:
     ) -> None:
         self.places = forms[0].num_src
         self._graph, self._own, self._forms, self._bytes, self._ledger = graph, own, forms, bytes_, ledger
-        self._begins = torch.tensor([0, *(form.num_bytes for form in forms)]).cumsum(0).tolist()
+        self._begins = list(accumulate((form.num_bytes for form in forms), initial=0))
         self._num_kept, self._kept = kept, dict[int, Wave]()
         self._src_nodes = torch.zeros(self.places, dtype=torch.int64)
         self._src_degree = torch.zeros(self.places, dtype=torch.float64)

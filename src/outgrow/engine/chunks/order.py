@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -86,4 +85,5 @@ def _scaled(counts: Volumes, scale: float) -> Volumes:
 
 def mine(order: Order, share: Share) -> list[int]:
     """The chunks of a worker, wave by wave."""
-    return [int(chunk) for chunk in torch.from_numpy(order.chunks[share.comm.rank])]
+    chunks: list[int] = order.chunks[share.comm.rank].tolist()
+    return chunks

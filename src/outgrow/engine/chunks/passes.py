@@ -61,6 +61,7 @@ class Passes:
     def __init__(self, state: State, goal: Goal) -> None:
         self.state, self.goal = state, goal
 
+    @torch.no_grad()
     def prepare(self) -> None:
         """Compute what is constant."""
         first = self.state.traits[0]
@@ -101,7 +102,7 @@ class Passes:
         if first.raw:
             return
         for low, high, x in state.flow.ahead(lambda piece: (*piece, state.features.piece(*piece)), state.pieces):
-            with state.timeline.span("compute"), torch.no_grad():
+            with state.timeline.span("compute"):
                 rows = first.layer.source(self._dropped(x, low, high, key))
             state.store_sources(0, low, rows)
         state.finish_layer()
@@ -259,8 +260,7 @@ class Passes:
         assert chunk.source is not None
         source = traits.split(chunk.source)
         self._count_edges(chunk)
-        with torch.no_grad():
-            return traits.layer.aggregate(chunk.block, source, traits.layer.target(chunk.x))
+        return traits.layer.aggregate(chunk.block, source, traits.layer.target(chunk.x))
 
     def _keep_aggregate(self, index: int, chunk: Chunk, aggregate: Tensor) -> None:
         self.state.store(self.state.aggregates[index], chunk.wave.first, aggregate.flatten(1))
