@@ -84,18 +84,18 @@ def test_read(module: ModuleType, file: int, rows: list[int], gap_rows: int, run
 def test_add(module: ModuleType, file: int, rows: list[int], gap_rows: int, run_rows: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     held, added = normal(ROWS, WIDTH, seed=seed).float(), normal(20, WIDTH, seed=seed + 1).float()
-    at, fresh = random.integers(0, 20, len(rows)), random.random(len(rows)) < 0.4
+    at = random.integers(0, 20, len(rows))
     module.put(file, OFFSET, held.numpy())
     staged, given_rows = torch.full((run_rows, WIDTH), float("nan")), np.array(rows, dtype=np.int64)
-    runs, pages, written = module.add_file_rows(file, OFFSET, given_rows, gap_rows, staged, (added, at, fresh))
+    runs, pages, written = module.add_file_rows(file, OFFSET, given_rows, gap_rows, staged, (added, at))
     expected = held.clone()
-    expected[rows] = added[at] + torch.where(torch.from_numpy(fresh)[:, None], 0.0, held[rows])
+    expected[rows] += added[at]
     module.fill(file, OFFSET, found := np.empty((ROWS, WIDTH), dtype=np.float32))
     assert np.array_equal(found, expected.numpy())
     assert written >= len(rows) * WIDTH * 4
     assert written == len(rows) * WIDTH * 4 or gap_rows
     assert runs <= min(len(rows), pages)
-    assert runs or fresh.all()
+    assert runs or not rows
 
 
 def test_runs_and_pages_are_counted(module: ModuleType, file: int) -> None:
@@ -104,14 +104,9 @@ def test_runs_and_pages_are_counted(module: ModuleType, file: int) -> None:
     staged, out = torch.empty(8, width), torch.empty(5, width)
     assert module.read_rows(file, 0, rows, 2, staged, out, np.arange(5)) == (3, 4 + 2 + 1)
     assert module.read_rows(file, 100, rows, 2, staged, out, np.arange(5)) == (3, 5 + 3 + 2)
-    fresh = np.array([False, True, True, False, False])
-    added = (torch.ones(5, width), np.arange(5), fresh)
-    assert module.add_file_rows(file, 0, rows, 9, staged, added) == (3, 7, 7 * 4096)
-    assert module.add_file_rows(file, 0, rows, 1, staged, (added[0], added[1], np.ones(5, dtype=bool))) == (
-        0,
-        0,
-        5 * 4096,
-    )
+    added = torch.ones(5, width), np.arange(5)
+    assert module.add_file_rows(file, 0, rows, 2, staged, added) == (3, 7, 7 * 4096)
+    assert module.add_file_rows(file, 100, rows, 1, staged, added) == (4, 9, 5 * 4096)
 
 
 def test_far_into_a_file(module: ModuleType, tmp_path: Path) -> None:
@@ -119,7 +114,7 @@ def test_far_into_a_file(module: ModuleType, tmp_path: Path) -> None:
     rows, at = np.array([9_000_000, 9_000_002], dtype=np.int32), np.arange(2)  # behind 9 GB
     added, out = normal(2, 256).float(), torch.empty(2, 256)
     os.truncate(file, 10 << 30)
-    module.add_file_rows(file, 3, rows, 0, torch.empty(4, 256), (added, at, np.zeros(2, dtype=bool)))
+    module.add_file_rows(file, 3, rows, 0, torch.empty(4, 256), (added, at))
     module.read_rows(file, 3, rows, 4, torch.empty(4, 256), out, at)
     assert torch.equal(out, added)
     assert os.pread(file, 1024, 3 + 9_000_002 * 1024) == added[1].numpy().tobytes()
@@ -127,19 +122,20 @@ def test_far_into_a_file(module: ModuleType, tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_file_and_other_errors(module: ModuleType, file: int, tmp_path: Path) -> None:
-    some, at, held = np.ones(8, dtype=np.uint8), np.arange(1), np.zeros(1, dtype=bool)
+    some, at = np.ones(8, dtype=np.uint8), np.arange(1)
     staged, values = torch.ones(1, 2), torch.ones(1, 2)
     size, closed = 100, os.open(tmp_path / "closed", os.O_RDONLY | os.O_CREAT)
-    os.truncate(file, size)
+    for each in (file, tmp_path / "closed"):
+        os.truncate(each, size)
     with pytest.raises(EOFError):
         module.fill(file, size - 7, some)
     with pytest.raises(EOFError):
         module.read_rows(file, size - 7, at, 0, staged, values, at)
     with pytest.raises(EOFError):
-        module.add_file_rows(file, size - 7, at, 0, staged, (values, at, held))
+        module.add_file_rows(file, size - 7, at, 0, staged, (values, at))
     for call in (
         lambda: module.put(closed, 0, some),
-        lambda: module.add_file_rows(closed, 0, at, 0, staged, (values, at, ~held)),
+        lambda: module.add_file_rows(closed, 0, at, 0, staged, (values, at)),
     ):
         with pytest.raises(OSError, match="Bad file descriptor") as caught:
             call()
@@ -174,8 +170,8 @@ def test_moving_begins_again_where_it_stopped(monkeypatch: pytest.MonkeyPatch, f
     at_most("pwrite")
     monkeypatch.setattr(file_rows, "_errno_place", lambda: ctypes.pointer(code))
     values, found = np.random.default_rng(0).random((10, 10)), np.empty((10, 10))
-    assert file_rows._put.py_func(file, 5, values) == 0
-    assert file_rows._fill.py_func(file, 5, found) == 0
+    assert file_rows.put_memory.py_func(file, 5, values) == 0
+    assert file_rows.fill_memory.py_func(file, 5, found) == 0
     assert np.array_equal(found, values)
     assert len(calls) == 3 * values.nbytes / size - 1  # of three calls one is interrupted
 
@@ -187,7 +183,7 @@ def test_kernels_are_kept_on_disk(file: int) -> None:
     copies = [file_rows, another("file_rows_again")]
     for module in copies:
         module.read_rows(file, 0, rows, 0, staged, out, rows)
-        module.add_file_rows(file, 0, rows, 0, staged, (out, rows, rows > 0))
+        module.add_file_rows(file, 0, rows, 0, staged, (out, rows))
     for kernel in (copies[1]._read_rows, copies[1]._add_rows):
         assert sum(kernel.stats.cache_hits.values()) == 1
         assert not kernel.stats.cache_misses

@@ -119,20 +119,20 @@ def test_ranges_are_counted(disk: Disk, tmp_path: Path) -> None:
 def test_sums_read_old_rows_and_write_what_lies_between(disk: Disk, tmp_path: Path) -> None:
     rows = page_rows(disk, tmp_path / "rows", 50)
     disk.written_bytes = 0
-    named, fresh = torch.tensor([2, 3, 5, 30, 31]), torch.tensor([True, False, False, True, True])
-    rows.add(named, torch.ones(5, PAGE // 4), torch.arange(5), fresh)
-    assert (disk.read_requests, disk.read_bytes, disk.written_bytes) == (1, 4 * PAGE, 6 * PAGE)
+    named = torch.tensor([2, 3, 5, 30, 31])
+    rows.add(named, torch.ones(5, PAGE // 4), torch.arange(5))
+    assert (disk.read_requests, disk.read_bytes, disk.written_bytes) == (2, 6 * PAGE, 6 * PAGE)
     out = torch.empty(50, PAGE // 4)
     rows.read_range(0, 50, out)
     expected = torch.arange(50).float()
-    expected[named] = torch.tensor([1.0, 4.0, 6.0, 1.0, 1.0])
+    expected[named] += 1
     assert torch.equal(out, expected[:, None].expand_as(out))
     rows.close()
 
 
 def test_rows_far_from_named_ones_are_not_written(disk: Disk, tmp_path: Path) -> None:
     rows = DiskRows.create(disk, tmp_path / "rows", 50, PAGE // 4, torch.float32)
-    rows.add(torch.tensor([2, 3, 8]), torch.ones(3, PAGE // 4), torch.arange(3), torch.zeros(3, dtype=torch.bool))
+    rows.add(torch.tensor([2, 3, 8]), torch.ones(3, PAGE // 4), torch.arange(3))
     with (tmp_path / "rows").open("rb") as file:
         assert os.lseek(file.fileno(), 0, os.SEEK_DATA) == 2 * PAGE
         assert os.lseek(file.fileno(), 2 * PAGE, os.SEEK_HOLE) == 4 * PAGE
@@ -173,7 +173,7 @@ def test_callers_side_by_side(tmp_path: Path) -> None:
     rows, values = DiskRows.create(disk, tmp_path / "rows", 2000, 16, torch.float32), normal(2000, 16).float()
     rows.write_range(0, values)
     even, odd = torch.arange(0, 2000, 2), torch.arange(1, 2000, 2)
-    at, fresh = torch.arange(1000), torch.zeros(1000, dtype=torch.bool)
+    at = torch.arange(1000)
 
     def load() -> bool:
         out = torch.empty(1000, 16)
@@ -182,7 +182,7 @@ def test_callers_side_by_side(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(2) as callers:
         loads = [callers.submit(load) for _ in range(10)]
-        store = callers.submit(rows.add, odd, values[odd], at, fresh)
+        store = callers.submit(rows.add, odd, values[odd], at)
         assert all(future.result() for future in loads)
         assert store.exception() is None
     out = torch.empty(2000, 16)
@@ -198,13 +198,13 @@ def test_staging_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     disk = Disk(in_flight=2, run_bytes=8000)
     rows = DiskRows.create(disk, tmp_path / "rows", 20000, 10, torch.float32)
     out, at = torch.zeros(10000, 10, dtype=torch.float64), torch.arange(10000)
-    added, fresh = torch.ones(10000, 10), torch.zeros(10000, dtype=torch.bool)
+    added = torch.ones(10000, 10)
     monkeypatch.setattr(torch, "empty", lambda size, **kind: made.append(size) or real(size, **kind))
     rows.read(2 * at, out, at)
     rows.read_range(5, 10005, out)
     rows.write_range(0, out[:, :10].float().t().contiguous().t())
-    rows.add(2 * at, added, at, fresh)
-    assert set(made) == {8000}
+    rows.add(2 * at, added, at)
+    assert set(made) == {8000 + PAGE}
     assert len(made) <= 2
     assert disk.staging_bytes == 2 * 8000
     rows.close()
@@ -250,7 +250,7 @@ def test_a_full_disk(disk: Disk, add: bool) -> None:
     values, at = torch.ones(3, 1000), torch.arange(3)
     rows = DiskRows(disk, io.FileIO("/dev/full", "r+"), 5, 1000, torch.float32)
     with pytest.raises(InputError, match="cannot grow") as caught:
-        rows.add(at, values, at, at >= 0) if add else rows.write_range(0, values)
+        rows.add(at, values, at) if add else rows.write_range(0, values)
     rows.close()
     assert caught.value.needed == "room for 20,000 bytes in all"
     assert caught.value.got == os.strerror(errno.ENOSPC)
@@ -310,7 +310,7 @@ def test_npy_rows(disk: Disk, tmp_path: Path, kind: type[np.generic], version: t
         rows.write_range(0, out[:1].to(rows.dtype))
     if kind != np.float16:
         with pytest.raises(io.UnsupportedOperation, match="reading only"):
-            rows.add(one, out[:1].to(rows.dtype), one, one > 0)
+            rows.add(one, out[:1].to(rows.dtype), one)
     rows.close()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.types import Link
+from outgrow.engine.chunks.mail import Inbox, Outbox, Pieces
 from outgrow.engine.chunks.passes import Passes
-from outgrow.engine.chunks.tables import Table
 from outgrow.nn import SAGE
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.full import Full
@@ -89,13 +89,17 @@ def test_every_epoch_has_the_gradient_of_full(world: Planted, kind: str, options
 @contextmanager
 def late_stores() -> Iterator[None]:
     """Rows are written as late as overlap allows, or nearly."""
-    right = Table.write
 
-    def write(self: Table, *given: Any) -> None:
-        time.sleep(0.03)
-        right(self, *given)
+    def late(right: Callable[..., None]) -> Callable[..., None]:
+        def write(*given: Any) -> None:
+            time.sleep(0.03)
+            right(*given)
 
-    with patch.object(Table, "write", write):
+        return write
+
+    with ExitStack() as stack:
+        for kind in (Pieces, Inbox, Outbox):
+            stack.enter_context(patch.object(kind, "write", late(kind.write)))
         yield
 
 
@@ -185,8 +189,8 @@ def no_disk(*given: Any) -> None:
 
 def test_an_error_of_a_thread_is_the_error_of_the_epoch(world: Planted, disk: Path) -> None:
     before = of_offload()
-    for method in ("read", "write", "add"):
-        with pytest.raises(OSError, match="no disk"), patch.object(Table, method, no_disk):
+    for kind, method in ((Inbox, "read"), (Inbox, "write"), (Pieces, "write"), (Outbox, "write"), (Outbox, "piece")):
+        with pytest.raises(OSError, match="no disk"), patch.object(kind, method, no_disk):
             epochs_of(world.problem(), Offload(chunks=5, scratch=str(disk)))
         gc.collect()  # the frames of the error held on to what was under way
         assert of_offload() <= before

@@ -30,7 +30,7 @@ class Mutant(NamedTuple):
 
 FULL = ("full", "full-without-overlap")
 SAMPLED = ("sampled-everything", "sampled")
-OFFLOAD = ("offload-3",)
+OFFLOAD, WITHOUT_SHARING = ("offload-3",), ("offload-7-without-techniques",)
 GCN, GAT = ("gcn",), ("gat-concatenated",)
 
 MUTANTS = {
@@ -47,7 +47,8 @@ MUTANTS = {
     "mean_over_own_seeds": Mutant(sampled_mutants.mean_over_own_seeds, SAMPLED),
     "rows_of_others_misplaced": Mutant(sampled_mutants.rows_of_others_misplaced, SAMPLED),
     "gradients_overwritten": Mutant(offload_mutants.gradients_overwritten, OFFLOAD, GCN),
-    "gradients_of_the_step_before": Mutant(offload_mutants.gradients_of_the_step_before, OFFLOAD, GCN),
+    "gradients_of_the_step_before": Mutant(offload_mutants.gradients_of_the_step_before, WITHOUT_SHARING, GCN),
+    "rows_from_host_misplaced": Mutant(offload_mutants.rows_from_host_misplaced, OFFLOAD, GCN),
     "degrees_of_the_chunk": Mutant(offload_mutants.degrees_of_the_chunk, OFFLOAD, GCN),
     "draws_by_place": Mutant(offload_mutants.draws_by_place, OFFLOAD, GCN),
     "edge_numbers_of_the_chunk": Mutant(offload_mutants.edge_numbers_of_the_chunk, OFFLOAD, GAT),

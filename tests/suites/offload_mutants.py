@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.chunks import plan, wave
+from outgrow.engine.chunks import mail, plan, wave
 from outgrow.engine.chunks.buffer import Buffer, Gradients
 from outgrow.engine.chunks.flow import Flow
+from outgrow.engine.chunks.mail import Inbox
 from outgrow.engine.chunks.passes import Passes
 from outgrow.engine.chunks.places import Places
-from outgrow.engine.chunks.tables import Table
+from outgrow.engine.chunks.state import State
 from outgrow.engine.chunks.wave import ARRIVES, Held, Wave
 from outgrow.engine.resident import Goal
 from suites.hits import Hits
@@ -26,26 +27,41 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def gradients_overwritten() -> Any:
-    """A gradient that leaves the buffer takes the place of what earlier waves have added."""
-    return _other_freshness(torch.ones_like)
+@contextmanager
+def gradients_overwritten() -> Iterator[Hits]:
+    """The gradient that left at one wave takes the place of what left before."""
+    hits = Hits()
 
+    def add_rows(table: Tensor, rows: Tensor, values: Tensor, at: Tensor) -> None:
+        hits.note(bool(table[rows].any()))
+        table[rows] = values[at]
 
-def gradients_of_the_step_before() -> Any:
-    """A gradient that leaves the buffer is added to what the step before has left."""
-    return _other_freshness(torch.zeros_like)
+    with patch.object(mail, "add_rows", add_rows):
+        yield hits
 
 
 @contextmanager
-def _other_freshness(change: Callable[[Tensor], Tensor]) -> Iterator[Hits]:
-    hits, right = Hits(), Table.add
+def gradients_of_the_step_before() -> Iterator[Hits]:
+    """Where workers add to rows of others, they add to what the step before has left."""
+    hits = Hits()
 
-    def add(self: Table, held: Held, values: Tensor, owner: int, fresh: Tensor) -> None:
-        wrong = change(fresh)
-        hits.note(not torch.equal(wrong, fresh))
-        right(self, held, values, owner, wrong)
+    def begin_gradients(self: State) -> None:
+        hits.note(not self.sharing and self.comm.size > 1)
 
-    with patch.object(Table, "add", add):
+    with patch.object(State, "begin_gradients", begin_gradients):
+        yield hits
+
+
+@contextmanager
+def rows_from_host_misplaced() -> Iterator[Hits]:
+    """Rows that a wave takes from the HOST tier are one place off."""
+    hits, right = Hits(), Inbox.read
+
+    def read(self: Inbox, held: Held, out: Tensor, number: int) -> None:
+        hits.note(len(held.at) > 1)
+        right(self, held._replace(at=held.at.roll(1)), out, number)
+
+    with patch.object(Inbox, "read", read):
         yield hits
 
 
@@ -97,7 +113,7 @@ def what_stays_begins_anew() -> Iterator[Hits]:
     def begin(self: Gradients, given: Wave) -> None:
         loads = given.loads
         hits.note(not bool((loads.turn & ARRIVES).all()))
-        right(self, given._replace(loads=loads._replace(turn=loads.turn | ARRIVES)))
+        right(self, replace(given, loads=loads._replace(turn=loads.turn | ARRIVES)))
 
     with patch.object(Gradients, "begin", begin):
         yield hits
@@ -126,7 +142,7 @@ def rows_of_others_misplaced() -> Iterator[Hits]:
         at = remote.at.clone()
         at[came] = at[came].roll(1)
         hits.note(int(came.sum()) > 1)
-        right(self, given._replace(remote=remote._replace(at=at)))
+        right(self, replace(given, remote=remote._replace(at=at)))
 
     with patch.object(Buffer, "exchange", exchange):
         yield hits

@@ -6,6 +6,7 @@ so the sum over a sample is, in the mean over samples, that over all in-edges (H
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -21,18 +22,19 @@ from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
 
 def mean_weight(block: Block, dtype: torch.dtype) -> Tensor:
     """``[E, 1]``: weight of each edge over the degree of its destination."""
-    return _kept(block, "mean", dtype, 1.0 / block.dst_degree, None)
+    return _kept(block, "mean", dtype, lambda: (1.0 / block.dst_degree, None))
 
 
 def symmetric_weight(block: Block, dtype: torch.dtype) -> Tensor:
     """``[E, 1]``: weight of each edge over the root of the product of both degrees (Kipf & Welling, ICLR 2017)."""
-    return _kept(block, "symmetric", dtype, block.dst_degree.rsqrt(), block.src_degree.rsqrt())
+    return _kept(block, "symmetric", dtype, lambda: (block.dst_degree.rsqrt(), block.src_degree.rsqrt()))
 
 
-def _kept(block: Block, name: str, dtype: torch.dtype, dst_factor: Tensor, src_factor: Tensor | None) -> Tensor:
+def _kept(block: Block, name: str, dtype: torch.dtype, factors: Callable[[], tuple[Tensor, Tensor | None]]) -> Tensor:
     dtype = computed(dtype)
     edges, slot = block.edges, f"{name} {dtype}"
     if slot not in edges.derived:
+        dst_factor, src_factor = factors()
         out = dst_factor.new_empty(edges.num_edges, 1, dtype=dtype)
         scale_edges(edges.indptr, edges.indices, edges.weight, dst_factor, src_factor, out.view(-1))
         edges.derived[slot] = as_sampled(block, out)

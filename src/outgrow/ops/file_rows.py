@@ -29,8 +29,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PAGE_BYTES = 4096
-_ENDED = -1
-_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+ENDED = -1
+"""What kernels answer where a file ends too early."""
+WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fill(file: int, start: int, memory: Array) -> None:
@@ -40,7 +41,7 @@ def fill(file: int, start: int, memory: Array) -> None:
         EOFError: The file ends too early.
         OSError: What else the system says.
     """
-    _check(_fill(file, start, memory))
+    check(fill_memory(file, start, memory))
 
 
 def put(file: int, start: int, memory: Array) -> None:
@@ -49,7 +50,7 @@ def put(file: int, start: int, memory: Array) -> None:
     Raises:
         OSError: What the system says.
     """
-    _check(_put(file, start, memory))
+    check(put_memory(file, start, memory))
 
 
 def read_rows(
@@ -74,20 +75,20 @@ def read_rows(
         OSError: What else the system says.
     """
     if staged_SW.dtype == out_MW.dtype:
-        word = _WORDS[out_MW.dtype.itemsize]
+        word = WORDS[out_MW.dtype.itemsize]
         staged, out = staged_SW.view(word).numpy(), out_MW.detach().view(word).numpy()
     else:
         staged, out = bits_of(staged_SW).numpy(), out_MW.detach().numpy()
     rows, to = _wide(rows_N), _wide(to_N)
     error, runs, pages = _read_rows(file, offset, rows, gap_rows, staged, out, to)
-    _check(error)
+    check(error)
     return runs, pages
 
 
 def add_file_rows(
-    file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, added: tuple[Tensor, Array, Array]
+    file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, added: tuple[Tensor, Array]
 ) -> tuple[int, int, int]:
-    """``row rows[i] of the file = values[at[i]] + (0 if fresh[i] else row rows[i])``.
+    """``row rows[i] of the file += values[at[i]]``.
 
     Rows in the gaps of a run are written back as they were read: cheaper than a call of the system for each row.
 
@@ -97,7 +98,7 @@ def add_file_rows(
         rows_N: ``[N]`` integer, ascending and distinct.
         gap_rows: Most rows between two neighbours of one run, which is read and written at once.
         staged_SW: ``[S, W]`` contiguous float32 or float64, of the type of the file, overwritten; no run is longer.
-        added: ``values [M, W]`` float32 or float64, ``at [N]`` integer, ``fresh [N]`` bool.
+        added: ``values [M, W]`` float32 or float64, and ``at [N]`` integer.
 
     Returns:
         Number of runs read, of the pages of `PAGE_BYTES` that they lie in, and of bytes written.
@@ -106,10 +107,10 @@ def add_file_rows(
         EOFError: The file ends too early.
         OSError: What else the system says.
     """
-    values_MW, at_N, fresh_N = added
+    values_MW, at_N = added
     rows, at, values, staged = _wide(rows_N), _wide(at_N), values_MW.detach().numpy(), staged_SW.numpy()
-    error, runs, pages, written = _add_rows(file, offset, rows, gap_rows, staged, values, at, fresh_N)
-    _check(error)
+    error, runs, pages, written = _add_rows(file, offset, rows, gap_rows, staged, values, at)
+    check(error)
     return runs, pages, written
 
 
@@ -118,8 +119,9 @@ def _wide(places: Array) -> Array:
     return places.astype(np.int64, copy=False)
 
 
-def _check(error: int) -> None:
-    if error == _ENDED:
+def check(error: int) -> None:
+    """Raise what a kernel has answered: 0, `ENDED`, or an error number of the system."""
+    if error == ENDED:
         raise EOFError
     if error:
         raise OSError(error, os.strerror(error))
@@ -133,12 +135,13 @@ if sys.platform in ("linux", "darwin"):
     _errno_place: Any = types.ExternalFunction("__errno_location" if sys.platform == "linux" else "__error", _place())
 
     @sequential
-    def _fill(file: int, start: int, memory: Array) -> int:
+    def fill_memory(file: int, start: int, memory: Array) -> int:
+        """`fill` for kernels: gives 0, or what `check` raises."""
         done, size = 0, memory.size * memory.itemsize
         while done < size:
             moved = _pread(file, memory.ctypes.data + done, size - done, start + done)
             if moved == 0:
-                return _ENDED
+                return ENDED
             error = carray(_errno_place(), 1)[0] if moved < 0 else 0
             if error != 0 and error != errno.EINTR:
                 return error
@@ -146,7 +149,8 @@ if sys.platform in ("linux", "darwin"):
         return 0
 
     @sequential
-    def _put(file: int, start: int, memory: Array) -> int:
+    def put_memory(file: int, start: int, memory: Array) -> int:
+        """`put` for kernels: gives 0, or what `check` raises."""
         done, size = 0, memory.size * memory.itemsize
         while done < size:
             moved = _pwrite(file, memory.ctypes.data + done, size - done, start + done)
@@ -156,11 +160,12 @@ if sys.platform in ("linux", "darwin"):
             done += max(moved, 0)
         return 0
 
-    _over_runs = sequential
+    over_runs = sequential
 else:
     _SEEKING = threading.Lock()
 
-    def _fill(file: int, start: int, memory: Array) -> int:
+    def fill_memory(file: int, start: int, memory: Array) -> int:
+        """`fill` for loops: gives 0, or what `check` raises."""
         rest = memoryview(memory).cast("B")
         try:
             with _SEEKING:
@@ -168,14 +173,15 @@ else:
                 while rest:
                     got = os.read(file, len(rest))
                     if not got:
-                        return _ENDED
+                        return ENDED
                     rest[: len(got)] = got
                     rest = rest[len(got) :]
         except OSError as error:
             return error.errno or errno.EIO
         return 0
 
-    def _put(file: int, start: int, memory: Array) -> int:
+    def put_memory(file: int, start: int, memory: Array) -> int:
+        """`put` for loops: gives 0, or what `check` raises."""
         rest = memoryview(memory).cast("B")
         try:
             with _SEEKING:
@@ -186,11 +192,12 @@ else:
             return error.errno or errno.EIO
         return 0
 
-    def _over_runs(function: Callable[P, R]) -> Callable[P, R]:
+    def over_runs(function: Callable[P, R]) -> Callable[P, R]:
+        """Leave a loop to Python."""
         return function
 
 
-@_over_runs
+@over_runs
 def _read_rows(
     file: int, offset: int, rows: Array, gap_rows: int, staged: Array, out: Array, to: Array
 ) -> tuple[int, int, int]:
@@ -199,7 +206,7 @@ def _read_rows(
         start, end = end, end_of_run(rows, end, gap_rows, len(staged))
         first = int(rows[start])
         begin, num_rows = offset + first * row_bytes, rows[end - 1] + 1 - first
-        error = _fill(file, begin, staged[:num_rows])
+        error = fill_memory(file, begin, staged[:num_rows])
         if error != 0:
             return error, runs, pages
         _deal_out(staged, first, rows, start, end, out, to)
@@ -208,23 +215,22 @@ def _read_rows(
     return 0, runs, pages
 
 
-@_over_runs
+@over_runs
 def _add_rows(
-    file: int, offset: int, rows: Array, gap_rows: int, staged: Array, values: Array, at: Array, fresh: Array
+    file: int, offset: int, rows: Array, gap_rows: int, staged: Array, values: Array, at: Array
 ) -> tuple[int, int, int, int]:
     end, runs, pages, written, row_bytes = 0, 0, 0, 0, staged.shape[1] * staged.itemsize
     while end < len(rows):
         start, end = end, end_of_run(rows, end, gap_rows, len(staged))
         first = int(rows[start])
         begin, num_rows = offset + first * row_bytes, rows[end - 1] + 1 - first
-        if num_rows > end - start or not np.all(fresh[start:end]):
-            error = _fill(file, begin, staged[:num_rows])
-            if error != 0:
-                return error, runs, pages, written
-            runs += 1
-            pages += pages_of(begin, num_rows * row_bytes)
-        sum_rows(staged, first, rows, start, end, values, at, fresh)
-        error = _put(file, begin, staged[:num_rows])
+        error = fill_memory(file, begin, staged[:num_rows])
+        if error != 0:
+            return error, runs, pages, written
+        runs += 1
+        pages += pages_of(begin, num_rows * row_bytes)
+        sum_rows(staged, first, rows, start, end, values, at)
+        error = put_memory(file, begin, staged[:num_rows])
         if error != 0:
             return error, runs, pages, written
         written += num_rows * row_bytes

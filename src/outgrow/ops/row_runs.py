@@ -58,33 +58,26 @@ def cut_groups(rows_N: Array, gap_rows: int, run_rows: int, num_groups: int) -> 
     return starts[: found + 1]
 
 
-def add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: Tensor, fresh_N: Tensor) -> None:
-    """``table[rows[i]] = values[at[i]] + (0 if fresh[i] else table[rows[i]])``. Touches no other row.
+def add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
+    """``table[rows[i]] += values[at[i]]``. Touches no other row.
 
     Args:
         table_VW: ``[V, W]`` float32 or float64, changed.
         rows_N: ``[N]`` integer, distinct.
         values_MW: ``[M, W]`` float32 or float64.
         at_N: ``[N]`` integer.
-        fresh_N: ``[N]`` bool.
     """
     rows = array(rows_N)
-    sum_rows(table_VW.numpy(), 0, rows, 0, len(rows), values_MW.detach().numpy(), array(at_N), array(fresh_N))
+    sum_rows(table_VW.numpy(), 0, rows, 0, len(rows), values_MW.detach().numpy(), array(at_N))
 
 
 @sequential
-def sum_rows(
-    table: Array, first: int, rows: Array, start: int, end: int, values: Array, at: Array, fresh: Array
-) -> None:
+def sum_rows(table: Array, first: int, rows: Array, start: int, end: int, values: Array, at: Array) -> None:
     """`add_rows` for some places of the rows, into a table that begins with a row other than 0. For kernels too."""
     for i in range(start, end):
         row, place = rows[i] - first, at[i]
-        if fresh[i]:
-            for column in range(table.shape[1]):
-                table[row, column] = values[place, column]
-        else:
-            for column in range(table.shape[1]):
-                table[row, column] += values[place, column]
+        for column in range(table.shape[1]):
+            table[row, column] += values[place, column]
 
 
 @sequential

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.ops.backend import array
+from outgrow.ops.backend import array, tensor
 from outgrow.ops.file_rows import PAGE_BYTES, add_file_rows, fill, pages_of, put, read_rows
 from outgrow.ops.gather import take_rows
 from outgrow.ops.row_runs import cut_groups
@@ -63,8 +63,13 @@ class Disk:
             Exception: What the first task in order that failed has raised. No task runs any more.
         """
         pending: deque[Future[None]] = deque()
+        todo = iter(tasks)
+        begun = [*islice(todo, 2)]
+        if len(begun) == 1:  # handing it over would take longer
+            begun[0]()
+            return
         try:
-            for task in tasks:
+            for task in chain(begun, todo):
                 pending.append(self._threads.submit(task))
                 if len(pending) > 2 * self.in_flight:
                     pending[0].result()
@@ -78,16 +83,21 @@ class Disk:
 
     @property
     def staging_bytes(self) -> int:
-        """The most that all threads stage, where no row is longer than a run."""
+        """The most that the threads stage, where no row is longer than a run; callers stage a run of their own."""
         return self.in_flight * self.run_bytes
+
+    def pages(self, num_bytes: int) -> Array:
+        """Memory ``[num_bytes]`` uint8 of the calling thread, from a page on; overwritten when it asks again."""
+        held: Tensor | None = getattr(self._staged, "memory", None)
+        if held is None or len(held) < num_bytes:
+            made = torch.empty(max(num_bytes, self.run_bytes) + PAGE_BYTES, dtype=torch.uint8)
+            held = self._staged.memory = made[-made.data_ptr() % PAGE_BYTES :][: len(made) - PAGE_BYTES]
+        return held[:num_bytes].numpy()
 
     def staging(self, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """Memory ``[num_rows, width]`` of the calling thread, overwritten when it asks again."""
-        num_bytes = num_rows * width * dtype.itemsize
-        held: Tensor | None = getattr(self._staged, "memory", None)
-        if held is None or len(held) < num_bytes:
-            held = self._staged.memory = torch.empty(max(num_bytes, self.run_bytes), dtype=torch.uint8)
-        return held[:num_bytes].view(dtype).view(num_rows, width)
+        memory = tensor(self.pages(num_rows * width * dtype.itemsize))
+        return memory.view(dtype).view(num_rows, width)
 
     def count(self, requests: int, pages: int, written: int = 0) -> None:
         """Add to what was moved: reads, pages that they asked for, and bytes written."""
@@ -154,14 +164,14 @@ class DiskRows(HostRows):
         rows_NW = rows_NW.detach()
         self._disk.run(partial(self._write_share, first + at.start, rows_NW[at]) for at in self._shares(len(rows_NW)))
 
-    def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor, fresh_N: Tensor) -> None:
+    def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
         """See `HostRows.add`."""
         check_rows(self, rows_N)
         check_sums(values_MW.dtype, self.dtype)
         self._check_writable()
-        rows, at, fresh = array(rows_N), array(at_N), array(fresh_N)
+        rows, at = array(rows_N), array(at_N)
         self._disk.run(
-            partial(self._add_group, rows[here], (values_MW, at[here], fresh[here]))
+            partial(self._add_group, rows[here], (values_MW, at[here]))
             for here in self._groups(rows, self._added_gap_rows)
         )
 
@@ -183,7 +193,7 @@ class DiskRows(HostRows):
             moved = read_rows(self._file.fileno(), self._offset, rows, self._gap_rows, staged, out_MW, to)
         self._disk.count(*moved)
 
-    def _add_group(self, rows: Array, added: tuple[Tensor, Array, Array]) -> None:
+    def _add_group(self, rows: Array, added: tuple[Tensor, Array]) -> None:
         staged = self._staging(self._run_rows)
         with self._told():
             moved = add_file_rows(self._file.fileno(), self._offset, rows, self._added_gap_rows, staged, added)
@@ -226,12 +236,12 @@ class DiskRows(HostRows):
         try:
             yield
         except EOFError as error:
-            raise _too_short(path, needed, os.fstat(self._file.fileno()).st_size) from error
+            raise too_short(path, needed, os.fstat(self._file.fileno()).st_size) from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 error.filename = self._file.name
                 raise
-            raise _no_room(path, needed, error) from error
+            raise no_room(path, needed, error) from error
 
     def _check_writable(self) -> None:
         if not self._file.writable():
@@ -262,7 +272,7 @@ def _opened(
 ) -> DiskRows:
     there, needed = path.stat().st_size, offset + num_rows * width * dtype.itemsize
     if there < needed:
-        raise _too_short(path, needed, there)
+        raise too_short(path, needed, there)
     return DiskRows(disk, io.FileIO(path, "r+" if write else "r"), num_rows, width, dtype, offset=offset)
 
 
@@ -274,7 +284,8 @@ def _bytes_of(rows_NW: Tensor) -> Array:
     return rows_NW.detach().view(-1).view(torch.uint8).numpy()
 
 
-def _too_short(path: Path, needed: int, there: int) -> InputError:
+def too_short(path: Path, needed: int, there: int) -> InputError:
+    """What to tell of a file that ends before its rows do."""
     return InputError(
         f"{path} ends before its rows do",
         needed=f"{needed:,} bytes",
@@ -283,7 +294,8 @@ def _too_short(path: Path, needed: int, there: int) -> InputError:
     )
 
 
-def _no_room(path: Path, needed: int, error: OSError) -> InputError:
+def no_room(path: Path, needed: int, error: OSError) -> InputError:
+    """What to tell where a disk is full."""
     return InputError(
         f"{path} cannot grow",
         needed=f"room for {needed:,} bytes in all",

@@ -47,8 +47,8 @@ class HostRows(ABC):
         """``host[first:first + N] = rows``; fastest where they are contiguous and of the same type."""
 
     @abstractmethod
-    def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor, fresh_N: Tensor) -> None:
-        """``host[rows[i]] = values[at[i]] + (0 if fresh[i] else host[rows[i]])``.
+    def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
+        """``host[rows[i]] += values[at[i]]``.
 
         Rows that lie between these may be read and written back as they are: nobody else may write any meanwhile.
 
@@ -56,7 +56,6 @@ class HostRows(ABC):
             rows_N: ``[N]`` int32 or int64, ascending and distinct.
             values_MW: ``[M, W]`` float32 or float64; any strides. The host's rows must be of one of these types too.
             at_N: ``[N]`` int32 or int64.
-            fresh_N: ``[N]`` bool: rows that hold nothing yet, which are not read.
         """
 
     @abstractmethod
@@ -95,11 +94,11 @@ class MemoryRows(HostRows):
         check_type(rows_NW.dtype, self.dtype)
         self._values_VW[first:last] = rows_NW.detach()
 
-    def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor, fresh_N: Tensor) -> None:
+    def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
         """See `HostRows.add`."""
         check_rows(self, rows_N)
         check_sums(values_MW.dtype, self.dtype)
-        add_rows(self._values_VW, rows_N, values_MW, at_N, fresh_N)
+        add_rows(self._values_VW, rows_N, values_MW, at_N)
 
     def close(self) -> None:
         """Let go of the tensor."""

@@ -21,7 +21,7 @@ def scratch_folder(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
 
     Args:
         parent: Where to make it; None for the system's folder of temporary files.
-        needed_bytes: How much will be written.
+        needed_bytes: How much will be written, at least.
 
     Raises:
         InputError: There is no such place, nothing can be made there, it lies in memory, or it has too little room.
@@ -36,6 +36,18 @@ def scratch_folder(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # an error of the work inside matters more
+
+
+def require_room(folder: Path, needed_bytes: int) -> None:
+    """Refuse a folder on a disk that has not got so much room.
+
+    Raises:
+        InputError: It has less.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        needed, got = f"{needed_bytes:,} bytes", f"{free:,} bytes available"
+        raise _refused(folder, "has too little room", needed=needed, got=got)
 
 
 def is_in_memory(path: Path) -> bool:
@@ -59,10 +71,7 @@ def _check(parent: Path, needed_bytes: int) -> None:
     if is_in_memory(parent):
         got = f"a file system of type {_file_system(parent)}, whose files are in memory"
         raise _refused(parent, "is in memory", needed="a folder on a disk", got=got)
-    free = shutil.disk_usage(parent).free
-    if free < needed_bytes:
-        needed, got = f"{needed_bytes:,} bytes", f"{free:,} bytes available"
-        raise _refused(parent, "has too little room", needed=needed, got=got)
+    require_room(parent, needed_bytes)
 
 
 def _refused(parent: Path, why: str, *, needed: str, got: str) -> InputError:

@@ -124,12 +124,15 @@ class _ChunkedExecution:
             cutter, scratch = self._begin(stack, options, traits, limit)
             chunking = cutter.fewest(limit.budget) if options.chunks is None else cutter.cut(options.chunks)
             self._require_memory(options, chunking, limit)
+            needed = table_bytes(traits, len(problem.share.own), chunking.extent.moved, cutter.number_bytes)
+            scratch.reserve(needed, max(0, chunking.bytes_ - limit.base))
             spare = max(0, limit.budget - chunking.bytes_)
             kept = min(chunking.chunks, spare // (len(cutter.graphs) * kept_bytes(chunking.extent) + 1))
             self.state = scratch.state(cutter, chunking, problem, kept=kept)
             stack.callback(self.state.close)
             self.passes = Passes(self.state, problem.goal)
             self._tell(chunking, limit, kept, time.perf_counter() - began)
+            problem.facts.update(scratch_bytes=needed, direct=scratch.direct)
             self.passes.prepare()
             self._stack = stack.pop_all()
 
@@ -158,8 +161,9 @@ class _ChunkedExecution:
 
     def _begin(self, stack: ExitStack, options: Offload, traits: list[Traits], limit: _Limit) -> tuple[Cutter, Scratch]:
         problem, share = self.problem, self.problem.share
-        number_bytes = next(problem.model.parameters()).element_size()
-        needed = table_bytes(traits, share.topology.num_nodes, number_bytes)
+        dtype = next(problem.model.parameters()).dtype
+        num_nodes = share.topology.num_nodes
+        needed = table_bytes(traits, num_nodes, num_nodes, dtype.itemsize)
         parent = None if options.scratch is None else Path(options.scratch)
         folder = stack.enter_context(scratch_folder(parent, needed))
         views = sorted({each.layer.widths.self_loops for each in traits})
@@ -170,10 +174,10 @@ class _ChunkedExecution:
             techniques=options.techniques,
             reorganise=options.reorganise,
             rates=rates_of(share.comm, folder, self._disk),
-            number_bytes=number_bytes,
+            number_bytes=dtype.itemsize,
             base=limit.base,
         )
-        return cutter, Scratch(share, folder, self._disk)
+        return cutter, Scratch(share, folder, self._disk, dtype, sharing=options.sharing)
 
     @staticmethod
     def _require_memory(options: Offload, chunking: Chunking, limit: _Limit) -> None:

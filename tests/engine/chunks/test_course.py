@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from engine.chunks.cut_graphs import Cut, cuts, dressed, edges_in, edges_of, together
 from outgrow.core.types import Kind, Link
 from outgrow.engine.chunks.course import Course
+from outgrow.engine.chunks.mail import Lists
 from outgrow.engine.chunks.plan import Techniques
-from outgrow.engine.chunks.wave import packed
+from outgrow.engine.chunks.wave import ARRIVES, LEAVES, packed
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.host_rows import MemoryRows
 from support import random_topology
@@ -27,7 +28,11 @@ def course_of(cut: Cut, comm: Comm, used: Techniques, *, kept: int = 0) -> Cours
     waves, size = cut.waves(share, used)
     forms, parts = zip(*map(packed, waves), strict=True)
     forms = [form._replace(num_src=size) for form in forms]
-    return Course(cut.graph, share.own, forms, MemoryRows(torch.cat(parts)[:, None]), kept, comm.ledger)
+    lists = [
+        Lists.of([wave.loads.only(turn).row for wave in waves], [(wave.first, wave.last) for wave in waves])
+        for turn in (ARRIVES, LEAVES)
+    ]
+    return Course(cut.graph, share.own, forms, MemoryRows(torch.cat(parts)[:, None]), kept, comm.ledger, tuple(lists))
 
 
 @settings(deadline=None)
@@ -42,6 +47,7 @@ def test_chunks_are_the_edges_of_the_view(cut: Cut, used: Techniques, kept: int)
         for _ in range(2):
             for number in course.numbers:
                 wave = course.wave(number)
+                course.bring(wave)
                 block = course.enter(wave, 77)
                 seen += block.dst_nodes.tolist()
                 assert block.key == 77

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.chunks.cut_graphs import ids
-from outgrow.engine.chunks.places import Places, mark_fresh, turnover
-from outgrow.engine.chunks.wave import ARRIVES, FRESH, LEAVES
+from outgrow.engine.chunks.places import Places, turnover
+from outgrow.engine.chunks.wave import ARRIVES, LEAVES
 
 NODES = 24
 Waves = list[set[int]]
@@ -46,7 +46,6 @@ def test_who_comes_and_who_goes(waves: Waves) -> None:
         assert turn.dtype == torch.uint8
         assert marked(nodes, turn, ARRIVES) == waves[j] - before
         assert marked(nodes, turn, LEAVES) == waves[j] - after
-        assert marked(nodes, turn, FRESH) == set()
 
 
 @given(needed)
@@ -54,20 +53,6 @@ def test_without_reuse_all_come_and_go(waves: Waves) -> None:
     lists = tensors(waves)
     for nodes, turn in zip(lists, turnover(lists, reuse=False), strict=True):
         assert turn.tolist() == [ARRIVES | LEAVES] * len(nodes)
-
-
-@given(needed, st.booleans())
-def test_the_first_leaving_is_fresh_and_no_other(waves: Waves, reuse: bool) -> None:
-    lists = tensors(waves)
-    turns = turnover(lists, reuse=reuse)
-    before = [turn.clone() for turn in turns]
-    mark_fresh(lists, turns, NODES)
-    gone: set[int] = set()
-    for nodes, turn, was in zip(lists, turns, before, strict=True):
-        leaving = marked(nodes, turn, LEAVES)
-        assert marked(nodes, turn, FRESH) == leaving - gone
-        assert torch.equal(turn & ~FRESH, was)
-        gone |= leaving
 
 
 @given(split(), st.booleans(), st.booleans())

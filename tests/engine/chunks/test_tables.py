@@ -43,7 +43,7 @@ def test_rows_of_all_workers_go_to_their_places() -> None:
     values = [normal(4, 3), normal(5, 3, seed=1), normal(3, 3, seed=2)]
     table, ledger = table_of(*values, rank=1)
     out = torch.zeros(8, 3, dtype=torch.float64)
-    table.read(held_of([[0, 3], [], [1]], [5, 2, 7]), out)
+    table.read(held_of([[0, 3], [], [1]], [5, 2, 7]), out, 0)
     expected = torch.zeros(8, 3, dtype=torch.float64)
     expected[5], expected[2], expected[7] = values[0][0], values[0][3], values[2][1]
     assert torch.equal(out, expected)
@@ -55,7 +55,7 @@ def test_a_table_is_as_wide_as_the_own_rows() -> None:
     table, _ = table_of(torch.empty(0, 0), normal(5, 7, dtype=torch.float32), rank=1)
     assert (table.width, table.dtype) == (7, torch.float32)
     out = torch.zeros(2, 7)
-    table.read(held_of([[], [4]], [1]), out)
+    table.read(held_of([[], [4]], [1]), out, 0)
     assert out[1].ne(0).all()
 
 
@@ -70,15 +70,14 @@ def test_ranges_of_own_rows_are_read_and_written() -> None:
     assert ledger.crossed == {(IN, Kind.GRADIENTS): 9 * 16, (OUT, Kind.GRADIENTS): 2 * 16}
 
 
-def test_gradients_are_added_but_to_nothing_where_they_are_fresh() -> None:
+def test_gradients_are_added_to_the_rows_of_one() -> None:
     own, theirs, values = normal(4, 2), normal(4, 2, seed=1), normal(3, 2, seed=2)
     table, ledger = table_of(own.clone(), theirs.clone())
-    fresh = torch.tensor([True, False, False])
-    table.add(held_of([[0, 2, 3]], [9, 9, 9]), values, 1, fresh)
+    table.add(held_of([[0, 2, 3]], [9, 9, 9]), values, 1)
     expected = theirs.clone()
-    expected[[0, 2, 3]] = values + theirs[[0, 2, 3]] * ~fresh[:, None]
+    expected[[0, 2, 3]] += values
     out = torch.zeros(8, 2, dtype=torch.float64)
-    table.read(held_of([range(4), range(4)], range(8)), out)
+    table.read(held_of([range(4), range(4)], range(8)), out, 0)
     assert torch.equal(out, torch.cat([own, expected]))
     assert ledger.crossed[OUT, Kind.ACTIVATIONS] == 3 * 2 * 8
 
@@ -143,7 +142,7 @@ def test_features_come_as_the_model_computes_with_them(
         piece = table.piece(1, 4)
         assert torch.equal(as_dense(piece), values[OWN[1:4]].to(wanted))
         out = torch.zeros(6, COLUMNS, dtype=wanted)
-        table.read(held_of([[0, 1], [0]], [4, 0, 3], [7, 39, 2]), out)
+        table.read(held_of([[0, 1], [0]], [4, 0, 3], [7, 39, 2]), out, 0)
         expected = torch.zeros(6, COLUMNS, dtype=wanted)
         expected[[4, 0, 3]] = values[[7, 39, 2]].to(wanted)
         assert torch.equal(out, expected)

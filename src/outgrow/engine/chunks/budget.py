@@ -40,6 +40,7 @@ class Extent(NamedTuple):
         edges: In-edges.
         leaving: Rows whose gradients leave at once.
         held: Rows from HOST, from others and to others.
+        moved: Rows that arrive from HOST, in all waves together; and as many leave.
     """
 
     places: int
@@ -47,6 +48,7 @@ class Extent(NamedTuple):
     edges: int
     leaving: int
     held: int
+    moved: int
 
 
 def extent_of(graph: ChunkGraph, own: Tensor, needs: Needs, techniques: Techniques) -> Extent:
@@ -62,13 +64,14 @@ def extent_of(graph: ChunkGraph, own: Tensor, needs: Needs, techniques: Techniqu
         edges=max(edges),
         leaving=max(load),
         held=max(a + b + c for a, b, c in zip(load, remote, sent, strict=True)),
+        moved=sum(arriving),
     )
 
 
 def even_extent(num_own: int, num_edges: int, count: int) -> Extent:
     """A lower bound of the largest of ``count`` waves of a worker."""
     rows = -(-num_own // count)
-    return Extent(places=rows // 2, rows=rows // 2, edges=num_edges // count // 2, leaving=0, held=0)
+    return Extent(places=rows // 2, rows=rows // 2, edges=num_edges // count // 2, leaving=0, held=0, moved=0)
 
 
 def wave_bytes(traits: Sequence[Traits], index: int, extent: Extent, number_bytes: int) -> int:
@@ -84,14 +87,14 @@ def wave_bytes(traits: Sequence[Traits], index: int, extent: Extent, number_byte
     given = extent.rows * (following + kept_input)
     made = extent.rows * (aggregate + 2 * out + following + _target_width(layer))
     edges = extent.edges * _numbers_per_edge(layer)
-    forward = buffer + _AHEAD * loaded + made + edges + _PENDING * (given + extent.rows * aggregate)
+    forward = buffer + _AHEAD * loaded + made + edges + given + _PENDING * (given + extent.rows * aggregate)
     buffers = 3 if layer.assembled_backward else 2
     leaving = _PENDING * extent.leaving * width if layer.trains_source else 0
-    backward = (buffers if layer.trains_source else 1) * buffer + _AHEAD * (loaded + given)
+    backward = (buffers if layer.trains_source else 1) * buffer + _AHEAD * (loaded + given) + given
     backward += 3 * made // 2 + 2 * edges + leaving
-    waves = _AHEAD * (extent.held * 25 + extent.edges * _INDEX_BYTES)
+    waves = _AHEAD * (extent.held * 63 + extent.edges * _INDEX_BYTES)
     transpose = extent.edges * 2 * _INDEX_BYTES + extent.places * _INDEX_BYTES
-    return max(forward, backward) * number_bytes + waves + transpose + extent.places * 2 * _INDEX_BYTES
+    return max(forward, backward) * number_bytes + waves + _AHEAD * transpose + extent.places * 2 * _INDEX_BYTES
 
 
 def chunked_bytes(base: int, traits: Sequence[Traits], extent: Extent, number_bytes: int) -> int:
@@ -141,17 +144,25 @@ def _numbers_per_edge(traits: Traits) -> int:
     return max(1, _PER_SCORE * widths.score, widths.aggregate[0])
 
 
-def table_bytes(traits: Sequence[Traits], num_nodes: int, number_bytes: int) -> int:
-    """What the tables of some nodes take on a disk."""
-    numbers = 0
+def table_bytes(traits: Sequence[Traits], num_nodes: int, num_moved: int, number_bytes: int) -> int:
+    """What is kept of some nodes on a disk.
+
+    Args:
+        traits: The layers.
+        num_nodes: How many nodes.
+        num_moved: How often their rows arrive in the waves of a layer, and leave: they lie there so often.
+        number_bytes: Of a number of a row.
+    """
+    by_node = moved = 0
     for each in traits:
-        width, inputs = each.source_width, each.layer.widths.in_features
-        numbers += width * (not each.raw or each.trains_source) + width * each.trains_source
-        numbers += each.aggregate_width * (each.way in (Way.CACHED, Way.CONSTANT))
-        numbers += inputs * (each.own_input + each.reads_input)
-    return numbers * num_nodes * number_bytes
+        if not each.raw or each.trains_source:
+            moved += each.source_width
+        moved += each.source_width * each.trains_source
+        by_node += each.aggregate_width * (each.way in (Way.CACHED, Way.CONSTANT))
+        by_node += 2 * each.layer.widths.in_features * each.reads_input
+    return (by_node * num_nodes + moved * num_moved) * number_bytes
 
 
 def kept_bytes(extent: Extent) -> int:
     """What one wave takes in memory with all that is derived from its edges, at most."""
-    return extent.held * 21 + extent.edges * 4 * _INDEX_BYTES + extent.places * _INDEX_BYTES
+    return extent.held * 63 + extent.edges * 4 * _INDEX_BYTES + extent.places * _INDEX_BYTES

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.types import Kind
-from outgrow.engine.chunks.wave import ARRIVES, FRESH, LEAVES, Held, Wave
+from outgrow.engine.chunks.wave import ARRIVES, LEAVES, Held, Wave
 from outgrow.ops.buffers import empty, empty_rows
 from outgrow.runtime.comm import Comm
 
@@ -27,8 +27,8 @@ class Readable(Protocol):
     def dtype(self) -> torch.dtype:
         """Of the numbers."""
 
-    def read(self, held: Held, out_BW: Tensor) -> None:
-        """Rows, to their places."""
+    def read(self, held: Held, out_BW: Tensor, wave: int) -> None:
+        """Rows of the wave of a number, to their places."""
 
 
 class Buffer:
@@ -51,12 +51,12 @@ class Buffer:
     @staticmethod
     def arriving(wave: Wave) -> Held:
         """The rows that come from HOST."""
-        return wave.loads.only(ARRIVES)
+        return wave.turning("loads", ARRIVES)
 
-    def load(self, wave: Wave) -> None:
+    def load(self, wave: Wave, number: int) -> None:
         """Bring the rows from HOST that arrive."""
         arriving = self.arriving(wave)
-        self._table.read(arriving, self.rows)
+        self._table.read(arriving, self.rows, number)
         self._comm.ledger.count("rows_loaded", len(arriving.at))
         kept = (len(wave.loads.at) - len(arriving.at)) * self._row_bytes
         self._comm.ledger.count("reused_bytes", kept)
@@ -65,9 +65,9 @@ class Buffer:
         """Send rows that arrive at others, and take in theirs."""
         if self._comm.size == 1:
             return
-        sent = taken(self.rows, wave.sent.only(ARRIVES).at)
+        sent = taken(self.rows, wave.turning("sent", ARRIVES).at)
         came = self._comm.rows(sent, wave.route(ARRIVES), self._kind).wait()
-        self.rows.index_copy_(0, wave.remote.only(ARRIVES).at.long(), came)
+        self.rows.index_copy_(0, wave.turning("remote", ARRIVES).at.long(), came)
         self._comm.ledger.count("remote_rows", len(came))
 
     @property
@@ -92,8 +92,8 @@ class Gradients:
 
     def begin(self, wave: Wave) -> None:
         """Rows that arrive have no gradient yet."""
-        for held in (wave.loads, wave.remote):
-            self._rows.index_fill_(0, held.only(ARRIVES).at.long(), 0)
+        for held in (wave.turning("loads", ARRIVES), wave.turning("remote", ARRIVES)):
+            self._rows.index_fill_(0, held.at.long(), 0)
 
     def add(self, grad_BW: Tensor) -> None:
         """Add the gradient of the buffer's rows in one wave."""
@@ -103,17 +103,16 @@ class Gradients:
         """Send gradients of others' rows that leave to these, and add theirs, worker by worker."""
         if self._comm.size == 1 or not self._sharing:
             return
-        leaving = taken(self._rows, wave.remote.only(LEAVES).at)
+        leaving = taken(self._rows, wave.turning("remote", LEAVES).at)
         came = self._comm.rows(leaving, wave.route(LEAVES), Kind.GRADIENTS).wait()
-        sent = wave.sent.only(LEAVES)
+        sent = wave.turning("sent", LEAVES)
         for at, rows in zip(sent.at.split_with_sizes(sent.counts), came.split_with_sizes(sent.counts), strict=True):
             self._rows.index_add_(0, at.long(), rows)
 
-    def leaving(self, wave: Wave) -> tuple[Held, Tensor, Tensor]:
-        """The rows that go to HOST, ``[N, W]`` their gradients side by side, and ``[N]`` whether they go first."""
-        held = wave.loads.only(LEAVES)
-        values = taken(self._rows, held.at)
-        return held, values, (held.turn & FRESH).bool()
+    def leaving(self, wave: Wave) -> tuple[Held, Tensor]:
+        """The rows that go to HOST, and ``[N, W]`` their gradients side by side."""
+        held = wave.turning("loads", LEAVES)
+        return held, taken(self._rows, held.at)
 
 
 def taken(rows_BW: Tensor, at_N: Tensor) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.timeline import Timeline
@@ -13,17 +16,21 @@ from outgrow.core.types import Kind
 from outgrow.engine.chunks.choice import Chunking, Cutter
 from outgrow.engine.chunks.course import Course
 from outgrow.engine.chunks.flow import Flow
+from outgrow.engine.chunks.mail import Inbox, Lists, Outbox, Pieces
 from outgrow.engine.chunks.places import Places
-from outgrow.engine.chunks.plan import Draft, Needs, Techniques, lay_out, wave_of
+from outgrow.engine.chunks.plan import Draft, Needs, Range, Techniques, lay_out, wave_of
 from outgrow.engine.chunks.state import State
 from outgrow.engine.chunks.tables import FeatureTable, Table
-from outgrow.engine.chunks.wave import Form, packed
+from outgrow.engine.chunks.wave import ARRIVES, LEAVES, Form, packed
 from outgrow.engine.share import Share
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.runtime.disk import Disk, DiskRows, npy_rows
 from outgrow.runtime.host_rows import HostRows, MemoryRows
+from outgrow.runtime.memory import available_bytes
+from outgrow.runtime.parcels import DiskParcels
+from outgrow.runtime.scratch_disk import require_room
 
 _HELD_BYTES, _EDGE_BYTES, _ROW_BYTES, _WAVE_BYTES = 21, 20, 16, 2048
 
@@ -55,34 +62,72 @@ class Scratch:
         share: What the worker owns.
         folder: Its folder, which is empty.
         disk: The threads that read.
+        dtype: Of the numbers in rows.
+        sharing: See `Techniques`.
+
+    Attributes:
+        mails: Whether rows lie in the order of waves; else workers read and write those of others where they lie.
+        direct: Whether the system is asked not to keep what is on the disk in memory too.
     """
 
-    def __init__(self, share: Share, folder: Path, disk: Disk) -> None:
-        self._share, self._folder, self._disk = share, folder, disk
+    def __init__(self, share: Share, folder: Path, disk: Disk, dtype: torch.dtype, *, sharing: bool) -> None:
+        self._share, self._folder, self._disk, self._dtype = share, folder, disk, dtype
+        self._chunks: Sequence[Range] = ()
+        self.direct = False
+        self.mails = sharing or share.comm.size == 1
         self._others = share.comm.gather((folder, len(share.own)))
 
-    def table(self, name: str, width: int, kind: Kind, dtype: torch.dtype, *, of_all: bool) -> Table:
-        """A new table of rows of zeros. All workers make theirs together.
+    def reserve(self, needed_bytes: int, memory_bytes: int) -> None:
+        """Prepare for what will be kept. The system's copies of it in memory help where all of it fits there only.
+
+        Args:
+            needed_bytes: What this worker keeps on the disk.
+            memory_bytes: What it will still take of the memory itself.
+
+        Raises:
+            InputError: The disk has too little room for all workers of this host.
+        """
+        comm = self._share.comm
+        given = zip(comm.hosts, comm.gather((needed_bytes, memory_bytes)), strict=True)
+        here = [both for host, both in given if host == comm.hosts[comm.rank]]
+        needed, taken = (sum(each) for each in zip(*here, strict=True))
+        require_room(self._folder, needed)
+        self.direct = needed > available_bytes() - taken
+
+    def table(self, name: str, width: int, kind: Kind) -> Table:
+        """A new table of rows of zeros that other workers read and write. All make theirs together.
 
         Args:
             name: Of the file.
             width: Numbers in a row.
             kind: What rows are.
-            dtype: Of the numbers.
-            of_all: Whether rows of other workers can be read and written too.
         """
         comm, rows = self._share.comm, list[HostRows]()
-        own = DiskRows.create(self._disk, self._folder / name, len(self._share.own), width, dtype)
-        if of_all and comm.size > 1:
-            comm.barrier()
+        own = DiskRows.create(self._disk, self._folder / name, len(self._share.own), width, self._dtype)
+        comm.barrier()
         for rank, (folder, num_rows) in enumerate(self._others):
-            if rank == comm.rank:
-                rows.append(own)
-            elif of_all:
-                rows.append(DiskRows.existing(self._disk, folder / name, num_rows, width, dtype))
-            else:
-                rows.append(_NOTHING)
+            path = folder / name
+            there = rank != comm.rank
+            rows.append(DiskRows.existing(self._disk, path, num_rows, width, self._dtype) if there else own)
         return Table(rows, comm.rank, kind, comm.ledger)
+
+    def pieces(self, name: str, width: int, kind: Kind) -> Pieces:
+        """Room for own rows, chunk by chunk."""
+        counts = np.array([last - first for first, last in self._chunks])
+        return Pieces(self._parcels(name, counts, width), self._chunks, kind, self._share.comm.ledger)
+
+    def inbox(self, name: str, width: int, lists: Lists, *, own: bool) -> Inbox:
+        """A new inbox for rows that waves take, and for the ``own`` ones in order, where chunks read these too."""
+        in_order = self.pieces(f"{name}-in-order", width, Kind.ACTIVATIONS) if own else None
+        return Inbox(self._parcels(name, lists.counts, width), lists, in_order, self._share.comm.ledger)
+
+    def outbox(self, name: str, width: int, lists: Lists) -> Outbox:
+        """A new outbox for gradients that waves give."""
+        return Outbox(self._parcels(name, lists.counts, width), lists, self._share.comm.ledger)
+
+    def _parcels(self, name: str, counts: NDArray[np.int64], width: int) -> DiskParcels:
+        path = self._folder / name
+        return DiskParcels(self._disk, path, counts.reshape(-1), width, self._dtype, direct=self.direct)
 
     def course(self, graph: ChunkGraph, needs: Needs, techniques: Techniques, *, kept: int) -> Course:
         """Write the waves to a file.
@@ -96,9 +141,12 @@ class Scratch:
         share, forms, written = self._share, list[Form](), 0
         path = self._folder / f"waves-{int(graph.self_loops)}"
         rows = DiskRows.create(self._disk, path, _most_bytes(graph, share.own, needs), 1, torch.uint8)
+        arriving, leaving = list[Tensor](), list[Tensor]()
 
         def write(number: int, draft: Draft, places: Places) -> None:
             nonlocal written
+            arriving.append(draft.loads.only(ARRIVES).row)
+            leaving.append(draft.loads.only(LEAVES).row)
             wave = wave_of(graph, share.own, needs.chunks[number], draft, places.place_V, places.size)
             form, given = packed(wave)
             forms.append(form)
@@ -107,7 +155,8 @@ class Scratch:
 
         size = lay_out(share, needs, techniques, write)
         forms = [form._replace(num_src=size) for form in forms]
-        return Course(graph, share.own, forms, rows, kept, share.comm.ledger)
+        lists = Lists.of(arriving, needs.chunks), Lists.of(leaving, needs.chunks)
+        return Course(graph, share.own, forms, rows, kept, share.comm.ledger, lists)
 
     def features(self, model: Model, features: Features, file: Path | None) -> FeatureTable:
         """Raw features in the HOST tier.
@@ -132,7 +181,7 @@ class Scratch:
             kept: How many waves stay in memory once they were read.
         """
         share, techniques = self._share, cutter.techniques
-        dtype, of_all = next(target.model.parameters()).dtype, not techniques.sharing
+        self._chunks = next(iter(chunking.needs.values())).chunks
         courses = {
             self_loops: self.course(graph, chunking.needs[self_loops], techniques, kept=kept)
             for self_loops, graph in cutter.graphs.items()
@@ -141,7 +190,7 @@ class Scratch:
             model=target.model,
             traits=list(cutter.traits),
             own=share.own,
-            pieces=next(iter(chunking.needs.values())).chunks,
+            pieces=self._chunks,
             courses=courses,
             features=self.features(target.model, target.features, target.feature_file),
             comm=share.comm,
@@ -149,7 +198,7 @@ class Scratch:
             timeline=target.timeline,
             sharing=techniques.sharing,
         )
-        state.add_tables(lambda name, width, kind: self.table(name, width, kind, dtype, of_all=of_all))
+        state.add_tables(self)
         return state
 
 
@@ -159,6 +208,3 @@ def _most_bytes(graph: ChunkGraph, own: Tensor, needs: Needs) -> int:
     held += sum(len(nodes) for lists in needs.sent for nodes in lists)
     edges, nodes = int(graph.row_sizes(own).sum()), len(own) + len(needs.chunks)
     return held * _HELD_BYTES + edges * _EDGE_BYTES + nodes * _ROW_BYTES + len(needs.chunks) * _WAVE_BYTES
-
-
-_NOTHING = MemoryRows(torch.empty(0, 0))

@@ -11,9 +11,13 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
-from outgrow.engine.chunks.wave import ARRIVES, Form, Wave, unpacked
+from outgrow.engine.chunks.mail import Lists
+from outgrow.engine.chunks.wave import ARRIVES, Form, Held, Wave, unpacked
 from outgrow.graph.chunk import ChunkGraph
+from outgrow.ops.buffers import empty
 from outgrow.runtime.host_rows import HostRows
+
+_ON_CPU = torch.empty(0)
 
 
 class Course:
@@ -26,14 +30,25 @@ class Course:
         bytes_: ``[B, 1]`` uint8, all waves one after another, in the HOST tier.
         kept: How many waves, from the first on, stay in memory once they were read, with what is derived from them.
         ledger: Where bytes are counted.
+        lists: Own rows that arrive at each wave, and those whose gradients leave.
 
     Attributes:
+        arriving: Own rows that arrive at each wave.
+        leaving: Own rows whose gradients leave at each wave.
         places: Places that a buffer must have.
     """
 
     def __init__(
-        self, graph: ChunkGraph, own: Tensor, forms: Sequence[Form], bytes_: HostRows, kept: int, ledger: Ledger
+        self,
+        graph: ChunkGraph,
+        own: Tensor,
+        forms: Sequence[Form],
+        bytes_: HostRows,
+        kept: int,
+        ledger: Ledger,
+        lists: tuple[Lists, Lists],
     ) -> None:
+        self.arriving, self.leaving = lists
         self.places = forms[0].num_src
         self._graph, self._own, self._forms, self._bytes, self._ledger = graph, own, forms, bytes_, ledger
         self._begins = list(accumulate((form.num_bytes for form in forms), initial=0))
@@ -51,7 +66,7 @@ class Course:
         if number in self._kept:
             return self._kept[number]
         form = self._forms[number]
-        given = torch.empty(form.num_bytes, dtype=torch.uint8)
+        given = empty((form.num_bytes,), _ON_CPU, torch.uint8)
         self._bytes.read_range(self._begins[number], self._begins[number + 1], given[:, None])
         self._ledger.move(Link.HOST_TO_DEVICE, Kind.TOPOLOGY, form.num_bytes)
         found = unpacked(form, given)
@@ -59,15 +74,20 @@ class Course:
             self._kept[number] = found
         return found
 
+    def bring(self, wave: Wave) -> None:
+        """Note what takes the places of the rows from HOST that arrive; before, or while these are brought."""
+        self._note(wave.turning("loads", ARRIVES))
+
     def enter(self, wave: Wave, key: int | None) -> Block:
-        """The chunk of a wave as layers see it, once its rows are about to take their places."""
-        for held in (wave.loads, wave.remote):
-            new = held.only(ARRIVES)
-            at = new.at.long()
-            self._src_nodes[at] = new.node
-            self._src_degree[at] = self._graph.degree[new.node]
+        """The chunk of a wave as layers see it, once the rows of others are about to take their places."""
+        self._note(wave.turning("remote", ARRIVES))
         nodes = self._own[wave.first : wave.last]
         return wave.block(nodes, self._src_nodes, self._src_degree, self._graph.degree[nodes]).keyed(key)
+
+    def _note(self, new: Held) -> None:
+        at = new.at.long()
+        self._src_nodes.index_copy_(0, at, new.node)
+        self._src_degree.index_copy_(0, at, self._graph.degree[new.node])
 
     def close(self) -> None:
         """Close the file."""

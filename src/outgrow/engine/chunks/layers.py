@@ -67,9 +67,19 @@ class Traits(NamedTuple):
         return isinstance(self.layer.conv.aggregation, Gated | Opaque)
 
     @property
+    def transposes(self) -> bool:
+        """Whether the gradient of its source rows needs the out-edges of these."""
+        return self.trains_source and not isinstance(self.layer.conv.aggregation, Opaque)
+
+    @property
     def own_input(self) -> bool:
         """Whether the input that its destinations read is kept apart from source rows."""
         return self.reads_input and not self.raw
+
+    @property
+    def shared_input(self) -> bool:
+        """Whether the input that its destinations read is that of its sources."""
+        return self.reads_input and self.raw
 
     def split(self, rows_NW: Tensor) -> Rows:
         """Source rows as the layer takes them."""

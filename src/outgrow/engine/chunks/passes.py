@@ -24,6 +24,7 @@ from outgrow.engine.chunks.wave import Wave
 from outgrow.engine.resident import Goal
 from outgrow.nn.layer import Features, Rows
 from outgrow.nn.model import layer_key
+from outgrow.ops.topology import transpose
 from outgrow.ops.weighted_sum import WeightedSum
 
 
@@ -31,6 +32,7 @@ class Chunk(NamedTuple):
     """What a wave computes with.
 
     Attributes:
+        number: Of the wave.
         wave: The wave.
         block: Its chunk.
         x: ``[n, D]`` input of the destinations; empty where the layer does not read it.
@@ -40,6 +42,7 @@ class Chunk(NamedTuple):
             ``[n, O]`` of the input that its destinations read; empty forward and in the last layer.
     """
 
+    number: int
     wave: Wave
     block: Block
     x: Features
@@ -150,7 +153,7 @@ class Passes:
             if traits.reads_input and traits.trains_input and isinstance(x, Tensor):
                 state.store(state.input_gradients[index], chunk.wave.first, _grad_of(x))
             if gradients is not None:
-                self._scatter(index, chunk.wave, gradients, grad)
+                self._scatter(index, chunk, gradients, grad)
         state.finish_layer()
         return loss
 
@@ -191,8 +194,8 @@ class Passes:
         _backward(following.layer.source(out), following.split(given), *((out, grad) for grad in others))
         return torch.zeros((), dtype=torch.float64)
 
-    def _scatter(self, index: int, wave: Wave, gradients: Gradients, grad: Tensor | None) -> None:
-        state = self.state
+    def _scatter(self, index: int, chunk: Chunk, gradients: Gradients, grad: Tensor | None) -> None:
+        state, wave = self.state, chunk.wave
         with state.timeline.span("accumulate"):
             gradients.begin(wave)
             if grad is not None:
@@ -200,8 +203,8 @@ class Passes:
         with state.timeline.span("exchange"):
             gradients.push(wave)
         with state.timeline.span("accumulate"):
-            held, values, fresh = gradients.leaving(wave)
-        state.add_gradients(index, held, values, fresh)
+            held, values = gradients.leaving(wave)
+        state.add_gradients(index, chunk.number, held, values)
 
     def _chunks(self, index: int, key: int | None) -> Iterator[Chunk]:
         """The chunks of a layer forward, with what is known of their aggregates."""
@@ -213,33 +216,41 @@ class Passes:
         state, traits = self.state, self.state.traits[index]
         course = state.course(traits.layer)
         buffer = Buffer(course.places, state.sources[index], state.kind_of(index), state.comm)
+        transposes = backward and traits.transposes
 
-        def load(number: int) -> tuple[Wave, Features, tuple[Tensor, ...]]:
+        def load(number: int) -> tuple[int, Wave, Features, tuple[Tensor, ...]]:
             wave = course.wave(number)
-            buffer.load(wave)
-            return wave, self._input(index, wave), self._gradients(index, wave) if backward else ()
+            course.bring(wave)
+            buffer.load(wave, number)
+            if transposes:
+                transpose(wave.edges)
+            return number, wave, self._input(index, wave), self._gradients(index, wave) if backward else ()
 
-        for wave, x, gradients in state.flow.ahead(load, course.numbers, overlap=not traits.reads_all_rows):
+        for number, wave, x, gradients in state.flow.ahead(load, course.numbers, overlap=not traits.reads_all_rows):
             block = course.enter(wave, layer_key(key, index))
             self._drop_arriving(index, buffer, wave, key)
             with state.timeline.span("exchange"):
                 buffer.exchange(wave)
-            yield Chunk(wave, block, self._as_input(index, x, wave, key), buffer.rows, None, gradients)
+            yield Chunk(number, wave, block, self._as_input(index, x, wave, key), buffer.rows, None, gradients)
 
     def _read(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[Chunk]:
         """The chunks of a layer, with their aggregates as they were kept."""
         state, traits = self.state, self.state.traits[index]
         course, shape = state.course(traits.layer), traits.layer.widths.aggregate
+        transposes = backward and traits.transposes
 
-        def load(number: int) -> tuple[Wave, Features, Tensor, tuple[Tensor, ...]]:
+        def load(number: int) -> tuple[int, Wave, Features, Tensor, tuple[Tensor, ...]]:
             wave = course.wave(number)
+            course.bring(wave)
+            if transposes:
+                transpose(wave.edges)
             aggregate = state.aggregates[index].piece(wave.first, wave.last)
-            return wave, self._input(index, wave), aggregate, self._gradients(index, wave) if backward else ()
+            return number, wave, self._input(index, wave), aggregate, self._gradients(index, wave) if backward else ()
 
-        for wave, x, aggregate, gradients in state.flow.ahead(load, course.numbers):
+        for number, wave, x, aggregate, gradients in state.flow.ahead(load, course.numbers):
             block = course.enter(wave, layer_key(key, index))
             known = torch.unflatten(aggregate, 1, shape)
-            yield Chunk(wave, block, self._as_input(index, x, wave, key), None, known, gradients)
+            yield Chunk(number, wave, block, self._as_input(index, x, wave, key), None, known, gradients)
 
     def _input(self, index: int, wave: Wave) -> Features:
         state = self.state

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.engine.chunks.wave import ARRIVES, FRESH, LEAVES
+from outgrow.engine.chunks.wave import ARRIVES, LEAVES
 from outgrow.ops.backend import array, tensor
 
 Array = NDArray[Any]
@@ -35,15 +35,6 @@ def turnover(lists: Sequence[Tensor], *, reuse: bool) -> list[Tensor]:
                     turn[tensor(np.isin(array(nodes), array(lists[other]), assume_unique=True))] &= 0xFF ^ what
         found.append(turn)
     return found
-
-
-def mark_fresh(lists: Sequence[Tensor], turns: Sequence[Tensor], num_nodes: int) -> None:
-    """Add ``FRESH`` where a node leaves for the first time."""
-    seen = torch.zeros(num_nodes, dtype=torch.bool)
-    for nodes, turn in zip(lists, turns, strict=True):
-        leaves = (turn & LEAVES).bool()
-        turn[leaves & ~seen[nodes]] |= FRESH
-        seen[nodes[leaves]] = True
 
 
 class Places:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.types import Kind
-from outgrow.engine.chunks.places import Places, mark_fresh, turnover
+from outgrow.engine.chunks.places import Places, turnover
 from outgrow.engine.chunks.wave import Held, Wave
 from outgrow.engine.share import Part, Share
 from outgrow.graph.chunk import ChunkGraph, distinct
@@ -136,8 +136,6 @@ def lay_out(share: Share, needs: Needs, techniques: Techniques, take: Callable[[
     load_turn = turnover(needs.loads, reuse=techniques.reuse)
     remote_turn = turnover(needs.remote, reuse=techniques.reuse)
     sent_turn = [turnover(list(lists), reuse=techniques.reuse) for lists in zip(*needs.sent, strict=True)]
-    if techniques.sharing or share.comm.size == 1:
-        mark_fresh(needs.loads, load_turn, num_nodes)
     for j, (loads, remote) in enumerate(zip(needs.loads, needs.remote, strict=True)):
         at_loads, at_remote = places.turn(loads, load_turn[j], remote, remote_turn[j])
         sent = torch.cat(needs.sent[j])

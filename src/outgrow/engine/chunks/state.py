@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -14,12 +15,33 @@ from outgrow.engine.chunks.buffer import Gradients
 from outgrow.engine.chunks.course import Course
 from outgrow.engine.chunks.flow import Flow
 from outgrow.engine.chunks.layers import Traits, Way
+from outgrow.engine.chunks.mail import Inbox, Lists, Outbox, Pieces
 from outgrow.engine.chunks.plan import Range
 from outgrow.engine.chunks.tables import FeatureTable, Table
 from outgrow.engine.chunks.wave import Held
 from outgrow.nn.layer import Layer, Rows
 from outgrow.nn.model import Model
 from outgrow.runtime.comm import Comm
+
+
+class Host(Protocol):
+    """Makes room for rows in the HOST tier."""
+
+    @property
+    def mails(self) -> bool:
+        """Whether rows lie in the order of waves; else workers read and write those of others where they lie."""
+
+    def table(self, name: str, width: int, kind: Kind) -> Table:
+        """For rows that other workers read and write."""
+
+    def pieces(self, name: str, width: int, kind: Kind) -> Pieces:
+        """For own rows, chunk by chunk."""
+
+    def inbox(self, name: str, width: int, lists: Lists, *, own: bool) -> Inbox:
+        """For rows that waves take, and for the ``own`` ones in order, where chunks read these too."""
+
+    def outbox(self, name: str, width: int, lists: Lists) -> Outbox:
+        """For gradients that waves give."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -54,35 +76,36 @@ class State:
     flow: Flow
     timeline: Timeline
     sharing: bool
-    sources: dict[int, Table | FeatureTable] = field(default_factory=dict)
-    inputs: dict[int, Table] = field(default_factory=dict)
-    aggregates: dict[int, Table] = field(default_factory=dict)
-    source_gradients: dict[int, Table] = field(default_factory=dict)
-    input_gradients: dict[int, Table] = field(default_factory=dict)
+    sources: dict[int, Table | Inbox | FeatureTable] = field(default_factory=dict)
+    inputs: dict[int, Table | Inbox | Pieces] = field(default_factory=dict)
+    aggregates: dict[int, Pieces] = field(default_factory=dict)
+    source_gradients: dict[int, Table | Outbox] = field(default_factory=dict)
+    input_gradients: dict[int, Pieces] = field(default_factory=dict)
 
-    def add_tables(self, make: Callable[[str, int, Kind], Table]) -> None:
-        """Make the tables of all layers.
-
-        Args:
-            make: Gives a table, from its name, the width of its rows and what they are.
-        """
+    def add_tables(self, host: Host) -> None:
+        """Make the tables of all layers."""
         for index, traits in enumerate(self.traits):
-            width = traits.source_width
+            width, inputs, course = traits.source_width, traits.layer.widths.in_features, self.course(traits.layer)
             if index == 0 and traits.raw:
                 self.sources[index] = self.features
+            elif host.mails:
+                self.sources[index] = host.inbox(f"source-{index}", width, course.arriving, own=traits.shared_input)
             else:
-                self.sources[index] = made = make(f"source-{index}", width, Kind.ACTIVATIONS)
-                if traits.reads_input and index > 0:
-                    in_features = traits.layer.widths.in_features
-                    own = traits.own_input
-                    self.inputs[index] = make(f"input-{index}", in_features, Kind.ACTIVATIONS) if own else made
+                self.sources[index] = host.table(f"source-{index}", width, Kind.ACTIVATIONS)
+            if index > 0 and traits.own_input:
+                self.inputs[index] = host.pieces(f"input-{index}", inputs, Kind.ACTIVATIONS)
+            elif index > 0 and traits.shared_input:
+                self.inputs[index] = cast(Table | Inbox, self.sources[index])
             if traits.way in (Way.CONSTANT, Way.CACHED):
-                self.aggregates[index] = make(f"aggregate-{index}", traits.aggregate_width, Kind.ACTIVATIONS)
+                self.aggregates[index] = host.pieces(f"aggregate-{index}", traits.aggregate_width, Kind.ACTIVATIONS)
             if traits.trains_source:
-                self.source_gradients[index] = make(f"source-gradient-{index}", width, Kind.GRADIENTS)
+                name = f"source-gradient-{index}"
+                if host.mails:
+                    self.source_gradients[index] = host.outbox(name, width, course.leaving)
+                else:
+                    self.source_gradients[index] = host.table(name, width, Kind.GRADIENTS)
             if traits.trains_input and traits.reads_input:
-                in_features = traits.layer.widths.in_features
-                self.input_gradients[index] = make(f"input-gradient-{index}", in_features, Kind.GRADIENTS)
+                self.input_gradients[index] = host.pieces(f"input-gradient-{index}", inputs, Kind.GRADIENTS)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -103,7 +126,7 @@ class State:
         places = self.course(traits.layer).places
         return Gradients(places, traits.source_width, self.dtype, self.comm, sharing=self.sharing)
 
-    def store(self, table: Table, first: int, rows: Tensor) -> None:
+    def store(self, table: Table | Inbox | Pieces, first: int, rows: Tensor) -> None:
         """Write own rows from ``first`` on; they must not change afterwards."""
         if len(rows):
             self.flow.store(lambda: table.write(first, rows))
@@ -112,15 +135,15 @@ class State:
         """Write source rows of a layer."""
         assert rows.columns is not None
         table = self.sources[index]
-        assert isinstance(table, Table)
+        assert not isinstance(table, FeatureTable)
         wide = rows.columns.flatten(1)
         self.store(table, first, wide if rows.score is None else torch.cat([wide, rows.score], 1))
 
-    def add_gradients(self, index: int, held: Held, values: Tensor, fresh: Tensor) -> None:
+    def add_gradients(self, index: int, wave: int, held: Held, values: Tensor) -> None:
         """Add gradients that leave the buffer to those in HOST: worker by worker, where nothing is shared."""
         table, comm = self.source_gradients[index], self.comm
-        if self.sharing or comm.size == 1:
-            self.flow.store(lambda: table.add(held, values, comm.rank, fresh))
+        if isinstance(table, Outbox):
+            self.flow.store(lambda: table.write(wave, values))
             return
         with self.timeline.span("accumulate"):
             self.flow.flush()
@@ -128,13 +151,14 @@ class State:
                 owner = (comm.rank + turn) % comm.size
                 first = sum(held.counts[:owner])
                 part = slice(first, first + held.counts[owner])
-                table.add(held.of(owner), values[part], owner, fresh[part])
+                table.add(held.of(owner), values[part], owner)
                 comm.barrier()
 
     def begin_gradients(self) -> None:
         """Forget the gradients of the step before, where workers add to rows of others and none of them knows first."""
         if not self.sharing and self.comm.size > 1:
             for table in self.source_gradients.values():
+                assert isinstance(table, Table)
                 table.clear()
             self.comm.barrier()
 

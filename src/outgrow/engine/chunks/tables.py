@@ -47,7 +47,7 @@ class Table:
         """Of the numbers."""
         return self._own.dtype
 
-    def read(self, held: Held, out_BW: Tensor) -> None:
+    def read(self, held: Held, out_BW: Tensor, wave: int) -> None:
         """Rows, to their places."""
         for owner, rows in enumerate(self._by_owner):
             if owner < len(held.counts) and held.counts[owner]:
@@ -67,9 +67,9 @@ class Table:
         self._own.write_range(first, rows_NW)
         self._count(Link.DEVICE_TO_HOST, len(rows_NW))
 
-    def add(self, held: Held, values_NW: Tensor, owner: int, fresh_N: Tensor) -> None:
-        """Add to rows of one worker; to nothing where they are fresh."""
-        self._by_owner[owner].add(held.row, values_NW, torch.arange(len(values_NW)), fresh_N)
+    def add(self, held: Held, values_NW: Tensor, owner: int) -> None:
+        """Add to rows of one worker."""
+        self._by_owner[owner].add(held.row, values_NW, torch.arange(len(values_NW)))
         self._count(Link.DEVICE_TO_HOST, len(values_NW))
 
     def clear(self) -> None:
@@ -104,7 +104,7 @@ class FeatureTable:
         self.width = features.shape[1]
         self.dtype = features.dtype if stay_half(model, features) else next(model.parameters()).dtype
 
-    def read(self, held: Held, out_BW: Tensor) -> None:
+    def read(self, held: Held, out_BW: Tensor, wave: int) -> None:
         """Rows, to their places."""
         assert self._rows is not None
         for owner in range(len(held.counts)):  # those of one worker are ascending

@@ -9,7 +9,8 @@ Letters: ``u`` rows from HOST, ``r`` rows from other workers, ``s`` rows sent to
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ from outgrow.ops.backend import array, tensor
 from outgrow.ops.share import Picked, ids_of
 from outgrow.runtime.voyage import Route
 
-ARRIVES, LEAVES, FRESH = 1, 2, 4
-"""Whether a row comes in this wave, whether it goes after it, and whether its gradient goes for the first time."""
+ARRIVES, LEAVES = 1, 2
+"""Whether a row comes in this wave, and whether it goes after it."""
 
 
 class Held(NamedTuple):
@@ -32,7 +33,7 @@ class Held(NamedTuple):
         row: int64, number of the row among its owner's own rows.
         node: int64, global id.
         at: int32, place in the buffer.
-        turn: uint8, of ``ARRIVES``, ``LEAVES`` and ``FRESH``.
+        turn: uint8, of ``ARRIVES`` and ``LEAVES``.
     """
 
     counts: tuple[int, ...]
@@ -53,7 +54,8 @@ class Held(NamedTuple):
         return Held(tuple(np.diff(ends).tolist()), *(tensor(array(part)[chosen]) for part in self[1:]))
 
 
-class Wave(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Wave:
     """One wave of one worker.
 
     Attributes:
@@ -73,10 +75,19 @@ class Wave(NamedTuple):
     last: int
     start: Tensor
     edges: Edges
+    _known: dict[tuple[str, int], Held] = field(default_factory=dict, init=False, repr=False)
+
+    def turning(self, which: Literal["loads", "remote", "sent"], turn: int) -> Held:
+        """Those of ``loads``, ``remote`` or ``sent`` that arrive, or that leave; looked for once."""
+        found = self._known.get((which, turn))
+        if found is None:
+            held: Held = getattr(self, which)
+            found = self._known[which, turn] = held.only(turn)
+        return found
 
     def route(self, turn: int) -> Route:
         """How many rows that arrive go to each worker and come from each; the way back of those that leave."""
-        route = Route(self.sent.only(turn).counts, self.remote.only(turn).counts)
+        route = Route(self.turning("sent", turn).counts, self.turning("remote", turn).counts)
         return route if turn == ARRIVES else route.back
 
     def block(self, nodes: Tensor, src_nodes: Tensor, src_degree: Tensor, dst_degree: Tensor) -> Block:

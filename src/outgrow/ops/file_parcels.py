@@ -1,0 +1,151 @@
+"""Parcels of rows moved between memory and a file by kernels that call the system themselves.
+
+A parcel is some rows of one width that are written at once. Those of a file do not overlap, and lie in order. Where
+pages are more than a byte, each parcel begins with one, and whole pages move: then the system need not keep a copy.
+Letters: ``W`` columns, ``P`` parcels named, ``N`` their rows, ``M`` rows of the tensor on the other side, ``B`` bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.ops.backend import sequential
+from outgrow.ops.file_rows import PAGE_BYTES, WORDS, check, fill_memory, over_runs, put_memory
+
+Array = NDArray[Any]
+
+
+def read_parcels(
+    file: int,
+    places: tuple[Array, Array],
+    share: tuple[int, int],
+    page: int,
+    staged_B: Array,
+    out: tuple[Tensor, Array],
+) -> tuple[int, int]:
+    """Read some of the rows of parcels: ``out[to[i]] = row i of all their rows one after another``.
+
+    Args:
+        file: Descriptor of the file.
+        places: ``[P]`` int64 ascending bytes at which the parcels begin, and ``[P + 1]`` int64 rows before each of them
+            and in all.
+        share: First row that is read, and last plus 1.
+        page: What reads are rounded out to: a power of two.
+        staged_B: uint8, aligned and overwritten: whole pages, for at least one row with those that it lies in.
+        out: ``[M, W]`` of the type of the file, written, and ``[N]`` integer distinct rows of it.
+
+    Returns:
+        Number of reads, and of the pages of `PAGE_BYTES` that they lie in.
+
+    Raises:
+        EOFError: The file ends too early.
+        OSError: What else the system says.
+    """
+    word = WORDS[out[0].dtype.itemsize]
+    rows = out[0].detach().view(word).numpy()
+    error, reads, pages = _read_parcels(file, *places, *share, page, staged_B.view(rows.dtype), rows, out[1])
+    check(error)
+    return reads, pages
+
+
+def write_parcels(file: int, places: tuple[Array, Array], page: int, staged_B: Array, rows_B: Array) -> int:
+    """Write parcels.
+
+    Args:
+        file: Descriptor of the file.
+        places: ``[P]`` int64 ascending bytes at which the parcels begin, and ``[P + 1]`` int64 bytes of rows before
+            each of them and in all.
+        page: What writes are rounded up to: a power of two. Nothing else may lie in the last page of a parcel.
+        staged_B: uint8, aligned and overwritten: whole pages.
+        rows_B: uint8, the rows of the parcels one after another.
+
+    Returns:
+        Number of bytes written.
+
+    Raises:
+        OSError: What the system says.
+    """
+    error, written = _write_parcels(file, *places, page, staged_B, rows_B)
+    check(error)
+    return int(written)
+
+
+@over_runs
+def _read_parcels(
+    file: int, begins: Array, ends: Array, low: int, high: int, page: int, staged: Array, out: Array, to: Array
+) -> tuple[int, int, int]:
+    size, row_bytes = staged.itemsize, out.shape[1] * staged.itemsize
+    reads, pages, at, parcel = 0, 0, low, int(np.searchsorted(ends, low, side="right")) - 1
+    while at < high:
+        while ends[parcel + 1] <= at:
+            parcel += 1
+        base = (begins[parcel] + (at - ends[parcel]) * row_bytes) // page * page
+        last, until = _end_of_read(begins, ends, at, high, parcel, row_bytes, base, base + staged.size * size)
+        length = -(-(until - base) // page) * page
+        error = fill_memory(file, base, staged[: length // size])
+        if error != 0:
+            return error, reads, pages
+        reads += 1
+        pages += -(-(base + length) // PAGE_BYTES) - base // PAGE_BYTES
+        while at < last:
+            while ends[parcel + 1] <= at:
+                parcel += 1
+            count = min(ends[parcel + 1], last) - at
+            word = (begins[parcel] + (at - ends[parcel]) * row_bytes - base) // size
+            _deal_out(staged[word : word + count * out.shape[1]], out, to[at : at + count])
+            at += count
+    return 0, reads, pages
+
+
+@sequential
+def _end_of_read(
+    begins: Array, ends: Array, at: int, high: int, parcel: int, row_bytes: int, base: int, limit: int
+) -> tuple[int, int]:
+    """The last row (plus 1) that one read from ``base`` to ``limit`` gives, and the byte at which it ends."""
+    until = base
+    while at < high:
+        while ends[parcel + 1] <= at:
+            parcel += 1
+        begin = begins[parcel] + (at - ends[parcel]) * row_bytes
+        if begin - until > PAGE_BYTES or begin + row_bytes > limit:
+            break
+        count = min(min(ends[parcel + 1], high) - at, (limit - begin) // row_bytes)
+        at += count
+        until = begin + count * row_bytes
+    return at, until
+
+
+@sequential
+def _deal_out(staged: Array, out: Array, to: Array) -> None:
+    columns = out.shape[1]
+    for i in range(len(to)):
+        place, first = to[i], i * columns
+        for column in range(columns):
+            out[place, column] = staged[first + column]
+
+
+@over_runs
+def _write_parcels(file: int, begins: Array, ends: Array, page: int, staged: Array, rows: Array) -> tuple[int, int]:
+    parcel, done, written = 0, 0, 0
+    while parcel < len(begins):
+        base, used = begins[parcel] + done, 0
+        while parcel < len(begins):
+            begin, rest = begins[parcel] + done - base, ends[parcel + 1] - ends[parcel] - done
+            if begin != -(-used // page) * page or (begin >= len(staged) and rest):
+                break
+            count, first = min(len(staged) - begin, rest), ends[parcel] + done
+            staged[begin : begin + count] = rows[first : first + count]
+            used, done = begin + count, done + count
+            if count < rest:
+                break
+            parcel, done = parcel + 1, 0
+        length = -(-used // page) * page
+        error = put_memory(file, base, staged[:length])
+        if error != 0:
+            return error, written
+        written += length
+    return 0, written

@@ -1,0 +1,193 @@
+"""Rows in the HOST tier that are written and read in parcels: each lies in one piece, so that a disk need not seek.
+
+Letters: ``W`` columns, ``P`` parcels, ``N`` their rows, ``M`` rows of the tensor on the other side.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.ops.backend import array, tensor
+from outgrow.ops.file_parcels import read_parcels, write_parcels
+from outgrow.ops.file_rows import PAGE_BYTES
+from outgrow.ops.gather import take_rows
+from outgrow.runtime.disk import Disk, no_room, too_short
+
+Array = NDArray[Any]
+_LEAST_SHARE = 1 << 18  # bytes: handing less to a thread takes longer than reading it
+
+
+class Parcels(ABC):
+    """Rows of one width in parcels, for several threads at once as long as none reads what another writes.
+
+    Args:
+        counts_P: ``[P]`` int64, rows of each parcel.
+        width: ``W``.
+        dtype: Type of the values.
+
+    Attributes:
+        width: ``W``.
+        dtype: Type of the values.
+    """
+
+    def __init__(self, counts_P: Array, width: int, dtype: torch.dtype) -> None:
+        self.width, self.dtype = width, dtype
+        self._counts_P = np.asarray(counts_P, dtype=np.int64)
+
+    @abstractmethod
+    def read(self, parcels: Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
+        """``out[to[i]] =`` row i of some parcels one after another.
+
+        Args:
+            parcels: Their numbers, ascending.
+            out_MW: ``[M, W]`` of the same type, written; any strides.
+            to_N: ``[N]`` integer, distinct; None for the first rows in order.
+        """
+
+    @abstractmethod
+    def write(self, parcels: Sequence[int], rows_NW: Tensor) -> None:
+        """Write some parcels.
+
+        Args:
+            parcels: Their numbers, ascending.
+            rows_NW: ``[N, W]`` of the same type: the rows of one after another.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what holds the rows."""
+
+    def _ends(self, parcels: Array, rows: int) -> Array:
+        """Rows before each of some parcels, and in all."""
+        ends = np.concatenate(([0], self._counts_P[parcels].cumsum()))
+        if ends[-1] != rows:
+            raise ValueError(f"{rows} rows for parcels of {ends[-1]}")
+        return ends
+
+    def _check_type(self, dtype: torch.dtype) -> None:
+        if dtype != self.dtype:
+            raise TypeError(f"rows of {dtype} for parcels of {self.dtype}")
+
+
+class MemoryParcels(Parcels):
+    """Parcels in memory. See `Parcels`."""
+
+    def __init__(self, counts_P: Array, width: int, dtype: torch.dtype) -> None:
+        super().__init__(counts_P, width, dtype)
+        self._begins = np.concatenate(([0], self._counts_P.cumsum()))
+        self._values = torch.zeros(int(self._begins[-1]), width, dtype=dtype)
+
+    def read(self, parcels: Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
+        """See `Parcels.read`."""
+        self._check_type(out_MW.dtype)
+        at = self._rows(parcels, len(out_MW) if to_N is None else len(to_N))
+        take_rows(self._values, at, out_MW, to_N)
+
+    def write(self, parcels: Sequence[int], rows_NW: Tensor) -> None:
+        """See `Parcels.write`."""
+        self._check_type(rows_NW.dtype)
+        self._values[self._rows(parcels, len(rows_NW))] = rows_NW.detach()
+
+    def close(self) -> None:
+        """See `Parcels.close`."""
+        self._values = self._values[:0]
+
+    def _rows(self, parcels: Sequence[int], count: int) -> Tensor:
+        chosen = np.asarray(parcels, dtype=np.int64)
+        ends = self._ends(chosen, count)
+        return tensor(np.repeat(self._begins[chosen] - ends[:-1], self._counts_P[chosen]) + np.arange(count))
+
+
+class DiskParcels(Parcels):
+    """Parcels in a file that is made. It takes room on the disk as it is written.
+
+    Args:
+        disk: The threads that read, and where bytes are counted.
+        path: Of the file, which must not exist.
+        counts_P: See `Parcels`.
+        width: See `Parcels`.
+        dtype: See `Parcels`.
+        direct: Whether the system shall keep no copies in memory, if it can do without: best for what does not fit
+            there, and worst for what does.
+    """
+
+    def __init__(
+        self, disk: Disk, path: Path, counts_P: Array, width: int, dtype: torch.dtype, *, direct: bool
+    ) -> None:
+        super().__init__(counts_P, width, dtype)
+        self._disk, self._path, self._row_bytes = disk, path, width * dtype.itemsize
+        self._file, self._page = _created(path, direct=direct)
+        sizes = -(-self._counts_P * self._row_bytes // self._page) * self._page
+        self._begins = np.concatenate(([0], sizes.cumsum()))
+        os.truncate(self._file, int(self._begins[-1]))
+
+    def read(self, parcels: Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
+        """See `Parcels.read`."""
+        self._check_type(out_MW.dtype)
+        chosen = np.asarray(parcels, dtype=np.int64)
+        to = np.arange(len(out_MW)) if to_N is None else array(to_N)
+        places = self._begins[chosen], self._ends(chosen, len(to))
+        most = max(1, _LEAST_SHARE // self._row_bytes, -(-len(to) // (4 * self._disk.in_flight)))
+        self._disk.run(
+            partial(self._read_share, places, (low, min(low + most, len(to))), (out_MW, to))
+            for low in range(0, len(to), most)
+        )
+
+    def write(self, parcels: Sequence[int], rows_NW: Tensor) -> None:
+        """See `Parcels.write`. One thread: the system lets a file grow for one at a time."""
+        self._check_type(rows_NW.dtype)
+        chosen, rows = np.asarray(parcels, dtype=np.int64), rows_NW.detach().contiguous()
+        places = self._begins[chosen], self._ends(chosen, len(rows)) * self._row_bytes
+        given = rows.view(-1).view(torch.uint8).numpy()
+        try:
+            written = write_parcels(self._file, places, self._page, self._staged(), given)
+        except OSError as error:
+            raise self._explained(error) from error
+        self._disk.count(0, 0, written)
+
+    def close(self) -> None:
+        """See `Parcels.close`."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _read_share(self, places: tuple[Array, Array], share: tuple[int, int], out: tuple[Tensor, Array]) -> None:
+        try:
+            moved = read_parcels(self._file, places, share, self._page, self._staged(), out)
+        except EOFError as error:
+            raise too_short(self._path, int(self._begins[-1]), os.fstat(self._file).st_size) from error
+        self._disk.count(*moved)
+
+    def _staged(self) -> Array:
+        least = -(-self._row_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES
+        return self._disk.pages(max(least, self._disk.run_bytes // PAGE_BYTES * PAGE_BYTES))
+
+    def _explained(self, error: OSError) -> Exception:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return no_room(self._path, int(self._begins[-1]), error)
+        error.filename = str(self._path)
+        return error
+
+
+def _created(path: Path, *, direct: bool) -> tuple[int, int]:
+    """The descriptor of a new file, and what reads and writes of it are rounded to."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    if direct and hasattr(os, "O_DIRECT"):
+        try:
+            return os.open(path, flags | os.O_DIRECT, 0o600), PAGE_BYTES
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # as file systems say that keep a copy of everything
+                raise
+            path.unlink(missing_ok=True)
+    return os.open(path, flags, 0o600), 1
