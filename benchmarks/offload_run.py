@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.launch import run_workers
 from outgrow.runtime.threads import set_threads
+
+set_threads()  # before torch is loaded
+
+from outgrow.runtime.launch import run_workers  # noqa: E402
 
 HIDDEN, LAYERS, HEADS = 128, 3, 4
 
@@ -101,7 +104,6 @@ def _spans(problem: Any) -> dict[str, float]:
 
 def main() -> None:
     """Run what the argument says, and print what was measured."""
-    set_threads()
     run = Run(**json.loads(sys.argv[1]))
     reports = run_workers(run, run.workers) if run.workers > 1 else [run(None)]
     print(json.dumps(reports))
