@@ -84,7 +84,7 @@ def transposed(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> t
     """The fields of `Transpose`; int32 where that is wide enough."""
     src = array(indices)
     ptr = np.zeros(num_src + 1, dtype=np.int64)
-    np.cumsum(np.bincount(src, minlength=num_src), out=ptr[1:])
+    _count_edges(src, ptr)
     narrow = np.int32 if max(len(src), num_dst) < 2**31 else np.int64
     dst, edge = np.empty(len(src), dtype=narrow), np.empty(len(src), dtype=narrow)
     _scatter_edges(array(indptr), src, ptr[:-1].copy(), dst, edge)
@@ -142,6 +142,14 @@ def _copy_others(
                         new_weight[at] = weight[e]
                     at += 1
             at += 1
+
+
+@sequential
+def _count_edges(indices: NDArray[Any], ptr: NDArray[np.int64]) -> None:
+    for e in range(len(indices)):
+        ptr[indices[e] + 1] += 1
+    for v in range(1, len(ptr)):
+        ptr[v] += ptr[v - 1]
 
 
 @sequential

@@ -15,6 +15,7 @@ from outgrow.engine.chunks.mail import Lists
 from outgrow.engine.chunks.wave import ARRIVES, Form, Held, Wave, unpacked
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.ops.buffers import empty
+from outgrow.ops.chosen import note_nodes
 from outgrow.runtime.host_rows import HostRows
 
 _ON_CPU = torch.empty(0)
@@ -85,9 +86,7 @@ class Course:
         return wave.block(nodes, self._src_nodes, self._src_degree, self._graph.degree[nodes]).keyed(key)
 
     def _note(self, new: Held) -> None:
-        at = new.at.long()
-        self._src_nodes.index_copy_(0, at, new.node)
-        self._src_degree.index_copy_(0, at, self._graph.degree[new.node])
+        note_nodes(new.node, new.at, self._graph.degree, self._src_nodes, self._src_degree)
 
     def close(self) -> None:
         """Close the file."""

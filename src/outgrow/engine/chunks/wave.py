@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.ops.backend import array, tensor
+from outgrow.ops.backend import array
+from outgrow.ops.chosen import chosen
 from outgrow.ops.share import Picked, ids_of
 from outgrow.runtime.voyage import Route
 
@@ -49,9 +50,9 @@ class Held(NamedTuple):
 
     def only(self, turn: int) -> Held:
         """Those that arrive, or that leave."""
-        chosen = np.flatnonzero(array(self.turn) & turn)  # by NumPy, as the thread that reads calls it too
-        ends = np.searchsorted(chosen, np.cumsum((0, *self.counts)))
-        return Held(tuple(np.diff(ends).tolist()), *(tensor(array(part)[chosen]) for part in self[1:]))
+        ends = np.cumsum(self.counts)[:-1]
+        counts = tuple(int(np.count_nonzero(part & turn)) for part in np.split(array(self.turn), ends))
+        return Held(counts, *chosen(self.turn, turn, *self[1:]))
 
 
 @dataclass(frozen=True, eq=False)
