@@ -210,3 +210,31 @@ def test_what_it_tells(world: Planted, disk: Path) -> None:
         count for (link, _), count in ledger.crossed.items() if link == Link.DEVICE_TO_HOST
     )
     assert ledger.counters["disk_read_bytes"] > 0 < ledger.counters["disk_reads"]
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat", "constant"])
+def test_past_the_copies_of_the_system(world: Planted, kind: str, disk: Path) -> None:
+    """Where what is kept does not fit into free memory, the system keeps no copy of it: the same bits."""
+    plain, problem = epochs_of(problem_of(world, kind), Offload(chunks=3, scratch=str(disk))), problem_of(world, kind)
+    with patch("outgrow.engine.chunks.build.available_bytes", lambda: 0):
+        found = epochs_of(problem, Offload(chunks=3, scratch=str(disk)))
+    assert problem.facts["direct"]
+    assert same_bits(found, plain)
+
+
+def test_room_is_asked_for_before_anything_is_written(world: Planted, disk: Path) -> None:
+    """And for more of it where rows are kept for several waves."""
+    asked = list[int]()
+    for chunks in (1, 7):
+        problem = problem_of(world, "gat")
+        with patch("outgrow.engine.chunks.build.require_room", lambda folder, needed: asked.append(needed)):
+            epochs_of(problem, Offload(chunks=chunks, scratch=str(disk)))
+        assert asked[-1] == problem.facts["scratch_bytes"]
+    assert asked[0] < asked[1]
+    refused = InputError("no room", needed="more", got="less", repair="another disk")
+    with (
+        pytest.raises(InputError, match="no room"),
+        patch("outgrow.engine.chunks.build.require_room", side_effect=refused),
+    ):
+        epochs_of(problem_of(world, "gat"), Offload(chunks=3, scratch=str(disk)))
+    assert not list(disk.iterdir())

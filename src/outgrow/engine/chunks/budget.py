@@ -21,6 +21,8 @@ from outgrow.nn.opaque import Opaque
 _FIXED_BYTES = 64 << 20
 """Kernels that are loaded when they are first called, staging of the threads that read, and their stacks."""
 _INDEX_BYTES = 8
+_LISTED_BYTES = 8
+"""For each row that arrives and leaves: its number in its chunk, both times."""
 _MARGIN = 110
 """Percent: for what the system and the allocator round up."""
 _AHEAD = 2
@@ -107,7 +109,7 @@ def chunked_bytes(base: int, traits: Sequence[Traits], extent: Extent, number_by
         number_bytes: Of a number of a row.
     """
     waves = max(wave_bytes(traits, index, extent, number_bytes) for index in range(len(traits)))
-    return base + _FIXED_BYTES + waves * _MARGIN // 100
+    return base + _FIXED_BYTES + _LISTED_BYTES * extent.moved + waves * _MARGIN // 100
 
 
 def whole_bytes(

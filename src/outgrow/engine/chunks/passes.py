@@ -18,6 +18,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.chunks.buffer import Buffer, Gradients
+from outgrow.engine.chunks.course import Course
 from outgrow.engine.chunks.layers import Traits, Way
 from outgrow.engine.chunks.state import State
 from outgrow.engine.chunks.wave import Wave
@@ -219,11 +220,8 @@ class Passes:
         transposes = backward and traits.transposes
 
         def load(number: int) -> tuple[int, Wave, Features, tuple[Tensor, ...]]:
-            wave = course.wave(number)
-            course.bring(wave)
+            wave = _brought(course, number, transposes=transposes)
             buffer.load(wave, number)
-            if transposes:
-                transpose(wave.edges)
             return number, wave, self._input(index, wave), self._gradients(index, wave) if backward else ()
 
         for number, wave, x, gradients in state.flow.ahead(load, course.numbers, overlap=not traits.reads_all_rows):
@@ -240,10 +238,7 @@ class Passes:
         transposes = backward and traits.transposes
 
         def load(number: int) -> tuple[int, Wave, Features, Tensor, tuple[Tensor, ...]]:
-            wave = course.wave(number)
-            course.bring(wave)
-            if transposes:
-                transpose(wave.edges)
+            wave = _brought(course, number, transposes=transposes)
             aggregate = state.aggregates[index].piece(wave.first, wave.last)
             return number, wave, self._input(index, wave), aggregate, self._gradients(index, wave) if backward else ()
 
@@ -295,6 +290,15 @@ class Passes:
     def _count_edges(self, chunk: Chunk) -> None:
         self.state.comm.ledger.count("edges_aggregated", chunk.block.edges.num_edges)
         self.state.comm.ledger.count("rows_computed", chunk.block.edges.num_dst)
+
+
+def _brought(course: Course, number: int, *, transposes: bool) -> Wave:
+    """A wave with what can be found out beside the computation of the one before."""
+    wave = course.wave(number)
+    course.bring(wave)
+    if transposes:
+        transpose(wave.edges)
+    return wave
 
 
 def _leaf(rows: Features | None, *, trains: bool) -> Features:
