@@ -47,7 +47,7 @@ def read_parcels(
     """
     word = WORDS[out[0].dtype.itemsize]
     rows = out[0].detach().view(word).numpy()
-    error, reads, pages = _read_parcels(file, *places, *share, page, staged_B.view(rows.dtype), rows, out[1])
+    error, reads, pages = _read_parcels(file, places, share, page, staged_B.view(rows.dtype), rows, out[1])
     check(error)
     return reads, pages
 
@@ -76,8 +76,9 @@ def write_parcels(file: int, places: tuple[Array, Array], page: int, staged_B: A
 
 @over_runs
 def _read_parcels(
-    file: int, begins: Array, ends: Array, low: int, high: int, page: int, staged: Array, out: Array, to: Array
+    file: int, places: tuple[Array, Array], share: tuple[int, int], page: int, staged: Array, out: Array, to: Array
 ) -> tuple[int, int, int]:
+    (begins, ends), (low, high) = places, share
     size, row_bytes = staged.itemsize, out.shape[1] * staged.itemsize
     reads, pages, at, parcel = 0, 0, low, int(np.searchsorted(ends, low, side="right")) - 1
     while at < high:

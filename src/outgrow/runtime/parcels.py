@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -167,6 +168,8 @@ class DiskParcels(Parcels):
             moved = read_parcels(self._file, places, share, self._page, self._staged(), out)
         except EOFError as error:
             raise too_short(self._path, int(self._begins[-1]), os.fstat(self._file).st_size) from error
+        except OSError as error:
+            raise self._explained(error) from error
         self._disk.count(*moved)
 
     def _staged(self) -> Array:
@@ -182,8 +185,10 @@ class DiskParcels(Parcels):
 
 def _created(path: Path, *, direct: bool) -> tuple[int, int]:
     """The descriptor of a new file, and what reads and writes of it are rounded to."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    if direct and hasattr(os, "O_DIRECT"):
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    if sys.platform == "win32":
+        flags |= os.O_BINARY
+    if direct and sys.platform == "linux":
         try:
             return os.open(path, flags | os.O_DIRECT, 0o600), PAGE_BYTES
         except OSError as error:
