@@ -18,7 +18,7 @@ from outgrow.engine.chunks.wave import ARRIVES
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.nn.opaque import Opaque
 
-_FIXED_BYTES = 64 << 20
+_FIXED_BYTES = 80 << 20
 """Kernels that are loaded when they are first called, staging of the threads that read, and their stacks."""
 _INDEX_BYTES = 8
 _LISTED_BYTES = 8
