@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.ops.backend import sequential
-from outgrow.ops.file_rows import PAGE_BYTES, WORDS, check, fill_memory, over_runs, put_memory
+from outgrow.ops.file_rows import PAGE_BYTES, check, fill_memory, over_runs, pages_of, put_memory
+from outgrow.ops.gather import WORDS
 
 Array = NDArray[Any]
 
@@ -91,7 +92,7 @@ def _read_parcels(
         if error != 0:
             return error, reads, pages
         reads += 1
-        pages += -(-(base + length) // PAGE_BYTES) - base // PAGE_BYTES
+        pages += pages_of(base, length)
         while at < last:
             while ends[parcel + 1] <= at:
                 parcel += 1

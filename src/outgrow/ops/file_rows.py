@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-import torch
 from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.ops.backend import by_type, sequential
+from outgrow.ops.gather import WORDS
 from outgrow.ops.half import as_float, bits_of
 from outgrow.ops.row_runs import end_of_run, sum_rows
 
@@ -31,7 +31,6 @@ R = TypeVar("R")
 PAGE_BYTES = 4096
 ENDED = -1
 """What kernels answer where a file ends too early."""
-WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fill(file: int, start: int, memory: Array) -> None:

@@ -17,7 +17,8 @@ from outgrow.ops.half import as_float, bits_of, is_half
 from outgrow.ops.prefetch import LINE_BYTES, edges_ahead, prefetch
 
 Array = NDArray[Any]
-_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by their bytes: as which numbers are copied bit by bit."""
 
 
 def take_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor | None) -> None:
@@ -34,7 +35,7 @@ def take_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor
     at = np.arange(len(rows_VD)) if at_N is None else array(at_N)
     to = np.arange(len(at)) if to_N is None else array(to_N)
     if rows_VD.dtype == out_MD.dtype:
-        word = _WORDS[out_MD.dtype.itemsize]
+        word = WORDS[out_MD.dtype.itemsize]
         _copy_rows(rows_VD.detach().view(word).numpy(), at, out_MD.view(word).numpy(), to)
     else:
         _widen_rows(bits_of(rows_VD.detach()).numpy(), at, out_MD.numpy(), to)

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -229,23 +229,36 @@ class DiskRows(HostRows):
     def _staging(self, num_rows: int) -> Tensor:
         return self._disk.staging(num_rows, self.width, self.dtype)
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Say what the user can do where a file is too short or cannot grow."""
-        path, needed = Path(str(self._file.name)), self._offset + self.num_rows * self._row_bytes
-        try:
-            yield
-        except EOFError as error:
-            raise too_short(path, needed, os.fstat(self._file.fileno()).st_size) from error
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                error.filename = self._file.name
-                raise
-            raise no_room(path, needed, error) from error
+    def _told(self) -> AbstractContextManager[None]:
+        return told(Path(str(self._file.name)), self._file.fileno(), self._offset + self.num_rows * self._row_bytes)
 
     def _check_writable(self) -> None:
         if not self._file.writable():
             raise io.UnsupportedOperation(f"{self._file.name!r} is open for reading only")
+
+
+@contextmanager
+def told(path: Path, file: int, needed_bytes: int) -> Iterator[None]:
+    """Say what the user can do where a file is too short or cannot grow; other errors name the file.
+
+    Args:
+        path: Of the file.
+        file: Its descriptor.
+        needed_bytes: How long it should be.
+
+    Raises:
+        InputError: The file ends too early, or the disk is full.
+        OSError: What else the system has said.
+    """
+    try:
+        yield
+    except EOFError as error:
+        raise _too_short(path, needed_bytes, os.fstat(file).st_size) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            error.filename = path
+            raise
+        raise _no_room(path, needed_bytes, error) from error
 
 
 def npy_rows(disk: Disk, path: Path) -> DiskRows:
@@ -272,7 +285,7 @@ def _opened(
 ) -> DiskRows:
     there, needed = path.stat().st_size, offset + num_rows * width * dtype.itemsize
     if there < needed:
-        raise too_short(path, needed, there)
+        raise _too_short(path, needed, there)
     return DiskRows(disk, io.FileIO(path, "r+" if write else "r"), num_rows, width, dtype, offset=offset)
 
 
@@ -284,8 +297,7 @@ def _bytes_of(rows_NW: Tensor) -> Array:
     return rows_NW.detach().view(-1).view(torch.uint8).numpy()
 
 
-def too_short(path: Path, needed: int, there: int) -> InputError:
-    """What to tell of a file that ends before its rows do."""
+def _too_short(path: Path, needed: int, there: int) -> InputError:
     return InputError(
         f"{path} ends before its rows do",
         needed=f"{needed:,} bytes",
@@ -294,8 +306,7 @@ def too_short(path: Path, needed: int, there: int) -> InputError:
     )
 
 
-def no_room(path: Path, needed: int, error: OSError) -> InputError:
-    """What to tell where a disk is full."""
+def _no_room(path: Path, needed: int, error: OSError) -> InputError:
     return InputError(
         f"{path} cannot grow",
         needed=f"room for {needed:,} bytes in all",

@@ -10,6 +10,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, tensor
+from outgrow.ops.backend import array
 from outgrow.ops.file_parcels import read_parcels, write_parcels
 from outgrow.ops.file_rows import PAGE_BYTES
-from outgrow.ops.gather import take_rows
-from outgrow.runtime.disk import Disk, no_room, too_short
+from outgrow.runtime.disk import Disk, told
 
 Array = NDArray[Any]
 _LEAST_SHARE = 1 << 18  # bytes: handing less to a thread takes longer than reading it
@@ -47,7 +47,7 @@ class Parcels(ABC):
         self._counts_P = np.asarray(counts_P, dtype=np.int64)
 
     @abstractmethod
-    def read(self, parcels: Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
+    def read(self, parcels: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
         """``out[to[i]] =`` row i of some parcels one after another.
 
         Args:
@@ -57,7 +57,7 @@ class Parcels(ABC):
         """
 
     @abstractmethod
-    def write(self, parcels: Sequence[int], rows_NW: Tensor) -> None:
+    def write(self, parcels: Array | Sequence[int], rows_NW: Tensor) -> None:
         """Write some parcels.
 
         Args:
@@ -79,35 +79,6 @@ class Parcels(ABC):
     def _check_type(self, dtype: torch.dtype) -> None:
         if dtype != self.dtype:
             raise TypeError(f"rows of {dtype} for parcels of {self.dtype}")
-
-
-class MemoryParcels(Parcels):
-    """Parcels in memory. See `Parcels`."""
-
-    def __init__(self, counts_P: Array, width: int, dtype: torch.dtype) -> None:
-        super().__init__(counts_P, width, dtype)
-        self._begins = np.concatenate(([0], self._counts_P.cumsum()))
-        self._values = torch.zeros(int(self._begins[-1]), width, dtype=dtype)
-
-    def read(self, parcels: Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
-        """See `Parcels.read`."""
-        self._check_type(out_MW.dtype)
-        at = self._rows(parcels, len(out_MW) if to_N is None else len(to_N))
-        take_rows(self._values, at, out_MW, to_N)
-
-    def write(self, parcels: Sequence[int], rows_NW: Tensor) -> None:
-        """See `Parcels.write`."""
-        self._check_type(rows_NW.dtype)
-        self._values[self._rows(parcels, len(rows_NW))] = rows_NW.detach()
-
-    def close(self) -> None:
-        """See `Parcels.close`."""
-        self._values = self._values[:0]
-
-    def _rows(self, parcels: Sequence[int], count: int) -> Tensor:
-        chosen = np.asarray(parcels, dtype=np.int64)
-        ends = self._ends(chosen, count)
-        return tensor(np.repeat(self._begins[chosen] - ends[:-1], self._counts_P[chosen]) + np.arange(count))
 
 
 class DiskParcels(Parcels):
@@ -133,7 +104,7 @@ class DiskParcels(Parcels):
         self._begins = np.concatenate(([0], sizes.cumsum()))
         os.truncate(self._file, int(self._begins[-1]))
 
-    def read(self, parcels: Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
+    def read(self, parcels: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
         """See `Parcels.read`."""
         self._check_type(out_MW.dtype)
         chosen = np.asarray(parcels, dtype=np.int64)
@@ -145,16 +116,14 @@ class DiskParcels(Parcels):
             for low in range(0, len(to), most)
         )
 
-    def write(self, parcels: Sequence[int], rows_NW: Tensor) -> None:
+    def write(self, parcels: Array | Sequence[int], rows_NW: Tensor) -> None:
         """See `Parcels.write`. One thread: the system lets a file grow for one at a time."""
         self._check_type(rows_NW.dtype)
         chosen, rows = np.asarray(parcels, dtype=np.int64), rows_NW.detach().contiguous()
         places = self._begins[chosen], self._ends(chosen, len(rows)) * self._row_bytes
         given = rows.view(-1).view(torch.uint8).numpy()
-        try:
+        with self._told():
             written = write_parcels(self._file, places, self._page, self._staged(), given)
-        except OSError as error:
-            raise self._explained(error) from error
         self._disk.count(0, 0, written)
 
     def close(self) -> None:
@@ -164,23 +133,16 @@ class DiskParcels(Parcels):
             self._file = -1
 
     def _read_share(self, places: tuple[Array, Array], share: tuple[int, int], out: tuple[Tensor, Array]) -> None:
-        try:
+        with self._told():
             moved = read_parcels(self._file, places, share, self._page, self._staged(), out)
-        except EOFError as error:
-            raise too_short(self._path, int(self._begins[-1]), os.fstat(self._file).st_size) from error
-        except OSError as error:
-            raise self._explained(error) from error
         self._disk.count(*moved)
 
     def _staged(self) -> Array:
         least = -(-self._row_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES
         return self._disk.pages(max(least, self._disk.run_bytes // PAGE_BYTES * PAGE_BYTES))
 
-    def _explained(self, error: OSError) -> Exception:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return no_room(self._path, int(self._begins[-1]), error)
-        error.filename = str(self._path)
-        return error
+    def _told(self) -> AbstractContextManager[None]:
+        return told(self._path, self._file, int(self._begins[-1]))
 
 
 def _created(path: Path, *, direct: bool) -> tuple[int, int]:

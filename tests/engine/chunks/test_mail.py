@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.chunks.memory_parcels import MemoryParcels
 from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
 from outgrow.engine.chunks.mail import Inbox, Lists, Outbox, Pieces
 from outgrow.engine.chunks.wave import Held
-from outgrow.runtime.parcels import MemoryParcels, Parcels
+from outgrow.runtime.parcels import Parcels
 from support import normal
 
 IN, OUT = Link.HOST_TO_DEVICE, Link.DEVICE_TO_HOST

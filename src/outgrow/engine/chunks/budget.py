@@ -21,6 +21,8 @@ from outgrow.nn.opaque import Opaque
 _FIXED_BYTES = 80 << 20
 """Kernels that are loaded when they are first called, staging of the threads that read, and their stacks."""
 _INDEX_BYTES = 8
+_HELD_BYTES = 3 * 21
+"""Of a row that a wave holds: what is told of it, once more if it arrives, and once more if it leaves."""
 _LISTED_BYTES = 8
 """For each row that arrives and leaves: its number in its chunk, both times."""
 _MARGIN = 110
@@ -94,7 +96,7 @@ def wave_bytes(traits: Sequence[Traits], index: int, extent: Extent, number_byte
     leaving = _PENDING * extent.leaving * width if layer.trains_source else 0
     backward = (buffers if layer.trains_source else 1) * buffer + _AHEAD * (loaded + given) + given
     backward += 3 * made // 2 + 2 * edges + leaving
-    waves = _AHEAD * (extent.held * 63 + extent.edges * _INDEX_BYTES)
+    waves = _AHEAD * (extent.held * _HELD_BYTES + extent.edges * _INDEX_BYTES)
     transpose = extent.edges * 2 * _INDEX_BYTES + extent.places * _INDEX_BYTES
     return max(forward, backward) * number_bytes + waves + _AHEAD * transpose + extent.places * 2 * _INDEX_BYTES
 
@@ -167,4 +169,4 @@ def table_bytes(traits: Sequence[Traits], num_nodes: int, num_moved: int, number
 
 def kept_bytes(extent: Extent) -> int:
     """What one wave takes in memory with all that is derived from its edges, at most."""
-    return extent.held * 63 + extent.edges * 4 * _INDEX_BYTES + extent.places * _INDEX_BYTES
+    return extent.held * _HELD_BYTES + extent.edges * 4 * _INDEX_BYTES + extent.places * _INDEX_BYTES

@@ -58,12 +58,12 @@ class Lists:
         parts = tensor(relative).split_with_sizes(counts.sum(0).tolist())
         return Lists(counts, parts, {first: i for i, first in enumerate(firsts.tolist())})
 
-    def of_wave(self, wave: int) -> range:
+    def of_wave(self, wave: int) -> Array:
         """The parcels of a wave."""
         chunks = self.counts.shape[1]
-        return range(wave * chunks, (wave + 1) * chunks)
+        return np.arange(wave * chunks, (wave + 1) * chunks)
 
-    def of_chunk(self, first: int, last: int) -> Iterator[tuple[Sequence[int], Tensor]]:
+    def of_chunk(self, first: int, last: int) -> Iterator[tuple[Array, Tensor]]:
         """Parcels of a chunk and their rows, numbered from its first one: about as many at a time as it has."""
         if first == last:
             return
@@ -74,7 +74,7 @@ class Lists:
             end = max(begin + 1, int(np.searchsorted(ends, ends[begin] + last - first, side="right")) - 1)
             if ends[begin] < ends[end]:
                 numbers = np.arange(begin, end) * self.counts.shape[1] + chunk
-                yield numbers.tolist(), rows[ends[begin] : ends[end]]
+                yield numbers, rows[ends[begin] : ends[end]]
             begin = end
 
 

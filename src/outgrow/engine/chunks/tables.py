@@ -1,7 +1,4 @@
-"""Rows of all nodes in the HOST tier: features, and what layers make of them, on the way to and from a worker's buffer.
-
-Every worker has the rows of its own nodes; where nothing is shared it reads and writes those of others itself.
-"""
+"""Rows in the HOST tier that lie by node: features, and what layers make where workers read those of others."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ _ON_CPU = torch.empty(0)
 
 
 class Table:
-    """Rows that layers make, in scratch files. Final.
+    """Rows that layers make, in scratch files that all workers read and write: where nothing is shared. Final.
 
     Args:
-        by_owner: The rows of each worker; of others only where nothing is shared.
+        by_owner: The rows of each worker.
         rank: The worker.
         kind: What they are.
         ledger: Where bytes are counted.
