@@ -28,6 +28,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, which other packages do as well
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of real data sets: $OUTGROW_DATA, or ``../shared/datasets`` beside the repository."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from layer_table import CONVS, IN, OUT, RELATIONS
 from torch import Tensor, nn
 
 from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.engine.chunks import build
 from outgrow.engine.share import Part, Share, Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn.heads import MultiLabel, SingleLabel, Task
@@ -37,12 +39,14 @@ class Way(NamedTuple):
         reference: The strategy that gives on one worker what it should give.
         batches: The batches that both train on.
         epochs_before: How many epochs it has computed before; they must leave nothing behind.
+        pinned: Whether its rows are where they are beside a GPU: in memory, by node.
     """
 
     strategy: Strategy
     reference: Strategy
     batches: Batches = EVERYTHING
     epochs_before: int = 0
+    pinned: bool = False
 
     @property
     def expected(self) -> tuple[str, Batches]:
@@ -68,6 +72,7 @@ WAYS = {
     **{f"offload-4-without-{name}": offload(4, **{name: False}) for name in TECHNIQUES},
     "offload-3-with-overlap-only": offload(3, **{**dict.fromkeys(TECHNIQUES, False), "overlap": True}),
     "offload-5-without-sharing-and-reuse": offload(5, sharing=False, reuse=False),
+    "offload-3-pinned": offload(3)._replace(pinned=True),
 }
 GRAPHS = {
     "multi-graph": with_relations(random_topology(40, 250), RELATIONS),
@@ -195,7 +200,12 @@ ALL_CASES = [
     *(Case(conv, graph, features="half") for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, task="multi") for conv in CONVS for graph in GRAPHS),
 ]
-ENOUGH = {"offload-3": CASES[: len(CONVS)], "offload-7-without-techniques": [Case(conv, "weighted") for conv in KINDS]}
+FIRST = CASES[: len(CONVS)]
+ENOUGH = {
+    "offload-3": FIRST,
+    "offload-3-pinned": FIRST,
+    "offload-7-without-techniques": [Case(conv, "weighted") for conv in KINDS],
+}
 """Cases of ways that take long; other ways run in all cases."""
 QUICK = [(way, case) for way in WAYS for case in ENOUGH.get(way, [] if way.startswith("offload") else CASES)]
 CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.conv in KINDS)]
@@ -317,7 +327,8 @@ def gradients(place: Workplace, keys: Sequence[Key]) -> Found:
         share = part_of(case, place.comm)
         for name in (name for name, other in keys if other == case):
             way = WAYS[name]
-            found[name, case] = step_of(problem_of(case, share, way.batches), way.strategy, way.epochs_before)
+            with patch.object(build, "_reads_pinned_memory", lambda device, pinned=way.pinned: pinned):
+                found[name, case] = step_of(problem_of(case, share, way.batches), way.strategy, way.epochs_before)
     return found
 
 

@@ -57,9 +57,9 @@ def rows_from_host_misplaced() -> Iterator[Hits]:
     """Rows that a wave takes from the HOST tier are one place off."""
     hits, right = Hits(), Inbox.read
 
-    def read(self: Inbox, held: Held, out: Tensor, number: int) -> None:
-        hits.note(len(held.at) > 1)
-        right(self, held._replace(at=held.at.roll(1)), out, number)
+    def read(self: Inbox, held: Held, at: Tensor, out: Tensor, number: int) -> None:
+        hits.note(len(at) > 1)
+        right(self, held, at.roll(1), out, number)
 
     with patch.object(Inbox, "read", read):
         yield hits

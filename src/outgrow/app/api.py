@@ -76,7 +76,9 @@ def train(
         resume: Go on from the last checkpoint in ``out``.
         progress: Show progress on standard error.
         config: Options of the loop; None for the defaults of `TrainConfig`.
-        **options: Fields of `TrainConfig`, such as ``epochs=200``, that differ from ``config``.
+        **options: ``device``, what workers compute on: ``"cpu"``, ``"cuda"`` for a CUDA device each, or ``"auto"`` for
+            CUDA where there are enough devices, unless ``workers`` says otherwise; and fields of `TrainConfig`, such as
+            ``epochs=200``, that differ from ``config``.
 
     Returns:
         The run.
@@ -86,7 +88,7 @@ def train(
         TrainingError: The loss is no longer a number.
         WorkerError: A worker has died.
     """
-    crew = workers_of(workers)
+    crew = workers_of(workers, options.pop("device", "auto"))
     require_problem(graph, model)
     require_workers(graph, crew)
     settings = (config or TrainConfig()).with_options(**options)
@@ -97,7 +99,14 @@ def train(
         return _directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
 
     with progress_for(graph, settings, show=progress and group_leader()) as listener:
-        session = Session(graph=graph, model=model, config=settings, strategy=chosen, listeners=(listener,))
+        session = Session(
+            graph=graph,
+            model=model,
+            config=settings,
+            strategy=chosen,
+            listeners=(listener,),
+            device=crew.device,
+        )
         if group_size():
             return join_session(session, directory, heartbeat_seconds=crew.heartbeat_seconds, resume=resume)
         session = replace(session, directory=directory(False))

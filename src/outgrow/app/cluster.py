@@ -39,6 +39,7 @@ class _Order(NamedTuple):
         model: What to train.
         config: How long and how hard.
         strategy: How.
+        device: What workers compute on.
         resume: Whether to go on from the last checkpoint.
     """
 
@@ -48,6 +49,7 @@ class _Order(NamedTuple):
     model: Model
     config: TrainConfig
     strategy: Strategy
+    device: str
     resume: bool
 
 
@@ -83,6 +85,7 @@ def train_in_group(
                 directory=None if planned is None else planned.directory,
                 listeners=() if listener is None else (listener,),
                 comm=place.comm,
+                device=order.device,
             )
             run = session.run(resume=order.resume)
         return None if planned is None else run
@@ -138,6 +141,7 @@ def _order(plan: RunPlan, resume: bool) -> _Order:
         model=plan.model,
         config=plan.config,
         strategy=plan.strategy,
+        device=plan.workers.device,
         resume=resume,
     )
 

@@ -14,11 +14,13 @@ from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.session import Session, interrupt
 from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
 from outgrow.graph.changed import is_as_stored
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import open_store, write_store
 from outgrow.nn.model import Model
+from outgrow.runtime.device import DEVICES
 from outgrow.runtime.elastic import group_size
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -32,20 +34,24 @@ GRAPH = "graph"
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """How many workers train, and when they are given up.
+    """How many workers train, on what, and when they are given up.
 
     Attributes:
         number: Number of worker processes.
+        device: What each computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"`` for CUDA where
+            there are enough devices.
         max_restarts: How often all of them are started again, from the last checkpoint, after one has died.
         heartbeat_seconds: A worker that was silent for so long is taken for dead, 2 at least. A slow one is not silent.
     """
 
     number: int = 1
+    device: str = "auto"
     max_restarts: int = 0
     heartbeat_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         require_types(asdict(self), get_type_hints(Workers))
+        pick("device", self.device, dict.fromkeys(DEVICES))
         for name, what, least in (
             ("number", "the number of workers", 1),
             ("max_restarts", "the number of restarts", 0),
@@ -75,10 +81,12 @@ def number_of(asked: int | None) -> int:
     return size or (1 if asked is None else asked)
 
 
-def workers_of(asked: int | Workers | None) -> Workers:
-    """The workers that are meant: see `number_of`."""
+def workers_of(asked: int | Workers | None, device: object = "auto") -> Workers:
+    """The workers that are meant: see `number_of`; a ``device`` that is named goes before their own."""
+    named: dict[str, Any] = {} if device == "auto" else {"device": device}
     if not isinstance(asked, Workers):
-        return Workers(number=number_of(asked))
+        return Workers(number=number_of(asked), **named)
+    asked = replace(asked, **named)
     return replace(asked, number=number_of(asked.number if asked.number > 1 else None))
 
 
@@ -128,6 +136,7 @@ class Job:
         model: What to train.
         config: How long and how hard.
         strategy: How.
+        device: What workers compute on.
         directory: Where files go; None for nowhere.
         resume: Whether to go on from the last checkpoint.
         may_restart: Whether checkpoints are needed although files go nowhere.
@@ -140,6 +149,7 @@ class Job:
     directory: Path | None
     resume: bool
     may_restart: bool
+    device: str = "auto"
 
     def __call__(self, place: Workplace) -> Report | None:
         """Train on one worker; the one that leads reports."""
@@ -152,6 +162,7 @@ class Job:
             directory=directory if self.directory or self.may_restart else None,
             listeners=(_Teller(place.tell),),
             comm=place.comm,
+            device=self.device,
             stop=place.stop_asked,
         )
         again = place.attempt > 0 and place.comm.broadcast(directory.has_checkpoint)
@@ -202,6 +213,7 @@ def _in_processes(session: Session, workers: Workers, resume: bool, say: Callabl
         directory=None if directory is None else directory.path.resolve(),
         resume=resume,
         may_restart=workers.max_restarts > 0,
+        device=session.device,
     )
     with interrupt() as interrupted:
         reports = run_workers(

@@ -14,11 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from outgrow.app.board import Board
 from outgrow.app.fit import require_problem
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.trace import trace_of
+from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merged
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.share import Share, Whole
@@ -28,6 +31,7 @@ from outgrow.graph.store import array_file
 from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import Model
 from outgrow.runtime.comm import Alone, Comm
+from outgrow.runtime.device import CPU, PeakOnDevice, device_of
 from outgrow.runtime.memory import PeakMemory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
@@ -77,6 +81,7 @@ class Session:
         directory: Where files go; None for none. The worker that leads writes them.
         listeners: Told after every epoch, on the worker that leads.
         comm: The line to the other workers.
+        device: What workers compute on: see `device_of`.
         stop: Asked after every epoch whether to stop; None for whether Ctrl-C was pressed.
     """
 
@@ -87,13 +92,18 @@ class Session:
     directory: RunDirectory | None = None
     listeners: tuple[Listener, ...] = ()
     comm: Comm = field(default_factory=Alone)
+    device: str = "auto"
     stop: Callable[[], bool] | None = None
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint on if ``resume``, and write the run's files."""
         graph, comm, directory = self.graph, self.comm, self.directory
+        comm.device = device_of(self.device, comm)
         with PeakMemory() as memory, interrupt() as interrupted, ExitStack() as stack:
             comm.broadcast_parameters(self.model)
+            stack.callback(self.model.to, CPU)
+            self.model.to(comm.device)
+            peak = PeakOnDevice(comm.device)
             looped = self.model.stages()[0].widths.self_loops
             share = self.strategy.share(graph, comm, self_loops=looped)
             problem = problem_of(graph, self.model, self.config.seed, share, self.config.batches)
@@ -108,8 +118,9 @@ class Session:
                 trainer.resume(comm.broadcast(None if directory is None else directory.newest_checkpoint()))
             if comm.leads:
                 self._tell(trainer, stack)
-            outcome = trainer.run(self.strategy)
-        summary = self._summary(problem, trainer, outcome, memory.peak_bytes)
+            outcome = self._outcome(trainer)
+        peaks = (peak.bytes_, memory.peak_bytes) if comm.device.type == "cuda" else (memory.peak_bytes, 0)
+        summary = self._summary(problem, trainer, outcome, peaks)
         spans = comm.gather(problem.timeline.spans)
         if directory is not None and comm.leads:
             directory.write("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
@@ -118,6 +129,22 @@ class Session:
                 directory.write("trace.json", trace_of(spans))
         path = None if directory is None else directory.path
         return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
+
+    def _outcome(self, trainer: Trainer) -> Outcome:
+        """Train.
+
+        Raises:
+            TrainingError: The GPU has too little memory.
+        """
+        try:
+            return trainer.run(self.strategy)
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"the GPU is too small for strategy {self.strategy.name}",
+                needed="memory for all that it holds at once",
+                got=str(error).partition(". See documentation")[0],
+                repair="choose --strategy offload, with --memory for what it may take; or --batch-size and --fanout",
+            ) from error
 
     def _tell(self, trainer: Trainer, stack: ExitStack) -> None:
         """Let files and listeners know of every epoch."""
@@ -128,7 +155,8 @@ class Session:
             trainer.listen(self.directory, board)
         trainer.listen(*self.listeners)
 
-    def _summary(self, problem: Problem, trainer: Trainer, outcome: Outcome, peak_bytes: int) -> dict[str, Any]:
+    def _summary(self, problem: Problem, trainer: Trainer, outcome: Outcome, peaks: tuple[int, int]) -> dict[str, Any]:
+        """What there is to say of the run; ``peaks`` are the most bytes in the DEVICE tier and in memory beside it."""
         progress, strategy = outcome.progress, self.strategy
         ledger = merged(self.comm.gather(trainer.ledger))
         seconds = sum(self.comm.gather(problem.timeline.seconds), Counter[str]())
@@ -136,14 +164,14 @@ class Session:
             "strategy": strategy.name,
             "strategy_options": strategy.options(),
             "workers": self.comm.size,
-            "device": "cpu",
+            "device": self.comm.device.type,
             "seed": self.config.seed,
             "epochs": progress.epoch,
             "loss": progress.loss,
             "val_accuracy": _finite_or_none(outcome.val_score),
             "test_accuracy": _finite_or_none(outcome.test_score),
             "epoch_seconds": progress.epoch_seconds,
-            "peak_bytes": {"device": max(self.comm.gather(peak_bytes)), "host": 0},
+            "peak_bytes": dict(zip(("device", "host"), map(max, *self.comm.gather(peaks), (0, 0)), strict=True)),
             "ledger": ledger.as_dict(),
             "counters": dict(ledger.counters),
             "exact": strategy.exact and all(layer.conv.exact for layer in self.model.stages()),

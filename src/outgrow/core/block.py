@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -40,6 +42,12 @@ class Edges:
     def num_edges(self) -> int:
         """Number of edges, ``E``."""
         return len(self.indices)
+
+    def to(self, device: torch.device) -> Edges:
+        """The same edges on a device; themselves if they are there."""
+        if self.indptr.device == device:
+            return self
+        return dataclasses.replace(self, **_moved(self, device), derived={})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,6 +104,17 @@ class Block:
             relation_degree=None if self.relation_degree is None else self.relation_degree[low:high],
         )
 
+    def to(self, device: torch.device) -> Block:
+        """The same block on a device; itself if it is there."""
+        if self.dst_nodes.device == device:
+            return self
+        return dataclasses.replace(self, **_moved(self, device), edges=self.edges.to(device))
+
     def keyed(self, key: int | None) -> Block:
         """The same block with another key; tensors and derived arrays are shared."""
         return dataclasses.replace(self, key=key)
+
+
+def _moved(given: object, device: torch.device) -> dict[str, Any]:
+    """The tensors of a record on a device, by name."""
+    return {name: value.to(device) for name, value in vars(given).items() if isinstance(value, Tensor)}

@@ -36,7 +36,7 @@ class StoreError(InputError):
 
 
 class TrainingError(OutgrowError):
-    """Training cannot go on: the loss is no longer a number. The command exits with code 1."""
+    """Training cannot go on: the loss is no longer a number, or a GPU is full. The command exits with code 1."""
 
 
 class WorkerError(OutgrowError):

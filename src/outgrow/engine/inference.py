@@ -128,7 +128,7 @@ def _layer(
     chunks = list(_chunks(layer, whole, source.columns.element_size(), chunk_bytes))
     if len(chunks) <= 1:
         return update(whole, 0, num_dst)
-    out = torch.empty(num_dst, layer.widths.out_features, dtype=computed(source.columns.dtype))
+    out = source.columns.new_empty(num_dst, layer.widths.out_features, dtype=computed(source.columns.dtype))
     for first, last in chunks:
         out[first:last] = update(whole.destinations(first, last), first, last)
     return out
@@ -137,7 +137,7 @@ def _layer(
 def _chunks(layer: Layer, block: Block, number_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """First and last destination of each chunk: as many as fit with their in-edges, but at least one."""
     row_bytes, edge_bytes = _needed(layer, number_bytes)
-    indptr, num_dst = block.edges.indptr, len(block.dst_nodes)
+    indptr, num_dst = block.edges.indptr.cpu(), len(block.dst_nodes)
 
     def bytes_before(v: int) -> int:
         return v * row_bytes + int(indptr[v]) * edge_bytes

@@ -14,7 +14,7 @@ from outgrow.ops.half import computed, is_half
 
 
 class Input(NamedTuple):
-    """Features of one worker's nodes.
+    """Features of one worker's nodes, on its device.
 
     Attributes:
         own: ``[n, D]`` of the own nodes.
@@ -34,7 +34,7 @@ def input_of(model: Model, share: Share, features: Features) -> Input:
         share: What the worker holds of the graph.
         features: ``[V, D]``, as the graph has them; memory-mapped where they are many.
     """
-    own = features_for(model, share.rows(features))
+    own = features_for(model, share.rows(features)).to(share.comm.device)
     if not model.stages()[0].widths.raw_source:
         return Input(own, own)
     assert isinstance(own, Tensor)

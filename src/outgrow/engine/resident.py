@@ -37,6 +37,10 @@ class Goal(NamedTuple):
     rows: Tensor
     total: int
 
+    def to(self, device: torch.device) -> Goal:
+        """The same on a device."""
+        return self._replace(labels=self.labels.to(device), rows=self.rows.to(device))
+
     def between(self, first: int, last: int) -> Goal:
         """The same of own rows ``first`` to ``last - 1`` alone, counted from ``first``."""
         here = between(self.rows, first, last)
@@ -70,7 +74,7 @@ class ResidentPass:
     def __init__(
         self, model: Model, share: Share, given: Input, goal: Goal, seed: int, *, overlap: bool = True
     ) -> None:
-        self.model, self.share, self.given, self.goal = model, share, given, goal
+        self.model, self.share, self.given, self.goal = model, share, given, goal.to(share.comm.device)
         self.seed, self.overlap = seed, overlap
         self.comm, self.ledger = share.comm, share.comm.ledger
         self.edges = [share.view(layer).block.edges for layer in model.stages()]
@@ -93,7 +97,7 @@ class ResidentPass:
             if index > 0 or self.known is None:
                 self.ledger.count("edges_aggregated", edges.num_edges)
             self.ledger.count("rows_computed", edges.num_dst)
-        return self.comm.sum_(loss.detach().double()).item()
+        return self.comm.sum_(loss.detach().double().cpu()).item()
 
     def close(self) -> None:
         """Release what it holds, and the memory that layers lent."""

@@ -45,7 +45,7 @@ class View:
 
 
 class Share(ABC):
-    """What one worker holds of a graph.
+    """What one worker holds of a graph. Blocks are on the worker's device, all that is said of nodes in memory.
 
     Attributes:
         topology: In-edges of all nodes of the graph.
@@ -106,10 +106,14 @@ class Whole(Share):
 
     def __init__(self, topology: Topology, comm: Comm | None = None) -> None:
         self.topology, self.comm, self.own = topology, comm or Alone(), topology.nodes
+        self._moved: dict[bool, Block] = {}
 
     def view(self, layer: Layer) -> View:
         """See `Share.view`."""
-        return View(block=view_of(self.topology, layer).block)
+        self_loops = layer.widths.self_loops
+        if self_loops not in self._moved:
+            self._moved[self_loops] = view_of(self.topology, layer).block.to(self.comm.device)
+        return View(block=self._moved[self_loops])
 
     def rows(self, values: Features) -> Features:
         """All rows."""
@@ -176,7 +180,7 @@ class Part(Share):
     def _sent(self) -> Edges:
         """One edge from each row that others need, in the order in which they are sent; made by all together."""
         asked = self.comm.rows(self.halo, self.route.back, Kind.IDS).wait()
-        return _single_edges(torch.searchsorted(self.own, asked), len(self.own))
+        return _single_edges(torch.searchsorted(self.own, asked), len(self.own)).to(self.comm.device)
 
     @property
     def _any(self) -> LocalGraph:
@@ -188,7 +192,7 @@ class Part(Share):
     def _view(self, *, self_loops: bool) -> View:
         if self_loops not in self._views:
             comm = self.comm
-            held = local_graph(self.topology, self.owner, comm.rank, comm.size, self_loops=self_loops)
+            held = local_graph(self.topology, self.owner, comm.rank, comm.size, self_loops=self_loops).to(comm.device)
             self._views[self_loops] = View(block=held.block, local=held)
         return self._views[self_loops]
 

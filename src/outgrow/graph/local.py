@@ -67,6 +67,15 @@ class LocalGraph:
         """
         return self._parts[2]
 
+    def to(self, device: torch.device) -> LocalGraph:
+        """The same with its blocks on a device; itself if they are there."""
+        if self.block.dst_nodes.device == device:
+            return self
+        moved = replace(self, block=self.block.to(device))
+        own_edges, halo_edges, order = self._parts
+        vars(moved)["_parts"] = own_edges.to(device), halo_edges.to(device), order.to(device)
+        return moved
+
     @cached_property
     def _parts(self) -> tuple[Block, Block, Tensor]:
         return _split(self.block)

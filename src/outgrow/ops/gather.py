@@ -5,6 +5,7 @@ Letters: ``V`` rows of the table, ``M`` of the result, ``N`` rows taken, ``D`` c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, inlined, sequential, tensor
+from outgrow.ops.backend import array, inlined, sequential, tensor, twinned
 from outgrow.ops.half import as_float, bits_of, is_half
 from outgrow.ops.prefetch import LINE_BYTES, edges_ahead, prefetch
 
@@ -21,8 +22,11 @@ WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by their bytes: as which numbers are copied bit by bit."""
 
 
+@twinned
 def take_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor | None) -> None:
     """``out[to[i]] = rows[at[i]]``, converted to the type of ``out``. Reads no other row of a memory-mapped table.
+
+    On a GPU the rows may lie in pinned memory: the device reads them there itself.
 
     Args:
         rows_VD: ``[V, D]`` floating.
@@ -39,6 +43,22 @@ def take_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor
         _copy_rows(rows_VD.detach().view(word).numpy(), at, out_MD.view(word).numpy(), to)
     else:
         _widen_rows(bits_of(rows_VD.detach()).numpy(), at, out_MD.numpy(), to)
+
+
+def through_memory(read: Callable[[Tensor, Tensor], None], out_MD: Tensor, to_N: Tensor) -> None:
+    """Rows, to their places in a tensor that may be on a GPU, by what can only write to memory.
+
+    Args:
+        read: Given a tensor and places in it, writes the rows there.
+        out_MD: ``[M, D]``, written.
+        to_N: ``[N]`` integer, distinct, where it is.
+    """
+    if out_MD.device.type == "cpu":
+        read(out_MD, to_N)
+        return
+    found = torch.empty(len(to_N), out_MD.shape[1], dtype=out_MD.dtype)
+    read(found, torch.arange(len(to_N)))
+    take_rows(found.to(out_MD.device), None, out_MD, to_N)  # autograd would take torch's own for changing what it needs
 
 
 def deal(nodes_N: Tensor, holder_V: Tensor, num_groups: int) -> tuple[Tensor, list[int]]:

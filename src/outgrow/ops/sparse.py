@@ -46,9 +46,17 @@ class SparseRows:
         """Type of the values."""
         return self.values.dtype
 
-    def to(self, dtype: torch.dtype) -> SparseRows:
-        """The same matrix with values of another type."""
-        return self.with_values(self.values.to(dtype))
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.values.device
+
+    def to(self, where: torch.dtype | torch.device) -> SparseRows:
+        """The same matrix with values of another type, or on a device."""
+        moved = self.with_values(self.values.to(where))
+        if isinstance(where, torch.dtype):
+            return moved
+        return replace(moved, indptr=self.indptr.to(where), indices=self.indices.to(where))
 
     def with_values(self, values: Tensor) -> SparseRows:
         """Another matrix of the same pattern."""

@@ -76,7 +76,7 @@ def transpose(edges: Edges) -> Transpose:
 
 def destination(edges: Edges) -> Tensor:
     """``[E]`` int64: destination row of each edge."""
-    return torch.repeat_interleave(edges.indptr[1:] - edges.indptr[:-1])
+    return torch.repeat_interleave(edges.indptr[1:] - edges.indptr[:-1], output_size=edges.num_edges)
 
 
 @twinned

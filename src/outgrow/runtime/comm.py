@@ -41,13 +41,17 @@ class Comm(ABC):
         rank: Number of this worker.
         size: Number of workers.
         hosts: Name of each worker's host.
+        gpus: How many CUDA devices each worker's process sees.
         ledger: Where bytes are counted.
+        device: What this worker computes on.
     """
 
     rank: int
     size: int
     hosts: tuple[str, ...]
+    gpus: tuple[int, ...]
     ledger: Ledger
+    device = torch.device("cpu")
 
     @abstractmethod
     def rows(self, rows: Tensor, route: Route, kind: Kind, *, back: Kind = Kind.GRADIENTS) -> Arrival:
@@ -81,6 +85,11 @@ class Comm(ABC):
         """End the group, once all workers are here."""
 
     @property
+    def neighbours(self) -> int:
+        """Workers of this host, this one included."""
+        return self.hosts.count(self.hosts[self.rank])
+
+    @property
     def leads(self) -> bool:
         """Whether this worker writes the files and speaks for all."""
         return self.rank == 0
@@ -97,11 +106,12 @@ class Comm(ABC):
     def _sum_flat(self, parameters: list[nn.Parameter]) -> None:
         if self.size == 1:
             return
-        given = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=parameters[0].dtype)
+        first = parameters[0]
+        given = torch.tensor([each.grad is not None for each in parameters], dtype=first.dtype, device=first.device)
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = self.sum_(torch.cat([given, *(grad.flatten() for grad in grads)]), Kind.PARAMETERS)
         sums = torch.split(flat[len(given) :], [parameter.numel() for parameter in parameters])
-        for parameter, anywhere, total in zip(parameters, flat[: len(given)], sums, strict=True):
+        for parameter, anywhere, total in zip(parameters, flat[: len(given)].tolist(), sums, strict=True):
             parameter.grad = total.view_as(parameter) if anywhere else None
 
     def broadcast_parameters(self, model: nn.Module) -> None:
@@ -118,7 +128,8 @@ class Alone(Comm):
     """
 
     def __init__(self, ledger: Ledger | None = None) -> None:
-        self.rank, self.size, self.hosts = 0, 1, (socket.gethostname(),)
+        self.rank, self.size = 0, 1
+        self.hosts, self.gpus = (socket.gethostname(),), (torch.cuda.device_count(),)
         self.ledger = ledger or Ledger()
 
     def rows(self, rows: Tensor, route: Route, kind: Kind, *, back: Kind = Kind.GRADIENTS) -> Arrival:
@@ -151,7 +162,7 @@ class Group(Comm):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.ledger, self.links = Ledger(), [Link.PEER] * self.size
         self._tag = 0
-        self.hosts = tuple(self.gather(socket.gethostname()))
+        self.hosts, self.gpus = zip(*self.gather((socket.gethostname(), torch.cuda.device_count())), strict=True)
         self.links = [Link.PEER if host == self.hosts[self.rank] else Link.NETWORK for host in self.hosts]
         self.ledger.crossed.clear()  # the names were sent before it was known over which link
 
@@ -169,15 +180,16 @@ class Group(Comm):
         out = empty((sum(route.receive), *rows.shape[1:]), rows)
         outgoing, incoming = (_cut(part, sizes) for part, sizes in ((rows, route.send), (out, route.receive)))
         self._tag = (self._tag + 1) % _TAGS
-        works: list[Any] = []
+        calls: list[dist.P2POp] = []
+        for step in range(1, self.size):
+            source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
+            if len(incoming[source]):
+                calls.append(dist.P2POp(dist.irecv, incoming[source], source, tag=self._tag))
+            if len(outgoing[target]):
+                calls.append(dist.P2POp(dist.isend, outgoing[target], target, tag=self._tag))
+                self._count(target, kind, outgoing[target].nbytes)
         with talking():
-            for step in range(1, self.size):
-                source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
-                if len(incoming[source]):
-                    works.append(dist.irecv(incoming[source], source, tag=self._tag))
-                if len(outgoing[target]):
-                    works.append(dist.isend(outgoing[target], target, tag=self._tag))
-                    self._count(target, kind, outgoing[target].nbytes)
+            works = _called(calls, together=rows.is_cuda)
         incoming[self.rank].copy_(outgoing[self.rank])
         return works, out
 
@@ -240,7 +252,8 @@ def join(rank: int, size: int, store: Store) -> Comm:
         store: Where they meet; it was not used by another group.
     """
     with talking():
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() and dist.is_nccl_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
         return Group()
 
 
@@ -252,6 +265,13 @@ class _Here:
 
     def wait(self) -> Tensor:
         return self.here
+
+
+def _called(calls: list[dist.P2POp], *, together: bool) -> list[Any]:
+    """What is to be waited for. NCCL wants to know all at once, and then does them at the same time; it has no tags."""
+    if together:
+        return dist.batch_isend_irecv(calls) if calls else []
+    return [call.op(call.tensor, call.peer, tag=call.tag) for call in calls]
 
 
 def _cut(rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:

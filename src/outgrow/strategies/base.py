@@ -144,7 +144,7 @@ class Execution(Protocol):
         """
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """Logits of the own nodes, without draws and gradients, by the parameters as they are.
+        """Logits of the own nodes in memory, without draws and gradients, by the parameters as they are.
 
         All workers call it together, between epochs, and exhaust it.
 
@@ -159,7 +159,7 @@ class Execution(Protocol):
 
 def whole_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
     """See `Execution.inference`: the logits of all own nodes as one piece, with the rows of whole layers in memory."""
-    yield 0, infer_share(problem.model, problem.share, problem.input)
+    yield 0, infer_share(problem.model, problem.share, problem.input).cpu()
 
 
 class WholeExecution:

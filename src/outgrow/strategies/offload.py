@@ -5,7 +5,8 @@ chunks of equal computation, and the workers run one chunk each at a time: a wav
 need is brought from HOST once, a row that the next wave needs stays where it is, and chunks are put in an order in
 which that happens most. Aggregates without parameters are kept for the backward pass; others are computed again.
 
-On a CPU the device is memory, and HOST is scratch files on a disk.
+On a CPU the device is memory, and HOST is scratch files on a disk. Beside a GPU HOST is pinned memory, from which the
+GPU gathers rows itself, or a disk where that is too little.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
+from outgrow.runtime.device import free_bytes, held_bytes
 from outgrow.runtime.disk import Disk
-from outgrow.runtime.memory import available_bytes, resident_bytes, return_freed_memory
+from outgrow.runtime.memory import available_bytes, return_freed_memory
 from outgrow.runtime.scratch_disk import scratch_folder
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, WholeExecution
 
@@ -47,8 +49,10 @@ class Offload(Strategy):
     """Full-graph training in chunks that move between HOST and the device. One step per epoch.
 
     Attributes:
-        memory: The most that the device tier of one worker may hold, such as ``"2GiB"``: on a CPU its memory, that of
-            the interpreter included. None for what the machine has.
+        memory: The most that the device tier of one worker may hold, such as ``"2GiB"``: tensors on a GPU; on a CPU its
+            memory, that of the interpreter included. None for what the machine has.
+        host_memory: The most memory that one worker may pin beside a GPU; what needs more is on a disk. None for half
+            of what the machine has left.
         chunks: Chunks of each worker; None for as few as fit into ``memory``.
         partition: How nodes are dealt out to workers: see ``outgrow partition``.
         scratch: Folder on a disk for what does not fit; None for the system's folder of temporary files.
@@ -63,6 +67,7 @@ class Offload(Strategy):
     exact = True
 
     memory: str | None = None
+    host_memory: str | None = None
     chunks: int | None = None
     partition: str = "metis-both"
     scratch: str | None = None
@@ -75,8 +80,9 @@ class Offload(Strategy):
     def __post_init__(self) -> None:
         require_types(asdict(self), get_type_hints(Offload))
         pick("partition", self.partition, WITHOUT_CHUNKS)
-        if self.memory is not None:
-            parse_bytes(self.memory)
+        for given in (self.memory, self.host_memory):
+            if given is not None:
+                parse_bytes(given)
         require_positive(self.name, chunks=self.chunks)
 
     def options(self) -> dict[str, object]:
@@ -94,9 +100,9 @@ class Offload(Strategy):
         return_freed_memory()
         comm = problem.share.comm
         traits = traits_of(problem.model, problem.features, cache=self.cache)
-        base = resident_bytes()
+        base = held_bytes(comm.device)
         if self.memory is None:
-            budget = base + available_bytes() // comm.hosts.count(comm.hosts[comm.rank])
+            budget = base + free_bytes(comm.device) // (1 if comm.device.type == "cuda" else comm.neighbours)
         else:
             budget = parse_bytes(self.memory)
         if self.chunks is None and _fits_whole(problem, traits, base, budget):
@@ -124,15 +130,18 @@ class _ChunkedExecution:
             cutter, scratch = self._begin(stack, options, traits, limit)
             chunking = cutter.fewest(limit.budget) if options.chunks is None else cutter.cut(options.chunks)
             self._require_memory(options, chunking, limit)
-            needed = table_bytes(traits, len(problem.share.own), chunking.extent.moved, cutter.number_bytes)
-            scratch.reserve(needed, max(0, chunking.bytes_ - limit.base))
+            own = len(problem.share.own)
+            needed = table_bytes(traits, own, own, cutter.number_bytes)
+            if not scratch.pin(needed + _feature_bytes(problem), self._pinnable(options)):
+                needed = table_bytes(traits, own, chunking.extent.moved, cutter.number_bytes)
+                scratch.reserve(needed, max(0, chunking.bytes_ - limit.base))
             spare = max(0, limit.budget - chunking.bytes_)
             kept = min(chunking.chunks, spare // (len(cutter.graphs) * kept_bytes(chunking.extent) + 1))
             self.state = scratch.state(cutter, chunking, problem, kept=kept)
             stack.callback(self.state.close)
             self.passes = Passes(self.state, problem.goal)
             self._tell(chunking, limit, kept, time.perf_counter() - began)
-            problem.facts.update(scratch_bytes=needed, direct=scratch.direct)
+            problem.facts.update(scratch_bytes=needed, direct=scratch.direct, pinned=scratch.pinned)
             self.passes.prepare()
             self._stack = stack.pop_all()
 
@@ -163,7 +172,8 @@ class _ChunkedExecution:
         problem, share = self.problem, self.problem.share
         dtype = next(problem.model.parameters()).dtype
         num_nodes = share.topology.num_nodes
-        needed = table_bytes(traits, num_nodes, num_nodes, dtype.itemsize)
+        on_disk = share.comm.device.type == "cpu"  # beside a GPU there may be memory enough
+        needed = table_bytes(traits, num_nodes, num_nodes, dtype.itemsize) if on_disk else 0
         parent = None if options.scratch is None else Path(options.scratch)
         folder = stack.enter_context(scratch_folder(parent, needed))
         views = sorted({each.layer.widths.self_loops for each in traits})
@@ -178,6 +188,11 @@ class _ChunkedExecution:
             base=limit.base,
         )
         return cutter, Scratch(share, folder, self._disk, dtype, sharing=options.sharing)
+
+    def _pinnable(self, options: Offload) -> int:
+        if options.host_memory is not None:
+            return parse_bytes(options.host_memory)
+        return available_bytes() // (2 * self.problem.share.comm.neighbours)
 
     @staticmethod
     def _require_memory(options: Offload, chunking: Chunking, limit: _Limit) -> None:
@@ -214,12 +229,23 @@ class _ChunkedExecution:
         ledger.counters["disk_reads"] = disk.read_requests
 
 
+def _feature_bytes(problem: Problem) -> int:
+    """Of the own rows, where they are dense."""
+    features = problem.features
+    if not isinstance(features, Tensor):
+        return 0
+    return len(problem.share.own) * features.shape[1] * max(features.itemsize, _number_bytes(problem))
+
+
+def _number_bytes(problem: Problem) -> int:
+    return next(problem.model.parameters()).element_size()
+
+
 def _fits_whole(problem: Problem, traits: list[Traits], base: int, budget: int) -> bool:
     """Whether training all at once fits into the budget of every worker."""
     share = problem.share
     ends, own, num_nodes = share.topology.indptr, share.own, share.topology.num_nodes
     num_edges = int((ends[own + 1] - ends[own]).sum()) + len(own)
     num_sources = min(num_nodes, len(own) + num_edges)
-    number_bytes = next(problem.model.parameters()).element_size()
-    needed = whole_bytes(base, traits, len(own), num_sources, num_edges, number_bytes)
+    needed = whole_bytes(base, traits, len(own), num_sources, num_edges, _number_bytes(problem))
     return all(share.comm.gather(needed <= budget))

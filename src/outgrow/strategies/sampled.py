@@ -153,11 +153,12 @@ class _SampledExecution:
         problem, comm = self.problem, self.share.comm
         loss = torch.zeros((), dtype=torch.float64)
         if len(batch.seeds):
-            logits = problem.model(batch.blocks, x, derive(problem.seed, epoch, batch.step))
-            labels = problem.labels[self.share.places(batch.seeds)]
+            blocks = [block.to(comm.device) for block in batch.blocks]
+            logits = problem.model(blocks, x.to(comm.device), derive(problem.seed, epoch, batch.step))
+            labels = problem.labels[self.share.places(batch.seeds)].to(comm.device)
             found = problem.task.loss(logits, labels, batch.num_seeds)
             torch.autograd.backward(found)
-            loss += found.detach()
+            loss += found.detach().cpu()
         comm.sum_gradients(problem.model)
         for block in batch.blocks:
             self.ledger.count("sampled_edges", block.edges.num_edges)

@@ -193,7 +193,8 @@ class Trainer:
         loss = self.comm.sum_(torch.stack(losses).sum()).item()
         if (score, -loss) > (progress.best_score, -progress.best_loss):
             progress.best_epoch, progress.best_score, progress.best_loss = progress.epoch, score, loss
-            progress.best_model = {name: value.clone() for name, value in self.problem.model.state_dict().items()}
+            state = self.problem.model.state_dict()
+            progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
         return score
 
     def _out_of_patience(self) -> bool:

@@ -32,7 +32,7 @@ def course_of(cut: Cut, comm: Comm, used: Techniques, *, kept: int = 0) -> Cours
         Lists.of([wave.loads.only(turn).row for wave in waves], [(wave.first, wave.last) for wave in waves])
         for turn in (ARRIVES, LEAVES)
     ]
-    return Course(cut.graph, share.own, forms, MemoryRows(torch.cat(parts)[:, None]), kept, comm.ledger, tuple(lists))
+    return Course(cut.graph, share.own, forms, MemoryRows(torch.cat(parts)[:, None]), kept, comm, tuple(lists))
 
 
 @settings(deadline=None)

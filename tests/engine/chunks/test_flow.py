@@ -11,6 +11,7 @@ import pytest
 
 from outgrow.core.timeline import Timeline
 from outgrow.engine.chunks.flow import Flow
+from outgrow.runtime.device import CPU, Streams
 
 BOTH = pytest.mark.parametrize("overlap", [True, False])
 
@@ -19,7 +20,7 @@ BOTH = pytest.mark.parametrize("overlap", [True, False])
 def flow_of(*, overlap: bool) -> Iterator[tuple[Flow, Timeline]]:
     """A flow that leaves no thread behind."""
     before, timeline = set(threading.enumerate()), Timeline()
-    flow = Flow(timeline, overlap=overlap)
+    flow = Flow(timeline, Streams(CPU), overlap=overlap)
     yield flow, timeline
     flow.close()
     assert set(threading.enumerate()) == before

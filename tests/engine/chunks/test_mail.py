@@ -18,6 +18,7 @@ from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
 from outgrow.engine.chunks.mail import Inbox, Lists, Outbox, Pieces
 from outgrow.engine.chunks.wave import Held
+from outgrow.runtime.comm import Alone
 from outgrow.runtime.parcels import Parcels
 from support import normal
 
@@ -36,7 +37,7 @@ def room(counts: NDArray[np.int64] | list[int]) -> Parcels:
 
 
 def pieces(chunks: Sequence[tuple[int, int]], ledger: Ledger) -> Pieces:
-    return Pieces(room([last - first for first, last in chunks]), chunks, Kind.ACTIVATIONS, ledger)
+    return Pieces(room([last - first for first, last in chunks]), chunks, Kind.ACTIVATIONS, Alone(ledger))
 
 
 def held_at(at: Tensor) -> Held:
@@ -48,7 +49,7 @@ def held_at(at: Tensor) -> Held:
 @given(waves, cuts, st.booleans())
 def test_a_wave_gets_what_chunks_have_written(rows: list[list[int]], chunks: list[tuple[int, int]], own: bool) -> None:
     lists, ledger, values = lists_of(rows, chunks), Ledger(), normal(ROWS, WIDTH)
-    inbox = Inbox(room(lists.counts), lists, pieces(chunks, ledger) if own else None, ledger)
+    inbox = Inbox(room(lists.counts), lists, pieces(chunks, ledger) if own else None, Alone(ledger))
     for first, last in chunks:
         inbox.write(first, values[first:last])
     for wave, wanted in enumerate(rows):
@@ -56,7 +57,8 @@ def test_a_wave_gets_what_chunks_have_written(rows: list[list[int]], chunks: lis
         out = torch.full((ROWS, WIDTH), -1.0, dtype=torch.float64)
         expected = out.clone()
         expected[at] = values[wanted]
-        inbox.read(held_at(at), out, wave)
+        held = held_at(at)
+        inbox.read(held, held.at, out, wave)
         assert torch.equal(out, expected)
     if own:
         for first, last in chunks:
@@ -70,7 +72,7 @@ def test_a_wave_gets_what_chunks_have_written(rows: list[list[int]], chunks: lis
 @given(waves, cuts)
 def test_a_chunk_gets_the_sum_of_what_waves_have_written(rows: list[list[int]], chunks: list[tuple[int, int]]) -> None:
     lists, ledger = lists_of(rows, chunks), Ledger()
-    outbox = Outbox(room(lists.counts), lists, ledger)
+    outbox = Outbox(room(lists.counts), lists, Alone(ledger))
     for step in range(2):  # nothing is left of the first
         expected = torch.zeros(ROWS, WIDTH, dtype=torch.float64)
         for wave, left in enumerate(rows):
@@ -127,14 +129,14 @@ def test_closing_closes_all_files() -> None:
 
     chunks, files = [(0, 1)], [Room(np.array([1]), WIDTH, torch.float64) for _ in range(3)]
     lists = lists_of([[0]], chunks)
-    Inbox(files[0], lists, Pieces(files[1], chunks, Kind.ACTIVATIONS, Ledger()), Ledger()).close()
-    Outbox(files[2], lists, Ledger()).close()
+    Inbox(files[0], lists, Pieces(files[1], chunks, Kind.ACTIVATIONS, Alone()), Alone()).close()
+    Outbox(files[2], lists, Alone()).close()
     assert all(each.closed for each in files)
 
 
 @pytest.mark.parametrize("rows", [[], [[]]])
 def test_without_rows(rows: list[list[int]]) -> None:
     lists = lists_of(rows, [(0, 0)])
-    inbox = Inbox(room(lists.counts), lists, None, Ledger())
+    inbox = Inbox(room(lists.counts), lists, None, Alone())
     inbox.write(0, torch.empty(0, WIDTH, dtype=torch.float64))
     assert (inbox.width, inbox.dtype) == (WIDTH, torch.float64)

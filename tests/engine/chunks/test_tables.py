@@ -18,6 +18,7 @@ from outgrow.engine.chunks.wave import Held
 from outgrow.nn import GCN, SAGE
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
+from outgrow.runtime.comm import Alone
 from outgrow.runtime.disk import Disk, DiskRows
 from outgrow.runtime.host_rows import HostRows, MemoryRows
 from support import normal
@@ -34,16 +35,22 @@ def held_of(rows: Sequence[Sequence[int]], at: Sequence[int], nodes: Sequence[in
     return Held(counts, row, node, torch.tensor(at, dtype=torch.int32), torch.zeros(len(row), dtype=torch.uint8))
 
 
+def read(table: Table | FeatureTable, held: Held, out: Tensor) -> None:
+    table.read(held, held.at, out, 0)
+
+
 def table_of(*values: Tensor, rank: int = 0, kind: Kind = Kind.ACTIVATIONS) -> tuple[Table, Ledger]:
     ledger = Ledger()
-    return Table([MemoryRows(each) for each in values], rank, kind, ledger), ledger
+    comm = Alone(ledger)
+    comm.rank = rank
+    return Table({worker: MemoryRows(each) for worker, each in enumerate(values)}, kind, comm), ledger
 
 
 def test_rows_of_all_workers_go_to_their_places() -> None:
     values = [normal(4, 3), normal(5, 3, seed=1), normal(3, 3, seed=2)]
     table, ledger = table_of(*values, rank=1)
     out = torch.zeros(8, 3, dtype=torch.float64)
-    table.read(held_of([[0, 3], [], [1]], [5, 2, 7]), out, 0)
+    read(table, held_of([[0, 3], [], [1]], [5, 2, 7]), out)
     expected = torch.zeros(8, 3, dtype=torch.float64)
     expected[5], expected[2], expected[7] = values[0][0], values[0][3], values[2][1]
     assert torch.equal(out, expected)
@@ -55,7 +62,7 @@ def test_a_table_is_as_wide_as_the_own_rows() -> None:
     table, _ = table_of(torch.empty(0, 0), normal(5, 7, dtype=torch.float32), rank=1)
     assert (table.width, table.dtype) == (7, torch.float32)
     out = torch.zeros(2, 7)
-    table.read(held_of([[], [4]], [1]), out, 0)
+    read(table, held_of([[], [4]], [1]), out)
     assert out[1].ne(0).all()
 
 
@@ -77,7 +84,7 @@ def test_gradients_are_added_to_the_rows_of_one() -> None:
     expected = theirs.clone()
     expected[[0, 2, 3]] += values
     out = torch.zeros(8, 2, dtype=torch.float64)
-    table.read(held_of([range(4), range(4)], range(8)), out, 0)
+    read(table, held_of([range(4), range(4)], range(8)), out)
     assert torch.equal(out, torch.cat([own, expected]))
     assert ledger.crossed[OUT, Kind.ACTIVATIONS] == 3 * 2 * 8
 
@@ -95,7 +102,7 @@ def test_own_rows_are_cleared_and_no_others(num_rows: int) -> None:
 def test_closing_closes_the_rows_of_all(tmp_path: Path) -> None:
     disk = Disk()
     rows = [DiskRows.create(disk, tmp_path / name, 3, 2, torch.float32) for name in "ab"]
-    Table(rows, 0, Kind.FEATURES, Ledger()).close()
+    Table(dict(enumerate(rows)), Kind.FEATURES, Alone()).close()
     for each in rows:
         with pytest.raises(ValueError):
             each.read_range(0, 1, torch.empty(1, 2))
@@ -117,7 +124,7 @@ def host(where: str, values: Tensor, folder: Path) -> Iterator[HostRows]:
 
 def features_of(model: Model, features: Features, rows: HostRows | None) -> tuple[FeatureTable, Ledger]:
     ledger = Ledger()
-    return FeatureTable(model, features, rows, OWN, ledger), ledger
+    return FeatureTable(model, features, rows, OWN, Alone(ledger)), ledger
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
@@ -142,7 +149,7 @@ def test_features_come_as_the_model_computes_with_them(
         piece = table.piece(1, 4)
         assert torch.equal(as_dense(piece), values[OWN[1:4]].to(wanted))
         out = torch.zeros(6, COLUMNS, dtype=wanted)
-        table.read(held_of([[0, 1], [0]], [4, 0, 3], [7, 39, 2]), out, 0)
+        read(table, held_of([[0, 1], [0]], [4, 0, 3], [7, 39, 2]), out)
         expected = torch.zeros(6, COLUMNS, dtype=wanted)
         expected[[4, 0, 3]] = values[[7, 39, 2]].to(wanted)
         assert torch.equal(out, expected)

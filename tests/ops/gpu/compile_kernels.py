@@ -16,6 +16,7 @@ from triton.runtime.jit import JITFunction
 
 from layer_plans import results, whole
 from outgrow.ops import backend
+from outgrow.ops.gather import take_rows
 from outgrow.ops.keyed import dropout, dropout_sparse
 from outgrow.ops.norm import layer_norm
 from outgrow.ops.sparse import SparseRows
@@ -56,5 +57,6 @@ for dtype, index in [(torch.float32, torch.int32), (torch.float64, torch.int64)]
         indptr=torch.tensor([0, 2]), indices=torch.arange(2), values=normal(2, dtype=dtype), num_columns=2
     )
     dropout_sparse(rows, torch.arange(1), 2**64 - 1, 0.5)
+    take_rows(normal(40, 7, dtype=dtype), torch.arange(9, dtype=index), normal(9, 7, dtype=dtype), torch.arange(9))
     weight = normal(topology.num_edges, 2, dtype=dtype).requires_grad_()
     WeightedSum()(topology.block, normal(40, 1, 5, dtype=dtype).bfloat16(), None, weight).sum().backward()

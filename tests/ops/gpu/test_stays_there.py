@@ -1,24 +1,16 @@
-"""What runs around the kernels stays on the device of its tensors.
-
-Tensors on the device ``meta`` have no memory, so a step that only a CPU can do fails, as does one that mixes devices.
-Twins are replaced by what checks their arguments; no device and no Triton are needed.
-"""
+"""What runs around the kernels stays on the device of its tensors: see `ops.gpu.no_device`."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from layer_table import CONVS, IN, RELATIONS, layer_of
 from torch import Tensor
 
-import outgrow.ops
+from ops.gpu.no_device import real, twins_that_check, whole
 from outgrow.core.block import Block, Edges
 from outgrow.ops.attention import attention_weight
 from outgrow.ops.buffers import LARGE_ROWS
@@ -31,15 +23,6 @@ from outgrow.ops.weighted_sum import WeightedSum
 
 NODES, EDGES = LARGE_ROWS + 3, 20_000
 """Enough for a CPU to pad rows."""
-TWINS = [path.stem for path in Path(outgrow.ops.__path__[0], "gpu").glob("[a-z]*.py")]
-
-
-def real(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    return real(*shape, dtype=dtype)
 
 
 def leaf(*shape: int) -> Tensor:
@@ -47,32 +30,9 @@ def leaf(*shape: int) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the twins that were called, in order; each must get tensors of the device alone."""
-    names: list[str] = []
-
-    def twin(name: str) -> Callable[..., object]:
-        def check(*given: object) -> object:
-            names.append(name)
-            tensors = [each for each in given if isinstance(each, Tensor)]
-            assert all(each.is_meta for each in tensors), name
-            if name == "transposed":
-                _, indices, num_src, _ = given
-                return whole(num_src + 1), torch.empty_like(indices), torch.empty_like(indices)
-            if name == "self_looped":
-                return given
-            assert tensors[-1].is_contiguous(), f"{name} writes to strides {tensors[-1].stride()}"
-            return None
-
-        return check
-
-    monkeypatch.setitem(sys.modules, "outgrow.ops.gpu", ModuleType("outgrow.ops.gpu"))
-    for name in set(TWINS) - {"cuts", "launch"}:
-        functions = vars(importlib.import_module(f"outgrow.ops.{name}"))
-        twins = {key: twin(key) for key, value in functions.items() if callable(value)}
-        monkeypatch.setitem(sys.modules, f"outgrow.ops.gpu.{name}", SimpleNamespace(**twins))
-    monkeypatch.setattr("outgrow.ops.backend._on_gpu", lambda value: isinstance(value, Tensor) and value.is_meta)
-    return names
+def called() -> Iterator[list[str]]:
+    with twins_that_check() as names:
+        yield names
 
 
 def block() -> Block:

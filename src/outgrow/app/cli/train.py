@@ -64,14 +64,17 @@ def train(
     memory: Annotated[
         str | None,
         typer.Option(
-            help="Most memory of one worker, such as 2GiB: trains in chunks (strategy offload) where all at once does "
-            "not fit.",
+            help="Most memory of one worker, such as 2GiB, on its GPU if it has one: trains in chunks (strategy "
+            "offload) where all at once does not fit.",
             show_default="no limit",
         ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes that train. Under torchrun its own are the workers.", show_default="1")
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="What workers compute on: auto, cpu, or cuda for a device each.")
+    ] = "auto",
     max_restarts: Annotated[
         int, typer.Option(help="How often to start again, from the last checkpoint, after a worker has died.")
     ] = 0,
@@ -87,9 +90,8 @@ def train(
             metavar="NAME=VALUE",
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
             "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, weighted) or of the strategy "
-            "(full: partition, overlap; offload: chunks, scratch, sharing, reuse, reorganise, overlap, cache; sampled: "
-            "partition, cache, cache_by, cache_over, threads, ahead); may be given "
-            "several times.",
+            "(full: partition, overlap; offload: host_memory, chunks, scratch, sharing, reuse, reorganise, overlap, "
+            "cache; sampled: partition, cache, cache_by, cache_over, threads, ahead); may be given several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
@@ -120,7 +122,7 @@ def train(
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "memory": memory}
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
-    crew = Workers(number=number_of(workers), max_restarts=max_restarts, heartbeat_seconds=heartbeat)
+    crew = Workers(number=number_of(workers), device=device, max_restarts=max_restarts, heartbeat_seconds=heartbeat)
 
     def plan(attempt: int) -> tuple[RunPlan, bool]:
         again = attempt > 0 and out is not None
@@ -153,6 +155,7 @@ def _execute(plan: RunPlan, goes_on: bool) -> Run:
             strategy=plan.strategy,
             directory=plan.directory,
             listeners=(listener,),
+            device=plan.workers.device,
         )
         run = run_session(session, plan.workers, resume=goes_on, say=say)
     _report(run, time.perf_counter() - started)

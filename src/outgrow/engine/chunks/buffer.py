@@ -27,8 +27,8 @@ class Readable(Protocol):
     def dtype(self) -> torch.dtype:
         """Of the numbers."""
 
-    def read(self, held: Held, out_BW: Tensor, wave: int) -> None:
-        """Rows of the wave of a number, to their places."""
+    def read(self, held: Held, at_N: Tensor, out_BW: Tensor, wave: int) -> None:
+        """``out[at] =`` rows of the wave of a number; ``at`` is on the device of ``out``."""
 
 
 class Buffer:
@@ -45,7 +45,7 @@ class Buffer:
     """
 
     def __init__(self, places: int, table: Readable, kind: Kind, comm: Comm) -> None:
-        self.rows = zero_rows(places, table.width, table.dtype)
+        self.rows = zero_rows(places, table.width, table.dtype, comm.device)
         self._table, self._kind, self._comm = table, kind, comm
 
     @staticmethod
@@ -56,7 +56,7 @@ class Buffer:
     def load(self, wave: Wave, number: int) -> None:
         """Bring the rows from HOST that arrive."""
         arriving = self.arriving(wave)
-        self._table.read(arriving, self.rows, number)
+        self._table.read(arriving, wave.places("loads", ARRIVES), self.rows, number)
         self._comm.ledger.count("rows_loaded", len(arriving.at))
         kept = (len(wave.loads.at) - len(arriving.at)) * self._row_bytes
         self._comm.ledger.count("reused_bytes", kept)
@@ -65,9 +65,9 @@ class Buffer:
         """Send rows that arrive at others, and take in theirs."""
         if self._comm.size == 1:
             return
-        sent = taken(self.rows, wave.turning("sent", ARRIVES).at)
+        sent = taken(self.rows, wave.places("sent", ARRIVES))
         came = self._comm.rows(sent, wave.route(ARRIVES), self._kind).wait()
-        self.rows.index_copy_(0, wave.turning("remote", ARRIVES).at.long(), came)
+        self.rows.index_copy_(0, wave.places("remote", ARRIVES).long(), came)
         self._comm.ledger.count("remote_rows", len(came))
 
     @property
@@ -87,13 +87,13 @@ class Gradients:
     """
 
     def __init__(self, places: int, width: int, dtype: torch.dtype, comm: Comm, *, sharing: bool) -> None:
-        self._rows = zero_rows(places, width, dtype)
+        self._rows = zero_rows(places, width, dtype, comm.device)
         self._comm, self._sharing = comm, sharing
 
     def begin(self, wave: Wave) -> None:
         """Rows that arrive have no gradient yet."""
-        for held in (wave.turning("loads", ARRIVES), wave.turning("remote", ARRIVES)):
-            self._rows.index_fill_(0, held.at.long(), 0)
+        for at in (wave.places("loads", ARRIVES), wave.places("remote", ARRIVES)):
+            self._rows.index_fill_(0, at.long(), 0)
 
     def add(self, grad_BW: Tensor) -> None:
         """Add the gradient of the buffer's rows in one wave."""
@@ -103,16 +103,16 @@ class Gradients:
         """Send gradients of others' rows that leave to these, and add theirs, worker by worker."""
         if self._comm.size == 1 or not self._sharing:
             return
-        leaving = taken(self._rows, wave.turning("remote", LEAVES).at)
+        leaving = taken(self._rows, wave.places("remote", LEAVES))
         came = self._comm.rows(leaving, wave.route(LEAVES), Kind.GRADIENTS).wait()
-        sent = wave.turning("sent", LEAVES)
-        for at, rows in zip(sent.at.split_with_sizes(sent.counts), came.split_with_sizes(sent.counts), strict=True):
+        counts = wave.turning("sent", LEAVES).counts
+        places = wave.places("sent", LEAVES).split_with_sizes(counts)
+        for at, rows in zip(places, came.split_with_sizes(counts), strict=True):
             self._rows.index_add_(0, at.long(), rows)
 
     def leaving(self, wave: Wave) -> tuple[Held, Tensor]:
-        """The rows that go to HOST, and ``[N, W]`` their gradients side by side."""
-        held = wave.turning("loads", LEAVES)
-        return held, taken(self._rows, held.at)
+        """The rows that go to HOST, and ``[N, W]`` their gradients side by side: so they leave the device."""
+        return wave.turning("loads", LEAVES), taken(self._rows, wave.places("loads", LEAVES))
 
 
 def taken(rows_BW: Tensor, at_N: Tensor) -> Tensor:
@@ -121,6 +121,6 @@ def taken(rows_BW: Tensor, at_N: Tensor) -> Tensor:
     return torch.index_select(rows_BW, 0, at_N, out=out)
 
 
-def zero_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
+def zero_rows(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """``[rows, width]`` zeros."""
-    return empty_rows(rows, (width,), torch.empty(0, dtype=dtype)).zero_()
+    return empty_rows(rows, (width,), torch.empty(0, dtype=dtype, device=device)).zero_()

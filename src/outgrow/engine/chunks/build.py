@@ -26,10 +26,13 @@ from outgrow.engine.share import Share
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
+from outgrow.runtime.comm import Alone
+from outgrow.runtime.device import Streams
 from outgrow.runtime.disk import Disk, DiskRows, npy_rows
 from outgrow.runtime.host_rows import HostRows, MemoryRows
 from outgrow.runtime.memory import available_bytes
 from outgrow.runtime.parcels import DiskParcels
+from outgrow.runtime.pinned import PinnedRows
 from outgrow.runtime.scratch_disk import require_room
 
 _HELD_BYTES, _EDGE_BYTES, _ROW_BYTES, _WAVE_BYTES = 21, 20, 16, 2048
@@ -56,7 +59,7 @@ class Target(Protocol):
 
 
 class Scratch:
-    """A worker's folder on disk, where its rows are, and where it finds those of others. Final.
+    """Where a worker's rows are: in its folder on disk, or in pinned memory beside a GPU; and those of others. Final.
 
     Args:
         share: What the worker owns.
@@ -66,16 +69,33 @@ class Scratch:
         sharing: See `Techniques`.
 
     Attributes:
-        mails: Whether rows lie in the order of waves; else workers read and write those of others where they lie.
+        pinned: Whether rows lie in pinned memory.
         direct: Whether the system is asked not to keep what is on the disk in memory too.
     """
 
     def __init__(self, share: Share, folder: Path, disk: Disk, dtype: torch.dtype, *, sharing: bool) -> None:
         self._share, self._folder, self._disk, self._dtype = share, folder, disk, dtype
         self._chunks: Sequence[Range] = ()
-        self.direct = False
-        self.mails = sharing or share.comm.size == 1
+        self.direct = self.pinned = False
+        self._alone = sharing or share.comm.size == 1
         self._others = share.comm.gather((folder, len(share.own)))
+
+    @property
+    def mails(self) -> bool:
+        """Whether rows lie in the order of waves; else they are read and written where they lie, by others too."""
+        return self._alone and not self.pinned
+
+    def pin(self, needed_bytes: int, most_bytes: int) -> bool:
+        """Whether rows will lie in pinned memory from now on: beside a GPU, where those of every worker fit.
+
+        Args:
+            needed_bytes: What this worker has.
+            most_bytes: What it may pin.
+        """
+        comm = self._share.comm
+        if self._alone and _reads_pinned_memory(comm.device):
+            self.pinned = all(comm.gather(needed_bytes <= most_bytes))
+        return self.pinned
 
     def reserve(self, needed_bytes: int, memory_bytes: int) -> None:
         """Prepare for what will be kept. The system's copies of it in memory help where all of it fits there only.
@@ -102,28 +122,34 @@ class Scratch:
             width: Numbers in a row.
             kind: What rows are.
         """
-        comm, rows = self._share.comm, list[HostRows]()
+        comm, rows = self._share.comm, dict[int, HostRows]()
+        if self.pinned:
+            pinned = PinnedRows(len(self._share.own), width, self._dtype, comm.device)
+            return Table({comm.rank: pinned}, kind, comm)
         own = DiskRows.create(self._disk, self._folder / name, len(self._share.own), width, self._dtype)
         comm.barrier()
         for rank, (folder, num_rows) in enumerate(self._others):
             path = folder / name
             there = rank != comm.rank
-            rows.append(DiskRows.existing(self._disk, path, num_rows, width, self._dtype) if there else own)
-        return Table(rows, comm.rank, kind, comm.ledger)
+            rows[rank] = DiskRows.existing(self._disk, path, num_rows, width, self._dtype) if there else own
+        return Table(rows, kind, comm)
 
-    def pieces(self, name: str, width: int, kind: Kind) -> Pieces:
+    def pieces(self, name: str, width: int, kind: Kind) -> Pieces | Table:
         """Room for own rows, chunk by chunk."""
+        return self.table(name, width, kind) if self.pinned else self._pieces(name, width, kind)
+
+    def _pieces(self, name: str, width: int, kind: Kind) -> Pieces:
         counts = np.array([last - first for first, last in self._chunks])
-        return Pieces(self._parcels(name, counts, width), self._chunks, kind, self._share.comm.ledger)
+        return Pieces(self._parcels(name, counts, width), self._chunks, kind, self._share.comm)
 
     def inbox(self, name: str, width: int, lists: Lists, *, own: bool) -> Inbox:
         """A new inbox for rows that waves take, and for the ``own`` ones in order, where chunks read these too."""
-        in_order = self.pieces(f"{name}-in-order", width, Kind.ACTIVATIONS) if own else None
-        return Inbox(self._parcels(name, lists.counts, width), lists, in_order, self._share.comm.ledger)
+        in_order = self._pieces(f"{name}-in-order", width, Kind.ACTIVATIONS) if own else None
+        return Inbox(self._parcels(name, lists.counts, width), lists, in_order, self._share.comm)
 
     def outbox(self, name: str, width: int, lists: Lists) -> Outbox:
         """A new outbox for gradients that waves give."""
-        return Outbox(self._parcels(name, lists.counts, width), lists, self._share.comm.ledger)
+        return Outbox(self._parcels(name, lists.counts, width), lists, self._share.comm)
 
     def _parcels(self, name: str, counts: NDArray[np.int64], width: int) -> DiskParcels:
         path = self._folder / name
@@ -156,9 +182,9 @@ class Scratch:
         size = lay_out(share, needs, techniques, write)
         forms = [form._replace(num_src=size) for form in forms]
         lists = Lists.of(arriving, needs.chunks), Lists.of(leaving, needs.chunks)
-        return Course(graph, share.own, forms, rows, kept, share.comm.ledger, lists)
+        return Course(graph, share.own, forms, rows, kept, share.comm, lists)
 
-    def features(self, model: Model, features: Features, file: Path | None) -> FeatureTable:
+    def features(self, model: Model, features: Features, file: Path | None) -> FeatureTable | Table:
         """Raw features in the HOST tier.
 
         Args:
@@ -169,7 +195,21 @@ class Scratch:
         rows: HostRows | None = None
         if isinstance(features, Tensor):
             rows = MemoryRows(features) if file is None else npy_rows(self._disk, file)
-        return FeatureTable(model, features, rows, self._share.own, self._share.comm.ledger)
+        own, comm = self._share.own, self._share.comm
+        if rows is None or not self.pinned:
+            return FeatureTable(model, features, rows, own, comm)
+        return self._pinned_features(FeatureTable(model, features, rows, own, Alone()))
+
+    def _pinned_features(self, there: FeatureTable) -> Table:
+        """A copy of the own rows."""
+        comm = self._share.comm
+        pinned = PinnedRows(len(self._share.own), there.width, there.dtype, comm.device)
+        for first, last in self._chunks:
+            found = there.piece(first, last)
+            assert isinstance(found, Tensor)
+            pinned.write_range(first, found)
+        there.close()
+        return Table({comm.rank: pinned}, Kind.FEATURES, comm)
 
     def state(self, cutter: Cutter, chunking: Chunking, target: Target, *, kept: int) -> State:
         """What passes work on, with tables of zeros.
@@ -194,12 +234,16 @@ class Scratch:
             courses=courses,
             features=self.features(target.model, target.features, target.feature_file),
             comm=share.comm,
-            flow=Flow(target.timeline, overlap=techniques.overlap),
+            flow=Flow(target.timeline, Streams(share.comm.device), overlap=techniques.overlap),
             timeline=target.timeline,
             sharing=techniques.sharing,
         )
         state.add_tables(self)
         return state
+
+
+def _reads_pinned_memory(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def _most_bytes(graph: ChunkGraph, own: Tensor, needs: Needs) -> int:

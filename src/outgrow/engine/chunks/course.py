@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
 from outgrow.engine.chunks.mail import Lists
 from outgrow.engine.chunks.wave import ARRIVES, Form, Held, Wave, unpacked
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.ops.buffers import empty
 from outgrow.ops.chosen import note_nodes
+from outgrow.runtime.comm import Comm
 from outgrow.runtime.host_rows import HostRows
 
 _ON_CPU = torch.empty(0)
@@ -30,7 +30,7 @@ class Course:
         forms: How each wave lies in the file.
         bytes_: ``[B, 1]`` uint8, all waves one after another, in the HOST tier.
         kept: How many waves, from the first on, stay in memory once they were read, with what is derived from them.
-        ledger: Where bytes are counted.
+        comm: The line to the other workers, for what is counted, and the device.
         lists: Own rows that arrive at each wave, and those whose gradients leave.
 
     Attributes:
@@ -46,12 +46,13 @@ class Course:
         forms: Sequence[Form],
         bytes_: HostRows,
         kept: int,
-        ledger: Ledger,
+        comm: Comm,
         lists: tuple[Lists, Lists],
     ) -> None:
         self.arriving, self.leaving = lists
         self.places = forms[0].num_src
-        self._graph, self._own, self._forms, self._bytes, self._ledger = graph, own, forms, bytes_, ledger
+        self._graph, self._own, self._forms, self._bytes = graph, own, forms, bytes_
+        self._ledger, self._device = comm.ledger, comm.device
         self._begins = list(accumulate((form.num_bytes for form in forms), initial=0))
         self._num_kept, self._kept = kept, dict[int, Wave]()
         self._src_nodes = torch.zeros(self.places, dtype=torch.int64)
@@ -70,7 +71,7 @@ class Course:
         given = empty((form.num_bytes,), _ON_CPU, torch.uint8)
         self._bytes.read_range(self._begins[number], self._begins[number + 1], given[:, None])
         self._ledger.move(Link.HOST_TO_DEVICE, Kind.TOPOLOGY, form.num_bytes)
-        found = unpacked(form, given)
+        found = unpacked(form, given).to(self._device)
         if number < self._num_kept:
             self._kept[number] = found
         return found

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from outgrow.core.timeline import Timeline
 from outgrow.engine.pipeline import prefetched
+from outgrow.runtime.device import Streams
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,15 +19,16 @@ _PENDING = 2
 
 
 class Flow:
-    """Threads of a worker that read and write beside the one that computes. Final.
+    """Threads of a worker that read and write beside the one that computes, each on a stream of the device. Final.
 
     Args:
         timeline: Told when what was done.
+        streams: Of the device.
         overlap: Whether there are such threads; else all is done in turn.
     """
 
-    def __init__(self, timeline: Timeline, *, overlap: bool) -> None:
-        self._timeline = timeline
+    def __init__(self, timeline: Timeline, streams: Streams, *, overlap: bool) -> None:
+        self._timeline, self._streams = timeline, streams
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="outgrow-store") if overlap else None
         self._pending: deque[Future[None]] = deque()
 
@@ -36,12 +38,13 @@ class Flow:
         lane = "load" if overlap else "compute"
 
         def timed(item: T) -> R:
-            with self._timeline.span("load", lane):
+            with self._timeline.span("load", lane), self._streams.loading():
                 return load(item)
 
         made = prefetched(timed, items, threads=1, ahead=1) if overlap else (timed(item) for item in items)
         with closing(made):
             while True:
+                self._finish()
                 with self._timeline.span("wait for loads"):
                     result = next(made, _END)
                 if result is _END:
@@ -50,9 +53,10 @@ class Flow:
 
     def store(self, write: Callable[[], None]) -> None:
         """Write something, in the order of these calls; returns at once unless much is to be written already."""
+        moment = self._streams.mark()
 
         def timed() -> None:
-            with self._timeline.span("store", "store" if self._writer else "compute"):
+            with self._timeline.span("store", "store" if self._writer else "compute"), self._streams.storing(moment):
                 write()
 
         if self._writer is None:
@@ -70,6 +74,12 @@ class Flow:
         """End the threads, once they have written what they were given."""
         if self._writer is not None:
             self._writer.shutdown()
+
+    def _finish(self) -> None:
+        """What comes next takes the place of what is computed with: a device is behind what was called."""
+        if self._streams.asynchronous:
+            with self._timeline.span("compute"):
+                self._streams.finish()
 
     def _wait(self, count: int) -> None:
         with self._timeline.span("wait for stores"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
 from outgrow.engine.chunks.plan import Range
 from outgrow.engine.chunks.wave import Held
 from outgrow.ops.backend import array, tensor
 from outgrow.ops.buffers import empty
-from outgrow.ops.gather import take_rows
+from outgrow.ops.gather import take_rows, through_memory
 from outgrow.ops.row_runs import add_rows
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.device import to_host
 from outgrow.runtime.parcels import Parcels
 
 Array = NDArray[Any]
@@ -85,17 +87,17 @@ class Pieces:
         parcels: One for each chunk.
         pieces: First and last own row (plus 1) of each.
         kind: What rows are.
-        ledger: Where bytes are counted.
+        comm: The line to the other workers.
     """
 
-    def __init__(self, parcels: Parcels, pieces: Sequence[Range], kind: Kind, ledger: Ledger) -> None:
-        self._parcels, self._kind, self._ledger = parcels, kind, ledger
+    def __init__(self, parcels: Parcels, pieces: Sequence[Range], kind: Kind, comm: Comm) -> None:
+        self._parcels, self._kind, self._ledger, self._device = parcels, kind, comm.ledger, comm.device
         self._number = {first: number for number, (first, last) in enumerate(pieces) if first < last}
 
     def write(self, first: int, rows_NW: Tensor) -> None:
         """The rows of the chunk that begins with own row ``first``."""
         if len(rows_NW):
-            self._parcels.write((self._number[first],), rows_NW)
+            self._parcels.write((self._number[first],), to_host(rows_NW))
             self._ledger.move(Link.DEVICE_TO_HOST, self._kind, rows_NW.nbytes)
 
     def piece(self, first: int, last: int) -> Tensor:
@@ -104,7 +106,7 @@ class Pieces:
         if len(out):
             self._parcels.read((self._number[first],), out)
             self._ledger.move(Link.HOST_TO_DEVICE, self._kind, out.nbytes)
-        return out
+        return out.to(self._device)
 
     def close(self) -> None:
         """Close the file."""
@@ -118,15 +120,16 @@ class Inbox:
         parcels: Where they lie.
         lists: Own rows that arrive at each wave.
         in_order: Where all own ones lie besides; None if chunks do not read these.
-        ledger: Where bytes are counted.
+        comm: The line to the other workers.
     """
 
-    def __init__(self, parcels: Parcels, lists: Lists, in_order: Pieces | None, ledger: Ledger) -> None:
-        self._parcels, self._lists, self._in_order, self._ledger = parcels, lists, in_order, ledger
+    def __init__(self, parcels: Parcels, lists: Lists, in_order: Pieces | None, comm: Comm) -> None:
+        self._parcels, self._lists, self._in_order, self._ledger = parcels, lists, in_order, comm.ledger
         self.width, self.dtype = parcels.width, parcels.dtype
 
     def write(self, first: int, rows_NW: Tensor) -> None:
         """The rows of the chunk that begins with own row ``first``, to all waves at which they arrive."""
+        rows_NW = to_host(rows_NW)
         for parcels, rows in self._lists.of_chunk(first, first + len(rows_NW)):
             out = empty((len(rows), self.width), _ON_CPU, self.dtype)
             take_rows(rows_NW, rows, out, None)
@@ -136,10 +139,10 @@ class Inbox:
         else:
             self._in_order.write(first, rows_NW)
 
-    def read(self, held: Held, out_BW: Tensor, wave: int) -> None:
+    def read(self, held: Held, at_N: Tensor, out_BW: Tensor, wave: int) -> None:
         """The rows that arrive at a wave, to their places."""
-        self._parcels.read(self._lists.of_wave(wave), out_BW, held.at)
-        moved = len(held.at) * self.width * self.dtype.itemsize
+        through_memory(partial(self._parcels.read, self._lists.of_wave(wave)), out_BW, at_N)
+        moved = len(at_N) * self.width * self.dtype.itemsize
         self._ledger.move(Link.HOST_TO_DEVICE, Kind.ACTIVATIONS, moved)
 
     def piece(self, first: int, last: int) -> Tensor:
@@ -160,15 +163,15 @@ class Outbox:
     Args:
         parcels: Where they lie.
         lists: Own rows that leave at each wave.
-        ledger: Where bytes are counted.
+        comm: The line to the other workers.
     """
 
-    def __init__(self, parcels: Parcels, lists: Lists, ledger: Ledger) -> None:
-        self._parcels, self._lists, self._ledger = parcels, lists, ledger
+    def __init__(self, parcels: Parcels, lists: Lists, comm: Comm) -> None:
+        self._parcels, self._lists, self._ledger, self._device = parcels, lists, comm.ledger, comm.device
 
     def write(self, wave: int, values_NW: Tensor) -> None:
         """The gradients that leave at a wave."""
-        self._parcels.write(self._lists.of_wave(wave), values_NW)
+        self._parcels.write(self._lists.of_wave(wave), to_host(values_NW))
         self._ledger.move(Link.DEVICE_TO_HOST, Kind.GRADIENTS, values_NW.nbytes)
 
     def piece(self, first: int, last: int) -> Tensor:
@@ -179,7 +182,7 @@ class Outbox:
             self._parcels.read(parcels, part)
             add_rows(out, rows, part, torch.arange(len(rows)))
         self._ledger.move(Link.HOST_TO_DEVICE, Kind.GRADIENTS, out.nbytes)
-        return out
+        return out.to(self._device)
 
     def close(self) -> None:
         """Close the file."""

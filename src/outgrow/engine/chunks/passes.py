@@ -21,7 +21,7 @@ from outgrow.engine.chunks.buffer import Buffer, Gradients
 from outgrow.engine.chunks.course import Course
 from outgrow.engine.chunks.layers import Traits, Way
 from outgrow.engine.chunks.state import State
-from outgrow.engine.chunks.wave import Wave
+from outgrow.engine.chunks.wave import ARRIVES, Wave
 from outgrow.engine.resident import Goal
 from outgrow.nn.layer import Features, Rows
 from outgrow.nn.model import layer_key
@@ -85,20 +85,20 @@ class Passes:
         """The loss of the worker's nodes; gradients add up in the parameters."""
         loss = torch.zeros((), dtype=torch.float64)
         for index in reversed(range(len(self.state.traits))):
-            loss += self._backward_layer(index, key)
+            loss += self._backward_layer(index, key).cpu()
         self._first_sources_backward(key)
         return loss
 
     @torch.no_grad()
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """Logits ``[n, C]`` of all chunks without draws, each with its first own row."""
+        """Logits ``[n, C]`` of all chunks without draws, in memory, each with its first own row."""
         self._first_sources(None)
         last = len(self.state.traits) - 1
         for index in range(last):
             self._forward_layer(index, None)
         traits = self.state.traits[last]
         for chunk in self._chunks(last, None):
-            yield chunk.wave.first, traits.layer.update(chunk.x, self._aggregate(traits, chunk), chunk.block)
+            yield chunk.wave.first, traits.layer.update(chunk.x, self._aggregate(traits, chunk), chunk.block).cpu()
 
     def _first_sources(self, key: int | None) -> None:
         """The first layer's source rows, where these are not the features."""
@@ -140,7 +140,7 @@ class Passes:
 
     def _backward_layer(self, index: int, key: int) -> Tensor:
         state, traits = self.state, self.state.traits[index]
-        loss = torch.zeros((), dtype=torch.float64)
+        loss = self._no_loss()
         gradients = state.new_gradients(index) if traits.trains_source else None
         chunks = self._assembled(index, key) if traits.assembled_backward else self._read(index, key)
         for chunk in chunks:
@@ -184,16 +184,19 @@ class Passes:
         traits, wave = self.state.traits[index], chunk.wave
         out = traits.layer.update(x, aggregate, chunk.block)
         if index == len(self.state.traits) - 1:
-            goal = self.goal.between(wave.first, wave.last)
+            goal = self.goal.between(wave.first, wave.last).to(self.state.device)
             if not len(goal.rows):
-                return torch.zeros((), dtype=torch.float64)
+                return self._no_loss()
             loss = goal.loss(out)
             torch.autograd.backward(loss)
             return loss.detach().double()
         following = self.state.traits[index + 1]
         given, *others = chunk.gradients
         _backward(following.layer.source(out), following.split(given), *((out, grad) for grad in others))
-        return torch.zeros((), dtype=torch.float64)
+        return self._no_loss()
+
+    def _no_loss(self) -> Tensor:
+        return torch.zeros((), dtype=torch.float64, device=self.state.device)
 
     def _scatter(self, index: int, chunk: Chunk, gradients: Gradients, grad: Tensor | None) -> None:
         state, wave = self.state, chunk.wave
@@ -250,7 +253,7 @@ class Passes:
     def _input(self, index: int, wave: Wave) -> Features:
         state = self.state
         if not state.traits[index].reads_input:
-            return torch.empty(wave.last - wave.first, 0, dtype=state.dtype)
+            return torch.empty(wave.last - wave.first, 0, dtype=state.dtype, device=state.device)
         return (state.features if index == 0 else state.inputs[index]).piece(wave.first, wave.last)
 
     def _gradients(self, index: int, wave: Wave) -> tuple[Tensor, ...]:
@@ -272,7 +275,7 @@ class Passes:
         self.state.store(self.state.aggregates[index], chunk.wave.first, aggregate.flatten(1))
 
     def _dropped(self, x: Features, first: int, last: int, key: int | None) -> Features:
-        return self.state.model.input(x, self.state.own[first:last], key)
+        return self.state.model.input(x, self.state.nodes(first, last), key)
 
     def _as_input(self, index: int, x: Features, wave: Wave, key: int | None) -> Features:
         reads = index == 0 and self.state.traits[0].reads_input
@@ -282,10 +285,10 @@ class Passes:
         state = self.state
         if key is None or state.model.input_dropout == 0 or index > 0 or not state.traits[0].raw:
             return
-        held = buffer.arriving(wave)
-        dropped = self.state.model.input(buffer.rows[held.at], held.node, key)
+        at, nodes = wave.places("loads", ARRIVES).long(), buffer.arriving(wave).node.to(state.device)
+        dropped = state.model.input(buffer.rows[at], nodes, key)
         assert isinstance(dropped, Tensor)
-        buffer.rows.index_copy_(0, held.at.long(), dropped)
+        buffer.rows.index_copy_(0, at, dropped)
 
     def _count_edges(self, chunk: Chunk) -> None:
         self.state.comm.ledger.count("edges_aggregated", chunk.block.edges.num_edges)

@@ -19,7 +19,10 @@ from outgrow.core.types import Kind
 from outgrow.graph.datasets.locate import cache_folder
 from outgrow.graph.partition.waves import Throughputs
 from outgrow.runtime.comm import Comm
+from outgrow.runtime.device import Streams
 from outgrow.runtime.disk import Disk, DiskRows
+from outgrow.runtime.host_rows import HostRows
+from outgrow.runtime.pinned import PinnedRows
 from outgrow.runtime.voyage import Route
 
 _ROWS, _WIDTH, _STEP, _TURNS = 1 << 14, 128, 3, 3
@@ -27,6 +30,8 @@ _ROWS, _WIDTH, _STEP, _TURNS = 1 << 14, 128, 3, 3
 
 def rates_of(comm: Comm, folder: Path, disk: Disk) -> Throughputs:
     """Bytes of rows a second between HOST and device, between workers, and within the device; all workers together.
+
+    HOST is a disk for workers that compute on a CPU, and pinned memory for those with a GPU.
 
     What was measured once is used from then on, so that runs choose alike.
 
@@ -36,7 +41,8 @@ def rates_of(comm: Comm, folder: Path, disk: Disk) -> Throughputs:
         disk: The threads that read them.
     """
     crossed, moved = comm.ledger.crossed.copy(), (disk.read_bytes, disk.written_bytes, disk.read_requests)
-    name = f"{socket.gethostname()}-{os.stat(folder).st_dev}-{comm.size}"
+    host = os.stat(folder).st_dev if comm.device.type == "cpu" else comm.device.type
+    name = f"{socket.gethostname()}-{host}-{comm.size}"
     path = cache_folder() / "rates.json"
     kept = _kept(path).get(name) if comm.leads else None
     known = comm.broadcast(kept if _usable(kept) else None)
@@ -51,13 +57,18 @@ def rates_of(comm: Comm, folder: Path, disk: Disk) -> Throughputs:
 
 
 def _measured(comm: Comm, folder: Path, disk: Disk) -> dict[str, float]:
-    """Every third row of a file, rows exchanged with the next worker, and rows added to where they are."""
-    values = torch.rand(_ROWS, _WIDTH)
-    wanted = torch.arange(0, _ROWS, _STEP)
-    places = torch.arange(len(wanted))
-    rows = DiskRows.create(disk, folder / "rates", _ROWS, _WIDTH, values.dtype)
+    """Every third row of the HOST tier, rows exchanged with the next worker, and rows added to where they are."""
+    device, streams, path = comm.device, Streams(comm.device), folder / "rates"
+    values = torch.rand(_ROWS, _WIDTH, device=device)
+    wanted = torch.arange(0, _ROWS, _STEP, device=device)
+    places = torch.arange(len(wanted), device=device)
+    rows: HostRows
+    if device.type == "cpu":
+        rows = DiskRows.create(disk, path, _ROWS, _WIDTH, values.dtype)
+    else:
+        rows = PinnedRows(_ROWS, _WIDTH, values.dtype, device)
     rows.write_range(0, values)
-    out = torch.zeros(len(wanted), _WIDTH)
+    out = torch.zeros(len(wanted), _WIDTH, device=device)
     sizes = tuple(len(wanted) if (comm.rank + 1) % comm.size == peer else 0 for peer in range(comm.size))
     back = tuple(len(wanted) if (comm.rank - 1) % comm.size == peer else 0 for peer in range(comm.size))
 
@@ -65,20 +76,22 @@ def _measured(comm: Comm, folder: Path, disk: Disk) -> dict[str, float]:
         comm.rows(out, Route(sizes, back), Kind.METRICS).wait()
 
     found = {
-        "host": _rate(lambda: rows.read(wanted, out, places), out.nbytes),
-        "device": _rate(exchange, out.nbytes),
-        "reuse": _rate(lambda: out.add_(values.index_select(0, wanted)), out.nbytes),
+        "host": _rate(lambda: rows.read(wanted, out, places), out.nbytes, streams),
+        "device": _rate(exchange, out.nbytes, streams),
+        "reuse": _rate(lambda: out.add_(values.index_select(0, wanted)), out.nbytes, streams),
     }
     rows.close()
-    (folder / "rates").unlink()
+    path.unlink(missing_ok=True)
     return found
 
 
-def _rate(move: Callable[[], object], num_bytes: int) -> float:
+def _rate(move: Callable[[], object], num_bytes: int, streams: Streams) -> float:
     best = float("inf")
     for _ in range(_TURNS):
+        streams.finish()
         began = time.perf_counter()
         move()
+        streams.finish()
         best = min(best, time.perf_counter() - began)
     return num_bytes / max(best, 1e-9)
 

@@ -34,7 +34,7 @@ class Host(Protocol):
     def table(self, name: str, width: int, kind: Kind) -> Table:
         """For rows that other workers read and write."""
 
-    def pieces(self, name: str, width: int, kind: Kind) -> Pieces:
+    def pieces(self, name: str, width: int, kind: Kind) -> Pieces | Table:
         """For own rows, chunk by chunk."""
 
     def inbox(self, name: str, width: int, lists: Lists, *, own: bool) -> Inbox:
@@ -71,16 +71,16 @@ class State:
     own: Tensor
     pieces: Sequence[Range]
     courses: dict[bool, Course]
-    features: FeatureTable
+    features: FeatureTable | Table
     comm: Comm
     flow: Flow
     timeline: Timeline
     sharing: bool
     sources: dict[int, Table | Inbox | FeatureTable] = field(default_factory=dict)
     inputs: dict[int, Table | Inbox | Pieces] = field(default_factory=dict)
-    aggregates: dict[int, Pieces] = field(default_factory=dict)
+    aggregates: dict[int, Pieces | Table] = field(default_factory=dict)
     source_gradients: dict[int, Table | Outbox] = field(default_factory=dict)
-    input_gradients: dict[int, Pieces] = field(default_factory=dict)
+    input_gradients: dict[int, Pieces | Table] = field(default_factory=dict)
 
     def add_tables(self, host: Host) -> None:
         """Make the tables of all layers."""
@@ -108,9 +108,23 @@ class State:
                 self.input_gradients[index] = host.pieces(f"input-gradient-{index}", inputs, Kind.GRADIENTS)
 
     @property
+    def crowded(self) -> bool:
+        """Whether workers read and write rows of others where they lie."""
+        return not self.sharing and self.comm.size > 1
+
+    @property
     def dtype(self) -> torch.dtype:
         """Type of the parameters."""
         return next(self.model.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where is computed."""
+        return self.comm.device
+
+    def nodes(self, first: int, last: int) -> Tensor:
+        """``[n]`` int64, on the device: the own nodes from ``first`` to ``last - 1``."""
+        return self.own[first:last].to(self.device)
 
     def course(self, layer: Layer) -> Course:
         """The waves as a layer sees them."""
@@ -145,6 +159,9 @@ class State:
         if isinstance(table, Outbox):
             self.flow.store(lambda: table.write(wave, values))
             return
+        if not self.crowded:
+            self.flow.store(lambda: table.add(held, values, comm.rank))
+            return
         with self.timeline.span("accumulate"):
             self.flow.flush()
             for turn in range(comm.size):
@@ -155,11 +172,11 @@ class State:
                 comm.barrier()
 
     def begin_gradients(self) -> None:
-        """Forget the gradients of the step before, where workers add to rows of others and none of them knows first."""
-        if not self.sharing and self.comm.size > 1:
-            for table in self.source_gradients.values():
-                assert isinstance(table, Table)
+        """Forget the gradients of the step before, where those of a step are added to what is there."""
+        for table in self.source_gradients.values():
+            if isinstance(table, Table):
                 table.clear()
+        if self.crowded:
             self.comm.barrier()
 
     def finish_layer(self) -> None:

@@ -1,38 +1,43 @@
-"""Rows in the HOST tier that lie by node: features, and what layers make where workers read those of others."""
+"""Rows in the HOST tier that lie by node: features, and what layers make, where others or a GPU read it there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from outgrow.core.ledger import Ledger
 from outgrow.core.types import Kind, Link
 from outgrow.engine.chunks.wave import Held
 from outgrow.engine.inputs import features_for, stay_half
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.buffers import empty
+from outgrow.ops.gather import through_memory
 from outgrow.ops.sparse import SparseRows
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.device import CPU, to_host
 from outgrow.runtime.host_rows import HostRows
+from outgrow.runtime.pinned import PinnedRows
 
 _CLEARED_BYTES = 1 << 20
 _ON_CPU = torch.empty(0)
 
 
 class Table:
-    """Rows that layers make, in scratch files that all workers read and write: where nothing is shared. Final.
+    """Rows of nodes, of this worker and, where nothing is shared, of others, which then read and write each other's.
 
     Args:
-        by_owner: The rows of each worker.
-        rank: The worker.
+        by_owner: The rows of workers.
         kind: What they are.
-        ledger: Where bytes are counted.
+        comm: The line to the other workers.
     """
 
-    def __init__(self, by_owner: Sequence[HostRows], rank: int, kind: Kind, ledger: Ledger) -> None:
-        self._by_owner, self._own, self._kind, self._ledger = by_owner, by_owner[rank], kind, ledger
+    def __init__(self, by_owner: Mapping[int, HostRows], kind: Kind, comm: Comm) -> None:
+        self._by_owner, self._own, self._kind = by_owner, by_owner[comm.rank], kind
+        self._ledger, self._device = comm.ledger, comm.device
+        self._reached = self._device if isinstance(self._own, PinnedRows) else CPU  # where rows can be read to
 
     @property
     def width(self) -> int:
@@ -44,29 +49,34 @@ class Table:
         """Of the numbers."""
         return self._own.dtype
 
-    def read(self, held: Held, out_BW: Tensor, wave: int) -> None:
+    def read(self, held: Held, at_N: Tensor, out_BW: Tensor, wave: int) -> None:
         """Rows, to their places."""
-        for owner, rows in enumerate(self._by_owner):
-            if owner < len(held.counts) and held.counts[owner]:
-                part = held.of(owner)
-                rows.read(part.row, out_BW, part.at)
+        row, places = (part.split_with_sizes(held.counts) for part in (held.row.to(self._reached), at_N))
+        for owner, count in enumerate(held.counts):
+            if not count:
+                continue
+            read = partial(self._by_owner[owner].read, row[owner])
+            if self._reached == self._device:
+                read(out_BW, places[owner])
+            else:
+                through_memory(read, out_BW, places[owner])
         self._count(Link.HOST_TO_DEVICE, len(held.row))
 
     def piece(self, first: int, last: int) -> Tensor:
         """``[last - first, W]``: a range of own rows."""
-        out = empty((last - first, self.width), _ON_CPU, self.dtype)
+        out = empty((last - first, self.width), torch.empty(0, device=self._reached), self.dtype)
         self._own.read_range(first, last, out)
         self._count(Link.HOST_TO_DEVICE, last - first)
-        return out
+        return out.to(self._device)
 
     def write(self, first: int, rows_NW: Tensor) -> None:
         """Own rows from ``first`` on."""
-        self._own.write_range(first, rows_NW)
+        self._own.write_range(first, rows_NW if self._reached == self._device else to_host(rows_NW))
         self._count(Link.DEVICE_TO_HOST, len(rows_NW))
 
     def add(self, held: Held, values_NW: Tensor, owner: int) -> None:
-        """Add to rows of one worker."""
-        self._by_owner[owner].add(held.row, values_NW, torch.arange(len(values_NW)))
+        """Add to rows of one worker: in memory, as they come from the device side by side."""
+        self._by_owner[owner].add(held.row, to_host(values_NW), torch.arange(len(values_NW)))
         self._count(Link.DEVICE_TO_HOST, len(values_NW))
 
     def clear(self) -> None:
@@ -78,7 +88,7 @@ class Table:
 
     def close(self) -> None:
         """Close all files."""
-        for rows in self._by_owner:
+        for rows in self._by_owner.values():
             rows.close()
 
     def _count(self, link: Link, rows: int) -> None:
@@ -93,20 +103,22 @@ class FeatureTable:
         features: ``[V, D]`` of all nodes.
         rows: The same in the HOST tier; None for sparse ones, which are read where they lie.
         own: ``[n]`` int64, the own nodes.
-        ledger: Where bytes are counted.
+        comm: The line to the other workers.
     """
 
-    def __init__(self, model: Model, features: Features, rows: HostRows | None, own: Tensor, ledger: Ledger) -> None:
-        self._model, self._features, self._rows, self._own, self._ledger = model, features, rows, own, ledger
+    def __init__(self, model: Model, features: Features, rows: HostRows | None, own: Tensor, comm: Comm) -> None:
+        self._model, self._features, self._rows, self._own = model, features, rows, own
+        self._ledger, self._device = comm.ledger, comm.device
         self.width = features.shape[1]
         self.dtype = features.dtype if stay_half(model, features) else next(model.parameters()).dtype
 
-    def read(self, held: Held, out_BW: Tensor, wave: int) -> None:
+    def read(self, held: Held, at_N: Tensor, out_BW: Tensor, wave: int) -> None:
         """Rows, to their places."""
         assert self._rows is not None
+        places = at_N.split_with_sizes(held.counts)
         for owner in range(len(held.counts)):  # those of one worker are ascending
             part = held.of(owner)
-            self._take(part.node, out_BW, part.at)
+            through_memory(partial(self._take, part.node), out_BW, places[owner])
 
     def piece(self, first: int, last: int) -> Features:
         """``[last - first, D]``: a range of own rows, of the type that the model computes with."""
@@ -116,10 +128,10 @@ class FeatureTable:
             found = self._features.take(nodes)
             num_bytes = found.values.nbytes + found.indices.nbytes + found.indptr.nbytes
             self._ledger.move(Link.HOST_TO_DEVICE, Kind.FEATURES, num_bytes)
-            return features_for(self._model, found)
+            return features_for(self._model, found).to(self._device)
         out = empty((last - first, self.width), _ON_CPU, self.dtype)
         self._take(nodes, out, torch.arange(last - first))
-        return out
+        return out.to(self._device)
 
     def close(self) -> None:
         """Close the file."""

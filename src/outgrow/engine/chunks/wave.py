@@ -9,7 +9,7 @@ Letters: ``u`` rows from HOST, ``r`` rows from other workers, ``s`` rows sent to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from outgrow.ops.chosen import chosen
 from outgrow.ops.share import Picked, ids_of
 from outgrow.runtime.voyage import Route
 
+Which = Literal["loads", "remote", "sent"]
 ARRIVES, LEAVES = 1, 2
 """Whether a row comes in this wave, and whether it goes after it."""
 
@@ -77,8 +78,26 @@ class Wave:
     start: Tensor
     edges: Edges
     _known: dict[tuple[str, int], Held] = field(default_factory=dict, init=False, repr=False)
+    _moved: dict[tuple[str, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    def turning(self, which: Literal["loads", "remote", "sent"], turn: int) -> Held:
+    def to(self, device: torch.device) -> Wave:
+        """The same with its edges on a device, and the places of its rows; itself if they are there."""
+        if self.edges.indptr.device == device:
+            return self
+        moved = replace(self, edges=self.edges.to(device))
+        for which in ("loads", "remote", "sent"):
+            for turn in (ARRIVES, LEAVES):
+                moved.places(which, turn)
+        return moved
+
+    def places(self, which: Which, turn: int) -> Tensor:
+        """``[N]`` int32: those that rows which arrive, or leave, have in the buffer, on the device of the edges."""
+        found = self._moved.get((which, turn))
+        if found is None:
+            found = self._moved[which, turn] = self.turning(which, turn).at.to(self.edges.indptr.device)
+        return found
+
+    def turning(self, which: Which, turn: int) -> Held:
         """Those of ``loads``, ``remote`` or ``sent`` that arrive, or that leave; looked for once."""
         found = self._known.get((which, turn))
         if found is None:
@@ -92,7 +111,7 @@ class Wave:
         return route if turn == ARRIVES else route.back
 
     def block(self, nodes: Tensor, src_nodes: Tensor, src_degree: Tensor, dst_degree: Tensor) -> Block:
-        """The chunk as layers see it.
+        """The chunk as layers see it, on the device of its edges.
 
         Args:
             nodes: ``[n]`` int64, ids of the destinations.
@@ -100,15 +119,18 @@ class Wave:
             src_degree: ``[B]`` float64, its degree.
             dst_degree: ``[n]`` float64.
         """
-        rows = Picked(nodes, self.start, self.edges.indptr)
+        device = self.edges.indptr.device
+        rows, ids = Picked(nodes, self.start, self.edges.indptr), None
+        if not rows.consecutive:
+            ids = ids_of(rows._replace(indptr=self.edges.indptr.cpu()))
         return Block(
             edges=self.edges,
-            src_nodes=src_nodes,
-            dst_nodes=nodes,
-            src_degree=src_degree,
-            dst_degree=dst_degree,
-            first_edge=rows.first_edge if rows.consecutive else 0,
-            edge_ids=ids_of(rows),
+            src_nodes=src_nodes.to(device),
+            dst_nodes=nodes.to(device),
+            src_degree=src_degree.to(device),
+            dst_degree=dst_degree.to(device),
+            first_edge=rows.first_edge if ids is None else 0,
+            edge_ids=None if ids is None else ids.to(device),
         )
 
 

@@ -1,0 +1,67 @@
+"""A device that is not there: what would run on it can be tested for staying on it.
+
+Tensors on the device ``meta`` have no memory, so a step that only a CPU can do fails, as does one that mixes devices.
+Twins are replaced by what checks their arguments; no device and no Triton are needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+import outgrow.ops
+
+TWINS = {path.stem for path in Path(outgrow.ops.__path__[0], "gpu").glob("[a-z]*.py")} - {"cuts", "launch"}
+
+
+def real(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    return real(*shape, dtype=dtype)
+
+
+@contextmanager
+def twins_that_check() -> Iterator[list[str]]:
+    """The names of the twins that were called, in order; each must get tensors of the device alone."""
+    names: list[str] = []
+    modules = {"outgrow.ops.gpu": ModuleType("outgrow.ops.gpu")}
+    for name in TWINS:
+        functions = vars(importlib.import_module(f"outgrow.ops.{name}"))
+        twins = {key: _twin(key, names) for key, value in functions.items() if callable(value)}
+        modules[f"outgrow.ops.gpu.{name}"] = SimpleNamespace(**twins)  # type: ignore[assignment]
+    before = {name: sys.modules.pop(name, None) for name in modules}
+    sys.modules.update(modules)
+    with patch("outgrow.ops.backend._on_gpu", lambda value: isinstance(value, Tensor) and value.is_meta):
+        try:
+            yield names
+        finally:
+            for name, module in before.items():
+                del sys.modules[name]
+                sys.modules.update({} if module is None else {name: module})
+
+
+def _twin(name: str, names: list[str]) -> Callable[..., object]:
+    def check(*given: object) -> object:
+        names.append(name)
+        read_in_place = 1 if name == "take_rows" else 0  # from pinned memory
+        tensors = [each for each in given[read_in_place:] if isinstance(each, Tensor)]
+        assert all(each.is_meta for each in tensors), name
+        if name == "transposed":
+            _, indices, num_src, _ = given
+            return whole(num_src + 1), torch.empty_like(indices), torch.empty_like(indices)
+        if name == "self_looped":
+            return given
+        assert tensors[-1].is_contiguous(), f"{name} writes to strides {tensors[-1].stride()}"
+        return None
+
+    return check

@@ -1,0 +1,120 @@
+"""What strategies compute stays on the worker's device: see `ops.gpu.no_device`. Sums and counts are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+from layer_table import CONVS
+from torch import Tensor
+
+from engine.chunks.cut_graphs import together
+from ops.gpu.no_device import twins_that_check
+from outgrow.core.types import Kind, Link
+from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.engine.chunks import build
+from outgrow.engine.share import Whole
+from outgrow.nn.opaque import Opaque
+from outgrow.runtime.comm import Alone, Comm
+from outgrow.strategies import offload
+from outgrow.strategies.base import Strategy
+from outgrow.strategies.full import Full
+from outgrow.strategies.offload import Offload
+from outgrow.strategies.sampled import Sampled
+from suites.exactness import GRAPHS, SPARSE, Case, model_of, part_of, problem_of
+from support import disk_folder
+
+META = torch.device("meta")
+FEW = Batches(size=7, fanout=(3, 2, 4))
+CHUNKS = Offload(chunks=3, memory="1GiB", scratch=str(disk_folder()))
+WAYS: dict[str, tuple[Strategy, Batches, bool]] = {
+    "full": (Full(), EVERYTHING, False),
+    "sampled": (Sampled(), FEW, False),
+    "offload": (CHUNKS, EVERYTHING, False),
+    "offload-pinned": (CHUNKS, EVERYTHING, True),
+    "crowded": (replace(CHUNKS, sharing=False), EVERYTHING, True),
+    "offload-pinned-computed-again": (replace(CHUNKS, cache=False, overlap=False), EVERYTHING, True),
+}
+COUNTS = "film-with-relations"
+"""Counts edges by relation, which torch cannot do without memory."""
+KNOWN = [
+    name
+    for name in CONVS
+    if name != COUNTS and not isinstance(model_of(Case(name, "weighted")).stages()[0].conv.aggregation, Opaque)
+]
+FEW_CASES = [
+    Case("gcn", "weighted"),
+    Case(SPARSE[0], "weighted", features="sparse", input_dropout=0.2),
+    Case("gat-averaged", "weighted", task="multi"),
+]
+CASES = [*FEW_CASES, *(Case(conv, "weighted", input_dropout=0.2) for conv in KNOWN)]
+RUNS = [(way, case) for way in WAYS for case in (CASES if way.startswith("offload") else FEW_CASES)]
+
+
+@pytest.fixture(autouse=True)
+def values_that_come_back() -> Iterator[None]:
+    """What has no memory comes back to memory as zeros."""
+    to, copy, number, numbers = Tensor.to, Tensor.copy_, Tensor.__int__, Tensor.tolist
+
+    def moved(self: Tensor, *where: object, **how: object) -> Tensor:
+        leaves = self.is_meta and any(str(place) == "cpu" for place in where)
+        return torch.zeros(self.shape, dtype=self.dtype) if leaves else to(self, *where, **how)  # type: ignore[call-overload,no-any-return]
+
+    def copied(self: Tensor, other: Tensor, **how: bool) -> Tensor:
+        return self if other.is_meta and not self.is_meta else copy(self, other, **how)
+
+    with (
+        patch.object(Tensor, "to", moved),
+        patch.object(Tensor, "cpu", lambda self: moved(self, "cpu")),
+        patch.object(Tensor, "copy_", copied),
+        patch.object(Tensor, "tolist", lambda self: [1] * len(self) if self.is_meta else numbers(self)),
+        patch.object(Tensor, "__int__", lambda self: 0 if self.is_meta else number(self)),
+        patch.object(offload, "held_bytes", lambda device: 0),
+        twins_that_check(),
+    ):
+        yield
+
+
+@pytest.mark.parametrize(("way", "case"), RUNS, ids=str)
+def test_epochs_and_inference(way: str, case: Case) -> None:
+    train(way, case, Alone())
+
+
+@pytest.mark.parametrize("way", [*(way for way in WAYS if way.startswith("offload")), "crowded"])
+def test_two_workers(way: str) -> None:
+    """Also beside the rows of others."""
+    together(2, lambda comm: train(way, Case("gat-averaged", "weighted", input_dropout=0.2), comm))
+
+
+@pytest.mark.parametrize("conv", ["gcn", "gat-averaged"])
+def test_the_edges_of_a_share(conv: str) -> None:
+    comm, case = Alone(), Case(conv, "weighted")
+    comm.device, comm.size = META, 2
+    view = part_of(case, comm).view(model_of(case).stages()[0])
+    assert view.local is not None
+    blocks = view.block, view.local.own_edges, view.local.halo_edges
+    assert all(block.edges.indices.is_meta and block.src_degree.is_meta for block in blocks)
+    assert view.local.edge_order.is_meta
+    assert not view.local.halo.is_meta
+
+
+def train(way: str, case: Case, comm: Comm) -> None:
+    strategy, batches, pinned = WAYS[way]
+    comm.device = META
+    share = Whole(GRAPHS[case.graph], comm) if comm.size == 1 else part_of(case, comm)
+    problem = problem_of(case, share, batches)
+    problem.model.to(META)
+    with patch.object(build, "_reads_pinned_memory", lambda device: pinned):
+        execution = strategy.prepare(problem)
+    for _ in execution.steps(1):
+        assert all(each.grad is None or each.grad.is_meta for each in problem.model.parameters())
+    logits = [piece for _, piece in execution.inference()]
+    assert sum(map(len, logits)) == len(problem.share.own)
+    assert not any(piece.is_meta for piece in logits)
+    execution.close()
+    assert problem.facts.get("pinned", False) is (pinned and (way != "crowded" or comm.size == 1))
+    if way.startswith("offload"):
+        assert comm.ledger.crossed[Link.HOST_TO_DEVICE, Kind.FEATURES] > 0
