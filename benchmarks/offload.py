@@ -1,6 +1,7 @@
 """Full-graph training beyond memory: strategy `offload` against itself without its techniques, and against `full`.
 
     python benchmarks/offload.py quarter ablation chunks gat cap --graph it-2004@0.02 --scratch DIR
+    python benchmarks/offload.py gpu --graph products --device-memory 4GiB
 
 Every run is a process of its own (`offload_run.py`); rivals are interleaved, one run of each per round. `cap` needs
 root, for a control group whose limit holds for the page cache too. See benchmarks/README.md.
@@ -194,6 +195,40 @@ def cap(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
     return rows
 
 
+def gpu(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
+    """On a GPU: everything there, and within a budget, technique by technique; what the link gives at most."""
+    budget = {"memory": options.device_memory}
+    steps = {name: {**budget, **chosen} for name, chosen in STEPS if name != "+ sharing"}
+    rows = _lines(
+        bench,
+        {
+            name: (lambda chosen=chosen: bench.run(graph, strategy=chosen, device="cuda"))
+            for name, chosen in {"full": None, **steps}.items()
+        },
+    )
+    link = link_rate()
+    for row in rows:
+        if "failed" not in row:
+            row["link_mb_per_second"] = link / 1e6
+            row["reached_mb_per_second"] = row["host_to_device_mb"] / row["spans"].get("load", float("inf"))
+    return rows
+
+
+def link_rate() -> float:
+    """Bytes a second of plain copies from pinned memory to the device."""
+    import torch
+
+    here, there = torch.empty(1 << 28).pin_memory(), torch.empty(1 << 28, device="cuda")
+    best = float("inf")
+    for _ in range(5):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        there.copy_(here, non_blocking=True)
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - began)
+    return here.nbytes / best
+
+
 def sequential_rate(folder: Path, num_bytes: int) -> float:
     """Bytes a second that a plain sequential read of a file gives that is not in memory."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -239,7 +274,7 @@ def _show(title: str, rows: Rows) -> None:
 
 def main() -> None:
     """Run the tables that are asked for."""
-    tables = {"quarter": quarter, "ablation": ablation, "chunks": chunks, "gat": gat, "cap": cap}
+    tables = {"quarter": quarter, "ablation": ablation, "chunks": chunks, "gat": gat, "cap": cap, "gpu": gpu}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", choices=tables)
     parser.add_argument("--graph", default="it-2004@0.02")
@@ -251,6 +286,7 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=8)
     parser.add_argument("--cap-mib", type=int, default=768)
     parser.add_argument("--memory-mib", type=int, default=640)
+    parser.add_argument("--device-memory", default="4GiB")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:

@@ -33,6 +33,7 @@ class Run:
         epochs: Epochs that count; one more comes first.
         workers: Number of workers.
         layers: Layers of the model.
+        device: What workers compute on.
     """
 
     store: str
@@ -41,16 +42,20 @@ class Run:
     epochs: int = 3
     workers: int = 1
     layers: int = LAYERS
+    device: str = "cpu"
 
     def __call__(self, place: Any) -> dict[str, Any]:
         """Train on one worker; gives its measurements."""
         from outgrow.runtime.comm import Alone
+        from outgrow.runtime.device import PeakOnDevice, device_of
         from outgrow.runtime.memory import PeakMemory
 
         comm = place.comm if self.workers > 1 else Alone()
+        comm.device = device_of(self.device, comm)
+        peak = PeakOnDevice(comm.device)
         with PeakMemory() as memory:
             report = self._train(comm)
-        return {**report, "peak_bytes": memory.peak_bytes}
+        return {**report, "peak_bytes": peak.bytes_ or memory.peak_bytes}
 
     def _train(self, comm: Any) -> dict[str, Any]:
         import torch
@@ -63,7 +68,7 @@ class Run:
         torch.manual_seed(0)
         kind, width = (og.nn.GAT, HIDDEN // HEADS) if self.model == "gat" else (og.nn.GCN, HIDDEN)
         heads = {"heads": HEADS} if self.model == "gat" else {}
-        model = kind(graph.num_features, width, graph.num_classes, layers=self.layers, **heads)
+        model = kind(graph.num_features, width, graph.num_classes, layers=self.layers, **heads).to(comm.device)
         strategy = og.Full() if self.strategy is None else og.Offload(**self.strategy)
         share = strategy.share(graph, comm, self_loops=True)
         problem = problem_of(graph, model, 0, share)

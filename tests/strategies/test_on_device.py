@@ -55,8 +55,9 @@ RUNS = [(way, case) for way in WAYS for case in (CASES if way.startswith("offloa
 
 
 @pytest.fixture(autouse=True)
-def values_that_come_back() -> Iterator[None]:
-    """What has no memory comes back to memory as zeros."""
+def no_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What has no memory comes back to memory as zeros; and a way says whether pinned memory can be read."""
+    way = request.node.callspec.params.get("way", "full")
     to, copy, number, numbers = Tensor.to, Tensor.copy_, Tensor.__int__, Tensor.tolist
 
     def moved(self: Tensor, *where: object, **how: object) -> Tensor:
@@ -73,6 +74,7 @@ def values_that_come_back() -> Iterator[None]:
         patch.object(Tensor, "tolist", lambda self: [1] * len(self) if self.is_meta else numbers(self)),
         patch.object(Tensor, "__int__", lambda self: 0 if self.is_meta else number(self)),
         patch.object(offload, "held_bytes", lambda device: 0),
+        patch.object(build, "_reads_pinned_memory", lambda device: WAYS[way][2]),
         twins_that_check(),
     ):
         yield
@@ -107,8 +109,7 @@ def train(way: str, case: Case, comm: Comm) -> None:
     share = Whole(GRAPHS[case.graph], comm) if comm.size == 1 else part_of(case, comm)
     problem = problem_of(case, share, batches)
     problem.model.to(META)
-    with patch.object(build, "_reads_pinned_memory", lambda device: pinned):
-        execution = strategy.prepare(problem)
+    execution = strategy.prepare(problem)
     for _ in execution.steps(1):
         assert all(each.grad is None or each.grad.is_meta for each in problem.model.parameters())
     logits = [piece for _, piece in execution.inference()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -71,13 +72,23 @@ def sizes() -> dict[int, int]:
 
 @settings(deadline=None, max_examples=8)
 @given(st.floats(0, 1))
-def test_the_first_number_that_fits(part: float) -> None:
-    """Of those that are tried; none that would fit is passed over."""
+def test_about_the_first_number_that_fits(part: float) -> None:
+    """Of those that are tried, none that would fit is passed over; then it is looked for closer by."""
     least, most = min(sizes().values()), max(sizes().values())
     budget = int(least + part * (most - least)) + 1
-    chunking = cutter_of(Whole(TOPOLOGY)).fewest(budget)
-    assert chunking.chunks == next(count for count, taken in sizes().items() if taken <= budget)
-    assert chunking.bytes_ == sizes()[chunking.chunks] <= budget
+    cutter = cutter_of(Whole(TOPOLOGY))
+    chunking = cutter.fewest(budget)
+    fits = next(count for count, taken in sizes().items() if taken <= budget)
+    too_few = max((count for count in sizes() if count < fits), default=0)
+    assert too_few < chunking.chunks <= fits
+    assert chunking.bytes_ == cutter.cut(chunking.chunks).bytes_ <= budget
+
+
+def test_numbers_between_those_that_are_tried_first() -> None:
+    cutter = cutter_of(Whole(TOPOLOGY))
+    between = [count + (after - count) // 2 for count, after in pairwise(sizes()) if after > 16]
+    chosen = [cutter.fewest(cutter.cut(count).bytes_).chunks for count in between]
+    assert set(chosen) - set(sizes())
 
 
 def test_chunks_grow_in_number_as_the_budget_shrinks() -> None:

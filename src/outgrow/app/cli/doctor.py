@@ -41,7 +41,7 @@ def examine() -> dict[str, Any]:
         "memory_gib": round(machine.memory_bytes / 2**30, 1),
         "gpus": list(machine.gpus),
         "versions": machine.versions,
-        "kernels": "numba on the CPU",
+        "kernels": "numba on the CPU" + (", triton on the GPU" if machine.gpus else ""),
         "threading_layer": backend.threading_layer(),
         "threads": {"kernels": backend.num_threads(), "torch": torch.get_num_threads()},
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),
@@ -62,15 +62,15 @@ def _outcome(check: Callable[[], None]) -> str:
     return "ok"
 
 
-def _aggregation() -> None:
+def _aggregation(device: str = "cpu") -> None:
     import torch
 
     from outgrow.graph.csc import Topology
     from outgrow.ops.weighted_sum import WeightedSum
 
     ring = Topology(indptr=torch.arange(5), indices=torch.tensor([3, 0, 1, 2], dtype=torch.int32))
-    x = torch.arange(8.0).view(4, 1, 2).requires_grad_()
-    out = WeightedSum()(ring.block, x, None, None)
+    x = torch.arange(8.0, device=device).view(4, 1, 2).requires_grad_()
+    out = WeightedSum()(ring.block.to(x.device), x, None, None)
     torch.autograd.backward(out.sum())
     gradient = x.grad
     assert gradient is not None
@@ -99,7 +99,16 @@ def _workers() -> None:
         raise RuntimeError(f"two workers must agree that 1 + 2 is 3, got {sums}")
 
 
-_CHECKS = {"aggregation": _aggregation, "keyed draws": _draws, "two workers": _workers}
+def _gpu() -> None:
+    from outgrow.runtime.comm import Alone
+    from outgrow.runtime.device import device_of
+
+    device = device_of("auto", Alone())
+    if device.type == "cuda":
+        _aggregation(str(device))
+
+
+_CHECKS = {"aggregation": _aggregation, "keyed draws": _draws, "two workers": _workers, "gpu, if any": _gpu}
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.partition.waves import Throughputs
 
 _MOST_CHUNKS = 1024
+_CLOSE = 16
+"""One chunk in so many more than needed is near enough: to cut takes time too."""
 _MIB = 1 << 20
 
 
@@ -90,10 +92,10 @@ class Cutter:
             InputError: Not even the smallest chunks fit.
         """
         budget = min(self.share.comm.gather(budget))
-        for count in self._counts(budget):
+        for too_few, count in self._counts(budget):
             chunking = self.cut(count)
             if chunking.bytes_ <= budget:
-                return chunking
+                return self._fewer(chunking, too_few, budget)
         needed = -(-chunking.bytes_ * 21 // (20 * _MIB))
         raise InputError(
             "the memory is too small for the smallest chunks of this graph",
@@ -102,17 +104,27 @@ class Cutter:
             repair=f"give --memory {needed}MiB or more, or a model with smaller layers",
         )
 
-    def _counts(self, budget: int) -> Iterator[int]:
-        """Numbers of chunks to try: those below the first cannot fit."""
+    def _fewer(self, enough: Chunking, too_few: int, budget: int) -> Chunking:
+        """About as few chunks as fit, of numbers between one that does not and one that does."""
+        while enough.chunks - too_few > 1 + enough.chunks // _CLOSE:
+            between = self.cut((too_few + enough.chunks) // 2)
+            if between.bytes_ <= budget:
+                enough = between
+            else:
+                too_few = between.chunks
+        return enough
+
+    def _counts(self, budget: int) -> Iterator[tuple[int, int]]:
+        """Numbers of chunks to try, each after one that does not fit: those below the first cannot."""
         comm, edges = self.share.comm, [graph.row_sizes(self.share.own).sum() for graph in self.graphs.values()]
-        num_edges, count = int(max(edges)), 1
+        num_edges, too_few, count = int(max(edges)), 0, 1
         finest = min(_MOST_CHUNKS, max(comm.gather(len(self.share.own))))
         while count < finest:
             least = self._bytes(even_extent(len(self.share.own), num_edges, count))
             if max(comm.gather(least)) <= budget:
-                yield count
-            count += max(1, count // 3)
-        yield finest
+                yield too_few, count
+            too_few, count = count, count + max(1, count // 3)
+        yield too_few, finest
 
     def _bytes(self, extent: Extent) -> int:
         return chunked_bytes(self.base, self.traits, extent, self.number_bytes)
