@@ -26,7 +26,9 @@ def form(request: pytest.FixtureRequest):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_read_parcels", "_write_parcels", "_end_of_read", "_deal_out"):
+        for name in (
+            "_read_parcels", "_write_parcels", "_end_of_read", "_deal_out", "_read_in_order", "_write_in_order"
+        ):  # fmt: skip
             patch.setattr(file_parcels, name, getattr(file_parcels, name).py_func)
         yield
 
@@ -74,6 +76,13 @@ def test_what_was_written_is_read(form, file, counts, width, dtype, page, pages,
     assert torch.equal(wide, expected)
     assert (reads == 0) == (low == high)
     assert reads <= read_pages
+    assert read_pages * PAGE_BYTES >= (high - low) * row_bytes
+    in_order = torch.full((len(rows), width), -1.0, dtype=dtype)
+    expected = in_order.clone()
+    expected[low:high] = rows[low:high]
+    reads, read_pages = read_parcels(file, places, (low, high), page, staged, (in_order, None))
+    assert torch.equal(in_order, expected)
+    assert (reads == 0) == (low == high)
     assert read_pages * PAGE_BYTES >= (high - low) * row_bytes
 
 

@@ -222,3 +222,18 @@ def test_asking_for_memory_changes_nothing(dtype: type[Any], index: type[Any]) -
 def test_wide_rows_are_asked_for_fewer_edges_ahead() -> None:
     ahead = [edges_ahead(size) for size in (0, 4, 64, 256, 257, 512, 1024, 4096, 1 << 20)]
     assert ahead == [16, 16, 16, 16, 15, 8, 4, 2, 2]
+
+
+@pytest.mark.parametrize(("weights", "channels"), PAIRS)
+@pytest.mark.parametrize("columns", [COLUMNS, 32])
+def test_sums_that_go_on_from_what_is_there(width: None, columns: int, weights: int, channels: int) -> None:
+    """Also in rows of whole cache lines; rows without edges are left as they are, to the bit."""
+    rows, weight = normal(GIVEN, channels, columns), normal(EDGES.num_edges, weights, seed=1)
+    there = normal(RESULTS, weights, columns, seed=2)
+    out = empty_rows(RESULTS, (weights, columns), there).copy_(there)
+    gather_rows(INDPTR, INDICES, PLACE, weight, rows, out, add=True)
+    new = total(weight[PLACE.long()][:, :, None] * rows[SOURCE])
+    torch.testing.assert_close(out, there + new, rtol=1e-12, atol=1e-12)
+    bare = INDPTR.diff() == 0
+    assert bare.any()
+    assert torch.equal(out[bare], there[bare])

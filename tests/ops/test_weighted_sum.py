@@ -117,3 +117,14 @@ def test_no_row_of_features_is_kept_for_the_backward_pass_of_fixed_weights() -> 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         SUM(block_of(edges), src, None, normal(edges.num_edges, 1))
     assert all(tensor.shape != src.shape for tensor in kept)
+
+
+@pytest.mark.parametrize(("heads", "channels"), [(0, 1), (1, 1), (3, 3), (3, 1)])
+def test_the_transpose_adds_to_what_is_there(heads: int, channels: int) -> None:
+    edges = random_topology(9, 60).block.edges
+    weight, grad = weights(edges, heads, torch.float64), normal(9, max(1, heads), 5)
+    there = normal(9, channels, 5, seed=4)
+    expected = there + SUM.transpose(edges, weight, grad, channels)
+    found = SUM.transpose(edges, weight, grad, channels, into=there)
+    assert found.data_ptr() == there.data_ptr()
+    torch.testing.assert_close(there, expected, rtol=1e-12, atol=1e-12)

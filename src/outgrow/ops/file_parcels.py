@@ -26,9 +26,11 @@ def read_parcels(
     share: tuple[int, int],
     page: int,
     staged_B: Array,
-    out: tuple[Tensor, Array],
+    out: tuple[Tensor, Array | None],
 ) -> tuple[int, int]:
     """Read some of the rows of parcels: ``out[to[i]] = row i of all their rows one after another``.
+
+    Rows in order that need no rounding go where they belong without a copy in between.
 
     Args:
         file: Descriptor of the file.
@@ -37,7 +39,8 @@ def read_parcels(
         share: First row that is read, and last plus 1.
         page: What reads are rounded out to: a power of two.
         staged_B: uint8, aligned and overwritten: whole pages, for at least one row with those that it lies in.
-        out: ``[M, W]`` of the type of the file, written, and ``[N]`` integer distinct rows of it.
+        out: ``[M, W]`` of the type of the file, written, and ``[N]`` integer distinct rows of it; None for the first
+            ones, in order.
 
     Returns:
         Number of reads, and of the pages of `PAGE_BYTES` that they lie in.
@@ -47,8 +50,12 @@ def read_parcels(
         OSError: What else the system says.
     """
     word = WORDS[out[0].dtype.itemsize]
-    rows = out[0].detach().view(word).numpy()
-    error, reads, pages = _read_parcels(file, places, share, page, staged_B.view(rows.dtype), rows, out[1])
+    rows, to = out[0].detach().view(word).numpy(), out[1]
+    if to is None and page == 1 and rows.flags.c_contiguous:
+        error, reads, pages = _read_in_order(file, places, share, rows.shape[1], rows.reshape(-1))
+    else:
+        to = np.arange(len(rows)) if to is None else to
+        error, reads, pages = _read_parcels(file, places, share, page, staged_B.view(rows.dtype), rows, to)
     check(error)
     return reads, pages
 
@@ -70,9 +77,47 @@ def write_parcels(file: int, places: tuple[Array, Array], page: int, staged_B: A
     Raises:
         OSError: What the system says.
     """
-    error, written = _write_parcels(file, *places, page, staged_B, rows_B)
+    if page == 1:
+        error, written = _write_in_order(file, *places, rows_B)
+    else:
+        error, written = _write_parcels(file, *places, page, staged_B, rows_B)
     check(error)
     return int(written)
+
+
+@over_runs
+def _read_in_order(
+    file: int, places: tuple[Array, Array], share: tuple[int, int], columns: int, out: Array
+) -> tuple[int, int, int]:
+    (begins, ends), (at, high) = places, share
+    row_bytes, reads, pages = columns * out.itemsize, 0, 0
+    parcel = int(np.searchsorted(ends, at, side="right")) - 1
+    while at < high:
+        first, base = at, begins[parcel] + (at - ends[parcel]) * row_bytes
+        while at < high and begins[parcel] + (at - ends[parcel]) * row_bytes == base + (at - first) * row_bytes:
+            at = min(ends[parcel + 1], high)
+            while at < high and ends[parcel + 1] <= at:
+                parcel += 1
+        error = fill_memory(file, base, out[first * columns : at * columns])
+        if error != 0:
+            return error, reads, pages
+        reads += 1
+        pages += pages_of(base, (at - first) * row_bytes)
+    return 0, reads, pages
+
+
+@over_runs
+def _write_in_order(file: int, begins: Array, ends: Array, rows: Array) -> tuple[int, int]:
+    end, written = 0, 0
+    while end < len(begins):
+        first, end = end, end + 1
+        while end < len(begins) and begins[end] - begins[first] == ends[end] - ends[first]:
+            end += 1
+        error = put_memory(file, begins[first], rows[ends[first] : ends[end]])
+        if error != 0:
+            return error, written
+        written += ends[end] - ends[first]
+    return 0, written
 
 
 @over_runs

@@ -31,7 +31,14 @@ _LARGE = 1 << 24
 
 @twinned
 def gather_rows(
-    indptr: Tensor, indices: Tensor, edge: Tensor | None, weight: Tensor | None, rows: Tensor, out: Tensor
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor | None,
+    weight: Tensor | None,
+    rows: Tensor,
+    out: Tensor,
+    *,
+    add: bool = False,
 ) -> None:
     """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
 
@@ -42,6 +49,7 @@ def gather_rows(
         weight: ``[E, K]``; None if all are 1.
         rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
         out: ``[M, K, F]``, written.
+        add: Whether the sum goes on from what is there: rows without edges are left as they are.
     """
     given, sums = flat_rows(rows), written_rows(out)
     num_weights, num_channels, columns = _widths(out, rows)
@@ -51,7 +59,7 @@ def gather_rows(
     run = _gather_of(widths if _is_large(indices, widths) else None)
     ends = array(indptr)
     operands = None if edge is None else array(edge), None if weight is None else array(weight)
-    run(even_parts(ends), ends, array(indices), *operands, given, sums, widths)
+    run(even_parts(ends), ends, array(indices), *operands, given, sums, widths, add)
 
 
 @twinned
@@ -153,6 +161,7 @@ def _gather_of(fixed: Widths | None) -> Callable[..., None]:
         rows: Array,
         out: Array,
         widths: Widths,
+        add: bool,
     ) -> None:
         cut = np.empty((len(parts), out.shape[1]), out.dtype)
         for part in prange(len(parts)):
@@ -162,8 +171,15 @@ def _gather_of(fixed: Widths | None) -> Callable[..., None]:
             ahead = edges_ahead(num_channels * columns * rows.itemsize)
             total = np.empty((num_weights, columns), out.dtype)
             for m in range(parts[part, ROW], parts[part, END_ROW]):
-                total[:] = 0
                 first, last = piece(parts, part, indptr, m)
+                continued = is_continued(parts, part, indptr, m)
+                if add and first == last and not continued:
+                    continue
+                total[:] = 0
+                if add and not continued:
+                    for k in range(num_weights):
+                        for f in range(columns):
+                            total[k, f] = out[m, k * columns + f]
                 for i in range(first, last):
                     _prefetch_row(rows, indices, i, ahead, num_channels * columns)
                     at = i if edge is None else edge[i]
@@ -175,7 +191,7 @@ def _gather_of(fixed: Widths | None) -> Callable[..., None]:
                         scale = total.dtype.type(1) if weight is None else weight[at, k]
                         for f in range(columns):
                             total[k, f] += scale * as_float(rows[row, c * columns + f])
-                mine = cut[part] if is_continued(parts, part, indptr, m) else out[m]
+                mine = cut[part] if continued else out[m]
                 for k in range(num_weights):
                     for f in range(columns):
                         mine[k * columns + f] = total[k, f]

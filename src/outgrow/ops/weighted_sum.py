@@ -35,7 +35,9 @@ class WeightedSum(Aggregation):
         return _WeightedSum.apply(src_VsCF, weight_EK, block.edges)  # type: ignore[no-any-return, no-untyped-call]
 
     @staticmethod
-    def transpose(edges: Edges, weight_EK: Tensor | None, grad_VdKF: Tensor, channels: int) -> Tensor:
+    def transpose(
+        edges: Edges, weight_EK: Tensor | None, grad_VdKF: Tensor, channels: int, *, into: Tensor | None = None
+    ) -> Tensor:
         """``[Vs, C, F]``: the gradient of the sources. Reads no source row.
 
         Args:
@@ -43,13 +45,16 @@ class WeightedSum(Aggregation):
             weight_EK: ``[E, K]`` or None, as given forward.
             grad_VdKF: ``[Vd, K, F]`` gradient of the result.
             channels: ``C``.
+            into: ``[Vs, C, F]``, to which it is added, laid out as `empty_rows` does it; None for a new result.
         """
-        out = empty_rows(edges.num_src, (channels, grad_VdKF.shape[2]), grad_VdKF)
-        back = transpose(edges)
+        back, columns = transpose(edges), grad_VdKF.shape[2]
         if weight_EK is not None and channels < weight_EK.shape[1]:
+            out = empty_rows(edges.num_src, (channels, columns), grad_VdKF)
             reduce_rows(back.indptr, back.indices, back.edge, weight_EK, grad_VdKF, out)
-        else:
-            gather_rows(back.indptr, back.indices, back.edge, weight_EK, _in_full_lines(grad_VdKF), out)
+            return out if into is None else into.add_(out)
+        out = empty_rows(edges.num_src, (channels, columns), grad_VdKF) if into is None else into
+        given = back.indptr, back.indices, back.edge, weight_EK, _in_full_lines(grad_VdKF)
+        gather_rows(*given, out, add=into is not None)
         return out
 
 

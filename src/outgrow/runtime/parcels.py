@@ -108,12 +108,13 @@ class DiskParcels(Parcels):
         """See `Parcels.read`."""
         self._check_type(out_MW.dtype)
         chosen = np.asarray(parcels, dtype=np.int64)
-        to = np.arange(len(out_MW)) if to_N is None else array(to_N)
-        places = self._begins[chosen], self._ends(chosen, len(to))
-        most = max(1, _LEAST_SHARE // self._row_bytes, -(-len(to) // (4 * self._disk.in_flight)))
+        to = None if to_N is None else array(to_N)
+        count = len(out_MW) if to is None else len(to)
+        places = self._begins[chosen], self._ends(chosen, count)
+        most = max(1, _LEAST_SHARE // self._row_bytes, -(-count // (4 * self._disk.in_flight)))
         self._disk.run(
-            partial(self._read_share, places, (low, min(low + most, len(to))), (out_MW, to))
-            for low in range(0, len(to), most)
+            partial(self._read_share, places, (low, min(low + most, count)), (out_MW, to))
+            for low in range(0, count, most)
         )
 
     def write(self, parcels: Array | Sequence[int], rows_NW: Tensor) -> None:
@@ -132,7 +133,9 @@ class DiskParcels(Parcels):
             os.close(self._file)
             self._file = -1
 
-    def _read_share(self, places: tuple[Array, Array], share: tuple[int, int], out: tuple[Tensor, Array]) -> None:
+    def _read_share(
+        self, places: tuple[Array, Array], share: tuple[int, int], out: tuple[Tensor, Array | None]
+    ) -> None:
         with self._told():
             moved = read_parcels(self._file, places, share, self._page, self._staged(), out)
         self._disk.count(*moved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 
 import pytest
@@ -41,6 +42,13 @@ def test_gather_rows(twin: ModuleType, call: Call, dtype: torch.dtype, channels:
     out = empty(8, weights, 5, dtype=dtype)
     call(twin.gather_rows, edges.indptr, edges.indices, None, weight, rows, out)
     assert_close(out, naive_sum(edges, rows.double(), weight.double()))
+
+
+def test_gather_rows_onto_others(twin: ModuleType, call: Call) -> None:
+    edges, rows, out = graph(), normal(8, 2, 5), normal(8, 2, 5, seed=1)
+    expected = out + naive_sum(edges, rows, None)
+    call(partial(twin.gather_rows, add=True), edges.indptr, edges.indices, None, None, rows, out)
+    assert_close(out, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

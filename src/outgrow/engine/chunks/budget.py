@@ -92,9 +92,9 @@ def wave_bytes(traits: Sequence[Traits], index: int, extent: Extent, number_byte
     made = extent.rows * (aggregate + 2 * out + following + _target_width(layer))
     edges = extent.edges * _numbers_per_edge(layer)
     forward = buffer + _AHEAD * loaded + made + edges + given + _PENDING * (given + extent.rows * aggregate)
-    buffers = 3 if layer.assembled_backward else 2
+    buffers = 3 if layer.assembled_backward and layer.trains_source else 1
     leaving = _PENDING * extent.leaving * width if layer.trains_source else 0
-    backward = (buffers if layer.trains_source else 1) * buffer + _AHEAD * (loaded + given) + given
+    backward = buffers * buffer + _AHEAD * (loaded + given) + given
     backward += 3 * made // 2 + 2 * edges + leaving
     waves = _AHEAD * (extent.held * _HELD_BYTES + extent.edges * _INDEX_BYTES)
     transpose = extent.edges * 2 * _INDEX_BYTES + extent.places * _INDEX_BYTES

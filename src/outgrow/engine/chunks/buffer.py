@@ -10,9 +10,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from outgrow.core.block import Edges
 from outgrow.core.types import Kind
 from outgrow.engine.chunks.wave import ARRIVES, LEAVES, Held, Wave
 from outgrow.ops.buffers import empty, empty_rows
+from outgrow.ops.weighted_sum import WeightedSum
 from outgrow.runtime.comm import Comm
 
 
@@ -98,6 +100,11 @@ class Gradients:
     def add(self, grad_BW: Tensor) -> None:
         """Add the gradient of the buffer's rows in one wave."""
         self._rows.add_(grad_BW)
+
+    def add_sums(self, edges: Edges, weight_EK: Tensor | None, grad_VdKF: Tensor, channels: int) -> None:
+        """Add the gradient of the buffer's rows in one wave, of which weighted sums were made: see `WeightedSum`."""
+        into = torch.unflatten(self._rows, 1, (channels, grad_VdKF.shape[2]))
+        WeightedSum.transpose(edges, weight_EK, grad_VdKF, channels, into=into)
 
     def push(self, wave: Wave) -> None:
         """Send gradients of others' rows that leave to these, and add theirs, worker by worker."""

@@ -51,7 +51,8 @@ class Course:
     ) -> None:
         self.arriving, self.leaving = lists
         self.places = forms[0].num_src
-        self._graph, self._own, self._forms, self._bytes = graph, own, forms, bytes_
+        self._graph, self._own, self._own_degree = graph, own, graph.degree[own]
+        self._forms, self._bytes = forms, bytes_
         self._ledger, self._device = comm.ledger, comm.device
         self._begins = list(accumulate((form.num_bytes for form in forms), initial=0))
         self._num_kept, self._kept = kept, dict[int, Wave]()
@@ -83,8 +84,8 @@ class Course:
     def enter(self, wave: Wave, key: int | None) -> Block:
         """The chunk of a wave as layers see it, once the rows of others are about to take their places."""
         self._note(wave.turning("remote", ARRIVES))
-        nodes = self._own[wave.first : wave.last]
-        return wave.block(nodes, self._src_nodes, self._src_degree, self._graph.degree[nodes]).keyed(key)
+        own = slice(wave.first, wave.last)
+        return wave.block(self._own[own], self._src_nodes, self._src_degree, self._own_degree[own]).keyed(key)
 
     def _note(self, new: Held) -> None:
         note_nodes(new.node, new.at, self._graph.degree, self._src_nodes, self._src_degree)

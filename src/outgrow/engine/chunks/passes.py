@@ -10,7 +10,7 @@ Wang et al.: HongTu, SIGMOD 2023, algorithms 1 to 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -26,7 +26,9 @@ from outgrow.engine.resident import Goal
 from outgrow.nn.layer import Features, Rows
 from outgrow.nn.model import layer_key
 from outgrow.ops.topology import transpose
-from outgrow.ops.weighted_sum import WeightedSum
+
+Add = Callable[[Gradients], None]
+"""Adds the gradient of a wave's source rows to those at their places."""
 
 
 class Chunk(NamedTuple):
@@ -146,38 +148,38 @@ class Passes:
         for chunk in chunks:
             with state.timeline.span("compute"):
                 x = _leaf(chunk.x, trains=traits.trains_input and traits.reads_input)
-                if traits.assembled_backward:
-                    found, grad = self._recomputed(index, chunk, x)
-                else:
-                    found, grad = self._from_cache(index, chunk, x)
+                compute = self._recomputed if traits.assembled_backward else self._from_cache
+                found, add = compute(index, chunk, x)
                 loss += found
             if traits.reads_input and traits.trains_input and isinstance(x, Tensor):
                 state.store(state.input_gradients[index], chunk.wave.first, _grad_of(x))
             if gradients is not None:
-                self._scatter(index, chunk, gradients, grad)
+                self._scatter(index, chunk, gradients, add)
         state.finish_layer()
         return loss
 
-    def _recomputed(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Tensor | None]:
+    def _recomputed(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Add]:
         traits = self.state.traits[index]
         rows = _leaf(chunk.source, trains=traits.trains_source)
         assert isinstance(rows, Tensor)
         aggregate = traits.layer.aggregate(chunk.block, traits.split(rows), traits.layer.target(x))
         self._count_edges(chunk)
-        return self._finish(index, chunk, x, aggregate), rows.grad
+        loss = self._finish(index, chunk, x, aggregate)
+        grad = rows.grad
+        return loss, _nothing if grad is None else lambda gradients: gradients.add(grad)
 
-    def _from_cache(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Tensor | None]:
+    def _from_cache(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Add]:
         traits = self.state.traits[index]
         layer = traits.layer
         aggregate = _leaf(chunk.aggregate, trains=traits.trains_source)
         assert isinstance(aggregate, Tensor)
         loss = self._finish(index, chunk, x, aggregate)
         if not traits.trains_source:
-            return loss, None
+            return loss, _nothing
         none = Rows(aggregate.detach(), None)  # weights take their type from it, and nothing else
         weight = layer.conv.weigh(chunk.block, none, Rows(None, None))
-        channels = layer.widths.source[0]
-        return loss, WeightedSum.transpose(chunk.block.edges, weight, _grad_of(aggregate), channels).flatten(1)
+        grad, channels = _grad_of(aggregate), layer.widths.source[0]
+        return loss, lambda gradients: gradients.add_sums(chunk.block.edges, weight, grad, channels)
 
     def _finish(self, index: int, chunk: Chunk, x: Features, aggregate: Tensor) -> Tensor:
         """What follows an aggregation up to the next one, or to the loss, and its gradients; gives the loss, or 0."""
@@ -198,12 +200,11 @@ class Passes:
     def _no_loss(self) -> Tensor:
         return torch.zeros((), dtype=torch.float64, device=self.state.device)
 
-    def _scatter(self, index: int, chunk: Chunk, gradients: Gradients, grad: Tensor | None) -> None:
+    def _scatter(self, index: int, chunk: Chunk, gradients: Gradients, add: Add) -> None:
         state, wave = self.state, chunk.wave
         with state.timeline.span("accumulate"):
             gradients.begin(wave)
-            if grad is not None:
-                gradients.add(grad)
+            add(gradients)
         with state.timeline.span("exchange"):
             gradients.push(wave)
         with state.timeline.span("accumulate"):
@@ -302,6 +303,10 @@ def _brought(course: Course, number: int, *, transposes: bool) -> Wave:
     if transposes:
         transpose(wave.edges)
     return wave
+
+
+def _nothing(gradients: Gradients) -> None:
+    """Source rows that have no gradient."""
 
 
 def _leaf(rows: Features | None, *, trains: bool) -> Features:

@@ -8,13 +8,21 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
+from outgrow.ops.buffers import empty
 from outgrow.ops.gpu import cuts
 from outgrow.ops.gpu.cuts import edges_of_program, store_part, sum_over_edges
 from outgrow.ops.gpu.launch import kernel, launch, tile
 
 
 def gather_rows(
-    indptr: Tensor, indices: Tensor, edge: Tensor | None, weight: Tensor | None, rows: Tensor, out: Tensor
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor | None,
+    weight: Tensor | None,
+    rows: Tensor,
+    out: Tensor,
+    *,
+    add: bool = False,
 ) -> None:
     """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
 
@@ -25,7 +33,13 @@ def gather_rows(
         weight: ``[E, K]``; None if all are 1.
         rows: ``[N, C, F]`` of any floating type; ``C`` is ``K`` or 1.
         out: ``[M, K, F]``, written.
+        add: Whether the sum is added to what is there.
     """
+    if add:
+        sums = empty(tuple(out.shape), out)
+        gather_rows(indptr, indices, edge, weight, rows, sums)
+        out.add_(sums)
+        return
     weights, shared = out.shape[1], rows.shape[1] == 1
     given = indices, edge, weight, rows, None, None
     sum_over_edges(_sum, indptr, len(indices), out, *given, shape=(weights, shared, 1), channels=weights)
