@@ -37,11 +37,18 @@ def test_cpu_is_cpu_although_there_are_devices() -> None:
 
 @pytest.mark.parametrize(("rank", "index"), [(0, 0), (1, 0), (2, 1), (3, 1)])
 def test_workers_of_a_host_have_devices_of_their_own(rank: int, index: int) -> None:
+    workers = line(["a", "b", "a", "b"], [2, 3, 2, 3], rank=rank)
     with patch("torch.cuda.set_device") as chosen, patch("importlib.import_module") as imported:
-        found = device_of("auto", line(["a", "b", "a", "b"], [2, 3, 2, 3], rank=rank))
-    assert found == torch.device("cuda", index)
-    chosen.assert_called_once_with(index)
-    imported.assert_called_once_with("outgrow.ops.gpu")
+        assert device_of("cuda", workers) == torch.device("cuda", index)
+        with patch("outgrow.runtime.device.TRIED", new=True):
+            assert device_of("auto", workers) == torch.device("cuda", index)
+    assert [call.args for call in chosen.call_args_list] == [(index,)] * 2
+    assert [call.args for call in imported.call_args_list] == [("outgrow.ops.gpu",)] * 2
+
+
+def test_who_does_not_ask_for_what_was_never_tried_does_not_get_it() -> None:
+    with patch("outgrow.runtime.device.TRIED", new=False):
+        assert device_of("auto", line(["a"], [8])) == CPU
 
 
 def test_on_a_cpu_nothing_moves_and_nobody_waits() -> None:

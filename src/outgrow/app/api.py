@@ -76,9 +76,9 @@ def train(
         resume: Go on from the last checkpoint in ``out``.
         progress: Show progress on standard error.
         config: Options of the loop; None for the defaults of `TrainConfig`.
-        **options: ``device``, what workers compute on: ``"cpu"``, ``"cuda"`` for a CUDA device each, or ``"auto"`` for
-            CUDA where there are enough devices, unless ``workers`` says otherwise; and fields of `TrainConfig`, such as
-            ``epochs=200``, that differ from ``config``.
+        **options: ``device``, what workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each; ``"auto"``, the
+            CPU for now, leaves it to ``workers``. And fields of `TrainConfig`, such as ``epochs=200``, that differ from
+            ``config``.
 
     Returns:
         The run.

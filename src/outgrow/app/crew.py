@@ -38,8 +38,8 @@ class Workers:
 
     Attributes:
         number: Number of worker processes.
-        device: What each computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"`` for CUDA where
-            there are enough devices.
+        device: What each computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"``: see
+            `outgrow.runtime.device.device_of`.
         max_restarts: How often all of them are started again, from the last checkpoint, after one has died.
         heartbeat_seconds: A worker that was silent for so long is taken for dead, 2 at least. A slow one is not silent.
     """

@@ -19,13 +19,15 @@ from outgrow.runtime.memory import available_bytes, resident_bytes
 
 DEVICES = ("auto", "cpu", "cuda")
 CPU = torch.device("cpu")
+TRIED = False
+"""Whether the tests marked ``gpu`` have passed on a device. Until then only those compute on CUDA who ask for it."""
 
 
 def device_of(asked: str, comm: Comm) -> torch.device:
     """The device that a worker computes on. Workers of a host have devices of their own; all workers choose alike.
 
     Args:
-        asked: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where every worker can have a device.
+        asked: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where every worker can have a device, once it is `TRIED`.
         comm: The line to the other workers.
 
     Raises:
@@ -33,7 +35,7 @@ def device_of(asked: str, comm: Comm) -> torch.device:
     """
     needed = {host: comm.hosts.count(host) for host in comm.hosts}
     short = [host for host, there in zip(comm.hosts, comm.gpus, strict=True) if there < needed[host]]
-    if asked == "cpu" or (asked == "auto" and short):
+    if asked == "cpu" or (asked == "auto" and (short or not TRIED)):
         return CPU
     if short:
         there = comm.gpus[comm.hosts.index(short[0])]

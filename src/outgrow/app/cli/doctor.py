@@ -103,9 +103,9 @@ def _gpu() -> None:
     from outgrow.runtime.comm import Alone
     from outgrow.runtime.device import device_of
 
-    device = device_of("auto", Alone())
-    if device.type == "cuda":
-        _aggregation(str(device))
+    alone = Alone()
+    if alone.gpus[0]:
+        _aggregation(str(device_of("cuda", alone)))
 
 
 _CHECKS = {"aggregation": _aggregation, "keyed draws": _draws, "two workers": _workers, "gpu, if any": _gpu}
