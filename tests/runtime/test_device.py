@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
+from outgrow.runtime import device
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.device import CPU, PeakOnDevice, Streams, device_of, free_bytes, held_bytes, to_host
 from outgrow.runtime.pinned import PinnedRows
@@ -40,14 +41,14 @@ def test_workers_of_a_host_have_devices_of_their_own(rank: int, index: int) -> N
     workers = line(["a", "b", "a", "b"], [2, 3, 2, 3], rank=rank)
     with patch("torch.cuda.set_device") as chosen, patch("importlib.import_module") as imported:
         assert device_of("cuda", workers) == torch.device("cuda", index)
-        with patch("outgrow.runtime.device.TRIED", new=True):
+        with patch.object(device, "TRIED", new=True):
             assert device_of("auto", workers) == torch.device("cuda", index)
     assert [call.args for call in chosen.call_args_list] == [(index,)] * 2
     assert [call.args for call in imported.call_args_list] == [("outgrow.ops.gpu",)] * 2
 
 
 def test_who_does_not_ask_for_what_was_never_tried_does_not_get_it() -> None:
-    with patch("outgrow.runtime.device.TRIED", new=False):
+    with patch.object(device, "TRIED", new=False):
         assert device_of("auto", line(["a"], [8])) == CPU
 
 
@@ -83,16 +84,16 @@ def test_pinned_rows_are_rows_of_memory() -> None:
 
 @pytest.mark.gpu
 def test_streams_and_pinned_rows_of_a_device() -> None:
-    device = device_of("cuda", Alone())
-    streams, rows = Streams(device), PinnedRows(1000, 8, torch.float32, device)
-    values = torch.rand(1000, 8, device=device)
+    place = device_of("cuda", Alone())
+    streams, rows = Streams(place), PinnedRows(1000, 8, torch.float32, place)
+    values = torch.rand(1000, 8, device=place)
     with streams.storing(streams.mark()):
         rows.write_range(0, values)
-    out = torch.zeros(3, 8, device=device)
-    at = torch.tensor([999, 3, 5], device=device)
+    out = torch.zeros(3, 8, device=place)
+    at = torch.tensor([999, 3, 5], device=place)
     with streams.loading():
-        rows.read(at, out, torch.arange(3, device=device))
+        rows.read(at, out, torch.arange(3, device=place))
     assert torch.equal(out, values[at])
     assert torch.equal(to_host(values), values.cpu())
-    assert held_bytes(device) <= PeakOnDevice(device).bytes_
+    assert held_bytes(place) <= PeakOnDevice(place).bytes_
     rows.close()
