@@ -12,7 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.runtime import device
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.device import CPU, PeakOnDevice, Streams, device_of, free_bytes, held_bytes, to_host
-from outgrow.runtime.pinned import PinnedRows
+from outgrow.runtime.pinned import pinned_rows
 
 
 def line(hosts: Sequence[str], gpus: Sequence[int], rank: int = 0) -> Comm:
@@ -64,7 +64,7 @@ def test_on_a_cpu_nothing_moves_and_nobody_waits() -> None:
 
 
 def test_pinned_rows_are_rows_of_memory() -> None:
-    rows, values = PinnedRows(5, 2, torch.float64, CPU), torch.rand(3, 2, dtype=torch.float64)
+    rows, values = pinned_rows(5, 2, torch.float64, CPU), torch.rand(3, 2, dtype=torch.float64)
     rows.write_range(1, values)
     rows.add(torch.tensor([1, 3]), values, torch.tensor([2, 0]))
     out, piece = (torch.zeros(count, 2, dtype=torch.float64) for count in (4, 2))
@@ -85,7 +85,7 @@ def test_pinned_rows_are_rows_of_memory() -> None:
 @pytest.mark.gpu
 def test_streams_and_pinned_rows_of_a_device() -> None:
     place = device_of("cuda", Alone())
-    streams, rows = Streams(place), PinnedRows(1000, 8, torch.float32, place)
+    streams, rows = Streams(place), pinned_rows(1000, 8, torch.float32, place)
     values = torch.rand(1000, 8, device=place)
     with streams.storing(streams.mark()):
         rows.write_range(0, values)

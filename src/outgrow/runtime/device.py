@@ -46,7 +46,7 @@ def device_of(asked: str, comm: Comm) -> torch.device:
             repair="choose --device cpu, or fewer workers",
         )
     importlib.import_module("outgrow.ops.gpu")  # says what is missing before anything is read
-    index = [rank for rank, host in enumerate(comm.hosts) if host == comm.hosts[comm.rank]].index(comm.rank)
+    index = comm.hosts[: comm.rank].count(comm.hosts[comm.rank])
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,11 +23,13 @@ class HostRows(ABC):
         num_rows: How many rows there are.
         width: Columns of a row.
         dtype: Type of the values.
+        device: Where tensors on the other side are; values that are added are in memory.
     """
 
     num_rows: int
     width: int
     dtype: torch.dtype
+    device = torch.device("cpu")
 
     @abstractmethod
     def read(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
@@ -66,18 +69,28 @@ class HostRows(ABC):
 class MemoryRows(HostRows):
     """The rows of a tensor in memory, or of a memory map that is used as memory.
 
+    A GPU that reads or writes them has done so when its stream has come so far; rows that it is given are not checked.
+
     Args:
         values_VW: ``[V, W]`` floating. What is written goes into it.
+        device: Where tensors on the other side are; for a GPU the memory is pinned.
+        release: Called when they are closed, once or more often.
     """
 
-    def __init__(self, values_VW: Tensor) -> None:
+    def __init__(
+        self,
+        values_VW: Tensor,
+        device: torch.device = HostRows.device,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
         self.num_rows, self.width = values_VW.shape
-        self.dtype = values_VW.dtype
-        self._values_VW = values_VW.detach()
+        self.dtype, self.device = values_VW.dtype, device
+        self._values_VW, self._release = values_VW.detach(), release
 
     def read(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
         """See `HostRows.read`."""
-        check_rows(self, rows_N)
+        if self.device.type == "cpu":
+            check_rows(self, rows_N)
         check_type(self.dtype, out_MW.dtype)
         take_rows(self._values_VW, rows_N, out_MW, to_N)
 
@@ -85,14 +98,14 @@ class MemoryRows(HostRows):
         """See `HostRows.read_range`."""
         check_range(self, first, last, out_NW)
         check_type(self.dtype, out_NW.dtype)
-        out_NW.copy_(self._values_VW[first:last])
+        out_NW.copy_(self._values_VW[first:last], non_blocking=True)
 
     def write_range(self, first: int, rows_NW: Tensor) -> None:
         """See `HostRows.write_range`."""
         last = first + len(rows_NW)
         check_range(self, first, last, rows_NW)
         check_type(rows_NW.dtype, self.dtype)
-        self._values_VW[first:last] = rows_NW.detach()
+        self._values_VW[first:last].copy_(rows_NW.detach(), non_blocking=True)
 
     def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
         """See `HostRows.add`."""
@@ -102,6 +115,7 @@ class MemoryRows(HostRows):
 
     def close(self) -> None:
         """Let go of the tensor."""
+        self._release()
         self._values_VW = self._values_VW[:0]
 
 

@@ -108,8 +108,10 @@ class DiskParcels(Parcels):
         """See `Parcels.read`."""
         self._check_type(out_MW.dtype)
         chosen = np.asarray(parcels, dtype=np.int64)
+        count = len(out_MW) if to_N is None else len(to_N)
         to = None if to_N is None else array(to_N)
-        count = len(out_MW) if to is None else len(to)
+        if to is None and self._page > 1:  # what is rounded is staged; once for all shares
+            to = np.arange(count)
         places = self._begins[chosen], self._ends(chosen, count)
         most = max(1, _LEAST_SHARE // self._row_bytes, -(-count // (4 * self._disk.in_flight)))
         self._disk.run(

@@ -2,72 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from outgrow.ops.gather import take_rows
-from outgrow.runtime.host_rows import HostRows, MemoryRows, check_range, check_type
+from outgrow.runtime.host_rows import MemoryRows
 
 
-class PinnedRows(HostRows):
-    """Rows of zeros, written and read by a device without a copy beside them. Final.
+def pinned_rows(num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> MemoryRows:
+    """Rows of zeros, written and read by a device without a copy beside them, until they are closed.
 
-    What is read and written is done when the stream has come so far. Rows that a device is given are not checked.
     torch's own pinned memory comes in powers of two: here it is the memory of a tensor that is registered.
 
     Args:
         num_rows: How many rows.
         width: Columns of a row.
         dtype: Type of the values.
-        device: What reads and writes them; for a CPU nothing is pinned.
+        device: What reads and writes them; only for CUDA they are pinned.
 
     Raises:
         RuntimeError: The system does not let so much memory be pinned.
     """
-
-    def __init__(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.num_rows, self.width, self.dtype = num_rows, width, dtype
-        self._values_VW = torch.zeros(num_rows, width, dtype=dtype)
-        self._memory = MemoryRows(self._values_VW)
-        self._registered = 0
-        if device.type == "cuda" and num_rows * width:
-            self._registered = self._values_VW.data_ptr()
-            _require(_runtime().cudaHostRegister(self._registered, self._values_VW.nbytes, 0))
-
-    def read(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
-        """See `HostRows.read`."""
-        if out_MW.device.type == "cpu":
-            self._memory.read(rows_N, out_MW, to_N)
-        else:
-            check_type(self.dtype, out_MW.dtype)
-            take_rows(self._values_VW, rows_N, out_MW, to_N)
-
-    def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
-        """See `HostRows.read_range`."""
-        check_range(self, first, last, out_NW)
-        check_type(self.dtype, out_NW.dtype)
-        out_NW.copy_(self._values_VW[first:last], non_blocking=True)
-
-    def write_range(self, first: int, rows_NW: Tensor) -> None:
-        """See `HostRows.write_range`."""
-        last = first + len(rows_NW)
-        check_range(self, first, last, rows_NW)
-        check_type(rows_NW.dtype, self.dtype)
-        self._values_VW[first:last].copy_(rows_NW.detach(), non_blocking=True)
-
-    def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
-        """See `HostRows.add`; values are in memory."""
-        self._memory.add(rows_N, values_MW, at_N)
-
-    def close(self) -> None:
-        """Let go of the memory."""
-        if self._registered:
-            _require(_runtime().cudaHostUnregister(self._registered))
-            self._registered = 0
-        self._memory.close()
-        self._values_VW = self._values_VW[:0]
+    values_VW, pinned = torch.zeros(num_rows, width, dtype=dtype), ExitStack()
+    if device.type == "cuda" and values_VW.numel():
+        address = values_VW.data_ptr()
+        _require(_runtime().cudaHostRegister(address, values_VW.nbytes, 0))
+        pinned.callback(lambda: _require(_runtime().cudaHostUnregister(address)))
+    return MemoryRows(values_VW, device, pinned.close)
 
 
 def _runtime() -> Any:

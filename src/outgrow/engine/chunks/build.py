@@ -32,7 +32,7 @@ from outgrow.runtime.disk import Disk, DiskRows, npy_rows
 from outgrow.runtime.host_rows import HostRows, MemoryRows
 from outgrow.runtime.memory import available_bytes
 from outgrow.runtime.parcels import DiskParcels
-from outgrow.runtime.pinned import PinnedRows
+from outgrow.runtime.pinned import pinned_rows
 from outgrow.runtime.scratch_disk import require_room
 
 _HELD_BYTES, _EDGE_BYTES, _ROW_BYTES, _WAVE_BYTES = 21, 20, 16, 2048
@@ -77,13 +77,13 @@ class Scratch:
         self._share, self._folder, self._disk, self._dtype = share, folder, disk, dtype
         self._chunks: Sequence[Range] = ()
         self.direct = self.pinned = False
-        self._alone = sharing or share.comm.size == 1
+        self._crowded = not sharing and share.comm.size > 1
         self._others = share.comm.gather((folder, len(share.own)))
 
     @property
     def mails(self) -> bool:
         """Whether rows lie in the order of waves; else they are read and written where they lie, by others too."""
-        return self._alone and not self.pinned
+        return not (self._crowded or self.pinned)
 
     def pin(self, needed_bytes: int, most_bytes: int) -> bool:
         """Whether rows will lie in pinned memory from now on: beside a GPU, where those of every worker fit.
@@ -93,7 +93,7 @@ class Scratch:
             most_bytes: What it may pin.
         """
         comm = self._share.comm
-        if self._alone and _reads_pinned_memory(comm.device):
+        if not self._crowded and _reads_pinned_memory(comm.device):
             self.pinned = all(comm.gather(needed_bytes <= most_bytes))
         return self.pinned
 
@@ -124,7 +124,7 @@ class Scratch:
         """
         comm, rows = self._share.comm, dict[int, HostRows]()
         if self.pinned:
-            pinned = PinnedRows(len(self._share.own), width, self._dtype, comm.device)
+            pinned = pinned_rows(len(self._share.own), width, self._dtype, comm.device)
             return Table({comm.rank: pinned}, kind, comm)
         own = DiskRows.create(self._disk, self._folder / name, len(self._share.own), width, self._dtype)
         comm.barrier()
@@ -203,7 +203,7 @@ class Scratch:
     def _pinned_features(self, there: FeatureTable) -> Table:
         """A copy of the own rows."""
         comm = self._share.comm
-        pinned = PinnedRows(len(self._share.own), there.width, there.dtype, comm.device)
+        pinned = pinned_rows(len(self._share.own), there.width, there.dtype, comm.device)
         for first, last in self._chunks:
             found = there.piece(first, last)
             assert isinstance(found, Tensor)

@@ -22,7 +22,7 @@ from outgrow.runtime.comm import Comm
 from outgrow.runtime.device import Streams
 from outgrow.runtime.disk import Disk, DiskRows
 from outgrow.runtime.host_rows import HostRows
-from outgrow.runtime.pinned import PinnedRows
+from outgrow.runtime.pinned import pinned_rows
 from outgrow.runtime.voyage import Route
 
 _ROWS, _WIDTH, _STEP, _TURNS = 1 << 14, 128, 3, 3
@@ -66,7 +66,7 @@ def _measured(comm: Comm, folder: Path, disk: Disk) -> dict[str, float]:
     if device.type == "cpu":
         rows = DiskRows.create(disk, path, _ROWS, _WIDTH, values.dtype)
     else:
-        rows = PinnedRows(_ROWS, _WIDTH, values.dtype, device)
+        rows = pinned_rows(_ROWS, _WIDTH, values.dtype, device)
     rows.write_range(0, values)
     out = torch.zeros(len(wanted), _WIDTH, device=device)
     sizes = tuple(len(wanted) if (comm.rank + 1) % comm.size == peer else 0 for peer in range(comm.size))

@@ -182,7 +182,7 @@ class State:
     def finish_layer(self) -> None:
         """Wait until all rows of a layer are written, by all workers where they read those of others."""
         self.flow.flush()
-        if not self.sharing:
+        if self.crowded:
             self.comm.barrier()
 
     def close(self) -> None:

@@ -17,9 +17,8 @@ from outgrow.ops.buffers import empty
 from outgrow.ops.gather import through_memory
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Comm
-from outgrow.runtime.device import CPU, to_host
+from outgrow.runtime.device import to_host
 from outgrow.runtime.host_rows import HostRows
-from outgrow.runtime.pinned import PinnedRows
 
 _CLEARED_BYTES = 1 << 20
 _ON_CPU = torch.empty(0)
@@ -37,7 +36,6 @@ class Table:
     def __init__(self, by_owner: Mapping[int, HostRows], kind: Kind, comm: Comm) -> None:
         self._by_owner, self._own, self._kind = by_owner, by_owner[comm.rank], kind
         self._ledger, self._device = comm.ledger, comm.device
-        self._reached = self._device if isinstance(self._own, PinnedRows) else CPU  # where rows can be read to
 
     @property
     def width(self) -> int:
@@ -51,12 +49,12 @@ class Table:
 
     def read(self, held: Held, at_N: Tensor, out_BW: Tensor, wave: int) -> None:
         """Rows, to their places."""
-        row, places = (part.split_with_sizes(held.counts) for part in (held.row.to(self._reached), at_N))
+        row, places = (part.split_with_sizes(held.counts) for part in (held.row.to(self._own.device), at_N))
         for owner, count in enumerate(held.counts):
             if not count:
                 continue
             read = partial(self._by_owner[owner].read, row[owner])
-            if self._reached == self._device:
+            if self._own.device == self._device:
                 read(out_BW, places[owner])
             else:
                 through_memory(read, out_BW, places[owner])
@@ -64,14 +62,14 @@ class Table:
 
     def piece(self, first: int, last: int) -> Tensor:
         """``[last - first, W]``: a range of own rows."""
-        out = empty((last - first, self.width), torch.empty(0, device=self._reached), self.dtype)
+        out = empty((last - first, self.width), torch.empty(0, device=self._own.device), self.dtype)
         self._own.read_range(first, last, out)
         self._count(Link.HOST_TO_DEVICE, last - first)
         return out.to(self._device)
 
     def write(self, first: int, rows_NW: Tensor) -> None:
         """Own rows from ``first`` on."""
-        self._own.write_range(first, rows_NW if self._reached == self._device else to_host(rows_NW))
+        self._own.write_range(first, rows_NW if self._own.device == self._device else to_host(rows_NW))
         self._count(Link.DEVICE_TO_HOST, len(rows_NW))
 
     def add(self, held: Held, values_NW: Tensor, owner: int) -> None:
