@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.graph.csc import Topology
-from outgrow.nn.layer import Layer, Rows
+from outgrow.nn.layer import Layer
 
 Plan = Callable[[Layer, Topology, Tensor, int | None], Tensor]
 
@@ -47,11 +47,11 @@ def columns(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Ten
     block = topology.block.keyed(key)
     source, target = layer.source(x), layer.target(x)
     assert source.columns is not None
-    aggregates = []
+    aggregates, weight = [], layer.conv.weigh(block, source, target)
     for first, last in ranges(source.columns.shape[-1]):
         wide = None if target.columns is None else target.columns[..., first:last]
-        part = Rows(source.columns[..., first:last], source.score), Rows(wide, target.score)
-        aggregates.append(layer.aggregate(block, *part))
+        aggregate = layer.conv.aggregation.on_columns(first, last)
+        aggregates.append(aggregate(block, source.columns[..., first:last], wide, weight))
     return layer.update(x, torch.cat(aggregates, -1), block)
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from outgrow.strategies.full import Full as Full
     from outgrow.strategies.offload import Offload as Offload
     from outgrow.strategies.sampled import Sampled as Sampled
+    from outgrow.strategies.tensor import TensorParallel as TensorParallel
     from outgrow.training.config import TrainConfig as TrainConfig
 
 _HOME = {
@@ -57,6 +58,7 @@ _HOME = {
     "Full": "outgrow.strategies.full",
     "Offload": "outgrow.strategies.offload",
     "Sampled": "outgrow.strategies.sampled",
+    "TensorParallel": "outgrow.strategies.tensor",
     "TrainConfig": "outgrow.training.config",
 }
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "Run",
     "Sampled",
     "Split",
+    "TensorParallel",
     "TrainConfig",
     "WorkerError",
     "Workers",

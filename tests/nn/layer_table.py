@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from outgrow.nn import (
+    AttentionPropagateConv,
     CommNetConv,
     Conv,
     FiLMConv,
@@ -18,7 +19,9 @@ from outgrow.nn import (
     GGNNConv,
     GINConv,
     Layer,
+    PropagateConv,
     PyGConv,
+    RelationPropagateConv,
     RGCNConv,
     RGCNDiagonalConv,
     SAGEConv,
@@ -64,6 +67,9 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "rgcn-project-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=True),
     "rgcn-aggregate-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=False),
     "rgcn-diagonal": lambda: RGCNDiagonalConv(IN, OUT, RELATIONS),
+    "propagate": lambda: PropagateConv(IN, gamma=0.9),
+    "propagate-attention": lambda: AttentionPropagateConv(IN - 2, 1, gamma=0.9),
+    "propagate-relations": lambda: RelationPropagateConv(IN, RELATIONS, gamma=0.9),
     "foreign": lambda: PyGConv(Foreign(), IN, OUT),
     "gat-concatenated": lambda: GATConv(IN, OUT, 3, attention_dropout=0.4),
     "gat-with-edge-features": lambda: GATConv(IN, OUT, 3, num_relations=RELATIONS, edge_weights=True),

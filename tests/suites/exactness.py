@@ -17,6 +17,7 @@ from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.chunks import build
 from outgrow.engine.share import Part, Share, Whole
 from outgrow.graph.csc import Topology
+from outgrow.nn.decoupled import Decoupled
 from outgrow.nn.heads import MultiLabel, SingleLabel, Task
 from outgrow.nn.layer import Features, Finish, Layer
 from outgrow.nn.model import Model
@@ -27,6 +28,7 @@ from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.tensor import TensorParallel
 from suites.mutants import MUTANTS, Mutant
 from support import disk_folder, normal, random_topology, topology_of, with_relations
 
@@ -68,6 +70,8 @@ WAYS = {
     "sampled": Way(Sampled(cache=0.2), Sampled(), FEW),
     "offload-3": offload(3),
     "offload-7-without-techniques": offload(7, **dict.fromkeys(TECHNIQUES, False)),
+    "tensor": Way(TensorParallel(), Full(), epochs_before=1),
+    "tensor-textbook": Way(TensorParallel(constant=False), Full()),
     **{f"offload-{chunks}": offload(chunks) for chunks in (1, 2, 4, 5, 6, 7)},
     **{f"offload-4-without-{name}": offload(4, **{name: False}) for name in TECHNIQUES},
     "offload-3-with-overlap-only": offload(3, **{**dict.fromkeys(TECHNIQUES, False), "overlap": True}),
@@ -88,7 +92,7 @@ class Case(NamedTuple):
     """A model of one kind of layers on one graph, dealt out in one way.
 
     Attributes:
-        conv: Which of `CONVS`.
+        conv: Which of `CONVS`, or of `DECOUPLED`.
         graph: Which of `GRAPHS`.
         deal: Which of `DEALS`.
         input_dropout: Dropout of the features: with 0 a first aggregate may be constant.
@@ -181,6 +185,13 @@ DEALS: dict[str, Callable[[int, int], Tensor]] = {
     "one-node-part": _one_node,
     "ranges": _ranges,
 }
+DECOUPLED: dict[str, dict[str, Any]] = {
+    "decoupled": {},
+    "decoupled-attention": {"heads": 2},
+    "decoupled-relations": {"num_relations": RELATIONS},
+}
+"""Options of decoupled models, which stand for a convolution in a case."""
+OPAQUE = [name for name, conv in CONVS.items() if not conv().aggregation.sliceable]
 SPARSE = [name for name, conv in CONVS.items() if conv().takes_sparse]
 HALF = [name for name, conv in CONVS.items() if conv().takes_half]
 KINDS = ("gcn-aggregate-first", "sage-project-first", "gat-concatenated", "ggcn")
@@ -192,6 +203,9 @@ CASES = [
     *(Case(conv, features="sparse", input_dropout=0.2) for conv in KINDS if conv in SPARSE),
     *(Case(conv, features="half", dtype=torch.float32) for conv in KINDS if conv in HALF),
     *(Case(conv, "weighted", task="multi") for conv in KINDS),
+    *(Case(conv, "weighted", input_dropout=0.2) for conv in DECOUPLED),
+    *(Case(conv, "isolated", "one-node-part") for conv in DECOUPLED),
+    *(Case(conv, features="sparse") for conv in DECOUPLED),
 ]
 ALL_CASES = [
     *(Case(conv, graph, deal, dropout) for conv in CONVS for graph in GRAPHS for deal in DEALS for dropout in (0, 0.2)),
@@ -199,31 +213,54 @@ ALL_CASES = [
     *(Case(conv, graph, features="half", dtype=torch.float32) for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, features="half") for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, task="multi") for conv in CONVS for graph in GRAPHS),
+    *(
+        Case(conv, graph, deal, dropout)
+        for conv in DECOUPLED
+        for graph in GRAPHS
+        for deal in DEALS
+        for dropout in (0, 0.2)
+    ),
 ]
-FIRST = CASES[: len(CONVS)]
+FIRST = [*CASES[: len(CONVS)], *(case for case in CASES if case.conv in DECOUPLED and case.features == "dense")]
 ENOUGH = {
+    "tensor": [case for case in CASES if case.conv not in OPAQUE],
+    "tensor-textbook": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
     "offload-3": FIRST,
     "offload-3-pinned": FIRST,
     "offload-7-without-techniques": [Case(conv, "weighted") for conv in KINDS],
 }
 """Cases of ways that take long; other ways run in all cases."""
 QUICK = [(way, case) for way in WAYS for case in ENOUGH.get(way, [] if way.startswith("offload") else CASES)]
-CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.conv in KINDS)]
+CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.conv in (*KINDS, *DECOUPLED))]
 EVERY_CHUNKING = [(way, case) for way in WAYS for case in CHUNKED if way.startswith("offload")]
-EVERY_DEAL = [(way, case) for way in WAYS for case in ALL_CASES if not way.startswith("offload") or way == "offload-3"]
+DEALT = [way for way in WAYS if not way.startswith("offload") or way == "offload-3"]
+EVERY_DEAL = [
+    (way, case) for way in DEALT for case in ALL_CASES if not (way.startswith("tensor") and case.conv in OPAQUE)
+]
 
 
 def model_of(case: Case) -> Model:
-    """Three layers with all that may follow a convolution; no parameter is zero."""
+    """A model of which no parameter is zero."""
     torch.manual_seed(1)
-    residual = case.features == "dense"
-    hidden = Finish(norm=True, activation=nn.functional.elu, residual=residual, dropout=0.3)
-    finishes = (hidden, Finish(activation=torch.relu, dropout=0.2), None)
-    model = Model([Layer(CONVS[case.conv](), finish) for finish in finishes], input_dropout=case.input_dropout)
+    model = decoupled(case) if case.conv in DECOUPLED else coupled(case)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model.to(case.dtype)
+
+
+def coupled(case: Case) -> Model:
+    """Three layers with all that may follow a convolution."""
+    residual = case.features == "dense"
+    hidden = Finish(norm=True, activation=nn.functional.elu, residual=residual, dropout=0.3)
+    finishes = (hidden, Finish(activation=torch.relu, dropout=0.2), None)
+    return Model([Layer(CONVS[case.conv](), finish) for finish in finishes], input_dropout=case.input_dropout)
+
+
+def decoupled(case: Case) -> Model:
+    """Two dense layers with all that may follow one, then three rounds of propagation."""
+    after: dict[str, Any] = {"norm": True, "activation": nn.functional.elu, "dropout": 0.3}
+    return Decoupled(IN, 5, OUT, rounds=3, gamma=0.9, input_dropout=case.input_dropout, **DECOUPLED[case.conv], **after)
 
 
 def features_of(case: Case, num_nodes: int) -> Features:

@@ -7,6 +7,8 @@ import torch
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
 from outgrow.graph.validate import require_trainable
+from outgrow.nn.encoder import Encoder
+from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -49,23 +51,26 @@ def require_fit(graph: Graph, model: Model) -> None:
     Raises:
         InputError: It does not.
     """
-    first = model.stages()[0]
     _require_computable(model)
-    if graph.sparse and not first.takes_sparse:
+    if graph.sparse and not model.reads.takes_sparse:
         raise InputError(
             f"the first layer of the model cannot take the sparse features of {graph.name!r}",
             needed="a first layer that projects before it aggregates, and has no residual",
-            got=type(first.conv).__name__,
+            got=_name(model.reads),
             repair="give the model sparse_input=True, or its first convolution project_first=True",
         )
-    if first.widths.in_features != graph.num_features:
+    if model.in_features != graph.num_features:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
             needed=f"{graph.num_features} inputs, one for each feature",
-            got=f"{first.widths.in_features} inputs",
+            got=f"{model.in_features} inputs",
             repair="build the model with graph.num_features",
         )
     _require_relations(graph, model)
+
+
+def _name(reads: Encoder | Layer) -> str:
+    return type(reads.conv if isinstance(reads, Layer) else reads).__name__
 
 
 def _require_computable(model: Model) -> None:
@@ -103,14 +108,16 @@ def _require_classes(graph: Graph, model: Model) -> None:
 
 
 def require_batches(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:
-    """Check that a strategy can draw the mini-batches that are asked for.
+    """Check that a strategy can train a model, in the mini-batches that are asked for.
 
     Raises:
-        InputError: It trains on all nodes at once, or the hops are not those of the model and the graph.
+        InputError: It trains on all nodes at once, the hops are not those of the model and the graph, or it cannot
+            train this model.
     """
     if config.fanout is not None:
         _require_hops(graph, model, config)
     strategy.require(graph, config.batches)
+    strategy.require_model(model)
 
 
 def _require_hops(graph: Graph, model: Model, config: TrainConfig) -> None:

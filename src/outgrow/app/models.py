@@ -10,6 +10,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
 from outgrow.graph.graph import Graph
+from outgrow.nn.decoupled import Decoupled, DecoupledGAT
 from outgrow.nn.model import Model
 from outgrow.nn.stack import Stack
 from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
@@ -40,6 +41,9 @@ MODELS: Mapping[str, ModelEntry] = {
     "gat-relational": ModelEntry(make=GAT, from_graph=("num_relations",)),
     "gin": ModelEntry(make=GIN, from_graph=("sparse_input",)),
     "commnet": ModelEntry(make=CommNet, from_graph=("sparse_input",)),
+    "decoupled": ModelEntry(make=Decoupled, fixed={"heads": 0, "num_relations": 0}),
+    "decoupled-gat": ModelEntry(make=DecoupledGAT),
+    "decoupled-rgcn": ModelEntry(make=Decoupled, from_graph=("num_relations",), fixed={"heads": 0}),
     "ggcn": ModelEntry(make=GGCN),
     "ggnn": ModelEntry(make=GGNN, from_graph=("sparse_input",)),
     "film": ModelEntry(make=FiLM, fixed={"num_relations": 0}),

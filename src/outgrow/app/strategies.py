@@ -13,8 +13,14 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.tensor import TensorParallel
 
-STRATEGIES: dict[str, type[Strategy]] = {"full": Full, "offload": Offload, "sampled": Sampled}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "full": Full,
+    "offload": Offload,
+    "tensor": TensorParallel,
+    "sampled": Sampled,
+}
 _REASONS = {
     "full": "every worker holds its share of the graph in memory",
     "offload": "memory is limited",

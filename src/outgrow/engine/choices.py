@@ -21,8 +21,12 @@ def choices(model: Model, features: Features, *, keeps: bool = True) -> list[str
         keeps: Whether what is constant is kept, as where every step sees the whole graph.
     """
     lines = [_line(layer) for layer in model.stages()]
-    lines[0] += _of_features(model, features, keeps=keeps)
     found, first = [], 1
+    if model.encoder is None:
+        lines[0] += _of_features(model, features, keeps=keeps)
+    else:
+        widths = f"{model.in_features} to {model.encoder.out_features}"
+        found = [f"encoder {widths}: node by node{_of_features(model, features, keeps=keeps)}"]
     for line, same in groupby(lines):
         last = first + len(list(same)) - 1
         name = f"layer {first}" if first == last else f"layers {first} to {last}"

@@ -22,8 +22,8 @@ class _Kept(NamedTuple):
 
 def is_constant(model: Model, features: Features) -> bool:
     """Whether the first layer aggregates raw features with weights that the graph fixes, and no dropout before it."""
-    dense = isinstance(features, Tensor)
-    return dense and model.stages()[0].constant_aggregate and model.input_dropout == 0
+    given = isinstance(features, Tensor) and model.passes_features_on
+    return given and model.stages()[0].constant_aggregate and model.input_dropout == 0
 
 
 def kept_aggregate(layer: Layer, block: Block, features: Features) -> Tensor | None:

@@ -33,7 +33,7 @@ def full_pass(
     x = x_src if len(given.own) == len(x_src) else rows_between(x_src, 0, len(given.own))
     if known is not None:
         x = first.update(x, known, block)
-    elif first.widths.raw_source:
+    elif model.passes_features_on:
         x = first(block, x_src, x)
     else:
         x = exchanged(first, share, x, layer_key(key, 0), overlap=overlap)

@@ -73,14 +73,19 @@ def infer_share(
     Returns:
         ``[n, C]``, or as wide as the last of ``layers``.
     """
-    x = given.own
+    x, stages = given.own, model.stages() if layers is None else layers
     dtype = x.dtype if stay_half(model, x) else next(model.parameters()).dtype
-    for index, layer in enumerate(model.stages() if layers is None else layers):
+    encoded = model.encoder is not None and stages[0] is model.stages()[0]
+    if encoded:
+        x = _encoded(model, share, x, dtype, chunk_bytes)
+        dtype = x.dtype
+    for index, layer in enumerate(stages):
         block = share.view(layer).block
-        known = kept_aggregate(layer, block, given.source) if index == 0 else None
+        first = index == 0 and not encoded
+        known = kept_aggregate(layer, block, given.source) if first else None
         if known is not None:
             source = Rows(known, None)
-        elif index == 0 and layer.widths.raw_source:
+        elif first and layer.widths.raw_source:
             source = _source(layer, given.source, dtype, chunk_bytes)
         else:
             source = sources(share, _source(layer, x, dtype, chunk_bytes))
@@ -88,6 +93,28 @@ def infer_share(
         dtype = x.dtype
     assert isinstance(x, Tensor)
     return x
+
+
+def _encoded(model: Model, share: Share, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
+    """``[n, O]``: what the encoder makes of the own nodes, chunk by chunk."""
+    assert model.encoder is not None
+    step = max(1, chunk_bytes // ((model.in_features + model.encoder.held) * dtype.itemsize))
+    nodes = share.own.to(share.comm.device)
+
+    def encode(first: int) -> Tensor:
+        rows = rows_between(x, first, min(first + step, len(x))).to(dtype)
+        out = model.input(rows, nodes[first : first + step], None)
+        assert isinstance(out, Tensor)
+        return out
+
+    part = encode(0)
+    if len(x) <= step:
+        return part
+    whole = empty_rows(len(x), tuple(part.shape[1:]), part)
+    whole[:step] = part
+    for first in range(step, len(x), step):
+        whole[first : first + step] = encode(first)
+    return whole
 
 
 def _source(layer: Layer, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Rows:

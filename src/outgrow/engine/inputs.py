@@ -35,7 +35,7 @@ def input_of(model: Model, share: Share, features: Features) -> Input:
         features: ``[V, D]``, as the graph has them; memory-mapped where they are many.
     """
     own = features_for(model, share.rows(features)).to(share.comm.device)
-    if not model.stages()[0].widths.raw_source:
+    if not model.passes_features_on:
         return Input(own, own)
     assert isinstance(own, Tensor)
     source = share.beside(own, Kind.FEATURES)
@@ -53,4 +53,4 @@ def features_for(model: Model, features: Features) -> Features:
 def stay_half(model: Model, features: Features) -> bool:
     """Whether features in half precision stay so."""
     fits = computed(features.dtype) == next(model.parameters()).dtype and isinstance(features, Tensor)
-    return is_half(features.dtype) and fits and model.stages()[0].takes_half and model.input_dropout == 0
+    return is_half(features.dtype) and fits and model.reads.takes_half and model.input_dropout == 0

@@ -6,6 +6,12 @@ from outgrow.nn.convolution import GCNConv as GCNConv
 from outgrow.nn.convolution import GINConv as GINConv
 from outgrow.nn.convolution import SAGEConv as SAGEConv
 from outgrow.nn.convolution import SAGEMaxConv as SAGEMaxConv
+from outgrow.nn.decoupled import Decoupled as Decoupled
+from outgrow.nn.decoupled import DecoupledGAT as DecoupledGAT
+from outgrow.nn.encoder import Chain as Chain
+from outgrow.nn.encoder import Dense as Dense
+from outgrow.nn.encoder import Encoder as Encoder
+from outgrow.nn.encoder import Scores as Scores
 from outgrow.nn.film import FiLMConv as FiLMConv
 from outgrow.nn.gated import GGCNConv as GGCNConv
 from outgrow.nn.gated import GGNNConv as GGNNConv
@@ -17,6 +23,9 @@ from outgrow.nn.layer import Rows as Rows
 from outgrow.nn.layer import Widths as Widths
 from outgrow.nn.model import Model as Model
 from outgrow.nn.opaque import PyGConv as PyGConv
+from outgrow.nn.propagation import AttentionPropagateConv as AttentionPropagateConv
+from outgrow.nn.propagation import PropagateConv as PropagateConv
+from outgrow.nn.propagation import RelationPropagateConv as RelationPropagateConv
 from outgrow.nn.relational import RGCNConv as RGCNConv
 from outgrow.nn.relational import RGCNDiagonalConv as RGCNDiagonalConv
 from outgrow.nn.stack import Stack as Stack

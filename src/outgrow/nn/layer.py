@@ -53,6 +53,10 @@ class Widths:
         self_loops: Edges include exactly one self-loop per node.
         raw_source: `Conv.source` gives its input as it is, as one channel.
         whole_rows: `Conv.weigh` must see all in-edges of a destination at once, as a softmax or a count does.
+        columnwise: `Conv.source` passes columns on and `Conv.update` keeps them apart: the layer runs unchanged on a
+            slice of the columns of its input, with what it carries behind them.
+        carries: Last columns of the input that are scores and are passed on unchanged. `Conv.weigh` reads them and the
+            graph alone: what it gives is the same for all layers that carry the same.
     """
 
     in_features: int
@@ -66,6 +70,8 @@ class Widths:
     self_loops: bool = False
     raw_source: bool = False
     whole_rows: bool = False
+    columnwise: bool = False
+    carries: int = 0
 
 
 class Conv(nn.Module, ABC):
@@ -139,6 +145,49 @@ class Finish:
         require_probability("dropout", self.dropout)
 
 
+def norm_of(finish: Finish, in_features: int, out_features: int) -> nn.LayerNorm | None:
+    """The norm that follows, if one does.
+
+    Raises:
+        ValueError: A residual between widths that differ.
+    """
+    if finish.residual and in_features != out_features:
+        raise ValueError(f"a residual needs equal widths: got in {in_features}, out {out_features}")
+    return nn.LayerNorm(out_features) if finish.norm else None
+
+
+def finished(
+    then: Finish,
+    norm: nn.LayerNorm | None,
+    x_VD: Features,
+    y_VO: Tensor,
+    bias_O: Tensor | None,
+    nodes_V: Tensor,
+    key: int | None,
+) -> Tensor:
+    """``[V, O]``: what is made of a result ``y`` by what follows it; ``x`` is what it was computed from.
+
+    Args:
+        then: What follows.
+        norm: Its norm, if it has one.
+        x_VD: Added where there is a residual.
+        y_VO: The result.
+        bias_O: Added to it; None for nothing.
+        nodes_V: ``[V]`` int64, global ids of the rows.
+        key: Key of the dropout; None draws nothing.
+    """
+    residual = x_VD if then.residual else None
+    assert not isinstance(residual, SparseRows)
+    return finish(
+        y_VO,
+        bias_F=bias_O,
+        norm=None if norm is None else Norm(norm.weight, norm.bias, norm.eps),
+        activation=then.activation,
+        residual_NF=residual,
+        drop=None if key is None else Drop(nodes_V, key, then.dropout),
+    )
+
+
 class Layer(nn.Module):
     """A convolution and what follows it. Final: strategies call its parts, in their own order and place.
 
@@ -154,11 +203,7 @@ class Layer(nn.Module):
         super().__init__()
         self.conv = conv
         self.finish = finish or Finish()
-        if self.finish.residual and conv.widths.in_features != conv.widths.out_features:
-            raise ValueError(
-                f"a residual needs equal widths: got in {conv.widths.in_features}, out {conv.widths.out_features}"
-            )
-        self.norm = nn.LayerNorm(conv.widths.out_features) if self.finish.norm else None
+        self.norm = norm_of(self.finish, conv.widths.in_features, conv.widths.out_features)
 
     @property
     def widths(self) -> Widths:
@@ -203,16 +248,19 @@ class Layer(nn.Module):
 
         Dropout is drawn if ``block.key`` is not None.
         """
-        residual = x_VD if self.finish.residual else None
-        assert not isinstance(residual, SparseRows)
-        return finish(
-            self.conv.update(x_VD, aggregate_VCF),
-            bias_F=self.conv.late_bias,
-            norm=None if self.norm is None else Norm(self.norm.weight, self.norm.bias, self.norm.eps),
-            activation=self.finish.activation,
-            residual_NF=residual,
-            drop=None if block.key is None else Drop(block.dst_nodes, block.key, self.finish.dropout),
-        )
+        return self.update_nodes(x_VD, aggregate_VCF, block.dst_nodes, block.key)
+
+    def update_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor, key: int | None) -> Tensor:
+        """``[Vd, O]``: `update` of nodes that no block is needed for.
+
+        Args:
+            x_VD: Input of the nodes.
+            aggregate_VCF: Their aggregate.
+            nodes_V: ``[Vd]`` int64, their global ids.
+            key: Key of this layer in this step; None draws nothing.
+        """
+        y_VO = self.conv.update(x_VD, aggregate_VCF)
+        return finished(self.finish, self.norm, x_VD, y_VO, self.conv.late_bias, nodes_V, key)
 
     @property
     def constant_aggregate(self) -> bool:

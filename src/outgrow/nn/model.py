@@ -1,4 +1,4 @@
-"""A model: layers one after the other."""
+"""A model: layers one after the other, behind an encoder of the features if it has one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
+from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.first_rows import with_first_rows
 from outgrow.ops.keyed import derive, dropout, dropout_sparse, require_probability
@@ -16,32 +17,59 @@ from outgrow.ops.sparse import SparseRows
 class Model(nn.Module):
     """Layers one after the other; the output of the last is one logit per class. Final.
 
-    Layer ``l`` draws from ``derive(key, l + 1)`` and the dropout of the input from ``derive(key, 0)``, where ``key`` is
-    that of (seed, epoch, step): so a draw does not depend on who computes it.
+    Layer ``l`` draws from ``derive(key, l + 1)``, the dropout of the input from ``derive(key, 0)`` and the encoder from
+    a key derived of that, where ``key`` is that of (seed, epoch, step): so a draw does not depend on who computes it.
 
     Args:
         layers: At least one.
         input_dropout: Probability of zeroing an element of the input features, in [0, 1).
+        encoder: What it makes of the features of each node before the first layer; None for nothing.
+
+    Raises:
+        ValueError: The first layer does not take what the encoder gives.
     """
 
-    def __init__(self, layers: Sequence[Layer], *, input_dropout: float = 0.0) -> None:
+    def __init__(self, layers: Sequence[Layer], *, input_dropout: float = 0.0, encoder: Encoder | None = None) -> None:
         super().__init__()
         require_probability("input_dropout", input_dropout)
+        if encoder is not None and encoder.out_features != layers[0].widths.in_features:
+            needed, got = layers[0].widths.in_features, encoder.out_features
+            raise ValueError(f"the first layer takes {needed} columns, the encoder gives {got}")
         self.layers = nn.ModuleList(layers)
         self.input_dropout = input_dropout
+        self.encoder = encoder
 
     def stages(self) -> list[Layer]:
         """The layers, in order."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
+    @property
+    def reads(self) -> Encoder | Layer:
+        """What reads the features: the encoder, or the first layer."""
+        return self.stages()[0] if self.encoder is None else self.encoder
+
+    @property
+    def in_features(self) -> int:
+        """``D``."""
+        return self.stages()[0].widths.in_features if self.encoder is None else self.encoder.in_features
+
+    @property
+    def passes_features_on(self) -> bool:
+        """Whether the source rows of the first layer are the features as they are."""
+        return self.encoder is None and self.stages()[0].widths.raw_source
+
     def input(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Features:
-        """The features of ``nodes_V`` as the first layer takes them: with dropout if ``key`` is not None."""
-        if key is None:
-            return x_VD
-        drop_key = derive(key, 0)
+        """The features of ``nodes_V`` as the first layer takes them: with dropout if ``key`` is not None, encoded."""
+        x = x_VD if key is None else self._dropped(x_VD, nodes_V, derive(key, 0))
+        if self.encoder is None:
+            return x
+        encoded: Tensor = self.encoder(x, nodes_V, None if key is None else derive(key, 0, 0))
+        return encoded
+
+    def _dropped(self, x_VD: Features, nodes_V: Tensor, key: int) -> Features:
         if isinstance(x_VD, SparseRows):
-            return dropout_sparse(x_VD, nodes_V, drop_key, self.input_dropout)
-        return dropout(x_VD, nodes_V, drop_key, self.input_dropout)
+            return dropout_sparse(x_VD, nodes_V, key, self.input_dropout)
+        return dropout(x_VD, nodes_V, key, self.input_dropout)
 
     def forward(
         self,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.nn.encoder import Dense, Encoder
 from outgrow.nn.layer import Conv, Finish, Layer
 from outgrow.nn.model import Model
 
@@ -50,17 +51,24 @@ class Stack:
 
     def build(self, widths: tuple[int, int, int], conv: Callable[[int, int, Place], Conv]) -> Model:
         """A model of width ``widths = (in, hidden, out)``; ``conv(in, out, place)`` makes each convolution."""
+        built = []
+        for index, (width_in, width_out, finish) in enumerate(self._sizes(widths)):
+            place = Place(first=index == 0, last=index == self.layers - 1)
+            built.append(Layer(conv(width_in, width_out, place), finish))
+        return Model(built, input_dropout=self.input_dropout)
+
+    def dense(self, widths: tuple[int, int, int]) -> list[Encoder]:
+        """The same stack without neighbours: a multi-layer perceptron of width ``widths = (in, hidden, out)``."""
+        return [Dense(*sizes) for sizes in self._sizes(widths)]
+
+    def _sizes(self, widths: tuple[int, int, int]) -> list[tuple[int, int, Finish | None]]:
+        """Widths of each layer's input and output, and what follows it."""
         in_features, hidden, out_features = widths
         if min(widths) < 1:
             raise ValueError(f"widths must be at least 1: got in {in_features}, hidden {hidden}, out {out_features}")
         sizes = [in_features] + [hidden] * (self.layers - 1) + [out_features]
-        built = []
-        for index, (width_in, width_out) in enumerate(pairwise(sizes)):
-            last = index == self.layers - 1
-            finish = None if last else self._finish(width_in == width_out)
-            place = Place(first=index == 0, last=last)
-            built.append(Layer(conv(width_in, width_out, place), finish))
-        return Model(built, input_dropout=self.input_dropout)
+        *inner, (last_in, last_out) = pairwise(sizes)
+        return [*((a, b, self._finish(a == b)) for a, b in inner), (last_in, last_out, None)]
 
     def _finish(self, same_width: bool) -> Finish:
         residual = self.residual and same_width

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from torch import Tensor
 
 from outgrow.core.block import Block
+
+Aggregate = Callable[[Block, Tensor, Tensor | None, Tensor | None], Tensor]
+"""What an `Aggregation` does when it is called."""
 
 
 class Aggregation(ABC):
@@ -33,3 +37,8 @@ class Aggregation(ABC):
         Returns:
             ``[Vd, C', F]``; zeros for a destination without in-edges.
         """
+
+    def on_columns(self, first: int, last: int) -> Aggregate:
+        """The same for rows that hold columns ``first`` to ``last - 1`` alone; where it is `sliceable`."""
+        assert self.sliceable
+        return self

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
-from outgrow.ops.aggregation import Aggregation
+from outgrow.ops.aggregation import Aggregate, Aggregation
 from outgrow.ops.backend import array, kernel, once, prange, twinned
 from outgrow.ops.edge_weight import as_sampled
 from outgrow.ops.half import computed
@@ -112,6 +112,11 @@ def loops_related(edges: Edges, num_relations: int) -> Edges:
     return cast(Edges, edges.derived[slot])
 
 
+def related_loops(block: Block, num_relations: int) -> Block:
+    """The block, with `loops_related` edges."""
+    return replace(block, edges=loops_related(block.edges, num_relations))
+
+
 def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:
     """``[E, B]``: ``scale[e] * share[relation of e]``, differentiable in ``share``.
 
@@ -127,29 +132,38 @@ def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:
 class RelationScale(nn.Module, Aggregation):
     """``out[v] = sum over in-edges e of weight[e] * scale[relation of e] * src[source of e]``, column by column.
 
-    Its scales are as wide as a whole row, so a slice of the columns cannot be aggregated alone.
-
     Args:
         num_relations: ``R``.
         columns: ``F``.
+        loops: Whether loops that were added are of one more relation, the last.
     """
 
-    sliceable = False
+    sliceable = True
     additive = True
 
-    def __init__(self, num_relations: int, columns: int) -> None:
+    def __init__(self, num_relations: int, columns: int, *, loops: bool = False) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.empty(num_relations, columns))
+        self.scale = nn.Parameter(torch.empty(num_relations + loops, columns))
+        self.loops = loops
         nn.init.normal_(self.scale, 1.0, 0.1)
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
         """Aggregate; see `Aggregation`. Takes one channel and one constant weight per edge."""
-        assert src_VsCF.shape[1:] == (1, self.scale.shape[1])
+        return self._scaled(self.scale, block, src_VsCF, weight_EK)
+
+    def on_columns(self, first: int, last: int) -> Aggregate:
+        """See `Aggregation.on_columns`: with the scales of these columns."""
+        scale_RF = self.scale[:, first:last]
+        return lambda block, src_VsCF, _, weight_EK: self._scaled(scale_RF, block, src_VsCF, weight_EK)
+
+    def _scaled(self, scale_RF: Tensor, block: Block, src_VsCF: Tensor, weight_EK: Tensor | None) -> Tensor:
+        assert src_VsCF.shape[1:] == (1, scale_RF.shape[1])
         assert weight_EK is not None
         assert weight_EK.shape[1] == 1
         assert not weight_EK.requires_grad
-        require_relations(block.edges, len(self.scale))
-        return _RelationScale.apply(src_VsCF, self.scale, weight_EK, block.edges)  # type: ignore[no-any-return, no-untyped-call]
+        edges = loops_related(block.edges, len(scale_RF) - 1) if self.loops else block.edges
+        require_relations(edges, len(scale_RF))
+        return _RelationScale.apply(src_VsCF, scale_RF, weight_EK, edges)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _BasisWeight(torch.autograd.Function):

@@ -235,6 +235,13 @@ class Strategy(ABC):
                 repair="leave them out, or choose strategy sampled",
             )
 
+    def require_model(self, model: Model) -> None:  # noqa: B027
+        """Check that it can train a model; by default any.
+
+        Raises:
+            InputError: It cannot.
+        """
+
     @abstractmethod
     def prepare(self, problem: Problem) -> Execution:
         """Get ready to train; what crosses links and what is computed is counted in the ledger of the worker's line."""

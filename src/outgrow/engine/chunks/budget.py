@@ -98,7 +98,10 @@ def wave_bytes(traits: Sequence[Traits], index: int, extent: Extent, number_byte
     backward += 3 * made // 2 + 2 * edges + leaving
     waves = _AHEAD * (extent.held * _HELD_BYTES + extent.edges * _INDEX_BYTES)
     transpose = extent.edges * 2 * _INDEX_BYTES + extent.places * _INDEX_BYTES
-    return max(forward, backward) * number_bytes + waves + _AHEAD * transpose + extent.places * 2 * _INDEX_BYTES
+    encoding = extent.rows * (layer.encoded + _AHEAD * (width + kept_input))
+    return (
+        max(forward, backward, encoding) * number_bytes + waves + _AHEAD * transpose + extent.places * 2 * _INDEX_BYTES
+    )
 
 
 def chunked_bytes(base: int, traits: Sequence[Traits], extent: Extent, number_bytes: int) -> int:
@@ -127,7 +130,7 @@ def whole_bytes(
         num_edges: In-edges of own nodes.
         number_bytes: Of a number of a row.
     """
-    total = traits[0].layer.widths.in_features * num_sources
+    total = traits[0].layer.widths.in_features * num_sources + traits[0].encoded * num_own
     for each in traits:
         widths = each.layer.widths
         sources = 2 * num_sources * each.source_width

@@ -33,6 +33,8 @@ class Traits(NamedTuple):
         way: How its aggregate comes about in the backward pass.
         reads_input: Whether it reads the input of its destinations.
         raw: Whether its source rows are its input.
+        reads_features: Whether its input are the features: it is the first, and there is no encoder.
+        encoded: Numbers that a row takes while it is encoded, in the first layer behind an encoder; else 0.
         trains_input: Whether its input has a gradient.
         trains_source: Whether its source rows have a gradient.
     """
@@ -41,8 +43,15 @@ class Traits(NamedTuple):
     way: Way
     reads_input: bool
     raw: bool
+    reads_features: bool
+    encoded: int
     trains_input: bool
     trains_source: bool
+
+    @property
+    def from_features(self) -> bool:
+        """Whether its source rows are the features."""
+        return self.raw and self.reads_features
 
     @property
     def source_width(self) -> int:
@@ -105,8 +114,10 @@ def traits_of(model: Model, features: Features, *, cache: bool) -> list[Traits]:
             way = Way.LAST
         else:
             way = Way.CACHED if cache and without_parameters(layer) else Way.RECOMPUTED
-        trains = index > 0
-        found.append(Traits(layer, way, layer.reads_target, raw, trains, trains or not raw))
+        reads_features = index == 0 and model.encoder is None
+        encoded = model.in_features + model.encoder.held if index == 0 and model.encoder is not None else 0
+        trains = not reads_features
+        found.append(Traits(layer, way, layer.reads_target, raw, reads_features, encoded, trains, trains or not raw))
     return found
 
 

@@ -103,27 +103,32 @@ class Passes:
             yield chunk.wave.first, traits.layer.update(chunk.x, self._aggregate(traits, chunk), chunk.block).cpu()
 
     def _first_sources(self, key: int | None) -> None:
-        """The first layer's source rows, where these are not the features."""
+        """The first layer's source rows, where these are not the features; and its input, where that is encoded."""
         state, first = self.state, self.state.traits[0]
-        if first.raw:
+        if first.from_features:
             return
         for low, high, x in state.flow.ahead(lambda piece: (*piece, state.features.piece(*piece)), state.pieces):
             with state.timeline.span("compute"):
-                rows = first.layer.source(self._dropped(x, low, high, key))
+                given = self._encoded(x, low, high, key)
+                rows = first.layer.source(given)
             state.store_sources(0, low, rows)
+            if 0 in state.inputs and first.own_input:
+                assert isinstance(given, Tensor)
+                state.store(state.inputs[0], low, given)
         state.finish_layer()
 
     def _first_sources_backward(self, key: int) -> None:
         state, first = self.state, self.state.traits[0]
-        if first.raw:
+        if first.from_features:
             return
 
-        def load(piece: tuple[int, int]) -> tuple[int, int, Features, Tensor]:
-            return (*piece, state.features.piece(*piece), state.source_gradients[0].piece(*piece))
+        def load(piece: tuple[int, int]) -> tuple[int, int, Features, tuple[Tensor, ...]]:
+            return (*piece, state.features.piece(*piece), self._gradients_of(0, *piece))
 
-        for low, high, x, grad in state.flow.ahead(load, state.pieces):
+        for low, high, x, (grad, *others) in state.flow.ahead(load, state.pieces):
             with state.timeline.span("compute"):
-                _backward(first.layer.source(self._dropped(x, low, high, key)), first.split(grad))
+                given = self._encoded(x, low, high, key)
+                _backward(first.layer.source(given), first.split(grad), *((given, each) for each in others))
 
     def _forward_layer(self, index: int, key: int | None) -> None:
         state, traits = self.state, self.state.traits[index]
@@ -255,15 +260,19 @@ class Passes:
         state = self.state
         if not state.traits[index].reads_input:
             return torch.empty(wave.last - wave.first, 0, dtype=state.dtype, device=state.device)
-        return (state.features if index == 0 else state.inputs[index]).piece(wave.first, wave.last)
+        features = state.traits[index].reads_features
+        return (state.features if features else state.inputs[index]).piece(wave.first, wave.last)
 
     def _gradients(self, index: int, wave: Wave) -> tuple[Tensor, ...]:
-        state, following = self.state, index + 1
-        if following == len(state.traits):
-            return ()
-        found = [state.source_gradients[following].piece(wave.first, wave.last)]
-        if state.traits[following].reads_input:
-            found.append(state.input_gradients[following].piece(wave.first, wave.last))
+        last = index + 1 == len(self.state.traits)
+        return () if last else self._gradients_of(index + 1, wave.first, wave.last)
+
+    def _gradients_of(self, index: int, first: int, last: int) -> tuple[Tensor, ...]:
+        """Gradients of own source rows of a layer, and of the input that its destinations read, where it has one."""
+        state, traits = self.state, self.state.traits[index]
+        found = [state.source_gradients[index].piece(first, last)]
+        if traits.reads_input and traits.trains_input:
+            found.append(state.input_gradients[index].piece(first, last))
         return tuple(found)
 
     def _aggregate(self, traits: Traits, chunk: Chunk) -> Tensor:
@@ -275,16 +284,17 @@ class Passes:
     def _keep_aggregate(self, index: int, chunk: Chunk, aggregate: Tensor) -> None:
         self.state.store(self.state.aggregates[index], chunk.wave.first, aggregate.flatten(1))
 
-    def _dropped(self, x: Features, first: int, last: int, key: int | None) -> Features:
+    def _encoded(self, x: Features, first: int, last: int, key: int | None) -> Features:
         return self.state.model.input(x, self.state.nodes(first, last), key)
 
     def _as_input(self, index: int, x: Features, wave: Wave, key: int | None) -> Features:
-        reads = index == 0 and self.state.traits[0].reads_input
-        return self._dropped(x, wave.first, wave.last, key) if reads else x
+        traits = self.state.traits[index]
+        reads = traits.reads_features and traits.reads_input
+        return self._encoded(x, wave.first, wave.last, key) if reads else x
 
     def _drop_arriving(self, index: int, buffer: Buffer, wave: Wave, key: int | None) -> None:
         state = self.state
-        if key is None or state.model.input_dropout == 0 or index > 0 or not state.traits[0].raw:
+        if key is None or state.model.input_dropout == 0 or not state.traits[index].from_features:
             return
         at, nodes = wave.places("loads", ARRIVES).long(), buffer.arriving(wave).node.to(state.device)
         dropped = state.model.input(buffer.rows[at], nodes, key)
@@ -319,9 +329,12 @@ def _grad_of(rows: Tensor) -> Tensor:
     return torch.zeros_like(rows) if rows.grad is None else rows.grad
 
 
-def _backward(rows: Rows, grad: Rows, *others: tuple[Tensor, Tensor]) -> None:
+def _backward(rows: Rows, grad: Rows, *others: tuple[Features, Tensor]) -> None:
     """Backward from rows of sources and from other results, where they depend on anything."""
-    pairs = [(out, given) for out, given in (*zip(rows, grad, strict=True), *others) if out is not None]
-    pairs = [(out, given) for out, given in pairs if out.requires_grad]
-    if pairs:
-        torch.autograd.backward([out for out, _ in pairs], [given for _, given in pairs])
+    outs, grads = list[Tensor](), list[Tensor | None]()
+    for out, given in (*zip(rows, grad, strict=True), *others):
+        if isinstance(out, Tensor) and out.requires_grad:
+            outs.append(out)
+            grads.append(given)
+    if outs:
+        torch.autograd.backward(outs, grads)

@@ -86,15 +86,15 @@ class State:
         """Make the tables of all layers."""
         for index, traits in enumerate(self.traits):
             width, inputs, course = traits.source_width, traits.layer.widths.in_features, self.course(traits.layer)
-            if index == 0 and traits.raw:
+            if traits.from_features:
                 self.sources[index] = self.features
             elif host.mails:
                 self.sources[index] = host.inbox(f"source-{index}", width, course.arriving, own=traits.shared_input)
             else:
                 self.sources[index] = host.table(f"source-{index}", width, Kind.ACTIVATIONS)
-            if index > 0 and traits.own_input:
+            if not traits.reads_features and traits.own_input:
                 self.inputs[index] = host.pieces(f"input-{index}", inputs, Kind.ACTIVATIONS)
-            elif index > 0 and traits.shared_input:
+            elif not traits.reads_features and traits.shared_input:
                 self.inputs[index] = cast(Table | Inbox, self.sources[index])
             if traits.way in (Way.CONSTANT, Way.CACHED):
                 self.aggregates[index] = host.pieces(f"aggregate-{index}", traits.aggregate_width, Kind.ACTIVATIONS)

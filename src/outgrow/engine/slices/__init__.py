@@ -1,0 +1,1 @@
+"""Columns dealt out to workers instead of nodes (layer 3)."""

@@ -1,0 +1,77 @@
+"""Decoupled models: all that is trained on nodes comes first, then rounds of propagation.
+
+Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 4.1; with fixed weights it is the propagation of Gasteiger, Bojchevski
+& Guennemann, Predict then propagate, ICLR 2019, without its restarts.
+"""
+
+from __future__ import annotations
+
+from outgrow.nn.encoder import Chain, Encoder, Scores
+from outgrow.nn.layer import Conv, Layer
+from outgrow.nn.model import Model
+from outgrow.nn.propagation import AttentionPropagateConv, PropagateConv, RelationPropagateConv
+from outgrow.nn.stack import Stack
+
+
+def Decoupled(
+    in_features: int,
+    hidden: int,
+    out_features: int,
+    *,
+    rounds: int | None = None,
+    gamma: float = 1.0,
+    heads: int = 0,
+    num_relations: int = 0,
+    **stack: object,
+) -> Model:
+    """``Z_0 = MLP(X)``, then ``Z_k = gamma * A Z_(k-1)`` for each round ``k``; the last ``Z`` are the logits.
+
+    ``A`` is the normalised adjacency of `PropagateConv`; with ``heads``, the attention of ``Z_0`` of
+    `AttentionPropagateConv`; with ``num_relations``, that of `RelationPropagateConv`, with weights for each round.
+
+    Args:
+        in_features: Width of the features.
+        hidden: Width of the hidden layers of the MLP.
+        out_features: Number of classes.
+        rounds: Rounds of propagation, at least 1; None for as many as the MLP has layers.
+        gamma: Factor of each round, in (0, 1].
+        heads: Heads of attention; 0 for weights that the graph fixes.
+        num_relations: Number of relations of edges, each with diagonal weights; 0 if they are not read.
+        **stack: Fields of `Stack`, for the MLP.
+
+    Raises:
+        ValueError: ``rounds`` is less than 1, ``gamma`` out of range, or both heads and relations are given.
+    """
+    options = Stack(**stack)  # type: ignore[arg-type]
+    count = options.layers if rounds is None else rounds
+    if count < 1:
+        raise ValueError(f"rounds must be at least 1, got {count}")
+    if heads and num_relations:
+        raise ValueError(f"give heads or num_relations, not both: got {heads} heads, {num_relations} relations")
+    encoders: list[Encoder] = options.dense((in_features, hidden, out_features))
+    if heads:
+        encoders.append(Scores(out_features, heads))
+
+    def conv(index: int) -> Conv:
+        if heads:
+            return AttentionPropagateConv(out_features, heads, gamma=gamma, last=index == count - 1)
+        if num_relations:
+            return RelationPropagateConv(out_features, num_relations, gamma=gamma)
+        return PropagateConv(out_features, gamma=gamma)
+
+    layers = [Layer(conv(index)) for index in range(count)]
+    return Model(layers, input_dropout=options.input_dropout, encoder=Chain(encoders))
+
+
+def DecoupledGAT(
+    in_features: int,
+    hidden: int,
+    out_features: int,
+    *,
+    rounds: int | None = None,
+    gamma: float = 1.0,
+    heads: int = 8,
+    **stack: object,
+) -> Model:
+    """`Decoupled` with attention, of as many heads as a `GAT` has."""
+    return Decoupled(in_features, hidden, out_features, rounds=rounds, gamma=gamma, heads=heads, **stack)  # type: ignore[arg-type]

@@ -1,0 +1,186 @@
+"""Propagation: convolutions that only pass columns on, as decoupled models do once every node is encoded.
+
+Letters as in `outgrow.nn.layer`; ``R`` relations. What they compute of a column depends on that column alone, and on
+scores that every node carries along behind its columns. So any slice of the columns can be propagated as it is.
+Ai et al.: NeutronTP, PVLDB 18(2), 2024, equation 9.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.nn.layer import Conv, Features, Rows, Widths
+from outgrow.nn.relational import require_counts
+from outgrow.ops.attention import attention_weight
+from outgrow.ops.edge_weight import symmetric_weight
+from outgrow.ops.relation import RelationScale, related_loops, relation_mean
+from outgrow.ops.weighted_sum import WeightedSum
+
+
+class PropagateConv(Conv):
+    """``x'_v = gamma * sum over in-edges (u, v) and the self-loop of w_uv / sqrt(d_u d_v) * x_u``.
+
+    ``d`` is the weighted in-degree with the self-loop, as in `GCNConv`. It has no parameters.
+
+    Args:
+        features: ``D``, also ``O``.
+        gamma: In (0, 1].
+    """
+
+    takes_sparse = False
+    takes_half = True
+
+    def __init__(self, features: int, *, gamma: float = 1.0) -> None:
+        super().__init__()
+        self.gamma = require_gamma(gamma)
+        self.aggregation = WeightedSum()
+        self.widths = Widths(
+            in_features=features,
+            out_features=features,
+            source=(1, features),
+            aggregate=(1, features),
+            fixed_weight=True,
+            reads_target=False,
+            self_loops=True,
+            raw_source=True,
+            columnwise=True,
+        )
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, 1, D]``: the input as it comes."""
+        assert isinstance(x_VD, Tensor)
+        return Rows(x_VD[:, None], None)
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        """``[E, 1]``: the symmetric normalisation."""
+        assert source.columns is not None
+        return symmetric_weight(block, source.columns.dtype)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, D]``."""
+        return scaled(aggregate_VCF[:, 0], self.gamma)
+
+
+class AttentionPropagateConv(Conv):
+    """``x'_v = gamma * sum over in-edges (u, v) and the self-loop of alpha_uv * x_u``.
+
+    ``alpha_uv`` is the mean over heads ``k`` of the softmax over the in-edges of ``v`` of
+    ``leaky_relu(s_uk + t_vk, 0.2)``, of scores ``s`` and ``t`` that lie behind the columns of ``x`` and that all rounds
+    of propagation share: attention of the encoded nodes, computed once. It has no parameters.
+
+    Args:
+        features: Columns of ``x``, without the scores.
+        heads: ``K``.
+        gamma: In (0, 1].
+        last: Whether no other round follows: the scores end here.
+    """
+
+    takes_sparse = False
+
+    def __init__(self, features: int, heads: int, *, gamma: float = 1.0, last: bool = False) -> None:
+        super().__init__()
+        require_counts(heads=heads)
+        self.heads, self.gamma, self.last = heads, require_gamma(gamma), last
+        self.aggregation = WeightedSum()
+        self.widths = Widths(
+            in_features=features + 2 * heads,
+            out_features=features if last else features + 2 * heads,
+            source=(1, features),
+            score=heads,
+            aggregate=(1, features),
+            fixed_weight=False,
+            reads_target=True,
+            self_loops=True,
+            whole_rows=True,
+            columnwise=True,
+            carries=2 * heads,
+        )
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, 1, F]`` columns and ``[V, K]`` scores."""
+        assert isinstance(x_VD, Tensor)
+        return Rows(x_VD[:, None, : -2 * self.heads], x_VD[:, -2 * self.heads : -self.heads])
+
+    def target(self, x_VD: Features) -> Rows:
+        """``[V, K]`` scores."""
+        assert isinstance(x_VD, Tensor)
+        return Rows(None, x_VD[:, -self.heads :])
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        """``[E, 1]``: the mean of the attention of all heads."""
+        assert source.score is not None
+        assert target.score is not None
+        alpha_EK = attention_weight(block.edges, source.score.contiguous(), target.score.contiguous(), 0.2, None)
+        return alpha_EK.mean(1, keepdim=True)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, F + 2 K]``, with the scores unchanged; ``[Vd, F]`` of the last."""
+        assert isinstance(x_VD, Tensor)
+        out_VF = scaled(aggregate_VCF[:, 0], self.gamma)
+        return out_VF if self.last else torch.cat([out_VF, x_VD[:, -2 * self.heads :]], 1)
+
+
+class RelationPropagateConv(Conv):
+    """``x'_v = gamma * sum over relations r of the mean over in-edges (u, v) of relation r of x_u diag(s_r)``.
+
+    The self-loops that are added count as one more relation. The relations' weights are diagonal, so that columns stay
+    apart: R-GCN (see `outgrow.nn.relational`), decoupled. They begin near ``1 / (R + 1)``.
+
+    Args:
+        features: ``D``, also ``O``.
+        num_relations: ``R``.
+        gamma: In (0, 1].
+    """
+
+    takes_sparse = False
+
+    def __init__(self, features: int, num_relations: int, *, gamma: float = 1.0) -> None:
+        super().__init__()
+        require_counts(num_relations=num_relations)
+        self.num_relations, self.gamma = num_relations, require_gamma(gamma)
+        self.aggregation = RelationScale(num_relations, features, loops=True)
+        with torch.no_grad():
+            self.aggregation.scale.div_(num_relations + 1)
+        self.widths = Widths(
+            in_features=features,
+            out_features=features,
+            source=(1, features),
+            aggregate=(1, features),
+            fixed_weight=True,
+            reads_target=False,
+            self_loops=True,
+            whole_rows=True,
+            columnwise=True,
+        )
+
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, 1, D]``: the input as it comes."""
+        assert isinstance(x_VD, Tensor)
+        return Rows(x_VD[:, None], None)
+
+    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+        """``[E, 1]``: one over the number of edges of the same relation at the destination."""
+        assert source.columns is not None
+        return relation_mean(related_loops(block, self.num_relations), self.num_relations + 1, source.columns.dtype)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, D]``."""
+        return scaled(aggregate_VCF[:, 0], self.gamma)
+
+
+def scaled(x_VF: Tensor, gamma: float) -> Tensor:
+    """``gamma * x``."""
+    return x_VF if gamma == 1 else x_VF * gamma
+
+
+def require_gamma(gamma: float) -> float:
+    """The factor of a round, in (0, 1].
+
+    Raises:
+        ValueError: It is out of range.
+    """
+    if not 0 < gamma <= 1:
+        raise ValueError(f"gamma must be in (0, 1], got {gamma}")
+    return gamma
