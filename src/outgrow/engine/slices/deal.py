@@ -124,8 +124,6 @@ class Deal:
 
     def everywhere(self, rows_nK: Tensor, kind: Kind) -> Tensor:
         """``[V, K]``: narrow rows of all nodes. Differentiable: gradients are summed in the order of the workers."""
-        if rows_nK.shape[1] == 0:
-            return rows_nK.new_empty(sum(self.nodes), 0)
         rows = self._from_all(rows_nK, kind)
         return rows if self.order is None else _moved(rows, self.order.row, self.order.node)
 

@@ -53,7 +53,8 @@ class SlicePass:
         if model.passes_features_on and model.input_dropout == 0:
             assert isinstance(self.given, Tensor)
             self.raw = self.deal.split(self.given[:, None], Kind.FEATURES).wait()
-            if constant and is_constant(model, features):
+            alone = propagates_alone(model.stages()[0])
+            if constant and is_constant(model, features) and not alone:
                 self.known, self.raw = self._known(self.raw), None
 
     def logits(self, key: int | None) -> Tensor:
@@ -90,9 +91,7 @@ class SlicePass:
         """``[n, O]``: layers that keep columns apart, one after the other, on a slice of them."""
         columns = x_nD.shape[1] - run[0][1].widths.carries
         width, out_features = self._width(columns), run[-1][1].widths.out_features
-        under = self.deal.split(x_nD[:, None, :columns], Kind.ACTIVATIONS)
-        carried = self.deal.everywhere(x_nD[:, columns:], Kind.ACTIVATIONS)
-        z_VD, weight = torch.cat([under.wait()[:, 0], carried], 1), None
+        z_VD, weight = self._columns(run[0][0], x_nD, columns), None
         for index, layer in run:
             source, target = layer.ends(z_VD, z_VD)
             block = self._keyed(layer, layer_key(key, index))
@@ -104,12 +103,25 @@ class SlicePass:
         out = self.deal.gather(z_VD[:, None, :width], columns, Kind.ACTIVATIONS)[:, 0]
         return out if out_features == columns else torch.cat([out, x_nD[:, columns:]], 1)
 
+    def _columns(self, index: int, x_nD: Tensor, columns: int) -> Tensor:
+        """``[V, f + K]``: the worker's columns of all nodes, and behind them the scores that they carry."""
+        if index == 0 and self.raw is not None:
+            return self.raw[:, 0]
+        under = self.deal.split(x_nD[:, None, :columns], self._kind(index))
+        if x_nD.shape[1] == columns:
+            return under.wait()[:, 0]
+        carried = self.deal.everywhere(x_nD[:, columns:], Kind.ACTIVATIONS)
+        return torch.cat([under.wait()[:, 0], carried], 1)
+
+    def _kind(self, index: int) -> Kind:
+        """What the source rows of a layer are."""
+        return Kind.FEATURES if index == 0 and self.model.passes_features_on else Kind.ACTIVATIONS
+
     def _ends(self, index: int, layer: Layer, x: Features) -> tuple[Rows, Rows]:
         """What all nodes give as sources and as destinations: the worker's columns, and all scores."""
         if index == 0 and self.raw is not None:
             return Rows(self.raw, None), Rows(None, None)
-        kind = Kind.FEATURES if index == 0 and self.model.passes_features_on else Kind.ACTIVATIONS
-        ends = layer.ends(x, x)
+        kind, ends = self._kind(index), layer.ends(x, x)
         under = [None if rows.columns is None else self.deal.split(rows.columns, kind) for rows in ends]
         scores = self._scores([rows.score for rows in ends])
         source, target = (Rows(None if u is None else u.wait(), s) for u, s in zip(under, scores, strict=True))
