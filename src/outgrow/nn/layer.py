@@ -53,10 +53,6 @@ class Widths:
         self_loops: Edges include exactly one self-loop per node.
         raw_source: `Conv.source` gives its input as it is, as one channel.
         whole_rows: `Conv.weigh` must see all in-edges of a destination at once, as a softmax or a count does.
-        columnwise: `Conv.source` passes columns on and `Conv.update` keeps them apart: the layer runs unchanged on a
-            slice of the columns of its input, with what it carries behind them.
-        carries: Last columns of the input that are scores and are passed on unchanged. `Conv.weigh` reads them and the
-            graph alone: what it gives is the same for all layers that carry the same.
     """
 
     in_features: int
@@ -70,8 +66,6 @@ class Widths:
     self_loops: bool = False
     raw_source: bool = False
     whole_rows: bool = False
-    columnwise: bool = False
-    carries: int = 0
 
 
 class Conv(nn.Module, ABC):

@@ -1,11 +1,14 @@
 """Propagation: convolutions that only pass columns on, as decoupled models do once every node is encoded.
 
-Letters as in `outgrow.nn.layer`; ``R`` relations. What they compute of a column depends on that column alone, and on
-scores that every node carries along behind its columns. So any slice of the columns can be propagated as it is.
+Letters as in `outgrow.nn.layer`; ``R`` relations. What becomes of a column depends on that column alone, and on
+scores that every node carries along behind its columns: so any slice of the columns can be propagated as it is.
 Ai et al.: NeutronTP, PVLDB 18(2), 2024, equation 9.
 """
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +22,39 @@ from outgrow.ops.relation import RelationScale, related_loops, relation_mean
 from outgrow.ops.weighted_sum import WeightedSum
 
 
-class PropagateConv(Conv):
+class Propagation(Conv, ABC):
+    """A convolution whose `source` passes the columns of its input on, and `update` those of the aggregate.
+
+    Attributes:
+        carries: Last columns of the input, which are scores and are passed on as they are.
+    """
+
+    takes_sparse = False
+    carries: int = 0
+
+    @property
+    @abstractmethod
+    def rule(self) -> tuple[object, ...]:
+        """Equal for propagations that give edges the same weights, if they carry the same scores."""
+
+    def scores(self, carried_VJ: Tensor) -> tuple[Rows, Rows]:
+        """What `weigh` reads of sources and destinations, from what they carry; by default nothing.
+
+        The columns are of no width: they say of what type weights are.
+        """
+        return Rows(carried_VJ[:, None, :0], None), Rows(None, None)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """``[Vd, F]``: the aggregate as it is."""
+        return aggregate_VCF[:, 0]
+
+
+class _Scaled(NamedTuple):
+    given: Tensor
+    product: Tensor
+
+
+class PropagateConv(Propagation):
     """``x'_v = gamma * sum over in-edges (u, v) and the self-loop of w_uv / sqrt(d_u d_v) * x_u``.
 
     ``d`` is the weighted in-degree with the self-loop, as in `GCNConv`. It has no parameters.
@@ -29,7 +64,6 @@ class PropagateConv(Conv):
         gamma: In (0, 1].
     """
 
-    takes_sparse = False
     takes_half = True
 
     def __init__(self, features: int, *, gamma: float = 1.0) -> None:
@@ -45,7 +79,6 @@ class PropagateConv(Conv):
             reads_target=False,
             self_loops=True,
             raw_source=True,
-            columnwise=True,
         )
 
     def source(self, x_VD: Features) -> Rows:
@@ -54,16 +87,17 @@ class PropagateConv(Conv):
         return Rows(x_VD[:, None], None)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
-        """``[E, 1]``: the symmetric normalisation."""
+        """``[E, 1]``: the symmetric normalisation, times gamma."""
         assert source.columns is not None
-        return symmetric_weight(block, source.columns.dtype)
+        return scaled(block, symmetric_weight(block, source.columns.dtype), self.gamma)
 
-    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, D]``."""
-        return scaled(aggregate_VCF[:, 0], self.gamma)
+    @property
+    def rule(self) -> tuple[object, ...]:
+        """See `Propagation.rule`."""
+        return PropagateConv, self.gamma
 
 
-class AttentionPropagateConv(Conv):
+class AttentionPropagateConv(Propagation):
     """``x'_v = gamma * sum over in-edges (u, v) and the self-loop of alpha_uv * x_u``.
 
     ``alpha_uv`` is the mean over heads ``k`` of the softmax over the in-edges of ``v`` of
@@ -77,12 +111,11 @@ class AttentionPropagateConv(Conv):
         last: Whether no other round follows: the scores end here.
     """
 
-    takes_sparse = False
-
     def __init__(self, features: int, heads: int, *, gamma: float = 1.0, last: bool = False) -> None:
         super().__init__()
         require_counts(heads=heads)
         self.heads, self.gamma, self.last = heads, require_gamma(gamma), last
+        self.carries = 2 * heads
         self.aggregation = WeightedSum()
         self.widths = Widths(
             in_features=features + 2 * heads,
@@ -94,14 +127,12 @@ class AttentionPropagateConv(Conv):
             reads_target=True,
             self_loops=True,
             whole_rows=True,
-            columnwise=True,
-            carries=2 * heads,
         )
 
     def source(self, x_VD: Features) -> Rows:
         """``[V, 1, F]`` columns and ``[V, K]`` scores."""
         assert isinstance(x_VD, Tensor)
-        return Rows(x_VD[:, None, : -2 * self.heads], x_VD[:, -2 * self.heads : -self.heads])
+        return Rows(x_VD[:, None, : -self.carries], x_VD[:, -self.carries : -self.heads])
 
     def target(self, x_VD: Features) -> Rows:
         """``[V, K]`` scores."""
@@ -109,20 +140,30 @@ class AttentionPropagateConv(Conv):
         return Rows(None, x_VD[:, -self.heads :])
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
-        """``[E, 1]``: the mean of the attention of all heads."""
+        """``[E, 1]``: the mean of the attention of all heads, times gamma."""
         assert source.score is not None
         assert target.score is not None
         alpha_EK = attention_weight(block.edges, source.score.contiguous(), target.score.contiguous(), 0.2, None)
-        return alpha_EK.mean(1, keepdim=True)
+        return alpha_EK.sum(1, keepdim=True) * (self.gamma / self.heads)
+
+    @property
+    def rule(self) -> tuple[object, ...]:
+        """See `Propagation.rule`."""
+        return AttentionPropagateConv, self.heads, self.gamma
+
+    def scores(self, carried_VJ: Tensor) -> tuple[Rows, Rows]:
+        """See `Propagation.scores`: ``[V, K]`` each."""
+        source_VK, target_VK = torch.split(carried_VJ, self.heads, 1)
+        return Rows(carried_VJ[:, None, :0], source_VK), Rows(None, target_VK)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, F + 2 K]``, with the scores unchanged; ``[Vd, F]`` of the last."""
         assert isinstance(x_VD, Tensor)
-        out_VF = scaled(aggregate_VCF[:, 0], self.gamma)
-        return out_VF if self.last else torch.cat([out_VF, x_VD[:, -2 * self.heads :]], 1)
+        out_VF = aggregate_VCF[:, 0]
+        return out_VF if self.last else torch.cat([out_VF, x_VD[:, -self.carries :]], 1)
 
 
-class RelationPropagateConv(Conv):
+class RelationPropagateConv(Propagation):
     """``x'_v = gamma * sum over relations r of the mean over in-edges (u, v) of relation r of x_u diag(s_r)``.
 
     The self-loops that are added count as one more relation. The relations' weights are diagonal, so that columns stay
@@ -133,8 +174,6 @@ class RelationPropagateConv(Conv):
         num_relations: ``R``.
         gamma: In (0, 1].
     """
-
-    takes_sparse = False
 
     def __init__(self, features: int, num_relations: int, *, gamma: float = 1.0) -> None:
         super().__init__()
@@ -152,7 +191,6 @@ class RelationPropagateConv(Conv):
             reads_target=False,
             self_loops=True,
             whole_rows=True,
-            columnwise=True,
         )
 
     def source(self, x_VD: Features) -> Rows:
@@ -161,18 +199,27 @@ class RelationPropagateConv(Conv):
         return Rows(x_VD[:, None], None)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
-        """``[E, 1]``: one over the number of edges of the same relation at the destination."""
+        """``[E, 1]``: one over the number of edges of the same relation at the destination, times gamma."""
         assert source.columns is not None
-        return relation_mean(related_loops(block, self.num_relations), self.num_relations + 1, source.columns.dtype)
+        related = related_loops(block, self.num_relations)
+        mean_E1 = relation_mean(related, self.num_relations + 1, source.columns.dtype)
+        return scaled(block, mean_E1, self.gamma)
 
-    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, D]``."""
-        return scaled(aggregate_VCF[:, 0], self.gamma)
+    @property
+    def rule(self) -> tuple[object, ...]:
+        """See `Propagation.rule`."""
+        return RelationPropagateConv, self.num_relations, self.gamma
 
 
-def scaled(x_VF: Tensor, gamma: float) -> Tensor:
-    """``gamma * x``."""
-    return x_VF if gamma == 1 else x_VF * gamma
+def scaled(block: Block, weight_E1: Tensor, gamma: float) -> Tensor:
+    """``[E, 1]``: weights that the graph fixes, times gamma; computed once per block."""
+    if gamma == 1:
+        return weight_E1
+    slot = f"weights times {gamma}"
+    kept = block.edges.derived.get(slot)
+    if not (isinstance(kept, _Scaled) and kept.given is weight_E1):
+        kept = block.edges.derived[slot] = _Scaled(weight_E1, weight_E1 * gamma)
+    return kept.product
 
 
 def require_gamma(gamma: float) -> float:

@@ -14,11 +14,17 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.option_types import require_types
+from outgrow.core.option_types import require_positive, require_types
+from outgrow.core.types import Kind
+from outgrow.engine.share import Part, Share, Whole
+from outgrow.engine.slices.lane import dealt
 from outgrow.engine.slices.passes import SlicePass
+from outgrow.engine.slices.sums import Sums
+from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
+from outgrow.runtime.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 
 
@@ -27,17 +33,29 @@ class TensorParallel(Strategy):
     """Full-graph training on slices of the columns. One step per epoch.
 
     Attributes:
+        chunks: Into how many chunks the graph is cut, of which rows travel while others are aggregated; 1 for none.
         constant: Whether a first aggregate that is constant is computed once; else in every epoch.
     """
 
     name = "tensor"
     exact = True
-    partition = "range"
 
+    chunks: int = 4
     constant: bool = True
 
     def __post_init__(self) -> None:
-        require_types(asdict(self), get_type_hints(type(self)))
+        require_types(asdict(self), get_type_hints(TensorParallel))
+        require_positive(self.name, chunks=self.chunks)
+
+    def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
+        """See `Strategy.share`: of what each chunk is the first to read, every worker owns an equal part."""
+        if comm.size == 1:
+            return Whole(graph.topology, comm)
+        owner = None
+        if comm.leads:
+            view = graph.topology.with_self_loops if self_loops else graph.topology
+            owner = dealt(view.indptr, view.indices, self.chunks, comm.size)
+        return Part(graph.topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -65,7 +83,8 @@ class _Execution:
     def __init__(self, problem: Problem, options: TensorParallel) -> None:
         self.problem, self.comm = problem, problem.share.comm
         self.goal = problem.goal.to(self.comm.device)
-        self.work = SlicePass(problem.model, problem.share, problem.features, constant=options.constant)
+        sums = Sums(problem.share, problem.timeline, chunks=options.chunks)
+        self.work = SlicePass(problem.model, problem.share, problem.features, sums, constant=options.constant)
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`: one step."""

@@ -160,14 +160,16 @@ def _pieces(flat: Tensor, shape: Sequence[int], cut: Cut) -> list[Tensor]:
     return [piece.view(own, channels, end - begin) for piece, (begin, end) in pairs]
 
 
-def _flattened(rows_nCF: Tensor, cut: Cut) -> Tensor:
+def flattened(rows_nCF: Tensor, cut: Cut) -> Tensor:
+    """``[n * C * F]``: the slices of all workers, one after the other."""
     flat = empty((rows_nCF.numel(),), rows_nCF)
     for piece, (begin, end) in zip(_pieces(flat, rows_nCF.shape, cut), cut, strict=True):
         piece.copy_(rows_nCF[:, :, begin:end])
     return flat
 
 
-def _joined(flat: Tensor, shape: tuple[int, int, int], cut: Cut) -> Tensor:
+def joined(flat: Tensor, shape: tuple[int, int, int], cut: Cut) -> Tensor:
+    """``[n, C, F]``: rows of which the slices lie one after the other."""
     rows_nCF = empty(shape, flat)
     for piece, (begin, end) in zip(_pieces(flat, shape, cut), cut, strict=True):
         rows_nCF[:, :, begin:end] = piece
@@ -194,12 +196,12 @@ class _CutUp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows_nCF: Tensor, cut: Cut) -> Tensor:
         ctx.shape, ctx.cut = tuple(rows_nCF.shape), cut
-        return _flattened(rows_nCF, cut)
+        return flattened(rows_nCF, cut)
 
     @staticmethod
     @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _joined(grad, ctx.shape, ctx.cut), None
+        return joined(grad, ctx.shape, ctx.cut), None
 
 
 class _Join(torch.autograd.Function):
@@ -208,9 +210,9 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, flat: Tensor, shape: tuple[int, int, int], cut: Cut) -> Tensor:
         ctx.cut = cut
-        return _joined(flat, shape, cut)
+        return joined(flat, shape, cut)
 
     @staticmethod
     @once
     def backward(ctx: Any, grad_nCF: Tensor) -> tuple[Tensor, None, None]:
-        return _flattened(grad_nCF, ctx.cut), None, None
+        return flattened(grad_nCF, ctx.cut), None, None

@@ -1,0 +1,146 @@
+"""Chunks of a graph's rows in the order in which workers aggregate them, and the rows that travel for each.
+
+A chunk is a range of rows with all their edges: destinations with their in-edges forward, sources with their out-edges
+backward. What it reads is split before it, what it has made is gathered behind it; nothing travels twice. Ai et al.:
+NeutronTP, PVLDB 18(2), 2024, section 4.2.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Edges
+from outgrow.graph.partition.ranges import range_ends, ranges_of
+from outgrow.ops.backend import array, tensor
+from outgrow.ops.topology import transpose
+
+
+class Party(NamedTuple):
+    """Nodes whose rows travel together.
+
+    Attributes:
+        nodes: ``[k]`` int64: those of worker 0 first, ascending.
+        mine: ``[m]`` int64, rows of the own ones among all own nodes.
+        sizes: How many each worker owns.
+    """
+
+    nodes: Tensor
+    mine: Tensor
+    sizes: tuple[int, ...]
+
+
+class Chunk(NamedTuple):
+    """Rows that are aggregated at once.
+
+    Attributes:
+        first: First row.
+        last: Last row, plus 1.
+        indptr: ``[last - first + 1]`` int64, from 0.
+        indices: ``[e]`` row that each edge reads.
+        edge: ``[e]`` number of each edge; None if they are consecutive from ``first_edge``.
+        first_edge: Number of the first.
+        reads: What it reads, and no chunk before it.
+        makes: Its rows.
+    """
+
+    first: int
+    last: int
+    indptr: Tensor
+    indices: Tensor
+    edge: Tensor | None
+    first_edge: int
+    reads: Party
+    makes: Party
+
+
+class Lanes(NamedTuple):
+    """The chunks of both directions."""
+
+    forward: list[Chunk]
+    backward: list[Chunk]
+
+
+def chunk_ends(indptr: Tensor, chunks: int) -> list[int]:
+    """``chunks + 1`` ends of ranges with about as many rows and edges each; fewer where there are fewer rows."""
+    num_rows = len(indptr) - 1
+    if num_rows == 0:
+        return [0, 0]
+    cost = array(indptr) + np.arange(num_rows + 1)
+    ends: list[int] = range_ends(cost, min(chunks, num_rows)).tolist()
+    return ends
+
+
+def first_reader(indptr: Tensor, indices: Tensor, ends: list[int], num_rows: int) -> Tensor:
+    """``[num_rows]`` int64: the first chunk that reads each row; the last one, of those that none reads."""
+    found = torch.full((num_rows,), len(ends) - 2, dtype=torch.int64)
+    for number, (first, last) in reversed(list(enumerate(pairwise(ends)))):
+        found[indices[int(indptr[first]) : int(indptr[last])].long()] = number
+    return found
+
+
+def dealt(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
+    """``[V]`` int32: the worker of each node. Of what a chunk is the first to read, each gets an equal part.
+
+    Args:
+        indptr: ``[V + 1]`` int64 ends of the in-edges of each node.
+        indices: ``[E]`` their sources.
+        chunks: Number of chunks.
+        workers: Number of workers.
+    """
+    num_nodes = len(indptr) - 1
+    reader = first_reader(indptr, indices, chunk_ends(indptr, chunks), num_nodes)
+    counts = torch.bincount(reader, minlength=1)
+    order = torch.argsort(reader, stable=True)
+    rank = torch.arange(num_nodes) - (counts.cumsum(0) - counts)[reader[order]]
+    owner = torch.empty(num_nodes, dtype=torch.int32)
+    owner[order] = (rank * workers // counts[reader[order]]).int()
+    return owner
+
+
+def lanes_of(edges: Edges, chunks: int, owner: Tensor, own: Tensor, workers: int) -> Lanes:
+    """The chunks of a whole graph.
+
+    Args:
+        edges: All in-edges, each node being source and destination.
+        chunks: How many chunks.
+        owner: ``[V]`` integer, the worker of each node.
+        own: ``[n]`` int64, the nodes of this worker, ascending.
+        workers: Number of workers.
+    """
+    back = transpose(edges)
+
+    def lane(indptr: Tensor, indices: Tensor, edge: Tensor | None) -> list[Chunk]:
+        on_host, device = indptr.cpu(), indices.device
+        ends = chunk_ends(on_host, chunks)
+        reader = first_reader(on_host, indices.cpu(), ends, len(owner))
+        maker = tensor(ranges_of(np.asarray(ends)))
+        reads = _parties(reader, owner, own, len(ends) - 1, workers, device)
+        makes = _parties(maker, owner, own, len(ends) - 1, workers, device)
+        found = []
+        for (first, last), read, made in zip(pairwise(ends), reads, makes, strict=True):
+            low, high = int(on_host[first]), int(on_host[last])
+            edges_of = None if edge is None else edge[low:high]
+            rows = indptr[first : last + 1] - low
+            found.append(Chunk(first, last, rows, indices[low:high], edges_of, low, read, made))
+        return found
+
+    return Lanes(lane(edges.indptr, edges.indices, None), lane(back.indptr, back.indices, back.edge))
+
+
+def _parties(party: Tensor, owner: Tensor, own: Tensor, count: int, workers: int, device: torch.device) -> list[Party]:
+    """The nodes of each party, by worker."""
+    place = party * workers + owner
+    sizes = torch.bincount(place, minlength=count * workers).view(count, workers)
+    nodes = torch.argsort(place, stable=True)
+    mine = torch.argsort(party[own], stable=True)
+    of_party = torch.split(nodes, sizes.sum(1).tolist())
+    of_mine = torch.split(mine, torch.bincount(party[own], minlength=count).tolist())
+    return [
+        Party(whole.to(device), part.to(device), tuple(each))
+        for whole, part, each in zip(of_party, of_mine, sizes.tolist(), strict=True)
+    ]

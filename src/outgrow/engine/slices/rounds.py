@@ -1,0 +1,169 @@
+"""Rounds of weighted sums on slices, chunk by chunk, while the rows of other chunks travel.
+
+The split of what a chunk is the first to read is under way while those before it are aggregated, the gather of what it
+has made while those after it are. Every worker takes the chunks in the same order. The gradient takes the same course
+backward, over sources and their out-edges, so that the gradient of a source is complete when it is gathered. Ai et al.:
+NeutronTP, PVLDB 18(2), 2024, algorithm 1.
+
+Letters: ``n`` own nodes, ``V`` all nodes, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F`` columns, ``f``
+those of the worker's slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outgrow.core.timeline import Timeline
+from outgrow.core.types import Kind
+from outgrow.engine.slices.deal import Cut, cut_of, flattened, joined
+from outgrow.engine.slices.lane import Chunk, Lanes, Party
+from outgrow.ops.backend import once
+from outgrow.ops.buffers import empty, empty_rows
+from outgrow.ops.row_sums import gather_rows, spread_rows
+from outgrow.runtime.comm import Arrival, Comm
+from outgrow.runtime.voyage import Route
+
+
+class Rounds:
+    """Weighted sums over all nodes, of which each worker has some rows whole. All workers call it together. Final.
+
+    Args:
+        comm: The line to the other workers.
+        lanes: The chunks.
+        num_nodes: ``V``.
+        timeline: Told when what was done.
+    """
+
+    def __init__(self, comm: Comm, lanes: Lanes, num_nodes: int, timeline: Timeline) -> None:
+        self.comm, self.lanes, self.num_nodes, self.timeline = comm, lanes, num_nodes, timeline
+
+    def __call__(self, rows_nCF: Tensor, weight_EC: Tensor | None, count: int, kind: Kind) -> Tensor:
+        """``[n, C, F]``: the rows of the own nodes after some rounds. Differentiable in rows and weights.
+
+        Args:
+            rows_nCF: Rows of the own nodes.
+            weight_EC: Weight of each edge in every round; None if all are 1.
+            count: Number of rounds, at least 1.
+            kind: What the rows are.
+        """
+        return _Rounds.apply(rows_nCF, weight_EC, self, count, kind)  # type: ignore[no-any-return, no-untyped-call]
+
+    def departures(self, rows_nCF: Tensor, chunks: Sequence[Chunk], kind: Kind) -> list[Arrival]:
+        """The splits of all that chunks read, under way in their order."""
+        cut = self.cut(rows_nCF)
+        return [self._split(rows_nCF, chunk.reads, cut, kind) for chunk in chunks]
+
+    def arrive(self, arrival: Arrival, party: Party, slices_VCf: Tensor) -> None:
+        """Wait for a split, and put it where it belongs."""
+        with self.timeline.span("wait for split"):
+            rows = arrival.wait()
+        slices_VCf.index_copy_(0, party.nodes, rows.view(len(party.nodes), *slices_VCf.shape[1:]))
+
+    def depart(self, slices_VCf: Tensor, party: Party, cut: Cut, kind: Kind) -> Arrival:
+        """The gather of some rows, under way."""
+        width = slices_VCf[0].numel() if len(slices_VCf) else 0
+        send = tuple(size * width for size in party.sizes)
+        row = slices_VCf.shape[1] * len(party.mine)
+        receive = tuple(row * (end - begin) for begin, end in cut)
+        return self.comm.rows(slices_VCf.index_select(0, party.nodes).view(-1), Route(send, receive), kind)
+
+    def collect(self, arrivals: Sequence[Arrival], chunks: Sequence[Chunk], rows_nCF: Tensor) -> Tensor:
+        """Wait for all gathers; gives the rows."""
+        cut = self.cut(rows_nCF)
+        for arrival, chunk in zip(arrivals, chunks, strict=True):
+            with self.timeline.span("wait for gather"):
+                flat = arrival.wait()
+            mine = chunk.makes.mine
+            rows_nCF.index_copy_(0, mine, joined(flat, (len(mine), *rows_nCF.shape[1:]), cut))
+        return rows_nCF
+
+    def slices(self, rows_nCF: Tensor) -> Tensor:
+        """Room for the worker's columns of all nodes."""
+        first, last = self.cut(rows_nCF)[self.comm.rank]
+        return empty_rows(self.num_nodes, (rows_nCF.shape[1], last - first), rows_nCF)
+
+    def cut(self, rows_nCF: Tensor) -> Cut:
+        """The columns of each worker."""
+        return cut_of(rows_nCF.shape[2], self.comm.size)
+
+    def _split(self, rows_nCF: Tensor, party: Party, cut: Cut, kind: Kind) -> Arrival:
+        channels, (first, last) = rows_nCF.shape[1], cut[self.comm.rank]
+        send = tuple(len(party.mine) * channels * (end - begin) for begin, end in cut)
+        receive = tuple(size * channels * (last - first) for size in party.sizes)
+        return self.comm.rows(flattened(rows_nCF.index_select(0, party.mine), cut), Route(send, receive), kind)
+
+
+class _Rounds(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows_nCF: Tensor, weight_EC: Tensor | None, rounds: Rounds, count: int, kind: Kind) -> Tensor:
+        chunks, cut = rounds.lanes.forward, rounds.cut(rows_nCF)
+        under, gathers, kept = rounds.departures(rows_nCF, chunks, kind), list[Arrival](), list[Tensor]()
+        slices = rounds.slices(rows_nCF)
+        for number in range(count):
+            made = rounds.slices(rows_nCF)
+            for chunk in chunks:
+                if number == 0:
+                    rounds.arrive(under.pop(0), chunk.reads, slices)
+                with rounds.timeline.span("aggregate"):
+                    _sum(chunk, weight_EC, slices, made)
+                if number == count - 1:
+                    gathers.append(rounds.depart(made, chunk.makes, cut, Kind.ACTIVATIONS))
+            if ctx.needs_input_grad[1]:
+                kept.append(slices)
+            slices = made
+        ctx.rounds, ctx.count, ctx.kept = rounds, count, kept
+        ctx.save_for_backward(weight_EC)
+        return rounds.collect(gathers, chunks, empty(tuple(rows_nCF.shape), rows_nCF))
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_nCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        (weight_EC,), rounds, kept = ctx.saved_tensors, ctx.rounds, ctx.kept
+        wants_rows, wants_weight = ctx.needs_input_grad[:2]
+        chunks, cut = rounds.lanes.backward, rounds.cut(grad_nCF)
+        under, gathers = rounds.departures(grad_nCF, chunks, Kind.GRADIENTS), list[Arrival]()
+        slices, total = rounds.slices(grad_nCF), None
+        for number in range(ctx.count):
+            made, d_weight = rounds.slices(grad_nCF), _like(weight_EC) if wants_weight else None
+            for chunk in chunks:
+                if number == 0:
+                    rounds.arrive(under.pop(0), chunk.reads, slices)
+                with rounds.timeline.span("aggregate"):
+                    if d_weight is None:
+                        _sum(chunk, weight_EC, slices, made)
+                    else:
+                        _spread(chunk, weight_EC, slices, kept[-1], made, d_weight)
+                if number == ctx.count - 1 and wants_rows:
+                    gathers.append(rounds.depart(made, chunk.makes, cut, Kind.GRADIENTS))
+            if d_weight is not None:
+                total = d_weight if total is None else total.add_(d_weight)
+                kept.pop()
+            slices = made
+        grad = rounds.collect(gathers, chunks, _like(grad_nCF)) if wants_rows else None
+        return grad, total, None, None, None
+
+
+def _like(given: Tensor) -> Tensor:
+    return empty(tuple(given.shape), given)
+
+
+def _sum(chunk: Chunk, weight_EC: Tensor | None, slices_VCf: Tensor, out_VCf: Tensor) -> None:
+    """The sums of a chunk's rows, from one round to the next."""
+    weight = weight_EC
+    if chunk.edge is None and weight is not None:
+        weight = weight[chunk.first_edge : chunk.first_edge + len(chunk.indices)]
+    gather_rows(chunk.indptr, chunk.indices, chunk.edge, weight, slices_VCf, out_VCf[chunk.first : chunk.last])
+
+
+def _spread(
+    chunk: Chunk, weight_EC: Tensor, grad_VCf: Tensor, own_VCf: Tensor, out_VCf: Tensor, d_weight_EC: Tensor
+) -> None:
+    """The gradients of a chunk's rows and of its edges' weights."""
+    assert chunk.edge is not None
+    here = slice(chunk.first, chunk.last)
+    given = chunk.indptr, chunk.indices, chunk.edge, weight_EC, grad_VCf
+    spread_rows(*given, own_VCf[here], out_VCf[here], d_weight_EC)

@@ -1,0 +1,240 @@
+"""The ledger of `tensor` is the formula, to the byte; a decoupled model takes four exchanges however deep it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from outgrow.core.types import Kind
+from outgrow.engine.share import Part
+from outgrow.graph.csc import Topology
+from outgrow.graph.partition.method import METHODS
+from outgrow.graph.partition.partition import Partition
+from outgrow.graph.store import write_store
+from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
+from outgrow.nn.heads import SingleLabel
+from outgrow.runtime.comm import Comm, Group
+from outgrow.runtime.launch import run_workers
+from outgrow.runtime.worker import Workplace
+from outgrow.strategies.base import Problem
+from outgrow.strategies.tensor import TensorParallel
+from outgrow.training.config import TrainConfig
+from planted import NODES, WIDTH, planted
+from suites.sessions import Plan, Result, graph_of, train_in_turn
+from suites.tensor_traffic import Everywhere, Moves, Sliced, both_ways, bytes_of_run, bytes_per_epoch
+from suites.traffic import Sizes
+
+WORKERS, RELATIONS = 3, 3
+SHORT, LONG = Sizes(epochs=2, evaluations=1, number=8, feature=8), Sizes(epochs=7, evaluations=3, number=8, feature=8)
+
+
+class HashedTensorParallel(TensorParallel):
+    """`TensorParallel` on nodes that are no ranges and of which workers own unequal numbers."""
+
+    partition = "hash"
+
+
+class Traffic(NamedTuple):
+    """A model of 8 features and 2 classes, and what moves when it is trained."""
+
+    build: Callable[[], Model]
+    moves: Moves
+    strategy: TensorParallel = TensorParallel()
+    half: bool = False
+
+
+RAW, HASHED = (Sliced(1, WIDTH),), HashedTensorParallel()
+ONE_OF_CLASSES = Moves(trained=both_ways((1, 2)))
+MODELS = {
+    "gcn aggregates first": Traffic(
+        lambda: GCN(8, 16, 2), Moves(features=RAW, aggregates=RAW, trained=both_ways((1, 2))), HASHED
+    ),
+    "gcn projects first": Traffic(lambda: GCN(8, 4, 2), Moves(trained=both_ways((1, 4), (1, 2)))),
+    "textbook gcn": Traffic(
+        lambda: GCN(8, 16, 2),
+        Moves(features=RAW, untrained=RAW, trained=both_ways((1, 2))),
+        TensorParallel(constant=False),
+    ),
+    "gcn with dropout of the input": Traffic(
+        lambda: GCN(8, 16, 2, input_dropout=0.5),
+        Moves(dropped=RAW, untrained=RAW, trained=both_ways((1, 2))),
+        HASHED,
+    ),
+    "half precision": Traffic(
+        lambda: GCN(8, 16, 2), Moves(features=RAW, aggregates=RAW, trained=both_ways((1, 2))), half=True
+    ),
+    "sage of three layers": Traffic(
+        lambda: SAGE(8, 16, 2, layers=3),
+        Moves(features=RAW, aggregates=RAW, trained=both_ways((1, 16), (1, 2))),
+        HASHED,
+    ),
+    "gat splits columns and sends scores to all": Traffic(
+        lambda: GAT(8, 6, 2, heads=2, out_heads=3),
+        Moves(trained=(*both_ways((2, 3), (3, 2)), Everywhere(2 * 2), Everywhere(2 * 3))),
+        HASHED,
+    ),
+    "ggcn splits columns of targets too": Traffic(
+        lambda: GGCN(8, 6, 2),
+        Moves(trained=tuple(Sliced(channels, columns) for columns in (6, 2) for channels in (2, 1, 1))),
+    ),
+    "rgcn aggregates to bases first": Traffic(
+        lambda: RGCN(8, 16, 2, num_relations=RELATIONS, bases=2),
+        Moves(features=RAW, trained=(Sliced(2, 8), *both_ways((2, 2)))),
+    ),
+    "decoupled, 2 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=2), ONE_OF_CLASSES, HASHED),
+    "decoupled, 5 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=5), ONE_OF_CLASSES, HASHED),
+    "decoupled with attention": Traffic(
+        lambda: DecoupledGAT(8, 16, 2, rounds=3, heads=2), Moves(trained=(*both_ways((1, 2)), Everywhere(2 * 2)))
+    ),
+    "decoupled with relations": Traffic(lambda: Decoupled(8, 16, 2, num_relations=RELATIONS), ONE_OF_CLASSES),
+}
+EXCHANGES = {
+    "decoupled": (lambda rounds: Decoupled(8, 16, 2, rounds=rounds), {1: 4, 2: 4, 5: 4}),
+    "decoupled with attention": (lambda rounds: DecoupledGAT(8, 16, 2, rounds=rounds, heads=2), {1: 6, 2: 6, 5: 6}),
+    "decoupled with relations": (lambda rounds: Decoupled(8, 16, 2, rounds=rounds, num_relations=RELATIONS), {2: 4}),
+    "gcn": (lambda layers: GCN(8, 4, 2, layers=layers), {1: 4, 2: 8, 5: 20}),
+    "gat": (lambda layers: GAT(8, 6, 2, layers=layers, heads=2), {1: 6, 2: 12}),
+}
+"""Models by their rounds or layers, and the exchanges of an epoch."""
+
+
+def topology() -> Topology:
+    """Parallel edges have the same relation, so that they are in the order of a store."""
+    found = planted().topology
+    return replace(found, relation=(found.indices % RELATIONS).to(torch.int8))
+
+
+def sizes_of(traffic: Traffic, sizes: Sizes) -> Sizes:
+    """In half precision features have 2 bytes and parameters 4."""
+    return Sizes(epochs=sizes.epochs, evaluations=sizes.evaluations, number=4, feature=2) if traffic.half else sizes
+
+
+def model_of(traffic: Traffic) -> Model:
+    """In float64, unless the features are in half precision."""
+    torch.manual_seed(0)
+    return traffic.build() if traffic.half else traffic.build().double()
+
+
+def plan_of(traffic: Traffic, sizes: Sizes, folder: Path) -> Plan:
+    """A run of some epochs, evaluated after every second."""
+    config = TrainConfig(epochs=sizes.epochs, eval_every=2)
+    return Plan(folder / ("half" if traffic.half else "double"), model_of(traffic), config, traffic.strategy)
+
+
+@contextmanager
+def counted_exchanges() -> Iterator[list[Kind]]:
+    """What each exchange carries, there or back."""
+    found, right = list[Kind](), Group.send
+
+    def send(self: Group, rows: Tensor, route: Any, kind: Kind) -> Any:
+        found.append(kind)
+        return right(self, rows, route, kind)
+
+    with patch.object(Group, "send", send):
+        yield found
+
+
+def exchanges_of(comm: Comm, model: Model) -> list[Kind]:
+    """The exchanges of an epoch."""
+    world = planted()
+    problem = Problem.of(
+        Part(topology(), torch.arange(NODES) % comm.size, comm),
+        features=world.features,
+        labels=world.labels,
+        train=torch.arange(0, NODES, 3),
+        task=SingleLabel(),
+        model=model.double(),
+        seed=4,
+    )
+    execution = TensorParallel().prepare(problem)
+    with counted_exchanges() as found:
+        list(execution.steps(1))
+    execution.close()
+    return found
+
+
+class Seen(NamedTuple):
+    """What a worker has: the results of all runs, and the exchanges of an epoch by model and depth."""
+
+    results: dict[tuple[str, Sizes], Result]
+    exchanges: dict[tuple[str, int], list[Kind]]
+
+
+@cache
+def seen() -> list[Seen]:
+    """A short and a long run of every model, and the exchanges."""
+
+    def on_worker(place: Workplace) -> Seen:
+        exchanges = {
+            (name, depth): exchanges_of(place.comm, build(depth))
+            for name, (build, depths) in EXCHANGES.items()
+            for depth in depths
+        }
+        place.comm.ledger.crossed.clear()
+        return Seen(train_in_turn(place, chosen), exchanges)
+
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        graph = replace(graph_of(replace(planted(), topology=topology())), relation_names=("a", "b", "c"))
+        assert isinstance(graph.features, Tensor)
+        write_store(graph, folder / "double")
+        write_store(replace(graph, features=graph.features.half()), folder / "half")
+        chosen = {(n, s): plan_of(t, s, folder) for n, t in MODELS.items() for s in (SHORT, LONG)}
+        return run_workers(on_worker, WORKERS)
+
+
+def partition_of(traffic: Traffic) -> Partition:
+    return METHODS[traffic.strategy.partition].split(topology(), WORKERS)
+
+
+def bytes_between_workers(name: str, sizes: Sizes) -> dict[str, int]:
+    ledger = seen()[0].results[name, sizes].summary["ledger"]
+    assert not any(table for link, table in ledger.items() if link != "peer")
+    return ledger["peer"]
+
+
+@pytest.mark.parametrize("sizes", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("name", MODELS)
+def test_all_bytes_of_a_run(name: str, sizes: Sizes) -> None:
+    traffic = MODELS[name]
+    expected = bytes_of_run(partition_of(traffic), model_of(traffic), traffic.moves, sizes_of(traffic, sizes))
+    assert bytes_between_workers(name, sizes) == {kind.value: count for kind, count in expected.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_an_epoch_adds(name: str) -> None:
+    traffic, short, long = MODELS[name], *(bytes_between_workers(name, sizes) for sizes in (SHORT, LONG))
+    nodes, number = partition_of(traffic).sizes.tolist(), sizes_of(traffic, SHORT).number
+    plain, evaluated = (bytes_per_epoch(traffic.moves, nodes, number, evaluated=each) for each in (False, True))
+    for kind in (Kind.FEATURES, Kind.ACTIVATIONS, Kind.GRADIENTS):
+        assert long.get(kind, 0) - short.get(kind, 0) == 3 * plain.get(kind, 0) + 2 * evaluated.get(kind, 0)
+    for kind in (Kind.IDS, Kind.TOPOLOGY):
+        assert long[kind] == short[kind]
+
+
+def test_rounds_move_nothing() -> None:
+    for sizes in (SHORT, LONG):
+        found = [bytes_between_workers(f"decoupled, {rounds} rounds", sizes) for rounds in (2, 5)]
+        assert found[0] == found[1]
+
+
+def test_some_workers_own_more_than_others() -> None:
+    sizes = partition_of(MODELS["decoupled, 2 rounds"]).sizes.tolist()
+    assert len(set(sizes)) == WORKERS
+
+
+@pytest.mark.parametrize(("name", "depth"), [(name, depth) for name, (_, depths) in EXCHANGES.items() for depth in depths])
+def test_exchanges_of_an_epoch(name: str, depth: int) -> None:
+    expected = EXCHANGES[name][1][depth]
+    for found in (each.exchanges[name, depth] for each in seen()):
+        assert found == [Kind.ACTIVATIONS] * (expected // 2) + [Kind.GRADIENTS] * (expected // 2)
