@@ -1,7 +1,8 @@
-"""Hosts that are joined by a slow network: epoch times and bytes of the strategy `full` under several partitions.
+"""Hosts that are joined by a slow network: epoch times and bytes of `full` under several partitions, and of `tensor`.
 
     sudo python benchmarks/network.py --data-dir DATA     # debian and products@0.05, GCN and GAT, 4 hosts at 200 Mbit/s
     sudo python benchmarks/network.py --graphs products@0.002 --models gcn --epochs 2
+    sudo python benchmarks/network.py --graphs reddit@0.1 --models gcn,decoupled --partitions metis --tensor chunks=4
 
 The hosts are those of `netlab.py`. Every cell of the table is `outgrow train` under torchrun, one worker on each host,
 once for one epoch and then for more: the difference is what epochs send. The table goes to the terminal, all figures
@@ -37,11 +38,12 @@ _LOGGED = 'log="$1" && shift && exec "$@" 2> "$log"'
 
 
 class Cell(NamedTuple):
-    """What one line of the table is about."""
+    """What one line of the table is about: a strategy and what is set of it, such as ``partition=metis``."""
 
     graph: str
     model: str
-    partition: str
+    strategy: str
+    setting: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +82,13 @@ class Hosts:
 
     def _command(self, cell: Cell, store: Path, epochs: int, out: Path) -> list[str]:
         options = self.options
-        words = f"--strategy full --model {cell.model} --layers {options.layers} --hidden {options.hidden} --seed 0"
+        words = f"--strategy {cell.strategy} --model {cell.model} --layers {options.layers} --hidden {options.hidden}"
+        words += " --seed 0"
         train = [sys.executable, "-m", "outgrow", "train", str(store), *words.split(), "--epochs", str(epochs)]
         # No evaluation but the last one, which both runs have.
-        settings = {"partition": cell.partition, "overlap": options.overlap, "eval_every": 1 << 30}
-        train += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        settings = [cell.setting, f"eval_every={1 << 30}"]
+        settings += [f"overlap={options.overlap}"] if cell.strategy == "full" else []
+        train += [word for setting in settings for word in ("--set", setting)]
         started = netlab.torchrun([*train, "--out", str(out)], self.lab.hosts, 1)
         limit = ["timeout", "--kill-after=10", str(options.timeout_minutes * 60)]
         threads = [f"{name}={value}" for name, value in share_of_cores(self.lab.hosts).items()]
@@ -133,7 +137,9 @@ def prepare(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Path],
 def measure(hosts: Hosts, stores: Mapping[str, Path]) -> dict[Cell, list[dict[str, Any]]]:
     """Reports by cell: that of the short run, then one a round; a cell that failed is not asked again."""
     options = hosts.options
-    cells = [Cell(graph, model, name) for graph in stores for model in options.models for name in options.partitions]
+    ways = [("full", f"partition={name}") for name in options.partitions]
+    ways += [("tensor", setting) for setting in options.tensor]
+    cells = [Cell(graph, model, *way) for graph in stores for model in options.models for way in ways]
     found: dict[Cell, list[dict[str, Any]]] = {cell: [] for cell in cells}
     for turn in range(options.rounds + 1):
         for number, cell in enumerate(cells):
@@ -164,6 +170,7 @@ def _parse() -> argparse.Namespace:
     add("--graphs", type=_names, default=["debian", "products@0.05"], help="see `outgrow datasets`")
     add("--models", type=_names, default=["gcn", "gat"], help="see `outgrow train --help`")
     add("--partitions", type=_names, default=["metis", "range", "hash"], help="see `outgrow partition --help`")
+    add("--tensor", type=_names, default=[], help="settings to run `tensor` with, such as chunks=1,chunks=4")
     add("--overlap", choices=("true", "false"), default="true", help="see `full`")
     add("--layers", type=int, default=2)
     add("--hidden", type=int, default=128)

@@ -21,14 +21,16 @@ def summarise(
     """One row for each cell: what an epoch takes and sends.
 
     Args:
-        found: Reports by graph, model and partition: of the short run, then of the long ones.
+        found: Reports by graph, model, strategy and setting: of the short run, then of the long ones.
         cuts: What the partitions cut.
         mbit: Speed of each link, in Mbit/s.
     """
     rows = []
-    for (graph, model, partition), reports in found.items():
-        cut = next(cut for cut in cuts if (cut["graph"], cut["partition"]) == (graph, partition))
-        row = {"graph": graph, "model": model, "partition": partition, **{name: cut[name] for name in _CUT}}
+    for (graph, model, strategy, setting), reports in found.items():
+        row = {"graph": graph, "model": model, "strategy": strategy, "setting": setting}
+        for cut in cuts:
+            if (cut["graph"], f"partition={cut['partition']}") == (graph, setting):
+                row |= {name: cut[name] for name in _CUT}
         failed = [report for report in reports if "failed" in report]
         rows.append({**row, **(failed[0] if failed else _figures(reports[0], reports[1:], mbit))})
     return rows
@@ -77,7 +79,7 @@ def _grown(short: Mapping[str, Any], long: Mapping[str, Any]) -> dict[str, Any]:
 def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     """The table."""
     table = Table(title=title)
-    for name in ("graph", "model", "partition"):
+    for name in ("graph", "model", "strategy", "setting"):
         table.add_column(name)
     columns = (
         "cut",
@@ -93,8 +95,8 @@ def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     for name in (*columns, *(f"{kind} MB" for kind in _KINDS)):
         table.add_column(name, justify="right")
     for row in rows:
-        cells = [row["graph"], row["model"], row["partition"]]
-        cells += [f"{row['cut_share']:.1%}", f"{row['replication_factor']:.2f}"]
+        cells = [row["graph"], row["model"], row["strategy"], row["setting"]]
+        cells += [f"{row['cut_share']:.1%}", f"{row['replication_factor']:.2f}"] if "cut_share" in row else ["", ""]
         table.add_row(*cells, *([row["failed"]] if "failed" in row else _cells(row)))
     Console(width=None if sys.stdout.isatty() else 190).print(table)
 

@@ -52,8 +52,7 @@ def strategy_of(
         )
     given = options or {}
     kind = strategy_kind(choice, batches=batches, memory="memory" in given)
-    why = _REASONS[kind.name]
-    reason = why if choice == "auto" else "as given"
+    reason = _REASONS[kind.name] if choice == "auto" else "as given"
     return made(kind, given), f"strategy {kind.name}: {reason}"
 
 
