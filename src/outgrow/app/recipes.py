@@ -49,6 +49,10 @@ _DEBIAN = Recipe(
 _BY_DATA_SET: Mapping[tuple[str, str], Recipe] = {
     ("cora", "gcn"): _PLANETOID_GCN,
     ("citeseer", "gcn"): _PLANETOID_GCN,
+    ("cora", "decoupled"): _PLANETOID_GCN,
+    ("citeseer", "decoupled"): _PLANETOID_GCN,
+    ("cora", "decoupled-gat"): _PLANETOID_GCN,
+    ("citeseer", "decoupled-gat"): _PLANETOID_GCN,
     ("cora", "gat"): _PLANETOID_GAT,
     ("citeseer", "gat"): _PLANETOID_GAT,
     ("debian", "sage-max"): _DEBIAN,

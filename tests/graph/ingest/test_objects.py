@@ -10,6 +10,7 @@ from outgrow.core.errors import InputError
 from outgrow.graph.assemble import assemble
 from outgrow.graph.ingest.networkx import NetworkxSource
 from outgrow.graph.ingest.pyg import PygSource
+from outgrow.graph.ingest.typed import RANDOM_WIDTH, random_vectors
 from outgrow.ops.sparse import SparseRows
 
 
@@ -103,22 +104,31 @@ def hetero(pyg, width=2):
     return data
 
 
+def dense_of(made):
+    rows = made.features
+    return csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape).toarray()
+
+
 def test_hetero(pyg):
     made = assemble(PygSource(hetero(pyg)))
     assert [(t.name, t.first, t.last) for t in made.node_types] == [("paper", 0, 3), ("author", 3, 5), ("venue", 5, 6)]
     assert made.relation_names == ("author__writes__paper", "paper__in__venue")
     assert [edge[:3] for edge in edges_of(made)] == [(4, 0, 0), (3, 2, 0), (1, 5, 1)]
-    assert made.features.tolist() == [[1, 1]] * 3 + [[2, 2]] * 2 + [[0, 0]]
     assert made.labels.tolist() == [1, 0, 1, -1, -1, -1]
     assert made.split.train.tolist() == [1]
 
 
 def test_hetero_types_of_other_width_have_columns_of_their_own(pyg):
     made = assemble(PygSource(hetero(pyg, width=1)))
-    rows = made.features
-    dense = csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape).toarray()
-    assert made.features.shape == (6, 3)
-    assert dense.tolist() == [[1, 1, 0]] * 3 + [[0, 0, 2]] * 2 + [[0, 0, 0]]
+    dense = dense_of(made)
+    assert dense[:, :3].tolist() == [[1, 1, 0]] * 3 + [[0, 0, 2]] * 2 + [[0, 0, 0]]
+    assert np.array_equal(dense[:, 3:], np.concatenate([np.zeros((5, RANDOM_WIDTH)), random_vectors("venue", 1)]))
+
+
+def test_hetero_types_of_one_width_share_columns(pyg):
+    data = hetero(pyg)
+    data["venue"].x = torch.full((1, 2), 3.0)
+    assert assemble(PygSource(data)).features.tolist() == [[1, 1]] * 3 + [[2, 2]] * 2 + [[3, 3]]
 
 
 def test_bad_pyg(pyg):

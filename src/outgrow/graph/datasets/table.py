@@ -14,6 +14,7 @@ from types import MappingProxyType
 from outgrow.graph.datasets.download import FetchFiles, FetchOgb
 from outgrow.graph.datasets.gnn_benchmark import GnnBenchmarkSource
 from outgrow.graph.datasets.record import Dataset, Form, RemoteFile
+from outgrow.graph.ingest.heco import HecoSource
 from outgrow.graph.ingest.npz import NpzSource
 from outgrow.graph.ingest.ogb import OgbSource
 from outgrow.graph.ingest.planetoid import PlanetoidSource
@@ -50,6 +51,10 @@ def _planetoid(name: str, checksums: Mapping[str, str]) -> tuple[Form, ...]:
         Form(paths=tuple(file.path for file in files), read=read_in(folder), fetch=FetchFiles(files=files)),
         Form(paths=tuple(names), read=read_in(".")),
     )
+
+
+def _heco(folder: Path) -> Source:
+    return HecoSource(folder / "heco_acm", "heco-acm")
 
 
 def _gnn_benchmark(file: str, name: str) -> Form:
@@ -159,6 +164,17 @@ _ALL = (
             "build debian.npz from the Packages index of Debian 12 (bookworm, main, amd64): packages as nodes, kinds "
             "of dependency as edge_type, sections as label, TF-IDF of the one-line descriptions as features"
         ),
+    ),
+    Dataset(
+        name="heco-acm",
+        description="papers, authors and subjects of ACM; words of papers and authors; areas of papers as classes",
+        nodes=11_246,
+        edges=17_426,
+        features=3_868,
+        classes=3,
+        licence="none stated",
+        forms=(Form(paths=("heco_acm/pa.txt", "heco_acm/p_feat.npz"), read=_heco),),
+        build="copy data/acm of github.com/liun-online/HeCo to a folder heco_acm in a data folder",
     ),
     Dataset(
         name="ogbn-arxiv",

@@ -8,11 +8,12 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import block_diag, csr_array, vstack
+from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
 from outgrow.graph.ingest.npz import array_edges
 from outgrow.graph.ingest.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.ingest.typed import side_by_side
 from outgrow.graph.node_type import NodeType
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
@@ -101,14 +102,12 @@ class PygSource(Source):
         if len(parts) == 1:
             return parts[0]
         counts = [last - first for first, last in pairwise(self._borders)]
-        widths = {part.shape[1] for part in parts if part is not None}
-        width = widths.pop() if len(widths) == 1 else 0
-        rows = [csr_array((n, width), dtype=np.float32) if x is None else x for n, x in zip(counts, parts, strict=True)]
-        if widths:
-            return csr_array(block_diag(rows, format="csr"))
-        if any(isinstance(part, csr_array) for part in parts):
-            return csr_array(vstack([csr_array(part) for part in rows], format="csr"))
-        return np.concatenate([x.toarray() if isinstance(x, csr_array) else x for x in rows])
+        given = [part for part in parts if part is not None]
+        if len(given) < len(parts) or len({part.shape[1] for part in given}) > 1:
+            return side_by_side(self._names, counts, parts)
+        if any(isinstance(part, csr_array) for part in given):
+            return csr_array(vstack([csr_array(part) for part in given], format="csr"))
+        return np.concatenate([np.asarray(part) for part in given])
 
     def _labels(self) -> NDArray[Any] | None:
         given = [(first, _array(store.get("y"))) for first, store in zip(self._borders, self._stores, strict=False)]
