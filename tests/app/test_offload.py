@@ -198,6 +198,7 @@ def test_a_graph_that_needs_chunks_keeps_to_its_memory(model: str, tmp_path: Pat
     least = named_in(refused.stderr)
     whole = json.loads(alone(*args, "--out", tmp_path / "whole").stdout.splitlines()[-1])
     assert whole["peak_bytes"]["device"] > least * MIB
+    assert alone(*args, "--memory", f"{least}MiB", *place, "--out", tmp_path / "compiles").returncode == 0
     for memory in (least, (least + whole["peak_bytes"]["device"] // MIB) // 2):
         done = alone(*args, "--memory", f"{memory}MiB", *place, "--out", tmp_path / str(memory))
         assert done.returncode == 0, done.stderr
