@@ -74,24 +74,19 @@ class Sums:
             kind: What they are.
             raw: ``[V, 1, f]`` slices of the columns, where they are here; None if not.
         """
-        first = propagation(layers[0])
-        columns, carried = (
-            rows_nD[:, : rows_nD.shape[1] - first.carries],
-            rows_nD[:, rows_nD.shape[1] - first.carries :],
-        )
-        if first.carries:
-            carried = self.deal.everywhere(carried, Kind.ACTIVATIONS)
-        weights = self._weights(layers, carried)
+        width = rows_nD.shape[1] - propagation(layers[0]).carries
+        own_n1F, weights = rows_nD[:, None, :width], self._weights(layers, rows_nD[:, width:])
         if raw is None and self._in_rounds(layers) and all(weight is weights[0] for weight in weights):
-            return self._summed(layers[0], columns[:, None], weights[0], len(layers), kind)[:, 0]
-        slices = self.deal.split(columns[:, None], kind).wait() if raw is None else raw
+            return self._summed(layers[0], own_n1F, weights[0], len(layers), kind)[:, 0]
+        slices = self.deal.split(own_n1F, kind).wait() if raw is None else raw
         for layer, weight in zip(layers, weights, strict=True):
             slices = self._aggregate(layer, self._block(layer), Rows(slices, None), NOTHING, weight)
-        return self.deal.gather(slices, columns.shape[1], Kind.ACTIVATIONS)[:, 0]
+        return self.deal.gather(slices, width, Kind.ACTIVATIONS)[:, 0]
 
-    def _weights(self, layers: Sequence[Layer], carried: Tensor) -> list[Tensor | None]:
-        """Weights of the edges in each of some layers; where two have the same rule, they are computed once."""
+    def _weights(self, layers: Sequence[Layer], own_nJ: Tensor) -> list[Tensor | None]:
+        """Weights of the edges in each of some layers, from what own nodes carry; computed once for each rule."""
         found: dict[tuple[object, ...], Tensor | None] = {}
+        carried = self.deal.everywhere(own_nJ, Kind.ACTIVATIONS) if own_nJ.shape[1] else own_nJ
         for conv, layer in ((propagation(layer), layer) for layer in layers):
             if conv.rule not in found:
                 found[conv.rule] = conv.weigh(self._block(layer), *conv.scores(carried))
