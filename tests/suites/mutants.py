@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from suites import full_mutants, offload_mutants, sampled_mutants
+from suites import full_mutants, offload_mutants, sampled_mutants, tensor_mutants
 from suites.hits import Hits
 
 
@@ -31,7 +31,9 @@ class Mutant(NamedTuple):
 FULL = ("full", "full-without-overlap")
 SAMPLED = ("sampled-everything", "sampled")
 OFFLOAD, WITHOUT_SHARING = ("offload-3",), ("offload-7-without-techniques",)
+TENSOR = ("tensor",)
 GCN, GAT = ("gcn",), ("gat-concatenated",)
+ATTENTION, APART, SCALES = (*GAT, "decoupled-attention"), ("ggcn", "sage-max"), ("rgcn-diagonal", "decoupled-relations")
 
 MUTANTS = {
     "stream_dropout": Mutant(full_mutants.stream_dropout, FULL + SAMPLED + OFFLOAD),
@@ -57,4 +59,15 @@ MUTANTS = {
     "rows_of_others_brought_misplaced": Mutant(offload_mutants.rows_of_others_misplaced, OFFLOAD, GAT),
     "mean_over_own_nodes_in_chunks": Mutant(offload_mutants.mean_over_own_nodes, OFFLOAD, GCN),
     "places_in_use_taken": Mutant(offload_mutants.places_in_use_taken, OFFLOAD, GAT),
+    "attention_without_gradient": Mutant(tensor_mutants.attention_without_gradient, TENSOR, ATTENTION),
+    "backward_along_the_edges": Mutant(tensor_mutants.backward_along_the_edges, TENSOR, (*GCN, "decoupled")),
+    "mean_of_local_means": Mutant(tensor_mutants.mean_of_local_means, TENSOR),
+    "partial_gradients_of_scores": Mutant(tensor_mutants.partial_gradients_of_scores, TENSOR, ATTENTION),
+    "columns_misplaced": Mutant(tensor_mutants.columns_misplaced, TENSOR, (*GCN, "decoupled")),
+    "rows_taken_for_sorted": Mutant(tensor_mutants.rows_taken_for_sorted, TENSOR),
+    "slices_in_another_order": Mutant(tensor_mutants.slices_in_another_order, TENSOR, (*GCN, "ggcn")),
+    "gathered_without_gradient": Mutant(tensor_mutants.gathered_without_gradient, TENSOR, APART),
+    "nodes_taken_for_ranges": Mutant(tensor_mutants.nodes_taken_for_ranges, TENSOR, (*GAT, "ggcn")),
+    "scales_of_the_first_columns": Mutant(tensor_mutants.scales_of_the_first_columns, TENSOR, SCALES),
+    "draws_by_own_place": Mutant(tensor_mutants.draws_by_place, TENSOR),
 }

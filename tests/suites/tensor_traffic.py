@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from torch import Tensor
+
 from outgrow.core.types import Kind
-from outgrow.graph.partition.partition import Partition
 from outgrow.nn.model import Model
-from outgrow.runtime.packing import packed
 from suites.traffic import LONG, Sizes, gathered, ring, shared
 
 CLASSES = 2
@@ -87,14 +87,20 @@ def bytes_per_epoch(moves: Moves, nodes: Sequence[int], number: int, *, evaluate
     return {kind: count for kind, count in found.items() if count}
 
 
-def bytes_of_run(partition: Partition, model: Model, moves: Moves, sizes: Sizes) -> dict[Kind, int]:
+def bytes_of_run(owner: Tensor, workers: int, model: Model, moves: Moves, sizes: Sizes) -> dict[Kind, int]:
     """All bytes of a run, over all workers.
 
     The last evaluation is that of the restored model, whose logits go to the worker that leads, as do the ids of their
     nodes. Where nodes are no ranges all workers tell all others which they own.
+
+    Args:
+        owner: The worker of each node.
+        workers: Number of workers.
+        model: The model.
+        moves: What moves.
+        sizes: How long the run is, and how wide its numbers are.
     """
-    nodes, workers = partition.sizes.tolist(), partition.num_parts
-    in_ranges = bool((partition.part.diff() >= 0).all())
+    nodes = owner.bincount(minlength=workers).tolist()
     away, passes = sum(nodes[1:]), sizes.epochs + sizes.evaluations + 1
     once = numbers(moves.features, nodes) * sizes.feature + numbers(moves.aggregates, nodes) * sizes.number
     each = numbers(moves.trained + moves.untrained, nodes)
@@ -104,20 +110,22 @@ def bytes_of_run(partition: Partition, model: Model, moves: Moves, sizes: Sizes)
         Kind.ACTIVATIONS: (passes * each + away * CLASSES) * sizes.number,
         Kind.GRADIENTS: sizes.epochs * numbers(moves.trained, nodes) * sizes.number,
         Kind.PARAMETERS: shared(model.state_dict(), workers) + sizes.epochs * ring(parameters, workers),
-        Kind.TOPOLOGY: shared(partition.part, workers),
-        Kind.IDS: (away + (0 if in_ranges else sum(nodes) * (workers - 1))) * LONG,
-        Kind.METRICS: metrics(partition, sizes),
+        Kind.TOPOLOGY: shared(owner, workers),
+        Kind.IDS: (away + (0 if in_ranges(owner) else sum(nodes) * (workers - 1))) * LONG,
+        Kind.METRICS: metrics(owner, workers, sizes),
     }
     return {kind: count for kind, count in found.items() if count}
 
 
-def metrics(partition: Partition, sizes: Sizes) -> int:
+def in_ranges(owner: Tensor) -> bool:
+    """Whether each worker owns a range of nodes, in the order of the workers."""
+    return bool((owner.diff() >= 0).all())
+
+
+def metrics(owner: Tensor, workers: int, sizes: Sizes) -> int:
     """Losses, scores and edges counted, and what workers tell each other of their nodes."""
-    workers, part = partition.num_parts, partition.part
     sums = (sizes.epochs * 3 + sizes.evaluations) * ring(LONG, workers)
     tallies = (sizes.evaluations + 2) * ring(2 * LONG, workers)
-    owned = [(part == worker).nonzero()[:, 0].tolist() for worker in range(workers)]
-    ranges = [(own[0], len(own), own == list(range(own[0], own[0] + len(own)))) for own in owned]
-    counts = gathered(ranges, workers) + gathered([len(own) for own in owned], workers)
-    assert len(packed(ranges[0])) > 0
-    return sums + tallies + counts
+    owned = [(owner == worker).nonzero()[:, 0].tolist() for worker in range(workers)]
+    told = [(own[0], len(own), own == list(range(own[0], own[0] + len(own)))) for own in owned]
+    return sums + tallies + gathered(told, workers) + gathered([len(own) for own in owned], workers)

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from outgrow.core.types import Kind
 from outgrow.engine.share import Part
+from outgrow.engine.slices.lane import dealt
 from outgrow.graph.csc import Topology
-from outgrow.graph.partition.method import METHODS
-from outgrow.graph.partition.partition import Partition
 from outgrow.graph.store import write_store
 from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
 from outgrow.nn.heads import SingleLabel
@@ -31,21 +30,22 @@ from outgrow.strategies.tensor import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import NODES, WIDTH, planted
 from suites.sessions import Plan, Result, graph_of, train_in_turn
-from suites.tensor_traffic import Everywhere, Moves, Sliced, both_ways, bytes_of_run, bytes_per_epoch
+from suites.tensor_traffic import Everywhere, Moves, Sliced, both_ways, bytes_of_run, bytes_per_epoch, in_ranges
 from suites.traffic import Sizes
 
 WORKERS, RELATIONS = 3, 3
-SHORT, LONG = Sizes(epochs=2, evaluations=1, number=8, feature=8), Sizes(epochs=7, evaluations=3, number=8, feature=8)
-
-
-class ScatteredTensorParallel(TensorParallel):
-    """`TensorParallel` on nodes that are no ranges and of which workers own unequal numbers."""
-
-    partition = "metis-edges"
+SHORT, LONG = Sizes(epochs=2, evaluations=1, number=8, feature=8), Sizes(epochs=5, evaluations=2, number=8, feature=8)
 
 
 class Traffic(NamedTuple):
-    """A model of 8 features and 2 classes, and what moves when it is trained."""
+    """A model of 8 features and 2 classes, and what moves when it is trained.
+
+    Attributes:
+        build: Makes the model.
+        moves: What moves.
+        strategy: With 1 chunk workers own ranges of 40 nodes, with more some own more than others.
+        half: Whether features are stored in half precision.
+    """
 
     build: Callable[[], Model]
     moves: Moves
@@ -53,22 +53,34 @@ class Traffic(NamedTuple):
     half: bool = False
 
 
-RAW, SCATTERED = (Sliced(1, WIDTH),), ScatteredTensorParallel()
+class Exchanges(NamedTuple):
+    """A model of some layers or rounds, and its exchanges in an epoch.
+
+    Attributes:
+        build: Makes the model.
+        in_chunks: Splits and gathers, there and back, of which there is one for each chunk.
+        whole: Exchanges that are not cut into chunks.
+    """
+
+    build: Callable[[], Model]
+    in_chunks: int
+    whole: int = 0
+
+
+RAW, WHOLE = (Sliced(1, WIDTH),), TensorParallel(chunks=1)
 ONE_OF_CLASSES = Moves(trained=both_ways((1, 2)))
 MODELS = {
     "gcn aggregates first": Traffic(
-        lambda: GCN(8, 16, 2), Moves(features=RAW, aggregates=RAW, trained=both_ways((1, 2))), SCATTERED
+        lambda: GCN(8, 16, 2), Moves(features=RAW, aggregates=RAW, trained=both_ways((1, 2)))
     ),
-    "gcn projects first": Traffic(lambda: GCN(8, 4, 2), Moves(trained=both_ways((1, 4), (1, 2)))),
+    "gcn projects first": Traffic(lambda: GCN(8, 4, 2), Moves(trained=both_ways((1, 4), (1, 2))), WHOLE),
     "textbook gcn": Traffic(
         lambda: GCN(8, 16, 2),
         Moves(features=RAW, untrained=RAW, trained=both_ways((1, 2))),
         TensorParallel(constant=False),
     ),
     "gcn with dropout of the input": Traffic(
-        lambda: GCN(8, 16, 2, input_dropout=0.5),
-        Moves(dropped=RAW, untrained=RAW, trained=both_ways((1, 2))),
-        SCATTERED,
+        lambda: GCN(8, 16, 2, input_dropout=0.5), Moves(dropped=RAW, untrained=RAW, trained=both_ways((1, 2)))
     ),
     "half precision": Traffic(
         lambda: GCN(8, 16, 2), Moves(features=RAW, aggregates=RAW, trained=both_ways((1, 2))), half=True
@@ -76,12 +88,11 @@ MODELS = {
     "sage of three layers": Traffic(
         lambda: SAGE(8, 16, 2, layers=3),
         Moves(features=RAW, aggregates=RAW, trained=both_ways((1, 16), (1, 2))),
-        SCATTERED,
+        TensorParallel(chunks=7),
     ),
     "gat splits columns and sends scores to all": Traffic(
         lambda: GAT(8, 6, 2, heads=2, out_heads=3),
         Moves(trained=(*both_ways((2, 3), (3, 2)), Everywhere(2 * 2), Everywhere(2 * 3))),
-        SCATTERED,
     ),
     "ggcn splits columns of targets too": Traffic(
         lambda: GGCN(8, 6, 2),
@@ -91,21 +102,26 @@ MODELS = {
         lambda: RGCN(8, 16, 2, num_relations=RELATIONS, bases=2),
         Moves(features=RAW, trained=(Sliced(2, 8), *both_ways((2, 2)))),
     ),
-    "decoupled, 2 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=2), ONE_OF_CLASSES, SCATTERED),
-    "decoupled, 5 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=5), ONE_OF_CLASSES, SCATTERED),
+    "decoupled, 2 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=2), ONE_OF_CLASSES),
+    "decoupled, 5 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=5), ONE_OF_CLASSES),
     "decoupled with attention": Traffic(
-        lambda: DecoupledGAT(8, 16, 2, rounds=3, heads=2), Moves(trained=(*both_ways((1, 2)), Everywhere(2 * 2)))
+        lambda: DecoupledGAT(8, 16, 2, rounds=3, heads=2), Moves(trained=(*both_ways((1, 2)), Everywhere(2 * 2))), WHOLE
+    ),
+    "decoupled with attention in many chunks": Traffic(
+        lambda: DecoupledGAT(8, 16, 2, rounds=3, heads=2),
+        Moves(trained=(*both_ways((1, 2)), Everywhere(2 * 2))),
+        TensorParallel(chunks=11),
     ),
     "decoupled with relations": Traffic(lambda: Decoupled(8, 16, 2, num_relations=RELATIONS), ONE_OF_CLASSES),
 }
 EXCHANGES = {
-    "decoupled": (lambda rounds: Decoupled(8, 16, 2, rounds=rounds), {1: 4, 2: 4, 5: 4}),
-    "decoupled with attention": (lambda rounds: DecoupledGAT(8, 16, 2, rounds=rounds, heads=2), {1: 6, 2: 6, 5: 6}),
-    "decoupled with relations": (lambda rounds: Decoupled(8, 16, 2, rounds=rounds, num_relations=RELATIONS), {2: 4}),
-    "gcn": (lambda layers: GCN(8, 4, 2, layers=layers), {1: 4, 2: 8, 5: 20}),
-    "gat": (lambda layers: GAT(8, 6, 2, layers=layers, heads=2), {1: 6, 2: 12}),
+    **{f"decoupled, {n} rounds": Exchanges(lambda n=n: Decoupled(8, 16, 2, rounds=n), 4) for n in (1, 5)},
+    **{f"attention, {n} rounds": Exchanges(lambda n=n: DecoupledGAT(8, 16, 2, rounds=n), 4, 2) for n in (1, 5)},
+    "relations, 3 rounds": Exchanges(lambda: Decoupled(8, 16, 2, rounds=3, num_relations=RELATIONS), 0, 4),
+    **{f"gcn, {n} layers": Exchanges(lambda n=n: GCN(8, 4, 2, layers=n), 4 * n) for n in (1, 3)},
+    "gat, 2 layers": Exchanges(lambda: GAT(8, 6, 2, heads=2), 8, 4),
 }
-"""Models by their rounds or layers, and the exchanges of an epoch."""
+CHUNKS = (1, 4)
 
 
 def topology() -> Topology:
@@ -144,7 +160,7 @@ def counted_exchanges() -> Iterator[list[Kind]]:
         yield found
 
 
-def exchanges_of(comm: Comm, model: Model) -> list[Kind]:
+def exchanges_of(comm: Comm, model: Model, chunks: int) -> list[Kind]:
     """The exchanges of an epoch."""
     world = planted()
     problem = Problem.of(
@@ -156,7 +172,7 @@ def exchanges_of(comm: Comm, model: Model) -> list[Kind]:
         model=model.double(),
         seed=4,
     )
-    execution = TensorParallel().prepare(problem)
+    execution = TensorParallel(chunks=chunks).prepare(problem)
     with counted_exchanges() as found:
         list(execution.steps(1))
     execution.close()
@@ -164,21 +180,21 @@ def exchanges_of(comm: Comm, model: Model) -> list[Kind]:
 
 
 class Seen(NamedTuple):
-    """What a worker has: the results of all runs, and the exchanges of an epoch by model and depth."""
+    """What a worker has: the results of runs, and the exchanges of an epoch by model and number of chunks."""
 
-    results: dict[tuple[str, Sizes], Result]
+    results: dict[str, Result]
     exchanges: dict[tuple[str, int], list[Kind]]
 
 
 @cache
-def seen() -> list[Seen]:
-    """A short and a long run of every model, and the exchanges."""
+def seen(sizes: Sizes) -> list[Seen]:
+    """A run of every model, and the exchanges; one launch."""
 
     def on_worker(place: Workplace) -> Seen:
         exchanges = {
-            (name, depth): exchanges_of(place.comm, build(depth))
-            for name, (build, depths) in EXCHANGES.items()
-            for depth in depths
+            (name, chunks): exchanges_of(place.comm, expected.build(), chunks)
+            for name, expected in EXCHANGES.items()
+            for chunks in CHUNKS
         }
         place.comm.ledger.crossed.clear()
         return Seen(train_in_turn(place, chosen), exchanges)
@@ -189,56 +205,64 @@ def seen() -> list[Seen]:
         assert isinstance(graph.features, Tensor)
         write_store(graph, folder / "double")
         write_store(replace(graph, features=graph.features.half()), folder / "half")
-        chosen = {(n, s): plan_of(t, s, folder) for n, t in MODELS.items() for s in (SHORT, LONG)}
+        chosen = {name: plan_of(traffic, sizes, folder) for name, traffic in MODELS.items()}
         return run_workers(on_worker, WORKERS)
 
 
-def partition_of(traffic: Traffic) -> Partition:
-    return METHODS[traffic.strategy.partition].split(topology(), WORKERS)
+def owner_of(traffic: Traffic) -> Tensor:
+    """The worker of each node."""
+    [first, *_], graph = traffic.build().stages(), topology()
+    view = graph.with_self_loops if first.widths.self_loops else graph
+    return dealt(view.indptr, view.indices, traffic.strategy.chunks, WORKERS)
 
 
 def bytes_between_workers(name: str, sizes: Sizes) -> dict[str, int]:
-    ledger = seen()[0].results[name, sizes].summary["ledger"]
+    ledger = seen(sizes)[0].results[name].summary["ledger"]
     assert not any(table for link, table in ledger.items() if link != "peer")
     return ledger["peer"]
 
 
-@pytest.mark.parametrize("sizes", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize(
+    "sizes", [pytest.param(SHORT, marks=pytest.mark.slow, id="short"), pytest.param(LONG, id="long")]
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_all_bytes_of_a_run(name: str, sizes: Sizes) -> None:
     traffic = MODELS[name]
-    expected = bytes_of_run(partition_of(traffic), model_of(traffic), traffic.moves, sizes_of(traffic, sizes))
+    expected = bytes_of_run(owner_of(traffic), WORKERS, model_of(traffic), traffic.moves, sizes_of(traffic, sizes))
     assert bytes_between_workers(name, sizes) == {kind.value: count for kind, count in expected.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_what_an_epoch_adds(name: str) -> None:
     traffic, short, long = MODELS[name], *(bytes_between_workers(name, sizes) for sizes in (SHORT, LONG))
-    nodes, number = partition_of(traffic).sizes.tolist(), sizes_of(traffic, SHORT).number
+    nodes, number = owner_of(traffic).bincount().tolist(), sizes_of(traffic, SHORT).number
     plain, evaluated = (bytes_per_epoch(traffic.moves, nodes, number, evaluated=each) for each in (False, True))
     for kind in (Kind.FEATURES, Kind.ACTIVATIONS, Kind.GRADIENTS):
-        assert long.get(kind, 0) - short.get(kind, 0) == 3 * plain.get(kind, 0) + 2 * evaluated.get(kind, 0)
+        assert long.get(kind, 0) - short.get(kind, 0) == 2 * plain.get(kind, 0) + evaluated.get(kind, 0)
     for kind in (Kind.IDS, Kind.TOPOLOGY):
         assert long[kind] == short[kind]
 
 
 def test_rounds_move_nothing() -> None:
-    for sizes in (SHORT, LONG):
-        found = [dict(bytes_between_workers(f"decoupled, {rounds} rounds", sizes)) for rounds in (2, 5)]
-        described = [each.pop(Kind.PARAMETERS) for each in found]
-        assert found[0] == found[1]
-        assert described[0] <= described[1]  # a round has no parameters, but a name
+    found = [dict(bytes_between_workers(f"decoupled, {rounds} rounds", LONG)) for rounds in (2, 5)]
+    described = [each.pop(Kind.PARAMETERS) for each in found]
+    assert found[0] == found[1]
+    assert described[0] <= described[1]  # a round has no parameters, but a name
 
 
-def test_some_workers_own_more_than_others() -> None:
-    sizes = partition_of(MODELS["decoupled, 2 rounds"]).sizes.tolist()
-    assert len(set(sizes)) == WORKERS
+def test_nodes_are_dealt_out_in_several_ways() -> None:
+    owners = [owner_of(traffic) for traffic in MODELS.values()]
+    counts = [owner.bincount(minlength=WORKERS).tolist() for owner in owners]
+    assert {in_ranges(owner) for owner in owners} == {True, False}
+    assert [40, 40, 40] in counts
+    assert max(max(each) - min(each) for each in counts) >= 5
 
 
-@pytest.mark.parametrize(
-    ("name", "depth"), [(name, depth) for name, (_, depths) in EXCHANGES.items() for depth in depths]
-)
-def test_exchanges_of_an_epoch(name: str, depth: int) -> None:
-    expected = EXCHANGES[name][1][depth]
-    for found in (each.exchanges[name, depth] for each in seen()):
-        assert found == [Kind.ACTIVATIONS] * (expected // 2) + [Kind.GRADIENTS] * (expected // 2)
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_exchanges_of_an_epoch(name: str, chunks: int) -> None:
+    """Four of a decoupled model however many rounds it has, and two more with attention; each cut into chunks."""
+    count = EXCHANGES[name].in_chunks * chunks + EXCHANGES[name].whole
+    for found in (each.exchanges[name, chunks] for each in seen(LONG)):
+        assert found == [Kind.ACTIVATIONS] * (count // 2) + [Kind.GRADIENTS] * (count // 2)

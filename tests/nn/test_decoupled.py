@@ -1,0 +1,228 @@
+"""Decoupled models against dense matrices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from outgrow.engine.inference import infer
+from outgrow.graph.csc import Topology
+from outgrow.nn import (
+    AttentionPropagateConv,
+    Chain,
+    Decoupled,
+    DecoupledGAT,
+    Dense,
+    Model,
+    PropagateConv,
+    RelationPropagateConv,
+    Scores,
+)
+from outgrow.ops.relation import RelationScale
+from support import (
+    dense_adjacency,
+    destinations_of,
+    normal,
+    random_topology,
+    topology_of,
+    whole_blocks,
+    with_relations,
+)
+
+IN, HIDDEN, OUT, RELATIONS, HEADS = 6, 7, 4, 3, 2
+GAMMA = 0.8
+GRAPHS = {
+    "multi-graph": with_relations(random_topology(25, 140), RELATIONS),
+    "weighted": with_relations(random_topology(25, 140, weighted=True), RELATIONS),
+    "isolated": with_relations(topology_of(9, [(0, 4), (4, 0), (4, 4), (0, 4)]), RELATIONS),
+    "no-edges": with_relations(topology_of(5, []), RELATIONS),
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "fixed": {},
+    "attention": {"heads": HEADS},
+    "relations": {"num_relations": RELATIONS},
+}
+
+
+def model_of(kind: str, rounds: int = 3, gamma: float = GAMMA) -> Model:
+    """Without dropout; no parameter is zero."""
+    torch.manual_seed(0)
+    model = Decoupled(IN, HIDDEN, OUT, rounds=rounds, gamma=gamma, dropout=0.0, **KINDS[kind]).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def encoded(model: Model, x: Tensor) -> Tensor:
+    """``[V, C]``: a perceptron of two layers."""
+    assert isinstance(model.encoder, Chain)
+    first, last = (each for each in model.encoder.encoders if isinstance(each, Dense))
+    return torch.relu(x @ first.project.weight + first.bias) @ last.project.weight + last.bias
+
+
+def normalised(topology: Topology) -> Tensor:
+    """``[V, V]``: the weights with a self-loop for each node, over the roots of both degrees."""
+    weight = torch.from_numpy(dense_adjacency(topology.with_self_loops))
+    root = weight.sum(1).rsqrt()
+    return root[:, None] * weight * root
+
+
+def attention(topology: Topology, z: Tensor, score: Tensor) -> Tensor:
+    """``[V, V]``: the mean of the heads' softmax over in-edges, of which several may have the same ends."""
+    edges = torch.zeros(len(z), len(z), dtype=torch.float64)
+    looped = topology.with_self_loops
+    at = destinations_of(looped.block.edges), looped.indices.long()
+    edges.index_put_(at, torch.ones(looped.num_edges, dtype=torch.float64), accumulate=True)
+    source, target = (z @ score).split(HEADS, 1)
+    heads = []
+    for head in range(HEADS):
+        raised = functional.leaky_relu(target[:, head, None] + source[:, head], 0.2).exp() * edges
+        heads.append(raised / raised.sum(1, keepdim=True))
+    return torch.stack(heads).mean(0)
+
+
+def means(topology: Topology) -> list[Tensor]:
+    """``[V, V]`` for each relation: the mean over its in-edges but loops; the last is of the loops that are added."""
+    dst, src = destinations_of(topology.block.edges).numpy(), topology.indices.numpy()
+    assert topology.relation is not None
+    weight = np.ones(len(src)) if topology.weight is None else topology.weight.double().numpy()
+    found = []
+    for relation in range(RELATIONS):
+        chosen = (topology.relation.numpy() == relation) & (dst != src)
+        whole = np.zeros((topology.num_nodes,) * 2)
+        np.add.at(whole, (dst[chosen], src[chosen]), weight[chosen])
+        totals = whole.sum(1, keepdims=True)
+        found.append(torch.from_numpy(np.divide(whole, totals, out=np.zeros_like(whole), where=totals > 0)))
+    return [*found, torch.eye(topology.num_nodes, dtype=torch.float64)]
+
+
+def expected(kind: str, model: Model, topology: Topology, x: Tensor) -> Tensor:
+    """The logits by dense matrices."""
+    z = encoded(model, x)
+    if kind == "attention":
+        assert isinstance(model.encoder, Chain)
+        scores = model.encoder.encoders[-1]
+        assert isinstance(scores, Scores)
+        weight = attention(topology, z, scores.score.weight)
+    for layer in model.stages():
+        if kind == "relations":
+            assert isinstance(layer.conv.aggregation, RelationScale)
+            pairs = zip(means(topology), layer.conv.aggregation.scale, strict=True)
+            z = GAMMA * sum((mean @ z * scale for mean, scale in pairs), torch.zeros_like(z))
+        else:
+            z = GAMMA * ((weight if kind == "attention" else normalised(topology)) @ z)
+    return z
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_and_gradients_are_those_of_dense_matrices(kind: str, graph: str) -> None:
+    topology, model = GRAPHS[graph], model_of(kind)
+    x = normal(topology.num_nodes, IN)
+    ours, theirs = model(whole_blocks(model, topology), x), expected(kind, model, topology, x)
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+    probe, parameters = normal(*ours.shape, seed=1), list(model.parameters())
+    found, right = (torch.autograd.grad((out * probe).sum(), parameters) for out in (ours, theirs))
+    for mine, other in zip(found, right, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-10)
+    assert all(each.abs().max() > 0 for each in right) or graph in ("no-edges", "isolated")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inference_is_the_model_in_small_chunks_too(kind: str) -> None:
+    topology, model = GRAPHS["weighted"], model_of(kind)
+    x = normal(topology.num_nodes, IN)
+    for chunk_bytes in (700, 1 << 20):
+        found = infer(model, topology, x, chunk_bytes=chunk_bytes)
+        torch.testing.assert_close(found, expected(kind, model, topology, x), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_factor_of_each_round(kind: str) -> None:
+    topology = GRAPHS["weighted"]
+    x, outs = normal(topology.num_nodes, IN), []
+    for gamma in (1.0, 0.5):
+        model = model_of(kind, gamma=gamma)
+        outs.append(model(whole_blocks(model, topology), x))
+    torch.testing.assert_close(outs[1], outs[0] / 8, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_are_made_before_the_rounds_alone(kind: str) -> None:
+    torch.manual_seed(0)
+    given = {"rounds": 3, "gamma": GAMMA, "dropout": 0.4, "input_dropout": 0.3}
+    model = Decoupled(IN, HIDDEN, OUT, **given, **KINDS[kind]).double()
+    topology, key = GRAPHS["weighted"], 77
+    x, blocks = normal(topology.num_nodes, IN), whole_blocks(model, topology)
+    z = model.input(x, topology.nodes, key)
+    for layer, block in zip(model.stages(), blocks, strict=True):
+        z = layer(block, z, z)
+    assert torch.equal(model(blocks, x, key), z)
+    assert not torch.allclose(z, model(blocks, x))
+
+
+def test_the_rounds_are_as_many_as_asked_for_or_as_the_perceptron_has_layers() -> None:
+    assert len(Decoupled(IN, HIDDEN, OUT).stages()) == 2
+    assert len(Decoupled(IN, HIDDEN, OUT, layers=4).stages()) == 4
+    model = Decoupled(IN, HIDDEN, OUT, layers=3, rounds=7)
+    assert len(model.stages()) == 7
+    assert isinstance(model.encoder, Chain)
+    assert [(each.in_features, each.out_features) for each in model.encoder.encoders] == [
+        (IN, HIDDEN),
+        (HIDDEN, HIDDEN),
+        (HIDDEN, OUT),
+    ]
+
+
+def test_the_layers_of_each_kind() -> None:
+    convs = {kind: [layer.conv for layer in model_of(kind).stages()] for kind in KINDS}
+    assert {type(conv) for conv in convs["fixed"]} == {PropagateConv}
+    assert {type(conv) for conv in convs["relations"]} == {RelationPropagateConv}
+    attending = [conv for conv in convs["attention"] if isinstance(conv, AttentionPropagateConv)]
+    assert [conv.last for conv in attending] == [False, False, True]
+    assert [conv.widths.out_features for conv in attending] == [OUT + 2 * HEADS] * 2 + [OUT]
+    assert [len(list(model_of(kind, rounds=5).parameters())) for kind in KINDS] == [4, 5, 4 + 5]
+
+
+def test_decoupled_gat_is_decoupled_with_heads() -> None:
+    outs, x = [], normal(25, IN)
+    for make, options in ((DecoupledGAT, {}), (Decoupled, {"heads": 8})):
+        torch.manual_seed(0)
+        model = make(IN, HIDDEN, OUT, rounds=3, gamma=GAMMA, **options).double()
+        outs.append(model(whole_blocks(model, GRAPHS["weighted"]), x))
+    assert torch.equal(*outs)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"gamma": 0.0}, r"gamma must be in \(0, 1\], got 0"),
+        ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1.5"),
+        ({"gamma": -0.1}, "gamma"),
+        ({"gamma": math.nan}, "gamma"),
+        ({"gamma": 1.5, "heads": 2}, "gamma"),
+        ({"gamma": 0.0, "num_relations": 2}, "gamma"),
+        ({"rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"rounds": -1}, "rounds must be at least 1, got -1"),
+        ({"heads": 2, "num_relations": 3}, "not both: got 2 heads, 3 relations"),
+        ({"num_relations": -1}, "num_relations must be at least 1, got -1"),
+        ({"layers": 0}, "at least 1 layer, got 0"),
+        ({"dropout": 1.0}, "dropout"),
+    ],
+    ids=str,
+)
+def test_arguments_out_of_range(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Decoupled(IN, HIDDEN, OUT, **options)
+
+
+def test_widths_out_of_range() -> None:
+    with pytest.raises(ValueError, match="hidden 0"):
+        Decoupled(IN, 0, OUT)

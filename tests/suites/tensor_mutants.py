@@ -1,0 +1,188 @@
+"""Mutants of `tensor`, the three faults of the released code of NeutronTP among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from outgrow.engine.resident import Goal
+from outgrow.engine.slices import deal, rounds, sums
+from outgrow.engine.slices.deal import Cut, Deal
+from outgrow.engine.slices.lane import Lanes, Party
+from outgrow.engine.slices.rounds import Rounds
+from outgrow.nn.layer import Layer
+from outgrow.ops.aggregation import Aggregate
+from outgrow.ops.relation import RelationScale
+from outgrow.runtime.comm import Arrival
+from outgrow.strategies.base import Problem
+from suites.hits import Hits
+
+
+def _without_gradient(rows: Tensor) -> Tensor:
+    """The same numbers; what they were computed from has gradients, but these are zero."""
+    return rows.detach() + 0 * rows
+
+
+@contextmanager
+def attention_without_gradient() -> Iterator[Hits]:
+    """Weights of edges are constants: no gradient reaches the scores that they were computed from."""
+    hits, right = Hits(), Deal.everywhere
+
+    def everywhere(self: Deal, rows: Tensor, kind: Any) -> Tensor:
+        hits.note(rows.requires_grad)
+        return right(self, _without_gradient(rows), kind)
+
+    with patch.object(Deal, "everywhere", everywhere):
+        yield hits
+
+
+@contextmanager
+def backward_along_the_edges() -> Iterator[Hits]:
+    """The gradient is multiplied by the matrix of the forward pass instead of its transpose."""
+    hits, right = Hits(), sums.lanes_of
+
+    def lanes_of(*given: Any) -> Lanes:
+        lanes = right(*given)
+        hits.note(len(lanes.backward) > 0)
+        return lanes._replace(backward=lanes.forward)
+
+    with patch.object(sums, "lanes_of", lanes_of):
+        yield hits
+
+
+@contextmanager
+def mean_of_local_means() -> Iterator[Hits]:
+    """The loss is the mean over workers of their own means."""
+    hits, right = Hits(), vars(Problem)["goal"].fget
+
+    def goal(self: Problem) -> Goal:
+        whole: Goal = right(self)
+        wrong = max(1, len(whole.rows) * self.share.comm.size)
+        hits.note(wrong != whole.total)
+        return whole._replace(total=wrong)
+
+    with patch.object(Problem, "goal", property(goal)):
+        yield hits
+
+
+@contextmanager
+def partial_gradients_of_scores() -> Iterator[Hits]:
+    """A worker keeps the gradient that its own columns give its scores; those of other columns are not added."""
+    hits, right = Hits(), Deal.everywhere
+
+    def everywhere(self: Deal, rows: Tensor, kind: Any) -> Tensor:
+        whole, rank = right(self, rows, kind), self.comm.rank
+        first = sum(self.nodes[:rank])
+        own = torch.arange(first, first + self.nodes[rank])
+        mine = torch.zeros(len(whole), 1, dtype=torch.bool)
+        mine[own if self.order is None else self.order.node[own]] = True
+        hits.note(self.comm.size > 1 and rows.requires_grad)
+        return torch.where(mine, whole, whole.detach())
+
+    with patch.object(Deal, "everywhere", everywhere):
+        yield hits
+
+
+@contextmanager
+def columns_misplaced() -> Iterator[Hits]:
+    """Columns of the slices that come from others, and of their gradients, are one place off."""
+    hits, right = Hits(), Rounds.arrive
+
+    def arrive(self: Rounds, arrival: Arrival, party: Party, slices: Tensor) -> None:
+        right(self, arrival, party, slices)
+        if self.comm.size > 1 and slices.shape[2] > 1:
+            hits.note(len(party.nodes) > 0)
+            slices[party.nodes] = slices[party.nodes].roll(1, 2)
+
+    with patch.object(Rounds, "arrive", arrive):
+        yield hits
+
+
+@contextmanager
+def rows_taken_for_sorted() -> Iterator[Hits]:
+    """Rows of a chunk are in the order of their workers, and are taken for those of ascending nodes."""
+    hits, right = Hits(), Rounds.arrive
+
+    def arrive(self: Rounds, arrival: Arrival, party: Party, slices: Tensor) -> None:
+        wrong = party.nodes.sort().values
+        hits.note(not torch.equal(wrong, party.nodes))
+        right(self, arrival, party._replace(nodes=wrong), slices)
+
+    with patch.object(Rounds, "arrive", arrive):
+        yield hits
+
+
+@contextmanager
+def slices_in_another_order() -> Iterator[Hits]:
+    """Gathered slices are put side by side beginning with the last worker's."""
+    hits, right = Hits(), deal.joined
+
+    def joined(flat: Tensor, shape: tuple[int, int, int], cut: Cut) -> Tensor:
+        rows = right(flat, shape, cut)
+        hits.note(len(cut) > 1 and len(rows) > 0)
+        return torch.cat([rows[:, :, first:last] for first, last in reversed(cut)], 2)
+
+    with ExitStack() as stack:
+        for module in (deal, rounds):
+            stack.enter_context(patch.object(module, "joined", joined))
+        yield hits
+
+
+@contextmanager
+def gathered_without_gradient() -> Iterator[Hits]:
+    """What others have aggregated comes without a way back."""
+    hits, right = Hits(), Deal.gather
+
+    def gather(self: Deal, slices: Tensor, columns: int, kind: Any) -> Tensor:
+        lost = self.comm.size > 1 and slices.requires_grad
+        hits.note(lost)
+        return right(self, _without_gradient(slices) if lost else slices, columns, kind)
+
+    with patch.object(Deal, "gather", gather):
+        yield hits
+
+
+@contextmanager
+def nodes_taken_for_ranges() -> Iterator[Hits]:
+    """All nodes are taken to be in the order of their workers, as if each owned a range of them."""
+    hits, right = Hits(), Deal.__init__
+
+    def begin(self: Deal, *given: Any) -> None:
+        right(self, *given)
+        hits.note(self.order is not None)
+        self.order = None
+
+    with patch.object(Deal, "__init__", begin):
+        yield hits
+
+
+@contextmanager
+def scales_of_the_first_columns() -> Iterator[Hits]:
+    """Every worker scales its columns as if they were the first ones."""
+    hits, right = Hits(), RelationScale.on_columns
+
+    def on_columns(self: RelationScale, first: int, last: int) -> Aggregate:
+        hits.note(0 < first < last)
+        return right(self, 0, last - first)
+
+    with patch.object(RelationScale, "on_columns", on_columns):
+        yield hits
+
+
+@contextmanager
+def draws_by_place() -> Iterator[Hits]:
+    """Dropout of a row depends on its place among the worker's own, not on its node."""
+    hits, right = Hits(), Layer.update_nodes
+
+    def update_nodes(self: Layer, x: Any, aggregate: Tensor, nodes: Tensor, key: int | None) -> Tensor:
+        places = torch.arange(len(nodes))
+        hits.note(key is not None and not torch.equal(places, nodes))
+        return right(self, x, aggregate, places, key)
+
+    with patch.object(Layer, "update_nodes", update_nodes):
+        yield hits
