@@ -16,7 +16,7 @@ from outgrow.graph.datasets.gnn_benchmark import GnnBenchmarkSource
 from outgrow.graph.datasets.locate import cache_folder
 from outgrow.graph.datasets.record import RemoteFile
 
-LOCAL = ("wordnet", "cora", "citeseer", "amazon-photo", "coauthor-cs", "debian")
+LOCAL = ("wordnet", "cora", "citeseer", "amazon-photo", "coauthor-cs", "debian", "heco-acm")
 SPLITS = {
     "wordnet": (58_829, 29_415, 29_415),
     "cora": (140, 500, 1000),
@@ -24,6 +24,7 @@ SPLITS = {
     "amazon-photo": (4_590, 1_530, 1_530),
     "coauthor-cs": (10_999, 3_667, 3_667),
     "debian": (31_540, 15_770, 15_771),
+    "heco-acm": (180, 1000, 1000),
 }
 
 

@@ -72,6 +72,7 @@ WAYS = {
     "offload-7-without-techniques": offload(7, **dict.fromkeys(TECHNIQUES, False)),
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),
     "tensor-textbook": Way(TensorParallel(constant=False), Full()),
+    "tensor-coefficients": Way(TensorParallel(attention="coefficients", chunks=1), Full()),
     **{f"offload-{chunks}": offload(chunks) for chunks in (1, 2, 4, 5, 6, 7)},
     **{f"offload-4-without-{name}": offload(4, **{name: False}) for name in TECHNIQUES},
     "offload-3-with-overlap-only": offload(3, **{**dict.fromkeys(TECHNIQUES, False), "overlap": True}),
@@ -224,6 +225,7 @@ ALL_CASES = [
 FIRST = [*CASES[: len(CONVS)], *(case for case in CASES if case.conv in DECOUPLED and case.features == "dense")]
 ENOUGH = {
     "tensor": [case for case in CASES if case.conv not in OPAQUE],
+    "tensor-coefficients": [case for case in CASES if case.conv == "decoupled-attention"],
     "tensor-textbook": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
     "offload-3": FIRST,
     "offload-3-pinned": FIRST,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -160,10 +161,10 @@ def counted_exchanges() -> Iterator[list[Kind]]:
         yield found
 
 
-def exchanges_of(comm: Comm, model: Model, chunks: int) -> list[Kind]:
-    """The exchanges of an epoch."""
+def problem_on(comm: Comm, model: Model) -> Problem:
+    """Nodes dealt out in turn."""
     world = planted()
-    problem = Problem.of(
+    return Problem.of(
         Part(topology(), torch.arange(NODES) % comm.size, comm),
         features=world.features,
         labels=world.labels,
@@ -172,18 +173,43 @@ def exchanges_of(comm: Comm, model: Model, chunks: int) -> list[Kind]:
         model=model.double(),
         seed=4,
     )
-    execution = TensorParallel(chunks=chunks).prepare(problem)
+
+
+def exchanges_of(comm: Comm, model: Model, chunks: int) -> list[Kind]:
+    """The exchanges of an epoch."""
+    execution = TensorParallel(chunks=chunks).prepare(problem_on(comm, model))
     with counted_exchanges() as found:
         list(execution.steps(1))
     execution.close()
     return found
 
 
+def attention_bytes(comm: Comm, attention: str) -> Counter[Kind]:
+    """What a worker sends in the second epoch of a decoupled model with attention, by kind."""
+    problem = problem_on(comm, DecoupledGAT(8, 16, 2, rounds=3, heads=2))
+    execution = TensorParallel(attention=attention).prepare(problem)
+    list(execution.steps(1))
+    before = comm.ledger.crossed.copy()
+    list(execution.steps(2))
+    execution.close()
+    found = Counter[Kind]()
+    for (_, kind), count in (comm.ledger.crossed - before).items():
+        found[kind] += count
+    return found
+
+
 class Seen(NamedTuple):
-    """What a worker has: the results of runs, and the exchanges of an epoch by model and number of chunks."""
+    """What a worker has.
+
+    Attributes:
+        results: Of runs.
+        exchanges: Of an epoch, by model and number of chunks.
+        attention: Bytes of an epoch by what workers tell each other of attention, and by kind.
+    """
 
     results: dict[str, Result]
     exchanges: dict[tuple[str, int], list[Kind]]
+    attention: dict[str, Counter[Kind]]
 
 
 @cache
@@ -196,8 +222,9 @@ def seen(sizes: Sizes) -> list[Seen]:
             for name, expected in EXCHANGES.items()
             for chunks in CHUNKS
         }
+        attention = {told: attention_bytes(place.comm, told) for told in ("scores", "coefficients")}
         place.comm.ledger.crossed.clear()
-        return Seen(train_in_turn(place, chosen), exchanges)
+        return Seen(train_in_turn(place, chosen), exchanges, attention)
 
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -242,6 +269,14 @@ def test_what_an_epoch_adds(name: str) -> None:
         assert long.get(kind, 0) - short.get(kind, 0) == 2 * plain.get(kind, 0) + evaluated.get(kind, 0)
     for kind in (Kind.IDS, Kind.TOPOLOGY):
         assert long[kind] == short[kind]
+
+
+@pytest.mark.parametrize("kind", [Kind.ACTIVATIONS, Kind.GRADIENTS])
+def test_coefficients_are_a_number_for_each_edge(kind: Kind) -> None:
+    scores, coefficients = (
+        sum(each.attention[told][kind] for each in seen(LONG)) for told in ("scores", "coefficients")
+    )
+    assert coefficients - scores == topology().with_self_loops.num_edges * (WORKERS - 1) * 8
 
 
 def test_rounds_move_nothing() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.core.types import Kind
 from outgrow.engine.share import Part, Share, Whole
@@ -35,6 +36,8 @@ class TensorParallel(Strategy):
     Attributes:
         chunks: Into how many chunks the graph is cut, of which rows travel while others are aggregated; 1 for none.
         constant: Whether a first aggregate that is constant is computed once; else in every epoch.
+        attention: What workers tell each other of the attention of decoupled models: ``"scores"`` of nodes, from which
+            each computes that of all edges, or, as in the paper, the ``"coefficients"`` of the edges to their nodes.
     """
 
     name = "tensor"
@@ -42,10 +45,12 @@ class TensorParallel(Strategy):
 
     chunks: int = 4
     constant: bool = True
+    attention: str = "scores"
 
     def __post_init__(self) -> None:
         require_types(asdict(self), get_type_hints(TensorParallel))
         require_positive(self.name, chunks=self.chunks)
+        pick("attention", self.attention, dict.fromkeys(("scores", "coefficients")))
 
     def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
         """See `Strategy.share`: of what each chunk is the first to read, every worker owns an equal part."""
@@ -83,7 +88,8 @@ class _Execution:
     def __init__(self, problem: Problem, options: TensorParallel) -> None:
         self.problem, self.comm = problem, problem.share.comm
         self.goal = problem.goal.to(self.comm.device)
-        sums = Sums(problem.share, problem.timeline, chunks=options.chunks)
+        shares = options.attention == "coefficients"
+        sums = Sums(problem.share, problem.timeline, chunks=options.chunks, shares_weights=shares)
         self.work = SlicePass(problem.model, problem.share, problem.features, sums, constant=options.constant)
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:

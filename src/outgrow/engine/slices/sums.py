@@ -6,11 +6,12 @@ Letters: ``n`` own nodes, ``V`` all nodes, ``C`` channels, ``F`` columns, ``f`` 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Block
+from outgrow.core.block import Block, Edges
 from outgrow.core.timeline import Timeline
 from outgrow.core.types import Kind
 from outgrow.engine.share import Part, Share, view_of
@@ -20,6 +21,7 @@ from outgrow.engine.slices.rounds import Rounds
 from outgrow.nn.layer import Layer, Rows
 from outgrow.nn.propagation import Propagation
 from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.runtime.comm import Comm
 
 NOTHING = Rows(None, None)
 
@@ -34,13 +36,17 @@ class Sums:
         share: The nodes that the worker owns.
         timeline: Told when what was done.
         chunks: Chunks of which rows travel while others are aggregated, where sums are weighted.
+        shares_weights: Whether attention that is propagated is computed by the owner of an edge's destination, and
+            sent to all; else every worker computes it from scores.
     """
 
-    def __init__(self, share: Share, timeline: Timeline, *, chunks: int) -> None:
+    def __init__(self, share: Share, timeline: Timeline, *, chunks: int, shares_weights: bool = False) -> None:
         self.share, self.comm, self.timeline, self.chunks = share, share.comm, timeline, chunks
         self.deal = Deal(share.comm, share.own)
         self._blocks: dict[bool, Block] = {}
         self._rounds: dict[bool, Rounds] = {}
+        self.shares_weights = shares_weights
+        self._own_edges: dict[bool, tuple[Block, Deal]] = {}
 
     def of_rows(self, layer: Layer, key: int | None, source: Rows, target: Rows, kind: Kind) -> Tensor:
         """``[n, C, F]``: a layer's aggregate.
@@ -89,8 +95,26 @@ class Sums:
         carried = self.deal.everywhere(own_nJ, Kind.ACTIVATIONS) if own_nJ.shape[1] else own_nJ
         for conv, layer in ((propagation(layer), layer) for layer in layers):
             if conv.rule not in found:
-                found[conv.rule] = conv.weigh(self._block(layer), *conv.scores(carried))
+                shared = self.shares_weights and conv.carries
+                found[conv.rule] = (self._shared_weight if shared else self._weight)(layer, carried)
         return [found[propagation(layer).rule] for layer in layers]
+
+    def _weight(self, layer: Layer, carried: Tensor) -> Tensor | None:
+        """``[E, K]``: weights of all edges, which every worker computes."""
+        conv = propagation(layer)
+        return conv.weigh(self._block(layer), *conv.scores(carried))
+
+    def _shared_weight(self, layer: Layer, carried: Tensor) -> Tensor | None:
+        """``[E, K]``: weights of all edges, each computed by the worker that owns its destination."""
+        conv, looped = propagation(layer), layer.widths.self_loops
+        if looped not in self._own_edges:
+            self._own_edges[looped] = own_edges(self._block(layer), self.share.own.to(self.comm.device), self.comm)
+        block, deal = self._own_edges[looped]
+        source, target = conv.scores(carried)
+        assert target.score is not None
+        weight = conv.weigh(block, source, target._replace(score=target.score[block.dst_nodes]))
+        assert weight is not None
+        return deal.everywhere(weight, Kind.ACTIVATIONS)
 
     def _summed(self, layer: Layer, rows: Tensor | None, weight: Tensor | None, count: int, kind: Kind) -> Tensor:
         """``[n, C, F]``: rounds of a weighted sum, in which rows travel while others are aggregated."""
@@ -150,6 +174,26 @@ class Sums:
         if looped not in self._blocks:
             self._blocks[looped] = view_of(self.share.topology, layer).block.to(self.comm.device)
         return self._blocks[looped]
+
+
+def own_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, Deal]:
+    """The in-edges of a worker's nodes, each node being a source; and how all edges are dealt out. All together.
+
+    Args:
+        whole: All edges.
+        own: ``[n]`` int64, the nodes.
+        comm: The line to the other workers.
+    """
+    edges = whole.edges
+    counts = edges.indptr.diff()[own]
+    ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    number = torch.arange(int(ends[-1]), device=own.device) + torch.repeat_interleave(
+        edges.indptr[own] - ends[:-1], counts
+    )
+    relation, weight = (None if each is None else each[number] for each in (edges.relation, edges.weight))
+    part = Edges(indptr=ends, indices=edges.indices[number], num_src=edges.num_src, relation=relation, weight=weight)
+    block = replace(whole, edges=part, dst_nodes=own, dst_degree=whole.dst_degree[own], edge_ids=number)
+    return block, Deal(comm, number.cpu())
 
 
 def propagation(layer: Layer) -> Propagation:
