@@ -11,6 +11,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.tensor import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import model_of
 from suites.sessions import Plan
@@ -35,11 +36,14 @@ WAYS = {
     "offload": Way(Offload(chunks=3, partition="hash", scratch=str(disk_folder()))),
     "offload without overlap": Way(Offload(chunks=3, partition="hash", overlap=False, scratch=str(disk_folder()))),
     "offload without sharing": Way(Offload(chunks=2, sharing=False, cache=False, scratch=str(disk_folder()))),
+    "tensor": Way(TensorParallel()),
+    "tensor in one chunk": Way(TensorParallel(chunks=1)),
     **{f"sampled {name}": Way(Sampled(partition=name), BATCHES) for name in ("metis", "hash")},
     "sampled with a cache": Way(Sampled(partition="range", cache=0.3, cache_by="presampling", ahead=1), BATCHES),
 }
 TWICE = {("gat", "metis"): ("gat", "metis once more"), ("gat", "sampled hash"): ("gat", "sampled hash once more")}
 SAME_BITS = ("offload", "offload without overlap")
+SLICED = ("tensor", "tensor in one chunk")
 EVERY = [(kind, way) for kind in KINDS for way in WAYS]
 SOME = [
     *TWICE,
@@ -50,6 +54,7 @@ SOME = [
     ("sage", "sampled everything"),
     *(("gcn", way) for way in SAME_BITS),
     ("gat", "offload without sharing"),
+    *(("gat", way) for way in SLICED),
     ("gcn", "sampled metis"),
     ("sage", "sampled with a cache"),
 ]

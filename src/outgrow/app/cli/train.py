@@ -59,7 +59,11 @@ def train(
         ),
     ] = None,
     strategy: Annotated[
-        str, typer.Option(help="How to train: auto, full, offload (in chunks, from disk) or sampled (mini-batches).")
+        str,
+        typer.Option(
+            help="How to train: auto, full, offload (in chunks, from disk), tensor (feature slices) or sampled "
+            "(mini-batches)."
+        ),
     ] = "auto",
     memory: Annotated[
         str | None,
@@ -91,7 +95,8 @@ def train(
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
             "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, weighted) or of the strategy "
             "(full: partition, overlap; offload: host_memory, chunks, scratch, sharing, reuse, reorganise, overlap, "
-            "cache; sampled: partition, cache, cache_by, cache_over, threads, ahead); may be given several times.",
+            "cache; tensor: chunks, constant, attention; sampled: partition, cache, cache_by, cache_over, threads, "
+            "ahead); may be given several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
