@@ -22,7 +22,7 @@ from outgrow.core.types import Kind
 from outgrow.engine.slices.deal import Cut, cut_of, flattened, joined
 from outgrow.engine.slices.lane import Chunk, Lanes, Party
 from outgrow.ops.backend import once
-from outgrow.ops.buffers import empty, empty_rows
+from outgrow.ops.buffers import empty
 from outgrow.ops.row_sums import gather_rows, spread_rows
 from outgrow.runtime.comm import Arrival, Comm
 from outgrow.runtime.voyage import Route
@@ -82,9 +82,9 @@ class Rounds:
         return rows_nCF
 
     def slices(self, rows_nCF: Tensor) -> Tensor:
-        """Room for the worker's columns of all nodes."""
+        """Room for the worker's columns of all nodes: without padding, since chunks of it are written."""
         first, last = self.cut(rows_nCF)[self.comm.rank]
-        return empty_rows(self.num_nodes, (rows_nCF.shape[1], last - first), rows_nCF)
+        return empty((self.num_nodes, rows_nCF.shape[1], last - first), rows_nCF)
 
     def cut(self, rows_nCF: Tensor) -> Cut:
         """The columns of each worker."""
