@@ -18,12 +18,26 @@ import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.engine.share import Part
 from outgrow.graph.store import write_store
-from outgrow.nn import GAT, GCN, GGCN, SAGE, Decoupled, DecoupledGAT, Model
+from outgrow.nn import (
+    GAT,
+    GCN,
+    GGCN,
+    SAGE,
+    AttentionPropagateConv,
+    Conv,
+    Decoupled,
+    DecoupledGAT,
+    Dense,
+    GCNConv,
+    Layer,
+    Model,
+    PropagateConv,
+)
 from outgrow.nn.heads import SingleLabel
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.launch import run_workers
 from outgrow.runtime.worker import Workplace
-from outgrow.strategies.base import Problem
+from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.tensor import TensorParallel
 from outgrow.training.config import TrainConfig
@@ -107,12 +121,21 @@ def one_sided(world: Planted) -> og.Graph:
 
 
 GRAPHS: dict[str, Callable[[Planted], og.Graph]] = {"planted": graph_of, "labels on one worker": one_sided}
-STRATEGIES = {"chunks": TensorParallel(), "no chunks": TensorParallel(chunks=1, constant=False)}
+STRATEGIES: dict[str, Strategy] = {
+    "chunks": TensorParallel(),
+    "chunks once more": TensorParallel(),
+    "no chunks": TensorParallel(chunks=1, constant=False),
+    "coefficients": TensorParallel(attention="coefficients"),
+    "full": Full(partition="hash"),
+}
 """Without chunks workers own ranges of nodes."""
 CASES = [
     *((kind, "planted", "chunks") for kind in MODELS),
     *((kind, "planted", "no chunks") for kind in ("sage", "decoupled attention")),
     *((kind, "labels on one worker", "no chunks") for kind in ("gcn", "gat")),
+    ("gat", "planted", "chunks once more"),
+    ("decoupled attention", "planted", "coefficients"),
+    ("decoupled attention", "planted", "full"),
 ]
 
 
@@ -200,7 +223,51 @@ def test_the_run_is_that_of_full_on_two_workers(kind: str, graph: str, how: str)
     for key in ("val_accuracy", "test_accuracy", "best_epoch"):
         assert result.summary[key] == expected.summary[key]
     torch.testing.assert_close(result.logits, expected.logits, rtol=CLOSE, atol=CLOSE)
+    assert result.summary["strategy"] == STRATEGIES[how].name
     assert result.summary["ledger"]["peer"]["gradients"] > 0
+
+
+def test_a_run_has_the_same_bits_each_time() -> None:
+    first, second = (seen(2)[0].runs["gat", "planted", how] for how in ("chunks", "chunks once more"))
+    assert first.summary["loss"] == second.summary["loss"]
+    assert first.val_scores == second.val_scores
+    assert torch.equal(first.logits, second.logits)
+
+
+PROPAGATIONS: dict[str, Callable[[], list[Conv]]] = {
+    "factors that differ": lambda: [PropagateConv(8, gamma=0.5), PropagateConv(8, gamma=0.25)],
+    "scores that end": lambda: [AttentionPropagateConv(6, 1, last=True), PropagateConv(6)],
+    "scores that end later": lambda: [AttentionPropagateConv(6, 1), AttentionPropagateConv(6, 1, last=True)],
+    "scores that go on": lambda: [AttentionPropagateConv(6, 1), AttentionPropagateConv(6, 1)],
+}
+MIXED: dict[str, Callable[[], list[Conv]]] = {
+    "scores that were columns": lambda: [PropagateConv(8), AttentionPropagateConv(4, 2, last=True)],
+    "columns that were scores": lambda: [AttentionPropagateConv(4, 2), AttentionPropagateConv(6, 1)],
+    "scores of what scores were of": lambda: [AttentionPropagateConv(6, 1, last=True), AttentionPropagateConv(2, 2)],
+}
+
+
+@pytest.mark.parametrize(
+    "convs",
+    [
+        *PROPAGATIONS.values(),
+        *(
+            pytest.param(convs, marks=pytest.mark.xfail(raises=ValueError, strict=True, reason="they carry unlike"))
+            for convs in MIXED.values()
+        ),
+    ],
+    ids=[*PROPAGATIONS, *MIXED],
+)
+@pytest.mark.parametrize("encoded", [True, False])
+def test_propagation_in_any_order(convs: Callable[[], list[Conv]], encoded: bool) -> None:
+    losses = []
+    for strategy in ("full", "tensor"):
+        torch.manual_seed(0)
+        layers = [Layer(conv) for conv in convs()]
+        last = Layer(GCNConv(layers[-1].widths.out_features, 2))
+        model = Model([*layers, last], encoder=Dense(WIDTH, WIDTH) if encoded else None).double()
+        losses.append(og.train(graph_of(planted()), model, strategy=strategy, epochs=3, progress=False).loss)
+    assert largest_step(*losses) < CLOSE
 
 
 def foreign() -> Model:
@@ -240,6 +307,8 @@ def test_mini_batches_are_refused(options: dict[str, Any]) -> None:
         ({"chunks": 2.5}, "chunks(.|\n)*whole number"),
         ({"chunks": True}, "chunks(.|\n)*whole number"),
         ({"chunks": 0}, "chunks of tensor(.|\n)*1 at least"),
+        ({"attention": "score"}, "attention(.|\n)*scores"),
+        ({"attention": 2}, "attention(.|\n)*a word"),
     ],
     ids=str,
 )

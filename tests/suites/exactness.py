@@ -10,18 +10,14 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from layer_table import CONVS, IN, OUT, RELATIONS
-from torch import Tensor, nn
+from layer_table import CONVS, OUT, RELATIONS
+from torch import Tensor
 
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.chunks import build
 from outgrow.engine.share import Part, Share, Whole
 from outgrow.graph.csc import Topology
-from outgrow.nn.decoupled import Decoupled
 from outgrow.nn.heads import MultiLabel, SingleLabel, Task
-from outgrow.nn.layer import Features, Finish, Layer
-from outgrow.nn.model import Model
-from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
@@ -29,6 +25,7 @@ from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.tensor import TensorParallel
+from suites.cases import DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from support import disk_folder, normal, random_topology, topology_of, with_relations
 
@@ -87,33 +84,6 @@ GRAPHS = {
 }
 TASKS: dict[str, Task] = {"single": SingleLabel(), "multi": MultiLabel()}
 EPOCH = 3
-
-
-class Case(NamedTuple):
-    """A model of one kind of layers on one graph, dealt out in one way.
-
-    Attributes:
-        conv: Which of `CONVS`, or of `DECOUPLED`.
-        graph: Which of `GRAPHS`.
-        deal: Which of `DEALS`.
-        input_dropout: Dropout of the features: with 0 a first aggregate may be constant.
-        features: ``dense``, ``sparse`` or ``half``; half precision stays so with parameters in float32 only.
-        task: Which of `TASKS`.
-        dtype: Of the parameters.
-    """
-
-    conv: str
-    graph: str = "multi-graph"
-    deal: str = "scattered"
-    input_dropout: float = 0.0
-    features: str = "dense"
-    task: str = "single"
-    dtype: torch.dtype = torch.float64
-
-    @property
-    def tolerance(self) -> float:
-        """Largest difference that the order of additions explains."""
-        return 1e-10 if self.dtype == torch.float64 else 2e-5
 
 
 class Gradient(NamedTuple):
@@ -186,12 +156,6 @@ DEALS: dict[str, Callable[[int, int], Tensor]] = {
     "one-node-part": _one_node,
     "ranges": _ranges,
 }
-DECOUPLED: dict[str, dict[str, Any]] = {
-    "decoupled": {},
-    "decoupled-attention": {"heads": 2},
-    "decoupled-relations": {"num_relations": RELATIONS},
-}
-"""Options of decoupled models, which stand for a convolution in a case."""
 OPAQUE = [name for name, conv in CONVS.items() if not conv().aggregation.sliceable]
 SPARSE = [name for name, conv in CONVS.items() if conv().takes_sparse]
 HALF = [name for name, conv in CONVS.items() if conv().takes_half]
@@ -239,43 +203,6 @@ DEALT = [way for way in WAYS if not way.startswith("offload") or way == "offload
 EVERY_DEAL = [
     (way, case) for way in DEALT for case in ALL_CASES if not (way.startswith("tensor") and case.conv in OPAQUE)
 ]
-
-
-def model_of(case: Case) -> Model:
-    """A model of which no parameter is zero."""
-    torch.manual_seed(1)
-    model = decoupled(case) if case.conv in DECOUPLED else coupled(case)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model.to(case.dtype)
-
-
-def coupled(case: Case) -> Model:
-    """Three layers with all that may follow a convolution."""
-    residual = case.features == "dense"
-    hidden = Finish(norm=True, activation=nn.functional.elu, residual=residual, dropout=0.3)
-    finishes = (hidden, Finish(activation=torch.relu, dropout=0.2), None)
-    return Model([Layer(CONVS[case.conv](), finish) for finish in finishes], input_dropout=case.input_dropout)
-
-
-def decoupled(case: Case) -> Model:
-    """Two dense layers with all that may follow one, then three rounds of propagation."""
-    after: dict[str, Any] = {"norm": True, "activation": nn.functional.elu, "dropout": 0.3}
-    return Decoupled(IN, 5, OUT, rounds=3, gamma=0.9, input_dropout=case.input_dropout, **DECOUPLED[case.conv], **after)
-
-
-def features_of(case: Case, num_nodes: int) -> Features:
-    """``[V, IN]``; of the sparse ones some rows are empty."""
-    dense = normal(num_nodes, IN, seed=3)
-    if case.features == "dense":
-        return dense.to(case.dtype)
-    if case.features == "half":
-        return dense.half()
-    stored = dense > 0.5
-    ends = torch.cat([torch.zeros(1, dtype=torch.int64), stored.sum(1).cumsum(0)])
-    columns = stored.nonzero()[:, 1].int()
-    return SparseRows(indptr=ends, indices=columns, values=dense[stored], num_columns=IN)
 
 
 def problem_of(case: Case, share: Share, batches: Batches) -> Problem:

@@ -25,11 +25,12 @@ FIXED = {
     "gin-aggregate-first",
     "ggnn",
     "ggnn-of-another-width",
+    "propagate",
 }
 """Layers that sum up rows with weights that the graph fixes."""
-RAW = {name for name in CONVS if name.endswith("aggregate-first")}
+RAW = {"propagate", *(name for name in CONVS if name.endswith("aggregate-first"))}
 """Layers whose source rows are their input; PyG's read them within."""
-OWN_ROWS_ONLY = {"gcn", "gcn-aggregate-first"}
+OWN_ROWS_ONLY = {"gcn", "gcn-aggregate-first", "propagate", "propagate-relations"}
 """Layers that read nothing of a destination but its aggregate."""
 
 

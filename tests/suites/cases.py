@@ -1,0 +1,86 @@
+"""Models and features that the exactness suite trains."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from layer_table import CONVS, IN, OUT, RELATIONS
+from torch import nn
+
+from outgrow.nn.decoupled import Decoupled
+from outgrow.nn.layer import Features, Finish, Layer
+from outgrow.nn.model import Model
+from outgrow.ops.sparse import SparseRows
+from support import normal
+
+DECOUPLED: dict[str, dict[str, Any]] = {
+    "decoupled": {},
+    "decoupled-attention": {"heads": 2},
+    "decoupled-relations": {"num_relations": RELATIONS},
+}
+"""Options of decoupled models, which stand for a convolution in a case."""
+
+
+class Case(NamedTuple):
+    """A model of one kind of layers on one graph, dealt out in one way.
+
+    Attributes:
+        conv: Which of `CONVS`, or of `DECOUPLED`.
+        graph: Which of the suite's ``GRAPHS``.
+        deal: Which of its ``DEALS``.
+        input_dropout: Dropout of the features: with 0 a first aggregate may be constant.
+        features: ``dense``, ``sparse`` or ``half``; half precision stays so with parameters in float32 only.
+        task: Which of its ``TASKS``.
+        dtype: Of the parameters.
+    """
+
+    conv: str
+    graph: str = "multi-graph"
+    deal: str = "scattered"
+    input_dropout: float = 0.0
+    features: str = "dense"
+    task: str = "single"
+    dtype: torch.dtype = torch.float64
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference that the order of additions explains."""
+        return 1e-10 if self.dtype == torch.float64 else 2e-5
+
+
+def model_of(case: Case) -> Model:
+    """A model of which no parameter is zero."""
+    torch.manual_seed(1)
+    model = decoupled(case) if case.conv in DECOUPLED else coupled(case)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.to(case.dtype)
+
+
+def coupled(case: Case) -> Model:
+    """Three layers with all that may follow a convolution."""
+    residual = case.features == "dense"
+    hidden = Finish(norm=True, activation=nn.functional.elu, residual=residual, dropout=0.3)
+    finishes = (hidden, Finish(activation=torch.relu, dropout=0.2), None)
+    return Model([Layer(CONVS[case.conv](), finish) for finish in finishes], input_dropout=case.input_dropout)
+
+
+def decoupled(case: Case) -> Model:
+    """Two dense layers with all that may follow one, then three rounds of propagation."""
+    after: dict[str, Any] = {"norm": True, "activation": nn.functional.elu, "dropout": 0.3}
+    return Decoupled(IN, 5, OUT, rounds=3, gamma=0.9, input_dropout=case.input_dropout, **DECOUPLED[case.conv], **after)
+
+
+def features_of(case: Case, num_nodes: int) -> Features:
+    """``[V, IN]``; of the sparse ones some rows are empty."""
+    dense = normal(num_nodes, IN, seed=3)
+    if case.features == "dense":
+        return dense.to(case.dtype)
+    if case.features == "half":
+        return dense.half()
+    stored = dense > 0.5
+    ends = torch.cat([torch.zeros(1, dtype=torch.int64), stored.sum(1).cumsum(0)])
+    columns = stored.nonzero()[:, 1].int()
+    return SparseRows(indptr=ends, indices=columns, values=dense[stored], num_columns=IN)
