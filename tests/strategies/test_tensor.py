@@ -249,13 +249,7 @@ MIXED: dict[str, Callable[[], list[Conv]]] = {
 
 @pytest.mark.parametrize(
     "convs",
-    [
-        *PROPAGATIONS.values(),
-        *(
-            pytest.param(convs, marks=pytest.mark.xfail(raises=ValueError, strict=True, reason="they carry unlike"))
-            for convs in MIXED.values()
-        ),
-    ],
+    [*PROPAGATIONS.values(), *MIXED.values()],
     ids=[*PROPAGATIONS, *MIXED],
 )
 @pytest.mark.parametrize("encoded", [True, False])

@@ -291,7 +291,7 @@ def test_nodes_are_dealt_out_in_several_ways() -> None:
     counts = [owner.bincount(minlength=WORKERS).tolist() for owner in owners]
     assert {in_ranges(owner) for owner in owners} == {True, False}
     assert [40, 40, 40] in counts
-    assert max(max(each) - min(each) for each in counts) >= 5
+    assert max(max(each) - min(each) for each in counts) <= 2
 
 
 @pytest.mark.parametrize("chunks", CHUNKS)

@@ -7,7 +7,7 @@ Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 4.1; with fixed weights it is t
 from __future__ import annotations
 
 from outgrow.nn.encoder import Chain, Encoder, Scores
-from outgrow.nn.layer import Conv, Layer
+from outgrow.nn.layer import Conv, Layer, require_counts
 from outgrow.nn.model import Model
 from outgrow.nn.propagation import AttentionPropagateConv, PropagateConv, RelationPropagateConv
 from outgrow.nn.stack import Stack
@@ -40,12 +40,14 @@ def Decoupled(
         **stack: Fields of `Stack`, for the MLP.
 
     Raises:
-        ValueError: ``rounds`` is less than 1, ``gamma`` out of range, or both heads and relations are given.
+        ValueError: ``rounds``, ``gamma`` or ``heads`` is out of range, or both heads and relations are given.
     """
     options = Stack(**stack)  # type: ignore[arg-type]
     count = options.layers if rounds is None else rounds
     if count < 1:
         raise ValueError(f"rounds must be at least 1, got {count}")
+    if heads < 0:
+        raise ValueError(f"heads must be at least 0, got {heads}")
     if heads and num_relations:
         raise ValueError(f"give heads or num_relations, not both: got {heads} heads, {num_relations} relations")
     encoders: list[Encoder] = options.dense((in_features, hidden, out_features))
@@ -73,5 +75,6 @@ def DecoupledGAT(
     heads: int = 8,
     **stack: object,
 ) -> Model:
-    """`Decoupled` with attention, of as many heads as a `GAT` has."""
+    """`Decoupled` with attention, of at least one head; of as many as a `GAT` has unless given."""
+    require_counts(heads=heads)
     return Decoupled(in_features, hidden, out_features, rounds=rounds, gamma=gamma, heads=heads, **stack)  # type: ignore[arg-type]

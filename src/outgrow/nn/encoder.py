@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from outgrow.nn.layer import Features, Finish, Projection, finished, norm_of
+from outgrow.nn.layer import Features, Finish, Projection, finished, norm_of, require_counts
 from outgrow.ops.keyed import derive
 
 
@@ -73,12 +73,16 @@ class Scores(Encoder):
     Args:
         in_features: ``D``.
         heads: ``K``.
+
+    Raises:
+        ValueError: ``heads`` is less than 1.
     """
 
     takes_sparse = takes_half = False
 
     def __init__(self, in_features: int, heads: int) -> None:
         super().__init__()
+        require_counts(heads=heads)
         self.in_features, self.out_features = in_features, in_features + 2 * heads
         self.score = Projection(in_features, 2 * heads)
         self.held = 3 * self.out_features

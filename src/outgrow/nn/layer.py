@@ -307,3 +307,10 @@ def side_by_side(x_VD: Features, *projections: Projection) -> Tensor:
     bias = torch.cat(biases) if any(p.bias is not None for p in projections) else None
     y_VJ = project(x_VD, torch.cat([p.weight for p in projections], 1), bias)
     return torch.unflatten(y_VJ, 1, (len(projections), width))
+
+
+def require_counts(**counts: int) -> None:
+    """Raise a ValueError unless every count is at least 1."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, Features, Rows, Widths
-from outgrow.nn.relational import require_counts
+from outgrow.nn.layer import Conv, Features, Rows, Widths, require_counts
 from outgrow.ops.attention import attention_weight
 from outgrow.ops.edge_weight import symmetric_weight
 from outgrow.ops.relation import RelationScale, related_loops, relation_mean

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
+from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, require_counts
 from outgrow.ops.relation import RelationScale, basis_weight, relation_mean
 from outgrow.ops.weighted_sum import WeightedSum
 
@@ -133,10 +133,3 @@ class RGCNDiagonalConv(Conv):
         """``[Vd, O]``."""
         itself: Tensor = self.itself(x_VD)
         return itself + aggregate_VCF[:, 0]
-
-
-def require_counts(**counts: int) -> None:
-    """Raise a ValueError unless every count is at least 1."""
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}")

@@ -86,6 +86,8 @@ def first_reader(indptr: Tensor, indices: Tensor, ends: list[int], num_rows: int
 def dealt(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
     """``[V]`` int32: the worker of each node. Of what a chunk is the first to read, each gets an equal part.
 
+    Where it cannot be equal, another worker gets more of each chunk.
+
     Args:
         indptr: ``[V + 1]`` int64 ends of the in-edges of each node.
         indices: ``[E]`` their sources.
@@ -98,7 +100,7 @@ def dealt(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
     order = torch.argsort(reader, stable=True)
     rank = torch.arange(num_nodes) - (counts.cumsum(0) - counts)[reader[order]]
     owner = torch.empty(num_nodes, dtype=torch.int32)
-    owner[order] = (rank * workers // counts[reader[order]]).int()
+    owner[order] = ((rank * workers // counts[reader[order]] + reader[order]) % workers).int()
     return owner
 
 

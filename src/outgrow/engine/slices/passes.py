@@ -8,7 +8,7 @@ Ai et al.: NeutronTP, PVLDB 18(2), 2024.
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -55,15 +55,15 @@ class SlicePass:
             key: Key of (seed, epoch, step); None draws nothing.
         """
         x = self.model.input(self.given, self.nodes, key)
-        for propagates, run in groupby(enumerate(self.model.stages()), lambda pair: only_propagates(pair[1])):
-            layers = list(run)
-            self.ledger.count("rows_computed", len(layers) * len(self.nodes))
-            if propagates:
-                x = self._propagated(layers[0][0], [layer for _, layer in layers], x)
+        index = 0
+        for run in runs_of(self.model.stages()):
+            self.ledger.count("rows_computed", len(run) * len(self.nodes))
+            if only_propagates(run[0]):
+                x = self._propagated(index, run, x)
             else:
-                for index, layer in layers:
-                    drawn = layer_key(key, index)
-                    x = layer.update_nodes(x, self._aggregate(index, layer, x, drawn), self.nodes, drawn)
+                [layer], drawn = run, layer_key(key, index)
+                x = layer.update_nodes(x, self._aggregate(index, layer, x, drawn), self.nodes, drawn)
+            index += len(run)
         assert isinstance(x, Tensor)
         return x
 
@@ -86,6 +86,22 @@ class SlicePass:
     def _kind(self, index: int) -> Kind:
         """What the source rows of a layer are."""
         return Kind.FEATURES if index == 0 and self.model.passes_features_on else Kind.ACTIVATIONS
+
+
+def runs_of(layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Layers one by one, but those together that only propagate, and all the same columns."""
+    runs: list[list[Layer]] = []
+    for layer in layers:
+        if runs and _columns(layer) is not None and _columns(layer) == _columns(runs[-1][0]):
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return runs
+
+
+def _columns(layer: Layer) -> int | None:
+    """How many columns a layer passes on that does nothing else; None for others."""
+    return layer.widths.source[1] if only_propagates(layer) else None
 
 
 def only_propagates(layer: Layer) -> bool:
