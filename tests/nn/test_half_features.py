@@ -40,7 +40,7 @@ def test_every_layer(name: str, half: torch.dtype) -> None:
 
 def test_which_layers_take_it() -> None:
     refused = {name for name, conv in CONVS.items() if not conv().takes_half}
-    assert refused == {"ggnn", "foreign"}
+    assert refused == {"ggnn", "foreign", "propagate-attention", "propagate-relations"}
 
 
 @pytest.mark.parametrize(
