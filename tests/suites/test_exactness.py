@@ -22,6 +22,7 @@ from suites.exactness import (
 )
 from suites.mutants import MUTANTS
 
+pytestmark = pytest.mark.timeout(900)  # the first test of a number of workers waits for all that these compute
 VISIBLE = 1e-6
 one, two, three = (pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 2, 3))
 several = pytest.mark.parametrize("workers", [two, three, 4])
