@@ -36,6 +36,11 @@ class Propagation(Conv, ABC):
     def rule(self) -> tuple[object, ...]:
         """Equal for propagations that give edges the same weights, if they carry the same scores."""
 
+    def source(self, x_VD: Features) -> Rows:
+        """``[V, 1, D]``: the input as it comes."""
+        assert isinstance(x_VD, Tensor)
+        return Rows(x_VD[:, None], None)
+
     def scores(self, carried_VJ: Tensor) -> tuple[Rows, Rows]:
         """What `weigh` reads of sources and destinations, from what they carry; by default nothing.
 
@@ -79,11 +84,6 @@ class PropagateConv(Propagation):
             self_loops=True,
             raw_source=True,
         )
-
-    def source(self, x_VD: Features) -> Rows:
-        """``[V, 1, D]``: the input as it comes."""
-        assert isinstance(x_VD, Tensor)
-        return Rows(x_VD[:, None], None)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
         """``[E, 1]``: the symmetric normalisation, times gamma."""
@@ -191,11 +191,6 @@ class RelationPropagateConv(Propagation):
             self_loops=True,
             whole_rows=True,
         )
-
-    def source(self, x_VD: Features) -> Rows:
-        """``[V, 1, D]``: the input as it comes."""
-        assert isinstance(x_VD, Tensor)
-        return Rows(x_VD[:, None], None)
 
     def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
         """``[E, 1]``: one over the number of edges of the same relation at the destination, times gamma."""

@@ -112,7 +112,7 @@ class Passes:
                 given = self._encoded(x, low, high, key)
                 rows = first.layer.source(given)
             state.store_sources(0, low, rows)
-            if 0 in state.inputs and first.own_input:
+            if first.own_input and not first.reads_features:
                 assert isinstance(given, Tensor)
                 state.store(state.inputs[0], low, given)
         state.finish_layer()

@@ -33,6 +33,20 @@ def cut_of(columns: int, workers: int) -> Cut:
     return list(pairwise(ends))
 
 
+def split_route(nodes: Sequence[int], rank: int, channels: int, cut: Cut) -> Route:
+    """How many numbers a split sends where; a gather of the same rows goes the way back.
+
+    Args:
+        nodes: Rows that each worker has whole.
+        rank: The worker.
+        channels: ``C``.
+        cut: Columns of each worker.
+    """
+    first, last = cut[rank]
+    send = tuple(nodes[rank] * channels * (end - begin) for begin, end in cut)
+    return Route(send, tuple(count * channels * (last - first) for count in nodes))
+
+
 class Order(NamedTuple):
     """Where rows are, as they lie in the order of their workers, and of nodes.
 
@@ -97,13 +111,12 @@ class Deal:
 
     def split(self, rows_nCF: Tensor, kind: Kind) -> Under:
         """The worker's columns of all nodes, under way. Differentiable."""
-        own, channels, columns = rows_nCF.shape
-        cut = cut_of(columns, self.comm.size)
-        first, last = cut[self.comm.rank]
+        _, channels, columns = rows_nCF.shape
+        cut, rank = cut_of(columns, self.comm.size), self.comm.rank
+        first, last = cut[rank]
         shape = sum(self.nodes), channels, last - first
-        send = tuple(own * channels * (end - begin) for begin, end in cut)
-        receive = tuple(count * channels * (last - first) for count in self.nodes)
-        return Under(self.comm.rows(_cut_up(rows_nCF, cut), Route(send, receive), kind), shape, self.order)
+        route = split_route(self.nodes, rank, channels, cut)
+        return Under(self.comm.rows(_cut_up(rows_nCF, cut), route, kind), shape, self.order)
 
     def gather(self, slices_VCf: Tensor, columns: int, kind: Kind) -> Tensor:
         """``[n, C, F]``: whole rows of the own nodes. Differentiable.
@@ -113,14 +126,13 @@ class Deal:
             columns: ``F``.
             kind: What they are.
         """
-        channels, width = slices_VCf.shape[1:]
-        cut, own = cut_of(columns, self.comm.size), self.nodes[self.comm.rank]
-        send = tuple(count * channels * width for count in self.nodes)
-        receive = tuple(own * channels * (end - begin) for begin, end in cut)
+        channels, rank = slices_VCf.shape[1], self.comm.rank
+        cut = cut_of(columns, self.comm.size)
+        route = split_route(self.nodes, rank, channels, cut).back
         if self.order is not None:
             slices_VCf = _moved(slices_VCf, self.order.node, self.order.row)
-        flat = self.comm.rows(slices_VCf.reshape(-1), Route(send, receive), kind).wait()
-        return _join(flat, (own, channels, columns), cut)
+        flat = self.comm.rows(slices_VCf.reshape(-1), route, kind).wait()
+        return _join(flat, (self.nodes[rank], channels, columns), cut)
 
     def everywhere(self, rows_nK: Tensor, kind: Kind) -> Tensor:
         """``[V, K]``: narrow rows of all nodes. Differentiable: gradients are summed in the order of the workers."""

@@ -19,13 +19,12 @@ from torch import Tensor
 
 from outgrow.core.timeline import Timeline
 from outgrow.core.types import Kind
-from outgrow.engine.slices.deal import Cut, cut_of, flattened, joined
+from outgrow.engine.slices.deal import Cut, cut_of, flattened, joined, split_route
 from outgrow.engine.slices.lane import Chunk, Lanes, Party
 from outgrow.ops.backend import once
 from outgrow.ops.buffers import empty
 from outgrow.ops.row_sums import gather_rows, spread_rows
 from outgrow.runtime.comm import Arrival, Comm
-from outgrow.runtime.voyage import Route
 
 
 class Rounds:
@@ -65,11 +64,8 @@ class Rounds:
 
     def depart(self, slices_VCf: Tensor, party: Party, cut: Cut, kind: Kind) -> Arrival:
         """The gather of some rows, under way."""
-        width = slices_VCf[0].numel() if len(slices_VCf) else 0
-        send = tuple(size * width for size in party.sizes)
-        row = slices_VCf.shape[1] * len(party.mine)
-        receive = tuple(row * (end - begin) for begin, end in cut)
-        return self.comm.rows(slices_VCf.index_select(0, party.nodes).view(-1), Route(send, receive), kind)
+        route = split_route(party.sizes, self.comm.rank, slices_VCf.shape[1], cut).back
+        return self.comm.rows(slices_VCf.index_select(0, party.nodes).view(-1), route, kind)
 
     def collect(self, arrivals: Sequence[Arrival], chunks: Sequence[Chunk], rows_nCF: Tensor) -> Tensor:
         """Wait for all gathers; gives the rows."""
@@ -91,10 +87,8 @@ class Rounds:
         return cut_of(rows_nCF.shape[2], self.comm.size)
 
     def _split(self, rows_nCF: Tensor, party: Party, cut: Cut, kind: Kind) -> Arrival:
-        channels, (first, last) = rows_nCF.shape[1], cut[self.comm.rank]
-        send = tuple(len(party.mine) * channels * (end - begin) for begin, end in cut)
-        receive = tuple(size * channels * (last - first) for size in party.sizes)
-        return self.comm.rows(flattened(rows_nCF.index_select(0, party.mine), cut), Route(send, receive), kind)
+        route = split_route(party.sizes, self.comm.rank, rows_nCF.shape[1], cut)
+        return self.comm.rows(flattened(rows_nCF.index_select(0, party.mine), cut), route, kind)
 
 
 class _Rounds(torch.autograd.Function):
