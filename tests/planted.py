@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,7 +12,9 @@ from outgrow.graph.csc import Topology
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.nn.heads import SingleLabel
 from outgrow.strategies.base import Problem
-from outgrow.training.trainer import Evaluation
+from outgrow.training.config import TrainConfig
+from outgrow.training.evaluation import NodeEvaluation
+from outgrow.training.trainer import Trainer
 from support import topology_of
 
 NODES, WIDTH = 120, 8
@@ -36,10 +38,10 @@ class Planted:
     val: torch.Tensor
     test: torch.Tensor
 
-    @property
-    def evaluation(self) -> Evaluation:
-        """Nodes to score on, on one worker."""
-        return Evaluation.of(Whole(self.topology), self.val, self.test)
+    def trainer(self, problem: Problem, config: TrainConfig, **options: object) -> Trainer:
+        """A trainer of a problem on one worker that scores all nodes there are to score."""
+        evaluation = NodeEvaluation(problem, self.val, self.test)
+        return Trainer(problem, evaluation, config, **options)  # type: ignore[arg-type]
 
     def problem(self, *, seed: int = 0, kind: str = "gcn") -> Problem:
         """A problem with a model whose parameters depend on the seed alone."""
@@ -85,6 +87,7 @@ def planted() -> Planted:
     )
 
 
-def unscored(evaluation: Evaluation) -> Evaluation:
+def unscored(problem: Problem) -> NodeEvaluation:
     """Nothing to validate on and nothing to test on."""
-    return replace(evaluation, val=evaluation.val[:0], test=evaluation.test[:0], num_val=0)
+    nothing = torch.empty(0, dtype=torch.int64)
+    return NodeEvaluation(problem, nothing, nothing)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outgrow.engine.resident import Goal, ResidentPass
+from outgrow.engine.goal import Goal, NodeGoal
+from outgrow.engine.resident import ResidentPass
 from outgrow.nn.heads import MultiLabel, SingleLabel, Task
 from outgrow.strategies.base import Problem
 from planted import NODES, Planted, planted
@@ -18,7 +19,7 @@ def world() -> Planted:
 
 
 def passes_of(problem: Problem, goal: Goal | None = None) -> ResidentPass:
-    return ResidentPass(problem.model, problem.share, problem.input, goal or problem.goal, problem.seed)
+    return ResidentPass(problem.model, problem.share, problem.input, goal or problem.goal(), problem.seed)
 
 
 def gradients(problem: Problem) -> list[torch.Tensor]:
@@ -33,8 +34,8 @@ def test_shares_of_a_goal_add_up(task: Task) -> None:
     logits, several = normal(NODES, 3), isinstance(task, MultiLabel)
     labels = (normal(NODES, 3) > 0).long() if several else torch.arange(NODES) % 3
     rows = torch.arange(0, NODES, 2)
-    whole = Goal(task, labels[rows], rows, len(rows)).loss(logits)
-    parts = [Goal(task, labels[some], some, len(rows)).loss(logits) for some in (rows[:7], rows[7:], rows[:0])]
+    whole = NodeGoal(task, labels[rows], rows, len(rows)).loss(logits)
+    parts = [NodeGoal(task, labels[some], some, len(rows)).loss(logits) for some in (rows[:7], rows[7:], rows[:0])]
     torch.testing.assert_close(sum(parts), whole, rtol=1e-13, atol=0)
     torch.testing.assert_close(whole, task.loss(logits[rows], labels[rows], len(rows)), rtol=1e-13, atol=0)
 
@@ -55,8 +56,10 @@ def test_an_epoch_is_the_same_every_time_and_another_is_not(world: Planted, kind
 def test_half_the_goal_is_half_the_loss(world: Planted) -> None:
     """Two workers that each had half of the nodes to train on would add up to one with all."""
     problem = world.problem()
-    task, labels, rows, total = problem.goal
-    halves = [Goal(task, labels[part], rows[part], total) for part in (slice(0, 9), slice(9, None))]
+    goal = problem.goal()
+    assert isinstance(goal, NodeGoal)
+    task, labels, rows, total = goal
+    halves = [NodeGoal(task, labels[part], rows[part], total) for part in (slice(0, 9), slice(9, None))]
     parts = []
     for goal in halves:
         loss = passes_of(problem, goal).epoch(3)

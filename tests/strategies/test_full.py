@@ -22,10 +22,11 @@ def test_the_gradient_is_that_of_the_keyed_loss(world: Planted, kind: str) -> No
     (step,) = Full().prepare(problem).steps(3)
     model = world.problem(seed=5, kind=kind).model
     logits = model(whole_blocks(model, world.topology), world.features, derive(5, 3, 0))
-    loss = torch.nn.functional.cross_entropy(logits[problem.train], world.labels[problem.train])
+    train = problem.labelled.train
+    loss = torch.nn.functional.cross_entropy(logits[train], world.labels[train])
     expected = torch.autograd.grad(loss, list(model.parameters()))
     assert step.loss == pytest.approx(loss.item(), rel=1e-14)
-    assert step.num_seeds == len(problem.train)
+    assert step.num_seeds == len(train)
     for parameter, gradient in zip(problem.model.parameters(), expected, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-12, atol=1e-14)

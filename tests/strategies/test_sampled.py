@@ -20,7 +20,6 @@ from outgrow.nn.model import Model
 from outgrow.strategies.base import Problem
 from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
-from outgrow.training.trainer import Trainer
 from planted import Planted, planted
 from support import random_topology, with_relations
 
@@ -67,7 +66,7 @@ def test_blocks_are_those_that_the_sampler_draws(world: Planted, batches: Batche
     assert batches.fanout is not None
     sampler = Sampler([topology, topology], batches.fanout, 4, weighted=batches.weighted)
     other = Sampler([topology, topology], (3, 2), 4, weighted=not batches.weighted)
-    seeds = batches.of_epoch(problem.nodes, 4, 1)
+    seeds = batches.of_epoch(problem.labelled.nodes, 4, 1)
     found, same = blocks_of(problem), []
     assert len(found) == len(seeds) == 5
     for step, blocks in enumerate(found):
@@ -119,7 +118,7 @@ def test_threads_end_with_the_epoch_however_it_ends(world: Planted) -> None:
     assert ahead()
     steps.close()
     assert not ahead()
-    trainer = Trainer(problem_of(world), world.evaluation, TrainConfig(epochs=1))
+    trainer = world.trainer(problem_of(world), TrainConfig(epochs=1))
     with (
         patch.object(trainer.optimizer, "step", side_effect=ValueError("no step")),
         pytest.raises(ValueError, match="no step"),

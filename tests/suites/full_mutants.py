@@ -120,9 +120,11 @@ def mean_over_own_nodes() -> Iterator[Hits]:
     hits, right = Hits(), WholeExecution.__init__
 
     def begin(self: WholeExecution, problem: Problem, *, overlap: bool = True) -> None:
-        own = len(problem.train)
+        targets = problem.labelled
+        own = len(targets.train)
         hits.note(own != problem.num_train)
-        right(self, replace(problem, nodes=problem.nodes[: max(1, own)]), overlap=overlap)
+        wrong = replace(targets, nodes=targets.nodes[: max(1, own)])
+        right(self, replace(problem, targets=wrong), overlap=overlap)
 
     with patch.object(WholeExecution, "__init__", begin):
         yield hits

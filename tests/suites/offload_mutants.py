@@ -20,7 +20,7 @@ from outgrow.engine.chunks.passes import Passes
 from outgrow.engine.chunks.places import Places
 from outgrow.engine.chunks.state import State
 from outgrow.engine.chunks.wave import ARRIVES, Held, Wave
-from outgrow.engine.resident import Goal
+from outgrow.engine.goal import NodeGoal
 from suites.hits import Hits
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ def mean_over_own_nodes() -> Iterator[Hits]:
     """The loss is the mean over the worker's own labelled nodes."""
     hits, right = Hits(), Passes.__init__
 
-    def begin(self: Passes, state: Any, goal: Goal) -> None:
+    def begin(self: Passes, state: Any, goal: NodeGoal) -> None:
         own = len(goal.rows)
         hits.note(own != goal.total)
         right(self, state, goal._replace(total=max(1, own)))

@@ -22,7 +22,8 @@ from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_in
 from outgrow.strategies.full import Full
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
-from outgrow.training.trainer import EpochReport, Evaluation, Outcome, Trainer
+from outgrow.training.evaluation import NodeEvaluation
+from outgrow.training.trainer import EpochReport, Outcome, Trainer
 from planted import Planted, planted, unscored
 
 Log = list[EpochReport]
@@ -80,7 +81,7 @@ def world() -> Planted:
 
 def trainer_of(world: Planted, folder: Path | None = None, kind: str = "gcn", **options: object) -> Trainer:
     settings: dict[str, object] = {"epochs": 6, "lr": 0.05, **options}
-    return Trainer(world.problem(kind=kind), world.evaluation, TrainConfig(**settings), folder=folder)  # type: ignore[arg-type]
+    return world.trainer(world.problem(kind=kind), TrainConfig(**settings), folder=folder)  # type: ignore[arg-type]
 
 
 def parameters(trainer: Trainer) -> list[torch.Tensor]:
@@ -98,7 +99,7 @@ def test_it_learns(world: Planted, kind: str, optimizer: str) -> None:
     loss = outcome.progress.loss
     assert len(loss) == 40
     assert np.mean(loss[-5:]) < 0.6 * loss[0]
-    assert outcome.test_score > 0.85
+    assert outcome.test.score > 0.85
     assert outcome.stopped == "epochs"
 
 
@@ -107,22 +108,23 @@ def test_the_restored_model_is_the_best_and_the_outcome_is_its(world: Planted) -
     outcome = trainer.run(Full())
     scores = [score for score in outcome.progress.val_score if score is not None]
     assert len(scores) == 15
-    assert outcome.val_score == outcome.progress.best_score == max(scores) == scores[outcome.progress.best_epoch - 1]
+    assert outcome.val.score == outcome.progress.best_score == max(scores) == scores[outcome.progress.best_epoch - 1]
     problem = trainer.problem
     logits = infer(problem.model, world.topology, world.features)
     assert torch.equal(outcome.logits, logits)
-    test = world.evaluation.test
-    assert outcome.test_score == problem.task.score(logits[test], world.labels[test])
+    test = world.test
+    assert outcome.test.score == problem.labelled.task.score(logits[test], world.labels[test])
 
 
-def half_right(world: Planted) -> Evaluation:
+def half_right(problem: Problem) -> NodeEvaluation:
     """Three validation nodes of the second community and one of the first."""
-    return Evaluation(val=torch.tensor([0, 100, 101, 102]), test=torch.tensor([0, 1, 100]), num_val=4)
+    return NodeEvaluation(problem, torch.tensor([0, 100, 101, 102]), torch.tensor([0, 1, 100]))
 
 
 def scripted(world: Planted, biases: list[float], **options: object) -> tuple[Outcome, Trainer]:
     config = TrainConfig(epochs=len(biases), **options)  # type: ignore[arg-type]
-    trainer = Trainer(world.problem(), half_right(world), config)
+    problem = world.problem()
+    trainer = Trainer(problem, half_right(problem), config)
     return trainer.run(Scripted(biases)), trainer
 
 
@@ -131,7 +133,7 @@ def test_the_best_epoch_wins_not_the_last(world: Planted) -> None:
     assert outcome.progress.val_score == [0.25, 0.75, 0.25, 0.25]
     assert outcome.progress.best_epoch == 2
     assert last_bias(trainer.problem.model).tolist() == [0.0, 0.125]
-    assert outcome.test_score == pytest.approx(1 / 3)
+    assert outcome.test.score == pytest.approx(1 / 3)
 
 
 def test_a_tie_goes_to_the_lower_validation_loss(world: Planted) -> None:
@@ -156,10 +158,11 @@ def test_epochs_between_evaluations(world: Planted) -> None:
 
 
 def test_without_validation_nodes_the_last_model_stays(world: Planted) -> None:
-    trainer = Trainer(world.problem(), unscored(world.evaluation), TrainConfig(epochs=3, patience=1))
+    problem = world.problem()
+    trainer = Trainer(problem, unscored(problem), TrainConfig(epochs=3, patience=1))
     outcome = trainer.run(Scripted([1, 2, 3]))
-    assert math.isnan(outcome.val_score)
-    assert math.isnan(outcome.test_score)
+    assert math.isnan(outcome.val.score)
+    assert math.isnan(outcome.test.score)
     assert outcome.progress.val_score == [None] * 3
     assert outcome.progress.epoch == 3
     assert last_bias(trainer.problem.model).tolist() == [0.0, 3.0]
@@ -168,7 +171,7 @@ def test_without_validation_nodes_the_last_model_stays(world: Planted) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_ends_training(world: Planted, tmp_path: Path, value: float) -> None:
     config = TrainConfig(epochs=9, checkpoint_every=2)
-    trainer = Trainer(world.problem(), world.evaluation, config, folder=tmp_path)
+    trainer = world.trainer(world.problem(), config, folder=tmp_path)
     strategy = Scripted([0.0] * 9, loss=lambda epoch: value if epoch == 4 else 1.0)
     with pytest.raises(TrainingError, match="diverged in epoch 4"):
         trainer.run(strategy)
@@ -232,7 +235,7 @@ def test_checkpoints_are_written_on_time(world: Planted, tmp_path: Path) -> None
 def test_an_interrupted_run_has_its_last_epoch_in_a_checkpoint(world: Planted, tmp_path: Path) -> None:
     asked = iter([False, False, False, True])
     config = TrainConfig(epochs=50, lr=0.05, checkpoint_every=100)
-    trainer = Trainer(world.problem(), world.evaluation, config, folder=tmp_path, interrupted=lambda: next(asked))
+    trainer = world.trainer(world.problem(), config, folder=tmp_path, interrupted=lambda: next(asked))
     outcome = trainer.run(Full())
     assert outcome.stopped == "interrupted"
     assert outcome.progress.epoch == 4
@@ -244,7 +247,7 @@ def test_the_execution_is_closed_when_a_listener_fails(world: Planted) -> None:
         def epoch(self, report: EpochReport) -> None:
             raise InputError("no", needed="", got="", repair="")
 
-    strategy, trainer = Scripted([0.0]), Trainer(world.problem(), world.evaluation, TrainConfig(epochs=1))
+    strategy, trainer = Scripted([0.0]), world.trainer(world.problem(), TrainConfig(epochs=1))
     trainer.listen(Failing())
     with pytest.raises(InputError):
         trainer.run(strategy)
@@ -264,7 +267,7 @@ def test_listeners_are_told_in_order(world: Planted) -> None:
 
 def curve(world: Planted, seed: int = 0) -> list[float]:
     config = TrainConfig(epochs=6, lr=0.05, seed=seed)
-    return Trainer(world.problem(seed=seed, kind="gat"), world.evaluation, config).run(Full()).progress.loss
+    return world.trainer(world.problem(seed=seed, kind="gat"), config).run(Full()).progress.loss
 
 
 def test_two_runs_have_the_same_curve_to_the_last_bit(world: Planted) -> None:

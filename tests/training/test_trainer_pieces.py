@@ -16,7 +16,6 @@ from outgrow.nn.heads import MultiLabel
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
-from outgrow.training.trainer import Trainer
 from planted import NODES, Planted, planted
 
 
@@ -58,12 +57,12 @@ def world() -> Planted:
 def test_scores_of_pieces_add_up(world: Planted, ends: list[int], multi: bool, in_memory: bool) -> None:
     """Wherever pieces end, and also if they have no rows or none to score."""
     config, pieces = TrainConfig(epochs=2, lr=0.05), Pieces(ends, in_memory=in_memory)
-    whole, parts = (Trainer(problem_of(world, multi=multi), world.evaluation, config) for _ in range(2))
+    whole, parts = (world.trainer(problem_of(world, multi=multi), config) for _ in range(2))
     expected, outcome = whole.run(Full()), parts.run(pieces)
     assert outcome.progress.loss == expected.progress.loss
     assert outcome.progress.val_score == expected.progress.val_score
     assert outcome.progress.best_loss == pytest.approx(expected.progress.best_loss, rel=1e-13)
-    assert (outcome.val_score, outcome.test_score) == (expected.val_score, expected.test_score)
+    assert (outcome.val.score, outcome.test.score) == (expected.val.score, expected.test.score)
     assert torch.equal(outcome.logits, expected.logits) if in_memory else outcome.logits is None
     assert pieces.begun == pieces.exhausted == 3
     assert not pieces.is_open
@@ -75,12 +74,12 @@ def problem_of(world: Planted, *, multi: bool) -> Problem:
     if not multi:
         return problem
     labels = torch.stack([world.labels, torch.arange(NODES) % 2], 1).to(torch.uint8)
-    return replace(problem, labels=labels, task=MultiLabel())
+    return replace(problem, targets=replace(problem.labelled, labels=labels, task=MultiLabel()))
 
 
 def test_the_execution_is_closed_when_scoring_fails(world: Planted) -> None:
     pieces = Pieces([], in_memory=True)
-    trainer = Trainer(world.problem(), world.evaluation, TrainConfig(epochs=1))
+    trainer = world.trainer(world.problem(), TrainConfig(epochs=1))
     failing = patch.object(trainer.problem.share, "to_leader", side_effect=ValueError("no rows"))
     with failing, pytest.raises(ValueError, match="no rows"):
         trainer.run(pieces)

@@ -67,8 +67,9 @@ def train(
     """Train a model on a graph.
 
     Args:
-        graph: With features, labels and a training split.
-        model: Trained in place; ends as it was in the epoch with the best validation score.
+        graph: With features, labels and a training split; for a model of links, with features and edges.
+        model: What is trained: to label nodes, or, where it has a decoder, to predict links (the edges: a few are set
+            aside to validate and to test). Trained in place; ends as it was in its best epoch by the validation score.
         strategy: How: ``"auto"``, a name, or a strategy with its options such as ``og.Full()``.
         workers: How many processes train, or ``og.Workers(...)`` to say what happens when one dies. None for one, or,
             in a script that torchrun started, for the processes of torchrun.
@@ -98,7 +99,7 @@ def train(
     def directory(again: bool) -> RunDirectory | None:
         return _directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
 
-    with progress_for(graph, settings, show=progress and group_leader()) as listener:
+    with progress_for(graph, model, settings, show=progress and group_leader()) as listener:
         session = Session(
             graph=graph,
             model=model,
@@ -116,6 +117,8 @@ def train(
 def predict(graph: Graph, model: Model) -> Tensor:
     """``[V, C]`` logits of every node, over its full neighbourhood, layer by layer in bounded memory.
 
+    Models of links have none: see `embed`.
+
     Features may be larger than memory: those of a store are read where they lie.
 
     Args:
@@ -123,7 +126,7 @@ def predict(graph: Graph, model: Model) -> Tensor:
         model: Of the graph's feature width.
 
     Raises:
-        InputError: The graph has no features, or the model does not take them.
+        InputError: The graph has no features, the model does not take them, or it is one of links.
     """
     return logits_of(graph, model)
 
@@ -131,9 +134,11 @@ def predict(graph: Graph, model: Model) -> Tensor:
 def embed(graph: Graph, model: Model) -> Tensor:
     """``[V, H]`` embeddings of every node: the output of the last layer but one, which the last takes.
 
+    In a model of links that of the last layer, which the decoder takes.
+
     Args:
         graph: With features.
-        model: Of the graph's feature width, with at least two layers.
+        model: Of the graph's feature width; with at least two layers, or of links.
 
     Raises:
         InputError: The graph has no features, or the model does not take them or has one layer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from outgrow.app.links import require_links
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
 from outgrow.graph.validate import require_trainable
@@ -21,6 +22,10 @@ def require_problem(graph: Graph, model: Model) -> None:
         InputError: The graph cannot be trained on, or the model does not fit it.
     """
     require_kinds(graph, model)
+    if model.decoder is not None:
+        require_links(graph, model)
+        require_fit(graph, model)
+        return
     require_trainable(graph)
     require_fit(graph, model)
     _require_classes(graph, model)

@@ -10,6 +10,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
 from outgrow.graph.graph import Graph
+from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
 from outgrow.nn.model import Model
 from outgrow.nn.stack import Stack
@@ -70,14 +71,27 @@ _OF_GRAPH: Mapping[str, Callable[[Graph], object]] = {
 }
 
 
+AUTO = "auto"
+"""The decoder that suits the graph."""
+DECODERS: Mapping[str, Callable[[Graph, Any], Decoder]] = {
+    "dot": lambda graph, columns: Dot(),
+    "distmult": lambda graph, columns: DistMult(columns, int(_relations_of(graph))),
+}
+
+
+def default_decoder(graph: Graph) -> str:
+    """The decoder of links that suits a graph."""
+    return "distmult" if graph.num_relations else "dot"
+
+
 def model_options(name: str) -> dict[str, Any]:
-    """Options of a model and their types, ``hidden`` first.
+    """Options of a model and their types, ``hidden`` first and ``decoder``, one of `DECODERS`, last.
 
     Raises:
         InputError: No such model.
     """
     entry = pick("model", name, MODELS)
-    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.make)}
+    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.make), "decoder": str}
     hidden = _NOT_OPTIONS | set(entry.from_graph) | set(entry.fixed)
     return {option: hint for option, hint in hints.items() if option not in hidden}
 
@@ -88,7 +102,8 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     Args:
         name: One of `MODELS`.
         graph: Gives the widths of features and classes, whether features are sparse, and the number of relations.
-        options: ``hidden`` and any other of `model_options`.
+        options: ``hidden`` and any other of `model_options`. With a ``decoder`` it is a model of links, which gives
+            each node ``hidden`` columns.
 
     Raises:
         InputError: No such model or option, a value that the model refuses, or a graph that it cannot be made for.
@@ -97,11 +112,14 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     for option in options:
         pick(f"option of model {name}", option, known)
     require_types(options, known)
-    rest = {key: value for key, value in options.items() if key != "hidden"}
-    entry = MODELS[name]
+    rest = {key: value for key, value in options.items() if key not in ("hidden", "decoder")}
+    entry, hidden, decoder = MODELS[name], options["hidden"], options.get("decoder")
     given = {option: _OF_GRAPH[option](graph) for option in entry.from_graph}
+    make_decoder = None if decoder is None else pick("decoder", str(decoder), DECODERS)
     try:
-        return entry.make(graph.num_features, options["hidden"], graph.num_classes, **entry.fixed, **given, **rest)
+        width = graph.num_classes if make_decoder is None else hidden
+        model = entry.make(graph.num_features, hidden, width, **entry.fixed, **given, **rest)
+        return model if make_decoder is None else model.with_decoder(make_decoder(graph, hidden))
     except (ValueError, TypeError) as error:
         raise InputError(
             f"model {name} cannot be built",

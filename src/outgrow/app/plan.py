@@ -14,7 +14,7 @@ import torch
 import outgrow
 from outgrow.app.crew import Workers, require_workers
 from outgrow.app.fit import require_batches, require_problem
-from outgrow.app.models import MODELS, build_model, model_options
+from outgrow.app.models import AUTO, MODELS, build_model, default_decoder, model_options
 from outgrow.app.recipes import default_model, recipe_of
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.strategies import strategy_kind, strategy_of, strategy_options
@@ -96,7 +96,7 @@ def new_run(
     workers: Workers,
     again: bool = False,
 ) -> RunPlan:
-    """Plan a run; what is not in ``options`` comes from the recipe.
+    """Plan a run; what is not in ``options`` comes from the recipe. A ``decoder`` among them makes it one of links.
 
     ``again`` plans it once more, after its workers have died before their first checkpoint.
 
@@ -105,7 +105,7 @@ def new_run(
     """
     name = model or default_model(graph)
     pick("model", name, MODELS)
-    recipe = recipe_of(graph, name)
+    recipe = recipe_of(graph, name, links="decoder" in options)
     given = {**recipe.train, **options}
     config = TrainConfig().with_options(**{name: value for name, value in given.items() if name in _TRAINING})
     batches = not config.batches.everything
@@ -115,7 +115,10 @@ def new_run(
     chosen, reason = strategy_of(strategy, strategy_part, batches=batches)
     graph = place_of(graph)
     loaded = datasets.load(graph, data_dir=data_dir)
-    require_trainable(loaded)
+    if "decoder" not in model_settings:
+        require_trainable(loaded)
+    elif model_settings["decoder"] == AUTO:
+        model_settings["decoder"] = default_decoder(loaded)
     built = _seeded_model(name, loaded, model_settings, config.seed)
     require_problem(loaded, built)
     require_batches(loaded, built, chosen, config)
@@ -167,6 +170,8 @@ def resumed_run(
     name, settings = recorded_model(record, out)
     known = dict.fromkeys(model_options(name))
     places = {"graph": place_of(record["graph"]), "model": name, "strategy": record["strategy"]["name"]}
+    if asked.get("decoder") == AUTO and "decoder" in settings:
+        asked = {**asked, "decoder": settings["decoder"]}
     ways = record["strategy"]["options"]
     before = {**known, **places, **settings, **record["train"], **ways}
     asked = _as_recorded(asked)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from outgrow.engine.inference import infer
 from outgrow.graph.graph import Graph
 from outgrow.graph.writer import ArrayWriter
 from outgrow.nn.heads import MultiLabel, SingleLabel
+from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
 
@@ -33,9 +34,11 @@ WHAT = ("classes", "probabilities", "logits", "embeddings")
 
 
 def embeddings_of(graph: Graph, model: Model) -> Tensor:
-    """``[V, H]`` output of the last but one layer for every node; see `outgrow.app.api.embed`."""
+    """``[V, H]`` output of the last but one layer for every node, of the last one in a model of links; see `embed`."""
     _require_ready(graph, model)
     stages = model.stages()
+    if model.decoder is not None:
+        return _inferred(graph, model, stages)
     if len(stages) == 1:
         raise InputError(
             "the model has no embeddings",
@@ -43,22 +46,33 @@ def embeddings_of(graph: Graph, model: Model) -> Tensor:
             got="1 layer, which takes the features themselves",
             repair="train a model with more layers, or ask for its logits",
         )
-    assert graph.features is not None
-    embeddings = infer(model, graph.topology, graph.features, layers=stages[:-1])
-    buffers.clear()
-    return embeddings
+    return _inferred(graph, model, stages[:-1])
 
 
 def logits_of(graph: Graph, model: Model, embeddings: Tensor | None = None) -> Tensor:
     """``[V, C]`` logits of every node, from its embeddings where these are known; see `outgrow.app.api.predict`."""
     _require_ready(graph, model)
     assert graph.features is not None
+    if model.decoder is not None:
+        raise InputError(
+            "a model of links says nothing of nodes alone",
+            needed="a model without a decoder, or embeddings, which the decoder takes",
+            got=f"a model with the decoder {type(model.decoder).__name__}",
+            repair="ask for embeddings: `outgrow predict RUN --what embeddings`, or og.embed(graph, model)",
+        )
     if embeddings is None:
         logits = infer(model, graph.topology, graph.features)
     else:
         logits = infer(model, graph.topology, embeddings, layers=model.stages()[-1:])
     buffers.clear()
     return logits
+
+
+def _inferred(graph: Graph, model: Model, layers: Sequence[Layer]) -> Tensor:
+    assert graph.features is not None
+    rows = infer(model, graph.topology, graph.features, layers=layers)
+    buffers.clear()
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -166,6 +180,20 @@ def _table(predictions: Predictions, what: str, first: int, last: int) -> pa.Tab
     import pyarrow as pa
 
     columns = {"node": pa.array(torch.arange(first, last).numpy())}
+    if predictions.logits is not None:
+        columns |= _classes(predictions, first, last)
+    if what != "classes":
+        rows = predictions.rows(what, first, last)
+        name = "embedding" if what == "embeddings" else what
+        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(rows.flatten().numpy()), rows.shape[1])
+    return pa.table(columns)
+
+
+def _classes(predictions: Predictions, first: int, last: int) -> dict[str, Any]:
+    """Labels, names of classes and probabilities, column by column."""
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {}
     probability = predictions.rows("probabilities", first, last)
     names = predictions.class_names
     if predictions.several_labels:
@@ -177,11 +205,7 @@ def _table(predictions: Predictions, what: str, first: int, last: int) -> pa.Tab
         if names:
             columns["class"] = pa.array(names, pa.string()).take(columns["label"])
         columns["probability"] = pa.array(probability.gather(1, label[:, None])[:, 0].numpy())
-    if what != "classes":
-        rows = predictions.rows(what, first, last)
-        name = "embedding" if what == "embeddings" else what
-        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(rows.flatten().numpy()), rows.shape[1])
-    return pa.table(columns)
+    return columns
 
 
 def _require_ready(graph: Graph, model: Model) -> None:

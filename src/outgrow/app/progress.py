@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from outgrow.graph.graph import Graph
+from outgrow.nn.model import Model
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import EpochReport
 
@@ -31,9 +32,9 @@ class Display(Protocol):
     ) -> None: ...
 
 
-def progress_for(graph: Graph, config: TrainConfig, *, show: bool) -> Display:
+def progress_for(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> Display:
     """The display that suits standard error."""
-    metric = "val F1" if graph.multi_label else "val acc"
+    metric = "val MRR" if model.decoder is not None else "val F1" if graph.multi_label else "val acc"
     if not show:
         return Silent()
     return Bar(config.epochs, metric) if sys.stderr.isatty() else Lines(config.epochs, metric)

@@ -46,6 +46,11 @@ _DEBIAN = Recipe(
     train={"lr": 0.01, "weight_decay": 0.01, "optimizer": "adamw", "epochs": 90},
     source="tuned on the validation nodes of Debian",
 )
+_LINKS = Recipe(
+    model={"hidden": 128, "layers": 2, "dropout": 0.2, "norm": True},
+    train={"lr": 0.01, "optimizer": "adamw", "epochs": 100, "eval_every": 10},
+    source="tuned on the validation links of WordNet",
+)
 _BY_DATA_SET: Mapping[tuple[str, str], Recipe] = {
     ("cora", "gcn"): _PLANETOID_GCN,
     ("citeseer", "gcn"): _PLANETOID_GCN,
@@ -66,6 +71,8 @@ def default_model(graph: str) -> str:
     return _MODELS.get(graph, "sage")
 
 
-def recipe_of(graph: str, model: str) -> Recipe:
-    """The recipe of a model on a data set, or one that does well on any graph."""
+def recipe_of(graph: str, model: str, *, links: bool = False) -> Recipe:
+    """The recipe of a model on a data set, or one that does well on any graph; for nodes or for links."""
+    if links:
+        return _LINKS
     return _BY_DATA_SET.get((graph, model), _ANY_GRAPH)

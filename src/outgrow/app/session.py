@@ -18,6 +18,7 @@ import torch
 
 from outgrow.app.board import Board
 from outgrow.app.fit import require_problem
+from outgrow.app.links import link_evaluation, link_problem, split_of, without_held_out
 from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.trace import trace_of
@@ -35,7 +36,8 @@ from outgrow.runtime.device import CPU, PeakOnDevice, device_of
 from outgrow.runtime.memory import PeakMemory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.trainer import Evaluation, Listener, Outcome, Trainer
+from outgrow.training.evaluation import Evaluation, Marks, NodeEvaluation
+from outgrow.training.trainer import Listener, Outcome, Trainer
 
 
 def problem_of(
@@ -97,7 +99,7 @@ class Session:
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint on if ``resume``, and write the run's files."""
-        graph, comm, directory = self.graph, self.comm, self.directory
+        comm, directory = self.comm, self.directory
         comm.device = device_of(self.device, comm)
         with PeakMemory() as memory, interrupt() as interrupted, ExitStack() as stack:
             comm.broadcast_parameters(self.model)
@@ -105,11 +107,10 @@ class Session:
             self.model.to(comm.device)
             peak = PeakOnDevice(comm.device)
             looped = self.model.stages()[0].widths.self_loops
-            share = self.strategy.share(graph, comm, self_loops=looped)
-            problem = problem_of(graph, self.model, self.config.seed, share, self.config.batches)
+            problem, evaluation = self._problem(looped)
             trainer = Trainer(
                 problem,
-                Evaluation.of(share, graph.split.val, graph.split.test),
+                evaluation,
                 self.config,
                 folder=None if directory is None else directory.checkpoints,
                 interrupted=self.stop or interrupted.is_set,
@@ -120,7 +121,7 @@ class Session:
                 self._tell(trainer, stack)
             outcome = self._outcome(trainer)
         peaks = (peak.bytes_, memory.peak_bytes) if comm.device.type == "cuda" else (memory.peak_bytes, 0)
-        summary = self._summary(problem, trainer, outcome, peaks)
+        summary = self._summary(trainer, outcome, peaks)
         spans = comm.gather(problem.timeline.spans)
         if directory is not None and comm.leads:
             directory.write("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
@@ -129,6 +130,19 @@ class Session:
                 directory.write("trace.json", trace_of(spans))
         path = None if directory is None else directory.path
         return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
+
+    def _problem(self, looped: bool) -> tuple[Problem, Evaluation]:
+        """What is trained, and what models are scored on."""
+        graph, model, comm = self.graph, self.model, self.comm
+        if model.decoder is None:
+            share = self.strategy.share(graph, comm, self_loops=looped)
+            problem = problem_of(graph, model, self.config.seed, share, self.config.batches)
+            return problem, NodeEvaluation(problem, graph.split.val, graph.split.test)
+        split = split_of(graph, self.config)
+        share = self.strategy.share(without_held_out(graph, split), comm, self_loops=looped)
+        problem = link_problem(graph, model, self.config, share)
+        problem = replace(problem, find_feature_file=partial(_feature_file, graph))
+        return problem, link_evaluation(graph, model, split, share)
 
     def _outcome(self, trainer: Trainer) -> Outcome:
         """Train.
@@ -155,9 +169,9 @@ class Session:
             trainer.listen(self.directory, board)
         trainer.listen(*self.listeners)
 
-    def _summary(self, problem: Problem, trainer: Trainer, outcome: Outcome, peaks: tuple[int, int]) -> dict[str, Any]:
+    def _summary(self, trainer: Trainer, outcome: Outcome, peaks: tuple[int, int]) -> dict[str, Any]:
         """What there is to say of the run; ``peaks`` are the most bytes in the DEVICE tier and in memory beside it."""
-        progress, strategy = outcome.progress, self.strategy
+        progress, strategy, problem = outcome.progress, self.strategy, trainer.problem
         ledger = merged(self.comm.gather(trainer.ledger))
         seconds = sum(self.comm.gather(problem.timeline.seconds), Counter[str]())
         return {
@@ -168,8 +182,8 @@ class Session:
             "seed": self.config.seed,
             "epochs": progress.epoch,
             "loss": progress.loss,
-            "val_accuracy": _finite_or_none(outcome.val_score),
-            "test_accuracy": _finite_or_none(outcome.test_score),
+            "val_accuracy": _finite_or_none(outcome.val.score),
+            "test_accuracy": _finite_or_none(outcome.test.score),
             "epoch_seconds": progress.epoch_seconds,
             "peak_bytes": dict(zip(("device", "host"), map(max, *self.comm.gather(peaks), (0, 0)), strict=True)),
             "ledger": ledger.as_dict(),
@@ -178,7 +192,9 @@ class Session:
             "found": problem.facts,
             "seconds": dict(seconds),
             "graph": self.graph.name,
-            "metric": problem.task.metric,
+            "task": "nodes" if self.model.decoder is None else "links",
+            "metric": trainer.evaluation.metric,
+            "scores": {name: _finite(marks) for name, marks in (("val", outcome.val), ("test", outcome.test))},
             "best_epoch": progress.best_epoch,
             "stopped": outcome.stopped,
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -211,6 +227,10 @@ def interrupt() -> Iterator[threading.Event]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _finite(marks: Marks) -> dict[str, float | None]:
+    return {name: _finite_or_none(value) for name, value in marks.figures.items()}
 
 
 def _finite_or_none(value: float) -> float | None:

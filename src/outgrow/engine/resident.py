@@ -2,57 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
-from torch import Tensor
 
 from outgrow.engine.constant import first_aggregate
 from outgrow.engine.full_pass import full_pass
+from outgrow.engine.goal import Goal
 from outgrow.engine.inputs import Input
 from outgrow.engine.share import Share
-from outgrow.nn.heads import Task
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
-
-
-def between(rows_N: Tensor, first: int, last: int) -> slice:
-    """Where, in ascending rows, those from ``first`` to ``last - 1`` are."""
-    return slice(*torch.searchsorted(rows_N, torch.tensor([first, last])).tolist())
-
-
-class Goal(NamedTuple):
-    """What logits shall come to say.
-
-    Attributes:
-        task: What they mean.
-        labels: ``[m]`` integer, or ``[m, C]`` zeros and ones, of the worker's nodes to train on.
-        rows: ``[m]`` int64, ascending, rows of these among the own nodes.
-        total: Number of nodes to train on, over all workers.
-    """
-
-    task: Task
-    labels: Tensor
-    rows: Tensor
-    total: int
-
-    def to(self, device: torch.device) -> Goal:
-        """The same on a device."""
-        return self._replace(labels=self.labels.to(device), rows=self.rows.to(device))
-
-    def between(self, first: int, last: int) -> Goal:
-        """The same of own rows ``first`` to ``last - 1`` alone, counted from ``first``."""
-        here = between(self.rows, first, last)
-        return self._replace(labels=self.labels[here], rows=self.rows[here] - first)
-
-    def loss(self, logits: Tensor) -> Tensor:
-        """The worker's share of the loss: a sum over its nodes to train on, divided by ``total``.
-
-        Args:
-            logits: ``[n, C]`` of the own nodes.
-        """
-        return self.task.loss(logits, self.labels, self.total, self.rows)
 
 
 class ResidentPass:
@@ -90,7 +49,7 @@ class ResidentPass:
         """
         key = derive(self.seed, epoch, 0)
         logits = full_pass(self.model, self.share, self.given, key, known=self.known, overlap=self.overlap)
-        loss = self.goal.loss(logits)
+        loss = self.goal.loss(logits, key)
         torch.autograd.backward(loss)
         self.comm.sum_gradients(self.model)
         for index, edges in enumerate(self.edges):

@@ -9,24 +9,20 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Block, Edges
+from outgrow.core.block import Block
 from outgrow.core.types import Kind
+from outgrow.engine.subscription import Subscription
 from outgrow.graph.csc import Topology
 from outgrow.graph.local import LocalGraph, local_graph
 from outgrow.graph.partition.cache import partition_of
 from outgrow.graph.partition.method import Method
 from outgrow.nn.layer import Features, Layer
-from outgrow.ops.backend import once
-from outgrow.ops.buffers import empty, empty_rows
-from outgrow.ops.row_sums import gather_rows
 from outgrow.ops.share import consecutive
 from outgrow.ops.sparse import rows_at, rows_between
-from outgrow.ops.topology import transpose
 from outgrow.runtime.comm import Alone, Arrival, Comm
 from outgrow.runtime.voyage import Route
 
@@ -77,7 +73,7 @@ class Share(ABC):
     def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
         """Rows of the halo, ``[h, ...]``, under way from their owners. All workers give their own rows. Differentiable.
 
-        The first time workers also tell each other which rows they need.
+        The first time workers also tell each other which rows they need: see `Subscription`.
 
         Args:
             rows: ``[n, ...]`` of the own nodes.
@@ -90,6 +86,10 @@ class Share(ABC):
         Also where the halo is empty its rows are part of the result, so that their gradient travels on all workers.
         """
         return torch.cat([rows, self.fetch(rows, kind).wait()])
+
+    @abstractmethod
+    def subscribe(self, nodes: Tensor) -> Subscription:
+        """Rows of nodes of other workers, any of them, ascending, none twice. All workers together."""
 
     @abstractmethod
     def to_leader(self, rows: Tensor) -> Tensor | None:
@@ -135,6 +135,11 @@ class Whole(Share):
         """The same rows: there is no halo."""
         return rows
 
+    def subscribe(self, nodes: Tensor) -> Subscription:
+        """There are none."""
+        assert not len(nodes)
+        return Subscription(self.comm, self.own, nodes, (0,))
+
     def to_leader(self, rows: Tensor) -> Tensor | None:
         """The same rows."""
         return rows
@@ -170,17 +175,8 @@ class Part(Share):
         return self._any.halo
 
     @cached_property
-    def route(self) -> Route:
-        """How many rows of the halo go where. Made when first asked for, which all workers do together."""
-        needed = self._any.halo_counts
-        wanted = self.comm.gather(needed)
-        return Route(tuple(counts[self.comm.rank] for counts in wanted), needed)
-
-    @cached_property
-    def _sent(self) -> Edges:
-        """One edge from each row that others need, in the order in which they are sent; made by all together."""
-        asked = self.comm.rows(self.halo, self.route.back, Kind.IDS).wait()
-        return _single_edges(torch.searchsorted(self.own, asked), len(self.own)).to(self.comm.device)
+    def _halo_rows(self) -> Subscription:
+        return Subscription(self.comm, self.own, self.halo, self._any.halo_counts)
 
     @property
     def _any(self) -> LocalGraph:
@@ -213,8 +209,13 @@ class Part(Share):
 
     def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
         """See `Share.fetch`."""
-        packed: Tensor = _Pack.apply(rows, self._sent)  # type: ignore[no-untyped-call]
-        return self.comm.rows(packed, self.route, kind)
+        return self._halo_rows.fetch(rows, kind)
+
+    def subscribe(self, nodes: Tensor) -> Subscription:
+        """See `Share.subscribe`."""
+        owner = self.owner[nodes]
+        counts = torch.bincount(owner, minlength=self.comm.size).tolist()
+        return Subscription(self.comm, self.own, nodes[owner.argsort(stable=True)], tuple(counts))
 
     def to_leader(self, rows: Tensor) -> Tensor | None:
         """See `Share.to_leader`."""
@@ -252,27 +253,3 @@ def share_of(topology: Topology, comm: Comm, parts: Method, store: Path | None, 
 def view_of(topology: Topology, layer: Layer) -> Topology:
     """The graph as a layer wants it: as it is, or with one self-loop per node."""
     return topology.with_self_loops if layer.widths.self_loops else topology
-
-
-class _Pack(torch.autograd.Function):
-    """Rows for others, once for each worker that wants them; the gradients of a row are added in the workers' order."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, sent: Edges) -> Tensor:
-        ctx.sent, ctx.shape = sent, rows.shape
-        out = empty((sent.num_dst, *rows.shape[1:]), rows)
-        return torch.index_select(rows, 0, sent.indices, out=out)
-
-    @staticmethod
-    @once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        back = transpose(ctx.sent)
-        wide = grad if grad.ndim == 3 else grad[:, None]
-        out = empty_rows(ctx.shape[0], tuple(wide.shape[1:]), grad)
-        gather_rows(back.indptr, back.edge, None, None, wide, out)
-        return out.view(ctx.shape) if grad.ndim == 3 else out[:, 0], None
-
-
-def _single_edges(rows: Tensor, num_rows: int) -> Edges:
-    """One edge from each of these rows."""
-    return Edges(indptr=torch.arange(len(rows) + 1), indices=rows, num_src=num_rows)

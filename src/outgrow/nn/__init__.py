@@ -6,6 +6,9 @@ from outgrow.nn.convolution import GCNConv as GCNConv
 from outgrow.nn.convolution import GINConv as GINConv
 from outgrow.nn.convolution import SAGEConv as SAGEConv
 from outgrow.nn.convolution import SAGEMaxConv as SAGEMaxConv
+from outgrow.nn.decoder import Decoder as Decoder
+from outgrow.nn.decoder import DistMult as DistMult
+from outgrow.nn.decoder import Dot as Dot
 from outgrow.nn.decoupled import Decoupled as Decoupled
 from outgrow.nn.decoupled import DecoupledGAT as DecoupledGAT
 from outgrow.nn.encoder import Chain as Chain

@@ -1,4 +1,4 @@
-"""A model: layers one after the other, behind an encoder of the features if it has one."""
+"""A model: layers one after the other; before them an encoder of features, behind them a decoder of links, if any."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
+from outgrow.nn.decoder import Decoder
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.first_rows import with_first_rows
@@ -15,7 +16,7 @@ from outgrow.ops.sparse import SparseRows
 
 
 class Model(nn.Module):
-    """Layers one after the other; the output of the last is one logit per class. Final.
+    """Layers one after the other. The output of the last is one logit per class, or what a decoder takes. Final.
 
     Layer ``l`` draws from ``derive(key, l + 1)``, the dropout of the input from ``derive(key, 0)`` and the encoder from
     a key derived of that, where ``key`` is that of (seed, epoch, step): so a draw does not depend on who computes it.
@@ -24,20 +25,40 @@ class Model(nn.Module):
         layers: At least one.
         input_dropout: Probability of zeroing an element of the input features, in [0, 1).
         encoder: What it makes of the features of each node before the first layer; None for nothing.
+        decoder: What scores links from the output of the last layer; None for a model of nodes.
 
     Raises:
-        ValueError: The first layer does not take what the encoder gives.
+        ValueError: The first layer does not take what the encoder gives, or the decoder not what the last gives.
     """
 
-    def __init__(self, layers: Sequence[Layer], *, input_dropout: float = 0.0, encoder: Encoder | None = None) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        *,
+        input_dropout: float = 0.0,
+        encoder: Encoder | None = None,
+        decoder: Decoder | None = None,
+    ) -> None:
         super().__init__()
         require_probability("input_dropout", input_dropout)
         if encoder is not None and encoder.out_features != layers[0].widths.in_features:
             needed, got = layers[0].widths.in_features, encoder.out_features
             raise ValueError(f"the first layer takes {needed} columns, the encoder gives {got}")
+        columns = layers[-1].widths.out_features
+        if decoder is not None and not decoder.takes(columns):
+            raise ValueError(f"the last layer gives {columns} columns, which the decoder does not take")
         self.layers = nn.ModuleList(layers)
         self.input_dropout = input_dropout
         self.encoder = encoder
+        self.decoder = decoder
+
+    def with_decoder(self, decoder: Decoder) -> Model:
+        """A model of links of the same layers, whose parameters both share.
+
+        Raises:
+            ValueError: The decoder does not take what the last layer gives.
+        """
+        return Model(self.stages(), input_dropout=self.input_dropout, encoder=self.encoder, decoder=decoder)
 
     def stages(self) -> list[Layer]:
         """The layers, in order."""

@@ -14,9 +14,11 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.engine.goal import Goal, NodeGoal
 from outgrow.engine.inference import infer_share
 from outgrow.engine.inputs import Input, input_of
-from outgrow.engine.resident import Goal, ResidentPass
+from outgrow.engine.link_goal import LinkGoal
+from outgrow.engine.resident import ResidentPass
 from outgrow.engine.share import Share, share_of
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
@@ -27,18 +29,61 @@ from outgrow.runtime.comm import Comm
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class NodeTargets:
+    """Labelled nodes to train on.
+
+    Attributes:
+        labels: ``[n]`` integer, or ``[n, C]`` zeros and ones, of the own nodes.
+        train: ``[m]`` int64, rows of the own nodes to train on.
+        nodes: ``[num_train]`` int64, ids of the nodes to train on, over all workers.
+        task: What the logits mean.
+    """
+
+    labels: Tensor
+    train: Tensor
+    nodes: Tensor
+    task: Task
+
+    @property
+    def number(self) -> int:
+        """Number of nodes to train on, over all workers."""
+        return len(self.nodes)
+
+    def goal(self, share: Share, model: Model) -> Goal:
+        """What logits of all own nodes are trained for."""
+        return NodeGoal(task=self.task, labels=self.labels[self.train], rows=self.train, total=self.number)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LinkTargets:
+    """Links to train on: the edges of the graph.
+
+    Attributes:
+        ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
+        negatives: Links drawn for each of the graph.
+        number: Number of edges, over all workers.
+    """
+
+    ends: Tensor
+    negatives: int
+    number: int
+
+    def goal(self, share: Share, model: Model) -> Goal:
+        """What the output of all own nodes is trained for. All workers together."""
+        assert model.decoder is not None
+        return LinkGoal(share, model.decoder, self.ends, negatives=self.negatives)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
     """What is trained: a model on the nodes of a graph, as one worker sees it.
 
     Attributes:
         share: What the worker holds of the graph; rows below are those of its own nodes.
         features: ``[V, D]`` of all nodes, as the graph has them: memory-mapped where they are many.
-        labels: ``[n]`` integer, or ``[n, C]`` zeros and ones.
-        train: ``[m]`` int64, rows of the nodes to train on.
-        task: What the logits mean.
+        targets: What its output is trained for.
         model: The model, the same on all workers; its parameters are changed in place.
         seed: Seed of every random draw.
-        nodes: ``[num_train]`` int64, ids of the nodes to train on, over all workers.
         batches: What mini-batches are made of.
         find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
         timeline: Told when what was done.
@@ -47,10 +92,7 @@ class Problem:
 
     share: Share
     features: Features
-    labels: Tensor
-    train: Tensor
-    nodes: Tensor
-    task: Task
+    targets: NodeTargets | LinkTargets
     model: Model
     seed: int
     batches: Batches = EVERYTHING
@@ -60,8 +102,14 @@ class Problem:
 
     @property
     def num_train(self) -> int:
-        """Number of nodes to train on, over all workers."""
-        return len(self.nodes)
+        """Number of nodes or links to train on, over all workers."""
+        return self.targets.number
+
+    @property
+    def labelled(self) -> NodeTargets:
+        """Labelled nodes to train on, where these are what is trained on."""
+        assert isinstance(self.targets, NodeTargets)
+        return self.targets
 
     @cached_property
     def input(self) -> Input:
@@ -73,10 +121,9 @@ class Problem:
         """The .npy file of the features; looked for when first asked for, as few strategies read it."""
         return self.find_feature_file()
 
-    @property
     def goal(self) -> Goal:
-        """What logits of all own nodes are trained for."""
-        return Goal(task=self.task, labels=self.labels[self.train], rows=self.train, total=self.num_train)
+        """What the output of all own nodes is trained for. All workers together."""
+        return self.targets.goal(self.share, self.model)
 
     @staticmethod
     def of(
@@ -107,10 +154,7 @@ class Problem:
         return Problem(
             share=share,
             features=features,
-            labels=own,
-            train=share.places(train),
-            nodes=train,
-            task=task,
+            targets=NodeTargets(labels=own, train=share.places(train), nodes=train, task=task),
             model=model,
             seed=seed,
             batches=batches,
@@ -123,7 +167,7 @@ class Step:
 
     Attributes:
         loss: Loss of the step, over all workers.
-        num_seeds: Labelled nodes that it is the mean of.
+        num_seeds: Nodes or links that it is the mean of.
     """
 
     loss: float
@@ -175,7 +219,7 @@ class WholeExecution:
     def __init__(self, problem: Problem, *, overlap: bool = True) -> None:
         self.problem = problem
         self.work = ResidentPass(
-            problem.model, problem.share, problem.input, problem.goal, problem.seed, overlap=overlap
+            problem.model, problem.share, problem.input, problem.goal(), problem.seed, overlap=overlap
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:

@@ -31,6 +31,7 @@ from outgrow.engine.chunks.layers import Traits, traits_of
 from outgrow.engine.chunks.passes import Passes
 from outgrow.engine.chunks.plan import Techniques
 from outgrow.engine.chunks.rates import rates_of
+from outgrow.engine.goal import Goal
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.ops import buffers
@@ -100,19 +101,20 @@ class Offload(Strategy):
         return_freed_memory()
         comm = problem.share.comm
         traits = traits_of(problem.model, problem.features, cache=self.cache)
-        base = held_bytes(comm.device)
+        goal, held = problem.goal(), held_bytes(comm.device)
+        base = held + goal.bytes_beside(problem.model.stages()[-1].widths.out_features, _number_bytes(problem))
         if self.memory is None:
-            budget = base + free_bytes(comm.device) // (1 if comm.device.type == "cuda" else comm.neighbours)
+            budget = held + free_bytes(comm.device) // (1 if comm.device.type == "cuda" else comm.neighbours)
         else:
             budget = parse_bytes(self.memory)
         if self.chunks is None and _fits_whole(problem, traits, base, budget):
             problem.facts.update(chunks=0, memory_bytes=budget)
             return WholeExecution(problem)
-        return _ChunkedExecution(problem, self, traits, _Limit(base, budget), began)
+        return _ChunkedExecution(problem, goal, self, traits, _Limit(base, budget), began)
 
 
 class _Limit(NamedTuple):
-    """Memory of a worker: what it has resident before training, and the most that it may have."""
+    """Memory of a worker: what it has resident whatever the chunks, and the most that it may have."""
 
     base: int
     budget: int
@@ -123,7 +125,9 @@ class _ChunkedExecution:
 
     in_memory = False
 
-    def __init__(self, problem: Problem, options: Offload, traits: list[Traits], limit: _Limit, began: float) -> None:
+    def __init__(
+        self, problem: Problem, goal: Goal, options: Offload, traits: list[Traits], limit: _Limit, began: float
+    ) -> None:
         self.problem, self._disk = problem, Disk()
         with ExitStack() as stack:
             stack.callback(self._disk.close)
@@ -139,7 +143,7 @@ class _ChunkedExecution:
             kept = min(chunking.chunks, spare // (len(cutter.graphs) * kept_bytes(chunking.extent) + 1))
             self.state = scratch.state(cutter, chunking, problem, kept=kept)
             stack.callback(self.state.close)
-            self.passes = Passes(self.state, problem.goal)
+            self.passes = Passes(self.state, goal)
             self._tell(chunking, limit, kept, time.perf_counter() - began)
             problem.facts.update(scratch_bytes=needed, direct=scratch.direct, pinned=scratch.pinned)
             self.passes.prepare()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.engine.batches import Batches
@@ -28,6 +29,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.graph.sampler import Sampler
 from outgrow.nn.layer import Features
+from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.ops.backend import num_threads
 from outgrow.ops.keyed import derive
@@ -74,6 +76,16 @@ class Sampled(Strategy):
         """See `Strategy.require`: weights to draw by, and relations for numbers of their own."""
         for hop in {*(batches.fanout or (-1,))}:
             EdgeChoice(graph.topology, hop, weighted=batches.weighted)
+
+    def require_model(self, model: Model) -> None:
+        """See `Strategy.require_model`: one of nodes."""
+        if model.decoder is not None:
+            raise InputError(
+                f"strategy {self.name} cannot train a model of links",
+                needed="a model of nodes, or a strategy that trains on the whole graph",
+                got=f"a model with the decoder {type(model.decoder).__name__}",
+                repair="leave batch_size and fanout out, or choose strategy full, offload or tensor",
+            )
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -136,7 +148,7 @@ class _SampledExecution:
         buffers.clear()
 
     def _seeds(self, epoch: int) -> list[Tensor]:
-        return self.problem.batches.of_epoch(self.problem.nodes, self.problem.seed, epoch)
+        return self.problem.batches.of_epoch(self.problem.labelled.nodes, self.problem.seed, epoch)
 
     def _asked(self, batches: Iterator[_Batch]) -> Iterator[tuple[_Batch, Waiting]]:
         """Batches with their rows under way; those of the next one are asked for before a batch is given."""
@@ -155,8 +167,8 @@ class _SampledExecution:
         if len(batch.seeds):
             blocks = [block.to(comm.device) for block in batch.blocks]
             logits = problem.model(blocks, x.to(comm.device), derive(problem.seed, epoch, batch.step))
-            labels = problem.labels[self.share.places(batch.seeds)].to(comm.device)
-            found = problem.task.loss(logits, labels, batch.num_seeds)
+            labels = problem.labelled.labels[self.share.places(batch.seeds)].to(comm.device)
+            found = problem.labelled.task.loss(logits, labels, batch.num_seeds)
             torch.autograd.backward(found)
             loss += found.detach().cpu()
         comm.sum_gradients(problem.model)

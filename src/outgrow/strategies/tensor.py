@@ -87,7 +87,7 @@ class _Execution:
 
     def __init__(self, problem: Problem, options: TensorParallel) -> None:
         self.problem, self.comm = problem, problem.share.comm
-        self.goal = problem.goal.to(self.comm.device)
+        self.goal = problem.goal().to(self.comm.device)
         shares = options.attention == "coefficients"
         sums = Sums(problem.share, problem.timeline, chunks=options.chunks, shares_weights=shares)
         self.work = SlicePass(problem.model, problem.share, problem.features, sums, constant=options.constant)
@@ -96,7 +96,8 @@ class _Execution:
         """See `Execution.steps`: one step."""
         if first > 0:
             return
-        loss = self.goal.loss(self.work.logits(derive(self.problem.seed, epoch, 0)))
+        key = derive(self.problem.seed, epoch, 0)
+        loss = self.goal.loss(self.work.logits(key), key)
         torch.autograd.backward(loss)
         self.comm.sum_gradients(self.problem.model)
         total = self.comm.sum_(loss.detach().double().cpu()).item()

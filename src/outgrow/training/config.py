@@ -32,6 +32,10 @@ class TrainConfig:
         fanout: Neighbours to draw for each hop outward from the seeds, -1 for all, as ``(10, 10)`` or ``"10,10"``; an
             entry may be a tuple of one number for each relation. None for all neighbours.
         weighted: Whether neighbours are drawn by the weights of edges.
+        negatives: In link prediction, links to draw for each of the graph.
+        val_links: In link prediction, the share of linked pairs of nodes to validate on.
+        test_links: The share to test on.
+        split_seed: Seed that decides which these are.
         eval_every: Epochs between evaluations.
         checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the end.
     """
@@ -45,6 +49,10 @@ class TrainConfig:
     batch_size: int | None = None
     fanout: tuple[Fanout, ...] | None = None
     weighted: bool = False
+    negatives: int = 1
+    val_links: float = 0.05
+    test_links: float = 0.1
+    split_seed: int = 0
     eval_every: int = 1
     checkpoint_every: int = 10
 
@@ -52,7 +60,7 @@ class TrainConfig:
         object.__setattr__(self, "fanout", hops_of(self.fanout))
         require_types(asdict(self), get_type_hints(TrainConfig))
         pick("optimizer", self.optimizer, _OPTIMIZERS)
-        for name in ("epochs", "eval_every", "checkpoint_every", "patience", "batch_size"):
+        for name in ("epochs", "eval_every", "checkpoint_every", "patience", "batch_size", "negatives"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise _wrong(name, "at least 1", value)
@@ -60,8 +68,18 @@ class TrainConfig:
             raise _wrong("lr", "a positive number", self.lr)
         if not 0 <= self.weight_decay < float("inf"):
             raise _wrong("weight_decay", "zero or a positive number", self.weight_decay)
-        if not 0 <= self.seed < 1 << 63:
-            raise _wrong("seed", "from 0 to 2^63 - 1", self.seed)
+        for name in ("val_links", "test_links"):
+            if not 0 <= getattr(self, name) < 1:
+                raise _wrong(name, "zero or more, below 1", getattr(self, name))
+        if self.val_links + self.test_links >= 1:
+            raise _wrong(
+                "val_links + test_links",
+                "below 1, so that links are left to train on",
+                self.val_links + self.test_links,
+            )
+        for name in ("seed", "split_seed"):
+            if not 0 <= getattr(self, name) < 1 << 63:
+                raise _wrong(name, "from 0 to 2^63 - 1", getattr(self, name))
 
     def with_options(self, **options: object) -> TrainConfig:
         """The same with some options changed.

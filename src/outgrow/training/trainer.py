@@ -15,12 +15,11 @@ from torch import Tensor
 
 from outgrow.core.errors import TrainingError
 from outgrow.core.types import Kind
-from outgrow.engine.resident import between
-from outgrow.engine.share import Share
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.checkpoint import Progress
 from outgrow.training.config import TrainConfig
+from outgrow.training.evaluation import Evaluation, Marks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,41 +51,21 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluation:
-    """Nodes to score a model on.
-
-    Attributes:
-        val: ``[n]`` int64, rows of own nodes to validate on, ascending; may be empty.
-        test: ``[n]`` int64, rows of own nodes to test on, ascending; may be empty.
-        num_val: Number of nodes to validate on, over all workers.
-    """
-
-    val: Tensor
-    test: Tensor
-    num_val: int
-
-    @staticmethod
-    def of(share: Share, val: Tensor, test: Tensor) -> Evaluation:
-        """The evaluation on a share, from the ids of all nodes to validate and to test on, ascending."""
-        return Evaluation(val=share.places(val), test=share.places(test), num_val=len(val))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
     """How training ended.
 
     Attributes:
         progress: Curves and the best epoch.
-        val_score: Validation score of the restored model; NaN without validation nodes.
-        test_score: Test score of the restored model; NaN without test nodes.
-        logits: ``[V, C]`` of the restored model; None on workers that do not lead, and where the rows of all nodes are
-            more than memory holds: `og.predict` or ``outgrow predict`` compute them.
+        val: How good the restored model is where it was validated.
+        test: How good it is where it is tested.
+        logits: ``[V, C]`` output of the restored model; None on workers that do not lead, and where the rows of all
+            nodes are more than memory holds: `og.predict` or ``outgrow predict`` compute them.
         stopped: Why the last epoch was the last: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
 
     progress: Progress
-    val_score: float
-    test_score: float
+    val: Marks
+    test: Marks
     logits: Tensor | None
     stopped: str
 
@@ -96,7 +75,7 @@ class Trainer:
 
     Args:
         problem: What is trained.
-        evaluation: Nodes to score on.
+        evaluation: What models are scored on.
         config: How long and how hard.
         folder: Where checkpoints go; None for none.
         interrupted: Asked after every epoch whether to stop, with a checkpoint. All workers stop if one does.
@@ -181,21 +160,17 @@ class Trainer:
 
     def _evaluate(self, execution: Execution) -> float | None:
         """Validation score; remembers the model if it is the best so far (ties: the lower validation loss)."""
-        task, progress, num_val = self.problem.task, self.progress, self.evaluation.num_val
-        if num_val == 0:
+        progress, scoring = self.progress, self.evaluation.validation()
+        if scoring is None:
             return None
-        tallies, losses = [], []
-        for first, logits_NC in execution.inference():
-            logits, labels = self._found(self.evaluation.val, first, logits_NC)
-            tallies.append(task.tally(logits, labels))
-            losses.append(task.loss(logits, labels, num_val).double())
-        score = self._score(tallies)
-        loss = self.comm.sum_(torch.stack(losses).sum()).item()
-        if (score, -loss) > (progress.best_score, -progress.best_loss):
-            progress.best_epoch, progress.best_score, progress.best_loss = progress.epoch, score, loss
+        for first, out in execution.inference():
+            scoring.add(first, out)
+        marks = scoring.marks()
+        if (marks.score, -marks.loss) > (progress.best_score, -progress.best_loss):
+            progress.best_epoch, progress.best_score, progress.best_loss = progress.epoch, marks.score, marks.loss
             state = self.problem.model.state_dict()
             progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
-        return score
+        return marks.score
 
     def _out_of_patience(self) -> bool:
         patience, progress = self.config.patience, self.progress
@@ -212,31 +187,20 @@ class Trainer:
     def _summed(self, count: int) -> int:
         return int(self.comm.sum_(torch.tensor(count)))
 
-    def _found(self, rows: Tensor, first: int, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and labels of those of some ascending rows that lie in a piece of the own nodes."""
-        found = rows[between(rows, first, first + len(logits))]
-        return logits[found - first], self.problem.labels[found]
-
-    def _score(self, tallies: list[Tensor]) -> float:
-        return self.problem.task.score_of(self.comm.sum_(torch.stack(tallies).sum(0)))
-
     def _outcome(self, execution: Execution, stopped: str) -> Outcome:
         problem = self.problem
         if self.progress.best_model is not None:
             problem.model.load_state_dict(self.progress.best_model)
+        val, test = self.evaluation.final()
         kept: list[Tensor] = []
-        val: list[Tensor] = []
-        test: list[Tensor] = []
-        for first, logits in execution.inference():
-            for tallies, rows in ((val, self.evaluation.val), (test, self.evaluation.test)):
-                tallies.append(problem.task.tally(*self._found(rows, first, logits)))
+        for first, out in execution.inference():
+            val.add(first, out)
+            test.add(first, out)
             if execution.in_memory:
-                kept.append(logits)
-        val_score, test_score = self._score(val), self._score(test)
+                kept.append(out)
+        marks = val.marks(), test.marks()
         whole = problem.share.to_leader(kept[0] if len(kept) == 1 else torch.cat(kept)) if execution.in_memory else None
-        return Outcome(
-            progress=self.progress, val_score=val_score, test_score=test_score, logits=whole, stopped=stopped
-        )
+        return Outcome(progress=self.progress, val=marks[0], test=marks[1], logits=whole, stopped=stopped)
 
 
 def _finite(loss: float, epoch: int) -> float:

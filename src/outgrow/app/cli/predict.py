@@ -21,7 +21,8 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Directory of a run.")],
     out: Annotated[Path, typer.Option(help="File to write: .parquet for a table, .npy for an array.")],
     what: Annotated[
-        str, typer.Option(help="classes, probabilities, logits, or embeddings: what the last layer takes.")
+        str,
+        typer.Option(help="classes, probabilities, logits, or embeddings: what the last layer, or a decoder, takes."),
     ] = "classes",
     graph: Annotated[
         str | None, typer.Option(help="Another graph of the same features and classes.", show_default="the run's")
@@ -36,6 +37,8 @@ def predict(
 
     An array has a row for each node: its class (with several labels, zeros and ones), or probabilities, logits or
     embeddings.
+
+    Of a run that predicts links there are embeddings alone: what its decoder takes of both ends.
     """
     with importing():
         from outgrow.app.models import build_model
@@ -62,7 +65,7 @@ def predict(
     model = build_model(name, loaded, options)
     directory.load_best(model)
     embeddings = embeddings_of(loaded, model) if what == "embeddings" else None
-    needs_logits = what != "embeddings" or out.suffix != ".npy"
+    needs_logits = what != "embeddings" or (out.suffix != ".npy" and model.decoder is None)
     predictions = Predictions(
         logits=logits_of(loaded, model, embeddings) if needs_logits else None,
         embeddings=embeddings,

@@ -16,6 +16,7 @@ from outgrow.app.cli.ledger import show_ledger
 from outgrow.app.cli.options import assignments
 from outgrow.app.say import say
 from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
 from outgrow.runtime.elastic import group_size
 from outgrow.runtime.threads import importing
 
@@ -41,6 +42,9 @@ def train(
             show_default="what suits the data set, else sage",
         ),
     ] = None,
+    task: Annotated[
+        str, typer.Option(help="What to predict: nodes (their labels) or links (which edges there are).")
+    ] = "nodes",
     layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Dropout of hidden layers, in [0, 1).")] = None,
@@ -93,7 +97,8 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
-            "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, weighted) or of the strategy "
+            "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, weighted; of links: decoder, "
+            "dot or distmult, negatives, val_links, test_links, split_seed) or of the strategy "
             "(full: partition, overlap; offload: host_memory, chunks, scratch, sharing, reuse, reorganise, overlap, "
             "cache; tensor: chunks, constant, attention; sampled: partition, cache, cache_by, cache_over, threads, "
             "ahead); may be given several times.",
@@ -126,6 +131,8 @@ def train(
         "seed": seed,
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "memory": memory}
+    pick("task", task, dict.fromkeys(("nodes", "links")))
+    given["decoder"] = "auto" if task == "links" else None
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
     crew = Workers(number=number_of(workers), device=device, max_restarts=max_restarts, heartbeat_seconds=heartbeat)
 
@@ -183,7 +190,7 @@ def _display(plan: RunPlan) -> Display:
     from outgrow.app.progress import progress_for
 
     say(plan.headline())
-    return progress_for(plan.graph, plan.config, show=True)
+    return progress_for(plan.graph, plan.model, plan.config, show=True)
 
 
 def _report(run: Run, seconds: float) -> None:

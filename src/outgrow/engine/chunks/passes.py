@@ -10,7 +10,7 @@ Wang et al.: HongTu, SIGMOD 2023, algorithms 1 to 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -20,15 +20,13 @@ from outgrow.core.block import Block
 from outgrow.engine.chunks.buffer import Buffer, Gradients
 from outgrow.engine.chunks.course import Course
 from outgrow.engine.chunks.layers import Traits, Way
+from outgrow.engine.chunks.leaves import Add, backward, grad_of, leaf, nothing
 from outgrow.engine.chunks.state import State
 from outgrow.engine.chunks.wave import ARRIVES, Wave
-from outgrow.engine.resident import Goal
+from outgrow.engine.goal import Goal, Pull
 from outgrow.nn.layer import Features, Rows
 from outgrow.nn.model import layer_key
 from outgrow.ops.topology import transpose
-
-Add = Callable[[Gradients], None]
-"""Adds the gradient of a wave's source rows to those at their places."""
 
 
 class Chunk(NamedTuple):
@@ -66,6 +64,7 @@ class Passes:
 
     def __init__(self, state: State, goal: Goal) -> None:
         self.state, self.goal = state, goal
+        self.aim = goal.by_rows
 
     @torch.no_grad()
     def prepare(self) -> None:
@@ -85,11 +84,38 @@ class Passes:
 
     def backward(self, key: int) -> Tensor:
         """The loss of the worker's nodes; gradients add up in the parameters."""
+        known = None
+        if self.goal.by_rows is None:
+            known, self.aim = self._pulled(key)
         loss = torch.zeros((), dtype=torch.float64)
         for index in reversed(range(len(self.state.traits))):
             loss += self._backward_layer(index, key).cpu()
         self._first_sources_backward(key)
-        return loss
+        return loss if known is None else known
+
+    def _pulled(self, key: int) -> tuple[Tensor, Pull]:
+        """The loss of a goal that needs the output of all own nodes at once, and what it wants of each of them.
+
+        The last layer is computed here and once more by the backward pass.
+        """
+        state = self.state
+        widths = state.traits[-1].layer.widths
+        out = torch.empty(len(state.own), widths.out_features, dtype=state.dtype, device=state.device)
+        with torch.no_grad():
+            for first, rows in self._last_layer(key):
+                out[first : first + len(rows)] = rows
+            state.finish_layer()
+        loss = self.goal.loss(out.requires_grad_(), key)
+        torch.autograd.backward(loss)
+        return loss.detach().double().cpu(), Pull(grad_of(out))
+
+    def _last_layer(self, key: int | None) -> Iterator[tuple[int, Tensor]]:
+        """The output of all chunks, each with its first own row."""
+        last = len(self.state.traits) - 1
+        traits = self.state.traits[last]
+        for chunk in self._chunks(last, key):
+            aggregate = self._aggregate(traits, chunk) if chunk.aggregate is None else chunk.aggregate
+            yield chunk.wave.first, traits.layer.update(chunk.x, aggregate, chunk.block)
 
     @torch.no_grad()
     def inference(self) -> Iterator[tuple[int, Tensor]]:
@@ -98,9 +124,8 @@ class Passes:
         last = len(self.state.traits) - 1
         for index in range(last):
             self._forward_layer(index, None)
-        traits = self.state.traits[last]
-        for chunk in self._chunks(last, None):
-            yield chunk.wave.first, traits.layer.update(chunk.x, self._aggregate(traits, chunk), chunk.block).cpu()
+        for first, rows in self._last_layer(None):
+            yield first, rows.cpu()
 
     def _first_sources(self, key: int | None) -> None:
         """The first layer's source rows, where these are not the features; and its input, where that is encoded."""
@@ -128,7 +153,7 @@ class Passes:
         for low, high, x, (grad, *others) in state.flow.ahead(load, state.pieces):
             with state.timeline.span("compute"):
                 given = self._encoded(x, low, high, key)
-                _backward(first.layer.source(given), first.split(grad), *((given, each) for each in others))
+                backward(first.layer.source(given), first.split(grad), *((given, each) for each in others))
 
     def _forward_layer(self, index: int, key: int | None) -> None:
         state, traits = self.state, self.state.traits[index]
@@ -152,12 +177,12 @@ class Passes:
         chunks = self._assembled(index, key) if traits.assembled_backward else self._read(index, key)
         for chunk in chunks:
             with state.timeline.span("compute"):
-                x = _leaf(chunk.x, trains=traits.trains_input and traits.reads_input)
+                x = leaf(chunk.x, trains=traits.trains_input and traits.reads_input)
                 compute = self._recomputed if traits.assembled_backward else self._from_cache
                 found, add = compute(index, chunk, x)
                 loss += found
             if traits.reads_input and traits.trains_input and isinstance(x, Tensor):
-                state.store(state.input_gradients[index], chunk.wave.first, _grad_of(x))
+                state.store(state.input_gradients[index], chunk.wave.first, grad_of(x))
             if gradients is not None:
                 self._scatter(index, chunk, gradients, add)
         state.finish_layer()
@@ -165,25 +190,25 @@ class Passes:
 
     def _recomputed(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Add]:
         traits = self.state.traits[index]
-        rows = _leaf(chunk.source, trains=traits.trains_source)
+        rows = leaf(chunk.source, trains=traits.trains_source)
         assert isinstance(rows, Tensor)
         aggregate = traits.layer.aggregate(chunk.block, traits.split(rows), traits.layer.target(x))
         self._count_edges(chunk)
         loss = self._finish(index, chunk, x, aggregate)
         grad = rows.grad
-        return loss, _nothing if grad is None else lambda gradients: gradients.add(grad)
+        return loss, nothing if grad is None else lambda gradients: gradients.add(grad)
 
     def _from_cache(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Add]:
         traits = self.state.traits[index]
         layer = traits.layer
-        aggregate = _leaf(chunk.aggregate, trains=traits.trains_source)
+        aggregate = leaf(chunk.aggregate, trains=traits.trains_source)
         assert isinstance(aggregate, Tensor)
         loss = self._finish(index, chunk, x, aggregate)
         if not traits.trains_source:
-            return loss, _nothing
+            return loss, nothing
         none = Rows(aggregate.detach(), None)  # weights take their type from it, and nothing else
         weight = layer.conv.weigh(chunk.block, none, Rows(None, None))
-        grad, channels = _grad_of(aggregate), layer.widths.source[0]
+        grad, channels = grad_of(aggregate), layer.widths.source[0]
         return loss, lambda gradients: gradients.add_sums(chunk.block.edges, weight, grad, channels)
 
     def _finish(self, index: int, chunk: Chunk, x: Features, aggregate: Tensor) -> Tensor:
@@ -191,15 +216,16 @@ class Passes:
         traits, wave = self.state.traits[index], chunk.wave
         out = traits.layer.update(x, aggregate, chunk.block)
         if index == len(self.state.traits) - 1:
-            goal = self.goal.between(wave.first, wave.last).to(self.state.device)
-            if not len(goal.rows):
+            assert self.aim is not None
+            aim = self.aim.between(wave.first, wave.last).to(self.state.device)
+            if aim.empty:
                 return self._no_loss()
-            loss = goal.loss(out)
+            loss = aim.loss(out)
             torch.autograd.backward(loss)
             return loss.detach().double()
         following = self.state.traits[index + 1]
         given, *others = chunk.gradients
-        _backward(following.layer.source(out), following.split(given), *((out, grad) for grad in others))
+        backward(following.layer.source(out), following.split(given), *((out, grad) for grad in others))
         return self._no_loss()
 
     def _no_loss(self) -> Tensor:
@@ -313,28 +339,3 @@ def _brought(course: Course, number: int, *, transposes: bool) -> Wave:
     if transposes:
         transpose(wave.edges)
     return wave
-
-
-def _nothing(gradients: Gradients) -> None:
-    """Source rows that have no gradient."""
-
-
-def _leaf(rows: Features | None, *, trains: bool) -> Features:
-    """Rows at which a gradient ends."""
-    assert rows is not None
-    return rows.detach().requires_grad_(trains) if isinstance(rows, Tensor) else rows
-
-
-def _grad_of(rows: Tensor) -> Tensor:
-    return torch.zeros_like(rows) if rows.grad is None else rows.grad
-
-
-def _backward(rows: Rows, grad: Rows, *others: tuple[Features, Tensor]) -> None:
-    """Backward from rows of sources and from other results, where they depend on anything."""
-    outs, grads = list[Tensor](), list[Tensor | None]()
-    for out, given in (*zip(rows, grad, strict=True), *others):
-        if isinstance(out, Tensor) and out.requires_grad:
-            outs.append(out)
-            grads.append(given)
-    if outs:
-        torch.autograd.backward(outs, grads)

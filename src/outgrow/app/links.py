@@ -1,0 +1,85 @@
+"""Link prediction: from a graph, a model with a decoder and options to what is trained and scored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+from outgrow.engine.ranking import Ranking
+from outgrow.engine.share import Share
+from outgrow.graph.graph import Graph
+from outgrow.graph.links import LinkSplit, split_links
+from outgrow.nn.model import Model
+from outgrow.strategies.base import LinkTargets, Problem
+from outgrow.training.config import TrainConfig
+from outgrow.training.evaluation import LinkEvaluation
+
+
+def split_of(graph: Graph, config: TrainConfig) -> LinkSplit:
+    """The links of a graph to train on, to validate on and to test on.
+
+    Raises:
+        InputError: There are too few edges.
+    """
+    return split_links(graph.topology, val=config.val_links, test=config.test_links, seed=config.split_seed)
+
+
+def link_problem(graph: Graph, model: Model, config: TrainConfig, share: Share) -> Problem:
+    """What is trained on a share of the graph without what validates and tests."""
+    assert graph.features is not None
+    targets = LinkTargets(ends=type_ends(graph), negatives=config.negatives, number=share.topology.num_edges)
+    return Problem(
+        share=share,
+        features=graph.features,
+        targets=targets,
+        model=model,
+        seed=config.seed,
+        batches=config.batches,
+    )
+
+
+def link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: Share) -> LinkEvaluation:
+    """The links that models are scored on."""
+    assert model.decoder is not None
+    directed = graph.topology.relation is not None
+    ranking = partial(Ranking, share, model.decoder, known=split.known, ends=type_ends(graph), directed=directed)
+    return LinkEvaluation(ranking(links=split.val), ranking(links=split.test), has_val=len(split.val) > 0)
+
+
+def type_ends(graph: Graph) -> Tensor:
+    """``[T + 1]`` int64: where the nodes of each type begin, and the number of nodes."""
+    first = [each.first for each in graph.node_types] or [0]
+    return torch.tensor([*first, graph.num_nodes])
+
+
+def require_links(graph: Graph, model: Model) -> None:
+    """Check that a model of links can be trained on a graph.
+
+    Raises:
+        InputError: No features, no edges, or fewer relations than the decoder has scales for.
+    """
+    decoder = model.decoder
+    assert decoder is not None
+    if graph.features is None or graph.num_edges == 0:
+        raise InputError(
+            f"{graph.name} cannot be trained on",
+            needed="features and edges",
+            got=f"{graph.num_features:,} features, {graph.num_edges:,} edges",
+            repair="give features or feat_* in nodes.npz beside the edges",
+        )
+    if decoder.num_relations and (graph.topology.relation is None or graph.num_relations > decoder.num_relations):
+        raise InputError(
+            f"the decoder does not fit the edges of {graph.name!r}",
+            needed=f"edges of at most {decoder.num_relations} relations, at least 1",
+            got=f"{graph.num_relations} relations",
+            repair="build it with graph.num_relations, or take og.nn.Dot(), which needs none",
+        )
+
+
+def without_held_out(graph: Graph, split: LinkSplit) -> Graph:
+    """The graph to train on."""
+    return replace(graph, topology=split.topology)

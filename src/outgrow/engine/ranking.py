@@ -1,0 +1,168 @@
+"""How high a model ranks true links among all that might be in their place: mean reciprocal rank, hits at k.
+
+For each link both ends are asked for: which node is the tail of this head and relation, which the head of this tail.
+Candidates are all nodes of the type of the answer but the one asked for: loops are no links. Other true answers are no
+competitors ("filtered"; Bordes et al., NeurIPS 2013), in whatever part of the split; of candidates with the same score
+half count as better.
+Letters: ``n`` own nodes, ``F`` columns, ``Q`` questions, ``A`` answers that are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outgrow.core.types import Kind
+from outgrow.engine.share import Share
+from outgrow.graph.links import Links
+from outgrow.nn.decoder import Decoder
+
+HITS = (1, 3, 10)
+"""The ``k`` of hits at k."""
+CHUNK_BYTES = 64 << 20
+"""Of the scores that are there at a time, with what is compared."""
+
+
+class _Questions(NamedTuple):
+    """Which node has a link of a relation with this one?
+
+    Attributes:
+        node: ``[Q]`` int64.
+        relation: ``[Q]`` int64.
+        answer: ``[Q]`` int64, the node that is right.
+    """
+
+    node: Tensor
+    relation: Tensor
+    answer: Tensor
+
+    def take(self, at: Tensor) -> _Questions:
+        return _Questions(*(each[at] for each in self))
+
+
+class _Known:
+    """Right answers, to be looked up by node and relation."""
+
+    def __init__(self, given: _Questions) -> None:
+        self._relations = int(given.relation.max()) + 1 if len(given.relation) else 1
+        table = np.unique(torch.stack([self._name(given), given.answer], 1).numpy(), axis=0)
+        self._names, self._answers = (torch.from_numpy(column.copy()) for column in table.T)
+
+    def of(self, asked: _Questions) -> tuple[Tensor, Tensor]:
+        """``[A]`` and ``[A]`` int64: number of the question, and an answer to it; none twice."""
+        names = self._name(asked)
+        first = torch.searchsorted(self._names, names)
+        count = torch.searchsorted(self._names, names, right=True) - first
+        question = torch.repeat_interleave(count)
+        before = count.cumsum(0) - count
+        at = torch.arange(len(question)) + torch.repeat_interleave(first - before, count)
+        return question, self._answers[at]
+
+    def _name(self, asked: _Questions) -> Tensor:
+        return asked.node * self._relations + asked.relation
+
+
+class Ranks(NamedTuple):
+    """Ranks of the answers to all questions.
+
+    Attributes:
+        rank: ``[Q]`` float64, from 1.
+    """
+
+    rank: Tensor
+
+    def figures(self) -> dict[str, float]:
+        """``mrr``, and ``hits@k`` for some k; NaN if nothing was asked."""
+        known = {"mrr": 1 / self.rank} | {f"hits@{k}": (self.rank <= k).double() for k in HITS}
+        return {name: values.mean().item() for name, values in known.items()}
+
+
+class Ranking:
+    """Ranks links by the output of a model. Final.
+
+    All workers ask the same questions; each compares the right answer with the nodes that it owns.
+
+    Args:
+        share: The nodes that the worker owns.
+        decoder: Scores links.
+        links: What to rank.
+        known: All links of the graph.
+        ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
+        directed: Whether a link says nothing of its reverse.
+    """
+
+    def __init__(
+        self, share: Share, decoder: Decoder, links: Links, known: Links, ends: Tensor, *, directed: bool
+    ) -> None:
+        self.share, self.decoder, self.ends = share, decoder, ends
+        self.sides = []
+        for side in (0, 1):
+            sources = [_asked(known, side)] + ([] if directed else [_asked(known, 1 - side)])
+            answers = _Questions(*(torch.cat(parts) for parts in zip(*sources, strict=True)))
+            self.sides.append((_asked(links, side), _Known(answers)))
+
+    @torch.no_grad()
+    def ranks(self, out: Tensor) -> Ranks:
+        """The ranks of all answers. All workers together.
+
+        Args:
+            out: ``[n, F]`` of the own nodes.
+        """
+        found = [self._rank(out, asked, known, *ends) for asked, known, *ends in self._by_type()]
+        return Ranks(torch.cat(found) if found else torch.empty(0, dtype=torch.float64))
+
+    def _by_type(self) -> Iterator[tuple[_Questions, _Known, int, int]]:
+        """Chunks of questions whose answers are of one type, and the first and last + 1 node of that."""
+        share = self.share
+        size = max(1, CHUNK_BYTES * share.comm.size // (8 * max(1, share.topology.num_nodes)))
+        for asked, known in self.sides:
+            kind = torch.searchsorted(self.ends, asked.answer, right=True) - 1
+            for t in range(len(self.ends) - 1):
+                here = (kind == t).nonzero()[:, 0]
+                for part in torch.split(here, size) if len(here) else ():
+                    yield asked.take(part), known, int(self.ends[t]), int(self.ends[t + 1])
+
+    def _rank(self, out: Tensor, asked: _Questions, known: _Known, first: int, last: int) -> Tensor:
+        comm, own = self.share.comm, self.share.own
+        low, high = torch.searchsorted(own, torch.tensor([first, last])).tolist()
+        candidates, nodes = out[low:high], own[low:high]
+        score_QN = self._queries(out, asked) @ candidates.T
+        at, mine = _places(nodes, asked.answer)
+        right = score_QN.new_zeros(len(at))
+        right[mine] = score_QN[mine, at[mine]]
+        comm.sum_(right)
+        question, answer = known.of(asked)
+        itself = torch.arange(len(asked.node))
+        question, answer = torch.cat([question, itself]), torch.cat([answer, asked.node])
+        at, mine = _places(nodes, answer)
+        question, at = question[mine], at[mine]
+        better = torch.stack([(score_QN > right[:, None]).sum(1), (score_QN == right[:, None]).sum(1)]).cpu()
+        theirs, bar = score_QN[question, at], right[question]
+        for row, taken in enumerate((theirs > bar, theirs == bar)):
+            better[row] -= torch.bincount(question[taken.cpu()], minlength=len(asked.node))
+        above, same = torch.unbind(comm.sum_(better).double())
+        return 1 + above + same / 2
+
+    def _queries(self, out: Tensor, asked: _Questions) -> Tensor:
+        """``[Q, F]`` on all workers, from the one that owns each node."""
+        at, mine = _places(self.share.own, asked.node)
+        queries = out.new_zeros(len(at), out.shape[1])
+        queries[mine] = self.decoder.queries(out[at[mine]], asked.relation[mine].to(out.device))
+        return self.share.comm.sum_(queries, Kind.ACTIVATIONS)
+
+
+def _asked(links: Links, side: int) -> _Questions:
+    """For the tails of links (side 0), or for their heads."""
+    node, answer = (links.head, links.tail) if side == 0 else (links.tail, links.head)
+    return _Questions(node, links.relation, answer)
+
+
+def _places(own: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """``[N]`` int64 and ``[N]`` bool: places of nodes among ascending ``own``, and which are there."""
+    at = torch.searchsorted(own, nodes).clamp(max=max(0, len(own) - 1))
+    there = own[at] == nodes if len(own) else torch.zeros(len(nodes), dtype=torch.bool)
+    return at, there

@@ -1,0 +1,159 @@
+"""Links: edges as what is to be predicted, and a split of them that does not leak.
+
+A link runs from a head to a tail. Those that validate and test are taken out of the graph, and with each of them every
+other edge between the same two nodes, whatever its direction and relation: a model that may look at "part of" in one
+direction need not predict "has part" in the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+from outgrow.graph.csc import Topology
+from outgrow.ops.backend import array, kernel, prange, tensor
+from outgrow.ops.keyed import derive, mix, uniform
+
+_TRAIN, _VAL, _TEST = 0, 1, 2
+_SPLIT = 6
+
+
+class Links(NamedTuple):
+    """Directed links.
+
+    Attributes:
+        head: ``[P]`` int64, node that each comes from.
+        tail: ``[P]`` int64, node that each goes to.
+        relation: ``[P]`` int64; zeros where edges have no relations.
+    """
+
+    head: Tensor
+    tail: Tensor
+    relation: Tensor
+
+    def take(self, at: Tensor) -> Links:
+        """Some of them, by number or by mask."""
+        return Links(*(each[at] for each in self))
+
+    def __len__(self) -> int:
+        return len(self.head)
+
+
+class LinkSplit(NamedTuple):
+    """What to train on, and what to predict.
+
+    Attributes:
+        topology: The graph without what validates and tests. Its edges, loops excepted, are the links to train on.
+        val: Links to validate on, none twice.
+        test: Links to test on, none twice.
+        known: All links of the graph, in whatever part: those are no wrong answers.
+    """
+
+    topology: Topology
+    val: Links
+    test: Links
+    known: Links
+
+
+def split_links(topology: Topology, *, val: float, test: float, seed: int) -> LinkSplit:
+    """Set links aside.
+
+    Which part an edge is in is drawn by the key of (seed, smaller node, larger node), so all edges between two nodes
+    are in one part, whatever the order of edges. Parts are about as large as asked for. Loops stay in the graph. Of
+    links without relations that run in both directions only one is asked for.
+
+    Args:
+        topology: In-edges of all nodes.
+        val: Share of the pairs of nodes to validate on.
+        test: Share to test on.
+        seed: Seed of the draw.
+
+    Raises:
+        InputError: Nothing is left to train on, or nothing to test on where that was asked for.
+    """
+    links = links_of(topology)
+    part = np.empty(len(links), dtype=np.int8)
+    ends = array(links.head), array(links.tail)
+    _draw_parts(*ends, np.uint64(derive(seed, _SPLIT)), float(test), float(test + val), part)
+    parts = tensor(part)
+    directed = topology.relation is not None
+    split = LinkSplit(
+        topology=_without(topology, parts != _TRAIN),
+        val=_distinct(links.take(parts == _VAL), topology.num_nodes, directed=directed),
+        test=_distinct(links.take(parts == _TEST), topology.num_nodes, directed=directed),
+        known=links.take(links.head != links.tail),
+    )
+    _require_some(split, val, test)
+    return split
+
+
+def links_of(topology: Topology) -> Links:
+    """All edges of a graph as links, loops and duplicates too, in their order."""
+    degree = topology.indptr[1:] - topology.indptr[:-1]
+    relation = topology.relation
+    none = torch.zeros(topology.num_edges, dtype=torch.int64)
+    return Links(
+        head=topology.indices.long(),
+        tail=torch.repeat_interleave(topology.nodes, degree, output_size=topology.num_edges),
+        relation=none if relation is None else relation.long(),
+    )
+
+
+def _without(topology: Topology, left_out: Tensor) -> Topology:
+    """The graph without some edges, given as a mask."""
+    kept = ~left_out
+    before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
+    return Topology(
+        indptr=before[topology.indptr],
+        indices=topology.indices[kept],
+        relation=None if topology.relation is None else topology.relation[kept],
+        weight=None if topology.weight is None else topology.weight[kept],
+    )
+
+
+def _distinct(links: Links, num_nodes: int, *, directed: bool) -> Links:
+    """Each link once, in the order of tails; where they are not ``directed``, each pair of nodes once."""
+    head, tail = links.head, links.tail
+    if not directed:
+        head, tail = torch.minimum(head, tail), torch.maximum(head, tail)
+    names = np.stack([array(tail), array(head), array(links.relation)], 1)
+    _, first = np.unique(names, axis=0, return_index=True)
+    return links.take(tensor(np.sort(first)))
+
+
+def _require_some(split: LinkSplit, val: float, test: float) -> None:
+    found = {"to train on": split.topology.num_edges}
+    found |= {"to validate on": len(split.val)} if val else {}
+    found |= {"to test on": len(split.test)} if test else {}
+    if all(found.values()):
+        return
+    raise InputError(
+        "the graph has too few edges to predict links",
+        needed=f"links {', '.join(found)}",
+        got=", ".join(f"{count:,} {what}" for what, count in found.items()),
+        repair="give a larger graph, or other val_links and test_links",
+    )
+
+
+@kernel
+def _draw_parts(
+    head: NDArray[np.int64],
+    tail: NDArray[np.int64],
+    key: np.uint64,
+    test: float,
+    held_out: float,
+    out: NDArray[Any],
+) -> None:
+    """Draws below ``test`` are tested, those up to ``held_out`` validate; loops do neither."""
+    for e in prange(len(head)):
+        low, high = min(head[e], tail[e]), max(head[e], tail[e])
+        drawn = uniform(mix(mix(key, np.uint64(low)), np.uint64(high)))
+        if low == high or drawn >= held_out:
+            out[e] = _TRAIN
+        else:
+            out[e] = _TEST if drawn < test else _VAL

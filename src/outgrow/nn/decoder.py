@@ -1,0 +1,83 @@
+"""Decoders: how likely a link is, from what a model makes of its ends.
+
+Both take the ends alike, so a link and its reverse have one score.
+Letters: ``F`` columns of a node, ``R`` relations, ``N`` rows, ``P`` pairs of rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.ops.pair_score import Pairs, pair_scores
+
+
+class Decoder(nn.Module, ABC):
+    """Scores links: ``sum over f of x_head[f] * scale[relation, f] * x_tail[f]``.
+
+    Attributes:
+        num_relations: ``R``; 0 for links without relations.
+    """
+
+    num_relations: int = 0
+
+    @abstractmethod
+    def scale(self, like: Tensor) -> Tensor:
+        """``[max(R, 1), F]``, of the type and width of the rows ``like [N, F]``."""
+
+    @abstractmethod
+    def takes(self, columns: int) -> bool:
+        """Whether nodes may have so many columns."""
+
+    def forward(self, x_NF: Tensor, pairs: Pairs) -> Tensor:
+        """``[P]`` scores, in the order of the pairs; differentiable in ``x``."""
+        return pair_scores(x_NF, pairs if self.num_relations else pairs.of_one_relation, self.scale(x_NF))
+
+    def queries(self, x_NF: Tensor, relation_N: Tensor) -> Tensor:
+        """``[N, F]``: what multiplied with the row of another node gives the score of the link to it."""
+        return x_NF * self.scale(x_NF)[relation_N if self.num_relations else torch.zeros_like(relation_N)]
+
+
+class Dot(Decoder):
+    """The dot product of both ends, divided by ``sqrt(F)``; relations make no difference. Final.
+
+    So divided scores of fresh models are about as large whatever the width; no rank depends on it.
+    """
+
+    def scale(self, like: Tensor) -> Tensor:
+        """See `Decoder.scale`: the same for all columns."""
+        return like.new_full((1, like.shape[1]), like.shape[1] ** -0.5)
+
+    def takes(self, columns: int) -> bool:
+        """Any."""
+        return True
+
+
+class DistMult(Decoder):
+    """A trained scale of each column for each relation. Yang et al., ICLR 2015. Final.
+
+    Args:
+        columns: ``F``.
+        num_relations: ``R``, at least 1.
+
+    Raises:
+        ValueError: No relations.
+    """
+
+    def __init__(self, columns: int, num_relations: int) -> None:
+        super().__init__()
+        if min(columns, num_relations) < 1:
+            raise ValueError(f"DistMult needs columns and relations, got {columns} and {num_relations}")
+        self.num_relations = num_relations
+        self.relation = nn.Parameter(torch.empty(num_relations, columns))
+        nn.init.xavier_uniform_(self.relation)
+
+    def scale(self, like: Tensor) -> Tensor:
+        """See `Decoder.scale`."""
+        return self.relation
+
+    def takes(self, columns: int) -> bool:
+        """The width that it was made for."""
+        return columns == self.relation.shape[1]

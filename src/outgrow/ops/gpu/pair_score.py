@@ -1,0 +1,20 @@
+"""Scores of pairs of rows, on a GPU. Letters: ``N`` rows, ``F`` columns, ``P`` pairs, ``R`` relations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_BYTES = 64 << 20
+"""Of the rows of pairs that are there at a time."""
+
+
+def scaled_dots(
+    indptr: Tensor, indices: Tensor, relation: Tensor, scale_RF: Tensor, x_NF: Tensor, out_P: Tensor
+) -> None:
+    """See `outgrow.ops.pair_score.scaled_dots`."""
+    first = torch.repeat_interleave(indptr[1:] - indptr[:-1], output_size=len(indices))
+    size = max(1, _BYTES // max(1, x_NF[:1].nbytes))
+    for some in (slice(at, at + size) for at in range(0, len(indices), size)):
+        product = x_NF[first[some]] * scale_RF[relation[some]]
+        out_P[some] = (product * x_NF[indices[some]]).sum(1)
