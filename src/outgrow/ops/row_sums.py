@@ -18,6 +18,7 @@ from torch import Tensor
 from outgrow.ops.backend import array, inlined, kernel, prange, reducing_kernel, twinned
 from outgrow.ops.buffers import flat_rows, written_rows
 from outgrow.ops.half import as_float
+from outgrow.ops.narrow_sums import is_narrow, narrow_gather_of
 from outgrow.ops.parts import END_ROW, ROW, even_parts, is_continued, piece
 from outgrow.ops.pieces import add_cut
 from outgrow.ops.prefetch import LINE_BYTES, NUMBERS_AHEAD, edges_ahead, prefetch
@@ -39,6 +40,7 @@ def gather_rows(
     out: Tensor,
     *,
     add: bool = False,
+    num_edges: int | None = None,
 ) -> None:
     """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
 
@@ -50,16 +52,21 @@ def gather_rows(
         rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
         out: ``[M, K, F]``, written.
         add: Whether the sum goes on from what is there: rows without edges are left as they are.
+        num_edges: Edges of the graph that these are a part of, which decide what is worth a kernel of its own; None for
+            ``E``.
     """
     given, sums = flat_rows(rows), written_rows(out)
     num_weights, num_channels, columns = _widths(out, rows)
     if num_weights == num_channels == 1:  # the unused columns too: they end in unused columns
         columns = min(given.shape[1], sums.shape[1])
     widths = num_weights, num_channels, columns
-    run = _gather_of(widths if _is_large(indices, widths) else None)
+    large = _is_large(len(indices) if num_edges is None else num_edges, widths)
     ends = array(indptr)
-    operands = None if edge is None else array(edge), None if weight is None else array(weight)
-    run(even_parts(ends), ends, array(indices), *operands, given, sums, widths, add)
+    operands = None if edge is None else array(edge), None if weight is None else array(weight), given, sums
+    if large and not add and num_weights == num_channels == 1 and is_narrow(given, sums, columns):
+        narrow_gather_of(columns)(even_parts(ends), ends, array(indices), *operands)
+    else:
+        _gather_of(widths if large else None)(even_parts(ends), ends, array(indices), *operands, widths, add)
 
 
 @twinned
@@ -75,7 +82,7 @@ def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, r
         out: ``[M, 1, F]``, written.
     """
     widths = _widths(rows, out)
-    run = _reduce_of(widths if _is_large(indices, widths) else None)
+    run = _reduce_of(widths if _is_large(len(indices), widths) else None)
     ends = array(indptr)
     run(even_parts(ends), ends, array(indices), array(edge), array(weight), flat_rows(rows), written_rows(out), widths)
 
@@ -92,7 +99,7 @@ def dot_rows(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: 
         out: ``[E, K]``, written.
     """
     widths = _widths(other, rows)
-    run = _dot_of(widths if _is_large(indices, widths) else None)
+    run = _dot_of(widths if _is_large(len(indices), widths) else None)
     ends = array(indptr)
     run(even_parts(ends), ends, array(indices), flat_rows(rows), flat_rows(other), out.numpy(), widths)
 
@@ -124,7 +131,7 @@ def spread_rows(
         d_weight: ``[E, K]``, written.
     """
     widths = _widths(rows, own)
-    run = _spread_of(widths if _is_large(indices, widths) else None)
+    run = _spread_of(widths if _is_large(len(indices), widths) else None)
     ends = array(indptr)
     operands = array(weight), flat_rows(rows), flat_rows(own)
     run(even_parts(ends), ends, array(indices), array(edge), *operands, written_rows(out), d_weight.numpy(), widths)
@@ -135,8 +142,8 @@ def _widths(wide: Tensor, narrow: Tensor) -> Widths:
     return wide.shape[1], narrow.shape[1], narrow.shape[2]
 
 
-def _is_large(indices: Tensor, widths: Widths) -> bool:
-    return len(indices) * widths[0] * widths[2] >= _LARGE
+def _is_large(num_edges: int, widths: Widths) -> bool:
+    return num_edges * widths[0] * widths[2] >= _LARGE
 
 
 @inlined

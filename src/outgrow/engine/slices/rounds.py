@@ -39,6 +39,8 @@ class Rounds:
 
     def __init__(self, comm: Comm, lanes: Lanes, num_nodes: int, timeline: Timeline) -> None:
         self.comm, self.lanes, self.num_nodes, self.timeline = comm, lanes, num_nodes, timeline
+        self.num_edges = sum(len(chunk.indices) for chunk in lanes.forward)
+        self._turned: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, rows_nCF: Tensor, weight_EC: Tensor | None, count: int, kind: Kind) -> Tensor:
         """``[n, C, F]``: the rows of the own nodes after some rounds. Differentiable in rows and weights.
@@ -50,6 +52,20 @@ class Rounds:
             kind: What the rows are.
         """
         return _Rounds.apply(rows_nCF, weight_EC, self, count, kind)  # type: ignore[no-any-return, no-untyped-call]
+
+    def turned(self, weight_EC: Tensor) -> Tensor:
+        """``[E, C]``: constant weights in the order of out-edges; kept, since they are the same in every pass."""
+        if self._turned is None or self._turned[0] is not weight_EC:
+            parts = [weight_EC[chunk.edge] for chunk in self.lanes.backward]
+            self._turned = weight_EC, torch.cat(parts)
+        return self._turned[1]
+
+    def sum_of(self, chunk: Chunk, weight_EC: Tensor | None, slices_VCf: Tensor, out_VCf: Tensor) -> None:
+        """The sums of a chunk's rows, from one round to the next; weights are in the order of the chunks' edges."""
+        weight = None if weight_EC is None else weight_EC[chunk.first_edge : chunk.first_edge + len(chunk.indices)]
+        given = chunk.indptr, chunk.indices, None, weight, slices_VCf
+        with self.timeline.span("aggregate"):
+            gather_rows(*given, out_VCf[chunk.first : chunk.last], num_edges=self.num_edges)
 
     def departures(self, rows_nCF: Tensor, chunks: Sequence[Chunk], kind: Kind) -> list[Arrival]:
         """The splits of all that chunks read, under way in their order."""
@@ -102,34 +118,34 @@ class _Rounds(torch.autograd.Function):
             for chunk in chunks:
                 if number == 0:
                     rounds.arrive(under.pop(0), chunk.reads, slices)
-                with rounds.timeline.span("aggregate"):
-                    _sum(chunk, weight_EC, slices, made)
+                rounds.sum_of(chunk, weight_EC, slices, made)
                 if number == count - 1:
                     gathers.append(rounds.depart(made, chunk.makes, cut, Kind.ACTIVATIONS))
             if ctx.needs_input_grad[1]:
                 kept.append(slices)
             slices = made
         ctx.rounds, ctx.count, ctx.kept = rounds, count, kept
-        ctx.save_for_backward(weight_EC)
+        ctx.weight = weight_EC
         return rounds.collect(gathers, chunks, empty(tuple(rows_nCF.shape), rows_nCF))
 
     @staticmethod
     @once
     def backward(ctx: Any, grad_nCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        (weight_EC,), rounds, kept = ctx.saved_tensors, ctx.rounds, ctx.kept
+        weight_EC, rounds, kept = ctx.weight, ctx.rounds, ctx.kept
         wants_rows, wants_weight = ctx.needs_input_grad[:2]
         chunks, cut = rounds.lanes.backward, rounds.cut(grad_nCF)
         under, gathers = rounds.departures(grad_nCF, chunks, Kind.GRADIENTS), list[Arrival]()
         slices, total = rounds.slices(grad_nCF), None
+        turned = None if weight_EC is None or wants_weight else rounds.turned(weight_EC)
         for number in range(ctx.count):
             made, d_weight = rounds.slices(grad_nCF), _like(weight_EC) if wants_weight else None
             for chunk in chunks:
                 if number == 0:
                     rounds.arrive(under.pop(0), chunk.reads, slices)
-                with rounds.timeline.span("aggregate"):
-                    if d_weight is None:
-                        _sum(chunk, weight_EC, slices, made)
-                    else:
+                if d_weight is None:
+                    rounds.sum_of(chunk, turned, slices, made)
+                else:
+                    with rounds.timeline.span("aggregate"):
                         _spread(chunk, weight_EC, slices, kept[-1], made, d_weight)
                 if number == ctx.count - 1 and wants_rows:
                     gathers.append(rounds.depart(made, chunk.makes, cut, Kind.GRADIENTS))
@@ -143,14 +159,6 @@ class _Rounds(torch.autograd.Function):
 
 def _like(given: Tensor) -> Tensor:
     return empty(tuple(given.shape), given)
-
-
-def _sum(chunk: Chunk, weight_EC: Tensor | None, slices_VCf: Tensor, out_VCf: Tensor) -> None:
-    """The sums of a chunk's rows, from one round to the next."""
-    weight = weight_EC
-    if chunk.edge is None and weight is not None:
-        weight = weight[chunk.first_edge : chunk.first_edge + len(chunk.indices)]
-    gather_rows(chunk.indptr, chunk.indices, chunk.edge, weight, slices_VCf, out_VCf[chunk.first : chunk.last])
 
 
 def _spread(

@@ -23,6 +23,7 @@ def gather_rows(
     out: Tensor,
     *,
     add: bool = False,
+    num_edges: int | None = None,
 ) -> None:
     """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
 
@@ -34,6 +35,7 @@ def gather_rows(
         rows: ``[N, C, F]`` of any floating type; ``C`` is ``K`` or 1.
         out: ``[M, K, F]``, written.
         add: Whether the sum is added to what is there.
+        num_edges: For the CPU; no matter here.
     """
     if add:
         sums = empty(tuple(out.shape), out)
