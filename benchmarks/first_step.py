@@ -39,7 +39,8 @@ def start(model: str, hidden: int, began: float) -> dict[str, float]:
     from outgrow import Full, TrainConfig, load
     from outgrow.app.models import build_model
     from outgrow.app.session import problem_of
-    from outgrow.training.trainer import Evaluation, Trainer
+    from outgrow.training.evaluation import NodeEvaluation
+    from outgrow.training.trainer import Trainer
 
     imported = time.monotonic()
     graph = load("wordnet", undirected=False if model in RELATIONAL else None)
@@ -49,7 +50,7 @@ def start(model: str, hidden: int, began: float) -> dict[str, float]:
     torch.manual_seed(0)
     config = TrainConfig(epochs=EPOCHS, eval_every=EPOCHS)
     problem = problem_of(graph, build_model(model, graph, {"hidden": hidden}), config.seed)
-    trainer = Trainer(problem, Evaluation.of(problem.share, graph.split.val, graph.split.test), config)
+    trainer = Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
     clock = _Clock()
     trainer.listen(clock)
     trainer.run(Full())

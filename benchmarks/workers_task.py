@@ -78,14 +78,15 @@ class Training:
         from outgrow.app.session import problem_of
         from outgrow.graph.store import open_store
         from outgrow.training.config import TrainConfig
-        from outgrow.training.trainer import Evaluation, Trainer
+        from outgrow.training.evaluation import NodeEvaluation
+        from outgrow.training.trainer import Trainer
 
         graph, model = open_store(self.store), build_model(self.job)
         config = TrainConfig(epochs=self.job.warmup + self.job.epochs, lr=LEARNING_RATE)
         looped = model.stages()[0].widths.self_loops
         share = self._strategy().share(graph, comm, self_loops=looped)
         problem = problem_of(graph, model, config.seed, share)
-        return Trainer(problem, Evaluation.of(share, graph.split.val, graph.split.test), config)
+        return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
 
 
 class _Meter:

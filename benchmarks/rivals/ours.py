@@ -100,11 +100,12 @@ def make_trainer(job: Job, graph: Graph, model: Model) -> Trainer:
     """The trainer that `og.train` would make, with nothing to evaluate on."""
     from outgrow.app.session import problem_of
     from outgrow.training.config import TrainConfig
-    from outgrow.training.trainer import Evaluation, Trainer
+    from outgrow.training.evaluation import NodeEvaluation
+    from outgrow.training.trainer import Trainer
 
     config = TrainConfig(epochs=job.warmup + job.epochs, lr=LEARNING_RATE)
     problem = problem_of(graph, model, config.seed)
-    return Trainer(problem, Evaluation.of(problem.share, graph.split.val, graph.split.test), config)
+    return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
 
 
 def measure(job: Job, trainer: Trainer) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def _trainer(job: Job, task: Task) -> tuple[Trainer, list[dict[str, Any]]]:
     import outgrow as og
     from outgrow.app.session import problem_of
     from outgrow.training.config import TrainConfig
-    from outgrow.training.trainer import Evaluation, Trainer
+    from outgrow.training.evaluation import NodeEvaluation
+    from outgrow.training.trainer import Trainer
 
     sizes, (fanout,) = task.widths(), task.fanouts
     graph = make_graph("training", read_arrays(task.arrays), sizes[-1])
@@ -96,7 +97,7 @@ def _trainer(job: Job, task: Task) -> tuple[Trainer, list[dict[str, Any]]]:
         fanout=fanout,
     )
     problem = problem_of(graph, model, config.seed, batches=config.batches)
-    return Trainer(problem, Evaluation.of(problem.share, graph.split.val, graph.split.test), config), parameters
+    return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config), parameters
 
 
 def work(job: Job) -> dict[str, Any]:
