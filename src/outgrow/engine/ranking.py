@@ -20,6 +20,7 @@ from outgrow.core.types import Kind
 from outgrow.engine.share import Share
 from outgrow.graph.links import Links
 from outgrow.nn.decoder import Decoder
+from outgrow.ops.rank_counts import count_above
 
 HITS = (1, 3, 10)
 """The ``k`` of hits at k."""
@@ -140,7 +141,7 @@ class Ranking:
         question, answer = torch.cat([question, itself]), torch.cat([answer, asked.node])
         at, mine = _places(nodes, answer)
         question, at = question[mine], at[mine]
-        better = torch.stack([(score_QN > right[:, None]).sum(1), (score_QN == right[:, None]).sum(1)]).cpu()
+        better = count_above(score_QN, right)
         theirs, bar = score_QN[question, at], right[question]
         for row, taken in enumerate((theirs > bar, theirs == bar)):
             better[row] -= torch.bincount(question[taken.cpu()], minlength=len(asked.node))

@@ -56,7 +56,7 @@ class Dot(Decoder):
 
 
 class DistMult(Decoder):
-    """A trained scale of each column for each relation. Yang et al., ICLR 2015. Final.
+    """A trained scale of each column for each relation, near that of `Dot` at first. Yang et al., ICLR 2015. Final.
 
     Args:
         columns: ``F``.
@@ -72,7 +72,7 @@ class DistMult(Decoder):
             raise ValueError(f"DistMult needs columns and relations, got {columns} and {num_relations}")
         self.num_relations = num_relations
         self.relation = nn.Parameter(torch.empty(num_relations, columns))
-        nn.init.xavier_uniform_(self.relation)
+        nn.init.normal_(self.relation, columns**-0.5, 0.1 * columns**-0.5)
 
     def scale(self, like: Tensor) -> Tensor:
         """See `Decoder.scale`."""
