@@ -219,7 +219,7 @@ def test_the_flags_do_not_multiply() -> None:
     assert flags == {
         "graph", "model", "layers", "hidden", "dropout", "lr", "epochs", "strategy", "seed", "set_", "data_dir", "out",
         "resume", "as_json", "workers", "max_restarts", "heartbeat", "batch_size", "fanout", "memory",
-        "device",
+        "device", "task",
     }  # fmt: skip
 
 

@@ -64,19 +64,28 @@ def require_links(graph: Graph, model: Model) -> None:
     """
     decoder = model.decoder
     assert decoder is not None
-    if graph.features is None or graph.num_edges == 0:
-        raise InputError(
-            f"{graph.name} cannot be trained on",
-            needed="features and edges",
-            got=f"{graph.num_features:,} features, {graph.num_edges:,} edges",
-            repair="give features or feat_* in nodes.npz beside the edges",
-        )
+    require_linked(graph)
     if decoder.num_relations and (graph.topology.relation is None or graph.num_relations > decoder.num_relations):
         raise InputError(
             f"the decoder does not fit the edges of {graph.name!r}",
             needed=f"edges of at most {decoder.num_relations} relations, at least 1",
             got=f"{graph.num_relations} relations",
             repair="build it with graph.num_relations, or take og.nn.Dot(), which needs none",
+        )
+
+
+def require_linked(graph: Graph) -> None:
+    """Check that a graph has what every model of links needs.
+
+    Raises:
+        InputError: No features, or no edges.
+    """
+    if graph.features is None or graph.num_edges == 0:
+        raise InputError(
+            f"{graph.name} cannot be trained on",
+            needed="features and edges",
+            got=f"{graph.num_features:,} features, {graph.num_edges:,} edges",
+            repair="give features or feat_* in nodes.npz beside the edges",
         )
 
 

@@ -14,6 +14,7 @@ import torch
 import outgrow
 from outgrow.app.crew import Workers, require_workers
 from outgrow.app.fit import require_batches, require_problem
+from outgrow.app.links import require_linked
 from outgrow.app.models import AUTO, MODELS, build_model, default_decoder, model_options
 from outgrow.app.recipes import default_model, recipe_of
 from outgrow.app.rundir import RunDirectory
@@ -117,8 +118,10 @@ def new_run(
     loaded = datasets.load(graph, data_dir=data_dir)
     if "decoder" not in model_settings:
         require_trainable(loaded)
-    elif model_settings["decoder"] == AUTO:
-        model_settings["decoder"] = default_decoder(loaded)
+    else:
+        require_linked(loaded)
+        if model_settings["decoder"] == AUTO:
+            model_settings["decoder"] = default_decoder(loaded)
     built = _seeded_model(name, loaded, model_settings, config.seed)
     require_problem(loaded, built)
     require_batches(loaded, built, chosen, config)
@@ -157,7 +160,7 @@ def resumed_run(
 
     Args:
         out: Directory of the run.
-        asked: What was given once more: ``graph``, ``model``, ``strategy`` and any other option.
+        asked: What was given once more: ``graph``, ``model``, ``strategy``, ``task`` and any other option.
         data_dir: Folder to look in first for the files of a named data set.
         workers: How many workers train from now on.
         as_many_as_before: Take the number of workers from the run.
@@ -170,8 +173,8 @@ def resumed_run(
     name, settings = recorded_model(record, out)
     known = dict.fromkeys(model_options(name))
     places = {"graph": place_of(record["graph"]), "model": name, "strategy": record["strategy"]["name"]}
-    if asked.get("decoder") == AUTO and "decoder" in settings:
-        asked = {**asked, "decoder": settings["decoder"]}
+    places["task"] = "links" if "decoder" in settings else "nodes"
+    asked = {option: value for option, value in asked.items() if (option, value) != ("decoder", AUTO)}
     ways = record["strategy"]["options"]
     before = {**known, **places, **settings, **record["train"], **ways}
     asked = _as_recorded(asked)

@@ -131,7 +131,7 @@ class Ranking:
         comm, own = self.share.comm, self.share.own
         low, high = torch.searchsorted(own, torch.tensor([first, last])).tolist()
         candidates, nodes = out[low:high], own[low:high]
-        score_QN = self._queries(out, asked) @ candidates.T
+        score_QN = _scores(self._queries(out, asked), candidates)
         at, mine = _places(nodes, asked.answer)
         right = score_QN.new_zeros(len(at))
         right[mine] = score_QN[mine, at[mine]]
@@ -154,6 +154,11 @@ class Ranking:
         queries = out.new_zeros(len(at), out.shape[1])
         queries[mine] = self.decoder.queries(out[at[mine]], asked.relation[mine].to(out.device))
         return self.share.comm.sum_(queries, Kind.ACTIVATIONS)
+
+
+def _scores(query_QF: Tensor, row_NF: Tensor) -> Tensor:
+    """``[Q, N]`` float32, of products in float64: how these are rounded depends on the place of a row among others."""
+    return (query_QF.double() @ row_NF.double().T).float()
 
 
 def _asked(links: Links, side: int) -> _Questions:

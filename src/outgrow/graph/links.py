@@ -74,7 +74,7 @@ def split_links(topology: Topology, *, val: float, test: float, seed: int) -> Li
         seed: Seed of the draw.
 
     Raises:
-        InputError: Nothing is left to train on, or nothing to test on where that was asked for.
+        InputError: Nothing but loops is left to train on, or nothing to test on where that was asked for.
     """
     links = links_of(topology)
     part = np.empty(len(links), dtype=np.int8)
@@ -127,7 +127,8 @@ def _distinct(links: Links, num_nodes: int, *, directed: bool) -> Links:
 
 
 def _require_some(split: LinkSplit, val: float, test: float) -> None:
-    found = {"to train on": split.topology.num_edges}
+    trained = links_of(split.topology)
+    found = {"to train on": int((trained.head != trained.tail).sum())}
     found |= {"to validate on": len(split.val)} if val else {}
     found |= {"to test on": len(split.test)} if test else {}
     if all(found.values()):

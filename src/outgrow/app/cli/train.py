@@ -43,8 +43,11 @@ def train(
         ),
     ] = None,
     task: Annotated[
-        str, typer.Option(help="What to predict: nodes (their labels) or links (which edges there are).")
-    ] = "nodes",
+        str | None,
+        typer.Option(
+            help="What to predict: nodes (their labels) or links (which edges there are).", show_default="nodes"
+        ),
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Dropout of hidden layers, in [0, 1).")] = None,
@@ -131,7 +134,8 @@ def train(
         "seed": seed,
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "memory": memory}
-    pick("task", task, dict.fromkeys(("nodes", "links")))
+    if task is not None:
+        pick("task", task, dict.fromkeys(("nodes", "links")))
     given["decoder"] = "auto" if task == "links" else None
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
     crew = Workers(number=number_of(workers), device=device, max_restarts=max_restarts, heartbeat_seconds=heartbeat)
@@ -142,7 +146,8 @@ def train(
         if not goes_on:
             made = partial(new_run, data_dir=data_dir, strategy=strategy, out=out, workers=crew, again=again)
             return made(_required(graph), model, options), False
-        asked = {"graph": graph, "model": model, "strategy": None if strategy == "auto" else strategy} | options
+        named = {"graph": graph, "model": model, "strategy": None if strategy == "auto" else strategy, "task": task}
+        asked = {**named, **options}
         there = {name: value for name, value in asked.items() if value is not None}
         as_before = workers is None and not group_size()
         return resumed_run(_required_run(out), there, data_dir, crew, as_many_as_before=as_before), True

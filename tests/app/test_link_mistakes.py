@@ -1,0 +1,129 @@
+"""Mistakes in link prediction: on the command line and in Python; each is refused before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.app.conftest import Command, Result, planted
+
+import outgrow as og
+from outgrow.nn import GCN, DistMult, Dot
+
+SMALL = ("--task", "links", "--hidden", 16, "--epochs", 6)
+
+
+@pytest.fixture
+def related(tmp_path: Path) -> Path:
+    """A graph whose edges have one of three relations."""
+    arrays = planted()
+    np.savez(tmp_path / "related.npz", **arrays, edge_type=arrays["edge_index"].sum(0) % 3)
+    return tmp_path / "related.npz"
+
+
+def refused(result: Result, *words: str) -> None:
+    assert result.code == 2, result.err
+    for word in ("needed:", "got:", "repair:", *words):
+        assert word in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("option", ["decoder=dot", "negatives=2", "val_links=0.1", "test_links=0.2", "split_seed=3"])
+def test_a_resumed_run_keeps_its_options(option: str, outgrow: Command, related: Path) -> None:
+    assert outgrow("train", related, *SMALL, "--out", "run").code == 0
+    name = option.partition("=")[0]
+    refused(outgrow("train", "--out", "run", "--resume", "--epochs", 9, "--set", option), f"another {name}")
+
+
+def test_a_run_of_nodes_does_not_go_on_with_links(outgrow: Command, npz: Path) -> None:
+    assert outgrow("train", npz, *SMALL[2:], "--out", "run").code == 0
+    refused(outgrow("train", "--out", "run", "--resume", "--task", "links", "--epochs", 9), "task")
+
+
+@pytest.mark.parametrize(
+    "what", [(), ("--what", "classes"), ("--what", "probabilities"), ("--what", "logits")], ids=str
+)
+@pytest.mark.parametrize("name", ["p.npy", "p.parquet"])
+def test_a_run_of_links_predicts_no_classes(what: tuple[str, ...], name: str, outgrow: Command, npz: Path) -> None:
+    assert outgrow("train", npz, *SMALL, "--out", "run").code == 0
+    refused(outgrow("predict", "run", "--out", name, *what), "--what embeddings")
+    assert not list(Path().glob("p.*")) + list(Path().glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--task", "edges"), "edges"),
+        (("--task", "link"), "did you mean links"),
+        (("--batch-size", 10), "cannot train a model of links"),
+        (("--fanout", "5,5"), "cannot train a model of links"),
+        (("--strategy", "sampled"), "cannot train a model of links"),
+        (("--set", "decoder=distmult"), "no relations"),
+        (("--set", "decoder=dots"), "did you mean dot"),
+        (("--set", "decoder=3"), "decoder"),
+        (("--model", "rgcn"), "no relations"),
+        (("--set", "val_links=0.9", "--set", "test_links=0.2"), "val_links + test_links"),
+        (("--set", "val_links=-0.1"), "val_links"),
+        (("--set", "test_links=1"), "test_links"),
+        (("--set", "test_links=nan"), "test_links"),
+        (("--set", "negatives=0"), "negatives"),
+        (("--set", "negatives=1.5"), "negatives"),
+        (("--set", "split_seed=-1"), "split_seed"),
+        (("--set", "negative=2"), "negatives"),
+    ],
+    ids=str,
+)
+def test_mistakes(options: tuple[object, ...], said: str, outgrow: Command, npz: Path) -> None:
+    refused(outgrow("train", npz, *SMALL, *options, "--out", "run"), said)
+    assert not Path("run").exists()
+
+
+LOOPS = np.tile(np.arange(240), (2, 1))
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shares", [(), ("--set", "val_links=0", "--set", "test_links=0")], ids=["shares", "none"])
+@pytest.mark.parametrize("edges", [LOOPS, LOOPS[:, :0]], ids=["loops", "no edges"])
+def test_graphs_without_links(
+    edges: np.ndarray, shares: tuple[object, ...], workers: int, outgrow: Command, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "few.npz", **{**planted(), "edge_index": edges})
+    refused(outgrow("train", "few.npz", *SMALL, *shares, "--workers", workers, "--out", "run"), "edges")
+    assert not Path("run").exists()
+
+
+def test_a_graph_without_features(outgrow: Command, tmp_path: Path) -> None:
+    np.savez(tmp_path / "bare.npz", edge_index=planted()["edge_index"])
+    refused(outgrow("train", "bare.npz", *SMALL, "--out", "run"), "features")
+    assert not Path("run").exists()
+
+
+def test_classes_of_a_model_of_links_are_refused_in_python(npz: Path) -> None:
+    graph, model = og.load(npz), GCN(8, 8, 4).with_decoder(Dot())
+    with pytest.raises(og.InputError, match=r"needed: (.|\n)*got: (.|\n)*Dot(.|\n)*repair: (.|\n)*og.embed"):
+        og.predict(graph, model)
+    assert og.embed(graph, model).shape == (240, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "relations", "said"),
+    [({"strategy": "sampled"}, 0, "sampled"), ({"batch_size": 10}, 0, "sampled"), ({}, 2, "relations")],
+    ids=str,
+)
+def test_mistakes_in_python(options: dict[str, Any], relations: int, said: str, npz: Path, tmp_path: Path) -> None:
+    decoder = DistMult(4, relations) if relations else Dot()
+    with pytest.raises(og.InputError, match=said) as caught:
+        og.train(og.load(npz), GCN(8, 8, 4).with_decoder(decoder), out=tmp_path / "run", progress=False, **options)
+    assert caught.value.needed
+    assert caught.value.got
+    assert caught.value.repair
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_decoder_of_too_few_relations_is_refused(related: Path) -> None:
+    graph = og.load(related)
+    with pytest.raises(og.InputError, match="at most 2 relations"):
+        og.train(graph, GCN(8, 8, 4).with_decoder(DistMult(4, 2)), epochs=1, progress=False)
+    assert og.train(graph, GCN(8, 8, 4).with_decoder(DistMult(4, 4)), epochs=1, progress=False).loss[0] > 0

@@ -1,0 +1,281 @@
+"""Link prediction for the exactness suite: cases, a reference in plain torch, and mutants. Runs in workers too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from outgrow.engine import link_goal
+from outgrow.engine.link_goal import LinkGoal
+from outgrow.engine.share import Part, Share
+from outgrow.graph.csc import Topology
+from outgrow.graph.links import Links
+from outgrow.nn import GAT, GCN, RGCN, Decoupled, DistMult, Dot, Model
+from outgrow.ops.keyed import derive
+from outgrow.ops.negatives import draw_negatives
+from outgrow.runtime.worker import Workplace
+from outgrow.strategies.base import LinkTargets, Problem, Strategy
+from outgrow.strategies.full import Full
+from outgrow.strategies.offload import Offload
+from outgrow.strategies.tensor import TensorParallel
+from suites.exactness import DEALS, EPOCH, Gradient, step_of
+from suites.hits import Hits
+from support import destinations_of, disk_folder, normal, random_topology, topology_of, whole_blocks, with_relations
+
+IN, HIDDEN, OUT, RELATIONS, SEED = 6, 6, 5, 3, 11
+NEGATIVES_KEY = int.from_bytes(b"LINK")
+
+
+class Case(NamedTuple):
+    """A model of links on one graph, dealt out in one way."""
+
+    model: str
+    decoder: str
+    negatives: int = 1
+    graph: str = "typed"
+    deal: str = "scattered"
+
+
+Key = tuple[str, Case]
+"""A way and a case."""
+Found = dict[Key, Gradient]
+Mutant = Callable[[], AbstractContextManager[Hits]]
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "gcn": lambda: GCN(IN, HIDDEN, OUT, dropout=0.3, input_dropout=0.2),
+    "gat": lambda: GAT(IN, HIDDEN, OUT, heads=2, dropout=0.3, attention_dropout=0.4),
+    "rgcn": lambda: RGCN(IN, HIDDEN, OUT, num_relations=RELATIONS, bases=2, dropout=0.3),
+    "decoupled": lambda: Decoupled(IN, HIDDEN, OUT, rounds=3, dropout=0.3, input_dropout=0.2),
+}
+DECODERS = {"dot": Dot, "distmult": lambda: DistMult(OUT, RELATIONS)}
+GRAPHS: dict[str, tuple[Topology, tuple[int, ...]]] = {
+    "typed": (with_relations(random_topology(40, 250), RELATIONS), (0, 11, 12, 12, 40)),
+    "weighted": (with_relations(random_topology(40, 250, weighted=True), RELATIONS), (0, 40)),
+    "without relations": (random_topology(40, 250), (0, 40)),
+    "isolated": (with_relations(topology_of(9, [(0, 4), (4, 0), (4, 4), (0, 4)]), RELATIONS), (0, 9)),
+}
+"""Topologies, and where the nodes of each type begin."""
+WAYS: dict[str, Callable[[], tuple[Strategy, int]]] = {
+    "full": lambda: (Full(), 0),
+    "full-without-overlap": lambda: (Full(overlap=False), 0),
+    "offload-3": lambda: (Offload(chunks=3, scratch=str(disk_folder())), 1),
+    "offload-2-without-cache": lambda: (Offload(chunks=2, cache=False, scratch=str(disk_folder())), 0),
+    "tensor": lambda: (TensorParallel(), 1),
+}
+"""Strategies, and how many epochs each has computed before; they must leave nothing behind."""
+MAIN = ("full", "offload-3", "tensor")
+PRODUCT = [Case(model, decoder, negatives) for model in MODELS for decoder in DECODERS for negatives in (1, 2)]
+ODD = [
+    Case("gcn", "distmult", 2, "weighted", "one-node-part"),
+    Case("gat", "dot", 1, "weighted", "ranges"),
+    Case("gcn", "dot", 2, "without relations"),
+    Case("decoupled", "dot", 1, "without relations", "one-node-part"),
+    *(Case(model, "distmult", 2, "isolated", "one-node-part") for model in ("gcn", "gat")),
+]
+QUICK = [(way, case) for way in MAIN for case in (*PRODUCT, *ODD)]
+EVERYTHING = [
+    (way, case._replace(graph=graph, deal=deal))
+    for way in WAYS
+    for case in PRODUCT
+    for graph in GRAPHS
+    for deal in DEALS
+    if graph != "without relations" or (case.model != "rgcn" and case.decoder == "dot")
+]
+
+
+def model_of(case: Case) -> Model:
+    """A model of which no parameter is zero."""
+    torch.manual_seed(1)
+    model = MODELS[case.model]().with_decoder(DECODERS[case.decoder]())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.double()
+
+
+def features_of(case: Case) -> Tensor:
+    return normal(GRAPHS[case.graph][0].num_nodes, IN, seed=3)
+
+
+def problem_of(case: Case, share: Share) -> Problem:
+    ends = torch.tensor(GRAPHS[case.graph][1])
+    targets = LinkTargets(ends=ends, negatives=case.negatives, number=share.topology.num_edges)
+    return Problem(share=share, features=features_of(case), targets=targets, model=model_of(case), seed=SEED)
+
+
+def fresh(case: Case) -> Topology:
+    """The graph, with edges that nothing was derived from yet."""
+    given = GRAPHS[case.graph][0]
+    return Topology(indptr=given.indptr, indices=given.indices, relation=given.relation, weight=given.weight)
+
+
+def pairs_of(case: Case, topology: Topology, key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Both ends, the relation and the aim of all pairs: every edge but loops, and what is drawn for it."""
+    tail, head = destinations_of(topology.block.edges), topology.indices.long()
+    number = (head != tail).nonzero()[:, 0]
+    relation = torch.zeros_like(number) if topology.relation is None else topology.relation.long()[number]
+    ends = torch.tensor(GRAPHS[case.graph][1])
+    firsts, seconds, aims = [head[number]], [tail[number]], [torch.ones(len(number))]
+    for k in range(case.negatives):
+        kept, drawn = draw_negatives(head[number], tail[number], number, ends, derive(key, NEGATIVES_KEY, k))
+        firsts, seconds, aims = [*firsts, kept], [*seconds, drawn], [*aims, torch.zeros(len(number))]
+    return torch.cat(firsts), torch.cat(seconds), relation.repeat(1 + case.negatives), torch.cat(aims).double()
+
+
+def reference(case: Case) -> Gradient:
+    """The loss and the gradients of an epoch, from a row per pair."""
+    topology, model, key = fresh(case), model_of(case), derive(SEED, EPOCH, 0)
+    out = model(whole_blocks(model, topology), features_of(case), key)
+    first, second, relation, aim = pairs_of(case, topology, key)
+    product = out[first] * out[second]
+    if isinstance(model.decoder, DistMult):
+        score = (product * model.decoder.relation[relation]).sum(1)
+    else:
+        score = product.sum(1) / OUT**0.5
+    loss = functional.binary_cross_entropy_with_logits(score, aim)
+    named = dict(model.named_parameters())
+    return Gradient(loss.item(), dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
+
+
+def found_on(share: Callable[[Case], Share], keys: Sequence[Key]) -> Found:
+    """What ways give in some cases on a share, as a worker has it."""
+    found = {}
+    for case in dict.fromkeys(case for _, case in keys):
+        held = share(case)
+        for name in (name for name, other in keys if other == case):
+            strategy, epochs_before = WAYS[name]()
+            found[name, case] = step_of(problem_of(case, held), strategy, epochs_before)
+    return found
+
+
+def gradients(place: Workplace, keys: Sequence[Key]) -> Found:
+    """What ways give in some cases on a worker's part."""
+
+    def part(case: Case) -> Share:
+        topology = fresh(case)
+        return Part(topology, DEALS[case.deal](topology.num_nodes, place.comm.size), place.comm)
+
+    return found_on(part, keys)
+
+
+class Seen(NamedTuple):
+    """What one worker has: as it should be, and by mutant, and how often each mutant changed something."""
+
+    right: Found
+    mutated: dict[str, Found]
+    hits: dict[str, int]
+
+
+BROKEN = [(way, Case("gcn", decoder, 2)) for way in MAIN for decoder in DECODERS]
+
+
+def on_worker(place: Workplace, keys: Sequence[Key]) -> Seen:
+    """First as it should be, then under each mutant."""
+    right, mutated, hits = gradients(place, keys), {}, {}
+    for name, mutant in MUTANTS.items():
+        with mutant() as counted:
+            mutated[name] = gradients(place, BROKEN)
+        hits[name] = counted.count
+    return Seen(right, mutated, hits)
+
+
+@contextmanager
+def links_numbered_by_each_worker() -> Iterator[Hits]:
+    """Negatives are drawn by the place of a link among those of its worker."""
+    hits, right = Hits(), link_goal._links_of
+
+    def links_of(share: Share) -> tuple[Links, Tensor]:
+        links, number = right(share)
+        own = torch.arange(len(number))
+        hits.note(not torch.equal(own, number))
+        return links, own
+
+    with patch.object(link_goal, "_links_of", links_of):
+        yield hits
+
+
+@contextmanager
+def fetched_rows_without_gradient() -> Iterator[Hits]:
+    """What a worker's links want of the nodes of others is not told to these."""
+    hits, right = Hits(), LinkGoal._gathered
+
+    def gathered(self: LinkGoal, *given: Any) -> tuple[Tensor, Tensor]:
+        at, rows = right(self, *given)
+        own = len(self.share.own)
+        hits.note(len(rows) > own)
+        return at, torch.cat([rows[:own], rows[own:].detach()])
+
+    with patch.object(LinkGoal, "_gathered", gathered):
+        yield hits
+
+
+@contextmanager
+def mean_over_own_links() -> Iterator[Hits]:
+    """The loss is the mean over the worker's own links."""
+    hits, right = Hits(), LinkGoal.__init__
+
+    def begin(self: LinkGoal, *given: Any, **options: Any) -> None:
+        right(self, *given, **options)
+        hits.note(self.total != len(self.links))
+        self.total = max(1, len(self.links))
+
+    with patch.object(LinkGoal, "__init__", begin):
+        yield hits
+
+
+@contextmanager
+def rows_of_others_misplaced() -> Iterator[Hits]:
+    """Fetched rows are one place off."""
+    hits, right = Hits(), LinkGoal._gathered
+
+    def gathered(self: LinkGoal, *given: Any) -> tuple[Tensor, Tensor]:
+        at, rows = right(self, *given)
+        own = len(self.share.own)
+        hits.note(len(rows) > own + 1)
+        return at, torch.cat([rows[:own], rows[own:].roll(1, 0)])
+
+    with patch.object(LinkGoal, "_gathered", gathered):
+        yield hits
+
+
+@contextmanager
+def same_negatives_in_every_epoch() -> Iterator[Hits]:
+    """What is drawn depends on the seed alone."""
+    hits, right = Hits(), LinkGoal._pairs
+
+    def pairs(self: LinkGoal, key: int) -> Any:
+        hits.note(True)
+        return right(self, derive(SEED))
+
+    with patch.object(LinkGoal, "_pairs", pairs):
+        yield hits
+
+
+@contextmanager
+def ends_of_one_type() -> Iterator[Hits]:
+    """A node of any type stands in for another."""
+    hits, right = Hits(), LinkGoal._pairs
+
+    def pairs(self: LinkGoal, key: int) -> Any:
+        hits.note(len(self.ends) > 2)
+        self.ends = self.ends[[0, -1]]
+        return right(self, key)
+
+    with patch.object(LinkGoal, "_pairs", pairs):
+        yield hits
+
+
+BETWEEN_WORKERS = (
+    links_numbered_by_each_worker,
+    fetched_rows_without_gradient,
+    mean_over_own_links,
+    rows_of_others_misplaced,
+)
+ANYWHERE: tuple[Mutant, ...] = (same_negatives_in_every_epoch, ends_of_one_type)
+MUTANTS: Mapping[str, Mutant] = {mutant.__name__: mutant for mutant in (*BETWEEN_WORKERS, *ANYWHERE)}
