@@ -133,7 +133,8 @@ def main() -> None:
             figures = ROWS[name](graph, options, seed)
             found.setdefault(name, []).append(figures._asdict())
             scores = "  ".join(f"{key} {value:.4f}" for key, value in figures.test.items())
-            print(f"{name:<13} seed {seed}  {scores}  {figures.epoch_seconds:.2f} s an epoch", file=sys.stderr, flush=True)
+            line = f"{name:<13} seed {seed}  {scores}  {figures.epoch_seconds:.2f} s an epoch"
+            print(line, file=sys.stderr, flush=True)
     for name, runs in found.items():
         mrr = [run["test"]["mrr"] for run in runs]
         print(f"{name:<13} MRR {statistics.mean(mrr):.4f} ({min(mrr):.4f} to {max(mrr):.4f})")

@@ -14,8 +14,9 @@ import psutil
 import pytest
 import torch
 
+from outgrow.core.errors import InputError
 from outgrow.runtime import memory as module
-from outgrow.runtime.memory import PeakMemory, available_bytes, resident_bytes, return_freed_memory
+from outgrow.runtime.memory import PeakMemory, available_bytes, mapped_file, resident_bytes, return_freed_memory
 
 SIZE = 200 << 20
 FREE = 10 << 30
@@ -194,3 +195,25 @@ def test_a_system_without_that_choice_is_left_alone(library: object, monkeypatch
 
     monkeypatch.setattr(ctypes, "CDLL", load)
     return_freed_memory()
+
+
+def test_a_mapped_file_is_zeros_and_can_be_written(disk: Path) -> None:
+    rows = mapped_file(disk, (3, 2), torch.float64)
+    assert (rows.shape, rows.dtype, rows.count_nonzero()) == ((3, 2), torch.float64, 0)
+    rows[1] = 5
+    assert rows.sum() == 10
+    assert list(disk.iterdir()) == []
+    assert mapped_file(disk, (0, 2), torch.int32).shape == (0, 2)
+
+
+def test_a_mapped_file_is_refused_where_the_disk_is_full(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would otherwise end the process when a page is written."""
+
+    def full(file: int, offset: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "posix_fallocate", full)
+    with pytest.raises(InputError, match="too little room") as caught:
+        mapped_file(disk, (1000,), torch.int64)
+    assert "8,000 bytes" in caught.value.needed
+    assert "scratch" in caught.value.repair

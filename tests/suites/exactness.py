@@ -15,9 +15,11 @@ from torch import Tensor
 
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.chunks import build
+from outgrow.engine.chunks.layers import without_parameters
 from outgrow.engine.share import Part, Share, Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn.heads import MultiLabel, SingleLabel, Task
+from outgrow.nn.layer import Layer
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
@@ -70,6 +72,7 @@ WAYS = {
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),
     "tensor-textbook": Way(TensorParallel(constant=False), Full()),
     "tensor-coefficients": Way(TensorParallel(attention="coefficients", chunks=1), Full()),
+    "tensor-files": Way(TensorParallel(files="slices", chunks=3, scratch=str(disk_folder())), Full(), epochs_before=1),
     **{f"offload-{chunks}": offload(chunks) for chunks in (1, 2, 4, 5, 6, 7)},
     **{f"offload-4-without-{name}": offload(4, **{name: False}) for name in TECHNIQUES},
     "offload-3-with-overlap-only": offload(3, **{**dict.fromkeys(TECHNIQUES, False), "overlap": True}),
@@ -157,6 +160,8 @@ DEALS: dict[str, Callable[[int, int], Tensor]] = {
     "ranges": _ranges,
 }
 OPAQUE = [name for name, conv in CONVS.items() if not conv().aggregation.sliceable]
+FIXED = [name for name, conv in CONVS.items() if without_parameters(Layer(conv()))] + ["decoupled"]
+"""Sums whose weights the graph fixes."""
 SPARSE = [name for name, conv in CONVS.items() if conv().takes_sparse]
 HALF = [name for name, conv in CONVS.items() if conv().takes_half]
 KINDS = ("gcn-aggregate-first", "sage-project-first", "gat-concatenated", "ggcn")
@@ -190,6 +195,7 @@ FIRST = [*CASES[: len(CONVS)], *(case for case in CASES if case.conv in DECOUPLE
 ENOUGH = {
     "tensor": [case for case in CASES if case.conv not in OPAQUE],
     "tensor-coefficients": [case for case in CASES if case.conv == "decoupled-attention"],
+    "tensor-files": [case for case in CASES if case.conv in FIXED],
     "tensor-textbook": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
     "offload-3": FIRST,
     "offload-3-pinned": FIRST,
@@ -201,7 +207,10 @@ CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.
 EVERY_CHUNKING = [(way, case) for way in WAYS for case in CHUNKED if way.startswith("offload")]
 DEALT = [way for way in WAYS if not way.startswith("offload") or way == "offload-3"]
 EVERY_DEAL = [
-    (way, case) for way in DEALT for case in ALL_CASES if not (way.startswith("tensor") and case.conv in OPAQUE)
+    (way, case)
+    for way in DEALT
+    for case in ALL_CASES
+    if not (way.startswith("tensor") and case.conv in OPAQUE) and (way != "tensor-files" or case.conv in FIXED)
 ]
 
 

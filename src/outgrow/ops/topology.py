@@ -83,12 +83,17 @@ def destination(edges: Edges) -> Tensor:
 def transposed(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
     """The fields of `Transpose`; int32 where that is wide enough."""
     src = array(indices)
-    ptr = np.zeros(num_src + 1, dtype=np.int64)
-    _count_edges(src, ptr)
-    narrow = np.int32 if max(len(src), num_dst) < 2**31 else np.int64
-    dst, edge = np.empty(len(src), dtype=narrow), np.empty(len(src), dtype=narrow)
-    _scatter_edges(array(indptr), src, ptr[:-1].copy(), dst, edge)
-    return tensor(ptr), tensor(dst), tensor(edge)
+    ptr = torch.zeros(num_src + 1, dtype=torch.int64)
+    narrow = torch.int32 if max(len(src), num_dst) < 2**31 else torch.int64
+    dst, edge = torch.empty(len(src), dtype=narrow), torch.empty(len(src), dtype=narrow)
+    transposed_into(indptr, indices, ptr, dst, edge)
+    return ptr, dst, edge
+
+
+def transposed_into(indptr: Tensor, indices: Tensor, ptr: Tensor, dst: Tensor, edge: Tensor) -> None:
+    """The fields of `Transpose`, written to zeros ``ptr [Vs + 1]``, to ``dst [E]`` and ``edge [E]``; on a CPU."""
+    _count_edges(array(indices), array(ptr))
+    _scatter_edges(array(indptr), array(indices), array(ptr)[:-1].copy(), array(dst), array(edge))
 
 
 @kernel

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
+import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from outgrow.core.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 _STATUS, _MEMBERSHIP, _GROUPS = Path("/proc/self/status"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _INTERVAL_SECONDS = 0.02
@@ -63,6 +72,36 @@ def available_bytes() -> int:
     import psutil
 
     return max(0, min([int(psutil.virtual_memory().available), *_left_in_groups()]))
+
+
+def mapped_file(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of zeros in a new file, which goes with it: it takes no memory that the kernel cannot have back.
+
+    Args:
+        folder: Where the file is; it has no name there.
+        shape: Of the tensor.
+        dtype: Of its numbers.
+
+    Raises:
+        InputError: The disk has no room.
+    """
+    import torch  # whoever asks how much memory there is need not load it
+
+    count = math.prod(shape)
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)  # a full disk is an error here, not a signal
+        except OSError as error:
+            raise InputError(
+                f"scratch: {folder} has too little room",
+                needed=f"{count * dtype.itemsize:,} bytes more",
+                got=str(error),
+                repair="choose a folder on a disk with enough room by the option `scratch`",
+            ) from error
+        pages = mmap.mmap(file.fileno(), 0)
+    return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)
 
 
 def return_freed_memory() -> None:

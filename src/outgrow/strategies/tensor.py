@@ -7,7 +7,9 @@ however skewed the graph. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import get_type_hints
 
 import torch
@@ -16,8 +18,12 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
+from outgrow.core.sizes import parse_bytes
 from outgrow.core.types import Kind
+from outgrow.engine.chunks.layers import traits_of, without_parameters
 from outgrow.engine.share import Part, Share, Whole
+from outgrow.engine.slices.budget import PER_EDGE, Needs, needs_of
+from outgrow.engine.slices.files import Files
 from outgrow.engine.slices.lane import dealt
 from outgrow.engine.slices.passes import SlicePass
 from outgrow.engine.slices.sums import Sums
@@ -26,7 +32,14 @@ from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
 from outgrow.runtime.comm import Comm
+from outgrow.runtime.device import held_bytes
+from outgrow.runtime.memory import return_freed_memory
+from outgrow.runtime.scratch_disk import scratch_folder
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
+
+_MIB = 1 << 20
+_FILES = ("nothing", "edges", "slices")
+"""What may be in files, each with those before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +49,11 @@ class TensorParallel(Strategy):
     Attributes:
         chunks: Into how many chunks the graph is cut, of which rows travel while others are aggregated; 1 for none.
         constant: Whether a first aggregate that is constant is computed once; else in every epoch.
+        memory: The most memory that a worker may hold, such as ``"2GiB"``, the interpreter included; on a CPU. What
+            does not fit is in files. None for no limit.
+        files: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, or these and ``"slices"``;
+            ``"auto"`` for as little as fits into ``memory``.
+        scratch: Folder on a disk for these; None for the system's folder of temporary files.
         attention: What workers tell each other of the attention of decoupled models: ``"scores"`` of nodes, from which
             each computes that of all edges, or, as in the paper, the ``"coefficients"`` of the edges to their nodes.
     """
@@ -45,11 +63,17 @@ class TensorParallel(Strategy):
 
     chunks: int = 4
     constant: bool = True
+    memory: str | None = None
+    files: str = "auto"
+    scratch: str | None = None
     attention: str = "scores"
 
     def __post_init__(self) -> None:
         require_types(asdict(self), get_type_hints(TensorParallel))
         require_positive(self.name, chunks=self.chunks)
+        pick("files", self.files, dict.fromkeys(("auto", *_FILES)))
+        if self.memory is not None:
+            parse_bytes(self.memory)
         pick("attention", self.attention, dict.fromkeys(("scores", "coefficients")))
 
     def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
@@ -58,7 +82,8 @@ class TensorParallel(Strategy):
             return Whole(graph.topology, comm)
         owner = None
         if comm.leads:
-            view = graph.topology.with_self_loops if self_loops else graph.topology
+            held = self.memory is None and self.files in ("auto", "nothing")
+            view = graph.topology.with_self_loops if self_loops and held else graph.topology
             owner = dealt(view.indptr, view.indices, self.chunks, comm.size)
         return Part(graph.topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
 
@@ -79,17 +104,90 @@ class TensorParallel(Strategy):
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        return _Execution(problem, self)
+        with ExitStack() as stack:
+            return _Execution(problem, self, _files(problem, self, stack), stack.pop_all())
+
+
+def _files(problem: Problem, options: TensorParallel, stack: ExitStack) -> Files | None:
+    """Where what is not in memory is; None if all is."""
+    share, chunks = problem.share, options.chunks
+    level = _FILES[0] if options.files == "auto" else options.files
+    if options.memory is not None:
+        _require_cpu(options, share)
+        budget = parse_bytes(options.memory)
+        chunks = max(chunks, -(-share.topology.num_edges * PER_EDGE // max(1, budget)))
+        level = _level(options, _needs(problem, chunks), budget, problem.facts)
+    if level == _FILES[0]:
+        return None
+    _require_cpu(options, share)
+    _require_fixed(options, problem.model)
+    num_edges = share.topology.num_edges + share.topology.num_nodes
+    per_edge = 16 + 2 * next(problem.model.parameters()).element_size()
+    parent = None if options.scratch is None else Path(options.scratch)
+    folder = stack.enter_context(scratch_folder(parent, num_edges * per_edge))
+    return Files(folder, share.topology, chunks=chunks, spills=level == _FILES[2])
+
+
+def _needs(problem: Problem, chunks: int) -> Needs:
+    """What the worker needs that needs most."""
+    share, model = problem.share, problem.model
+    return_freed_memory()
+    number_bytes, goal = next(model.parameters()).element_size(), problem.goal()
+    base = held_bytes(share.comm.device) + goal.bytes_beside(model.stages()[-1].widths.out_features, number_bytes)
+    traits = traits_of(model, problem.features, cache=True)
+    mine = needs_of(share, traits, problem.features, base=base, number_bytes=number_bytes, chunks=chunks)
+    return Needs(*(max(each) for each in zip(*share.comm.gather(tuple(mine)), strict=True)))
+
+
+def _level(options: TensorParallel, needs: Needs, budget: int, facts: dict[str, object]) -> str:
+    """As little in files as fits into a budget, or what is asked for.
+
+    Raises:
+        InputError: That does not fit.
+    """
+    asked = _FILES if options.files == "auto" else (options.files,)
+    for level, needed in zip(_FILES, needs, strict=True):
+        if level in asked and needed <= budget:
+            facts.update(memory_bytes=budget, estimated_bytes=needed, in_files=level)
+            return level
+    least = -(-needs[_FILES.index(asked[-1])] // _MIB)
+    raise InputError(
+        "the memory is too small for the nodes of this graph",
+        needed=f"{least:,} MiB for each worker, with {asked[-1]} in files",
+        got=str(options.memory),
+        repair=f"give --memory {least}MiB or more, more workers, or choose strategy offload",
+    )
+
+
+def _require_cpu(options: TensorParallel, share: Share) -> None:
+    if share.comm.device.type != "cpu":
+        raise InputError(
+            f"strategy {options.name} keeps to a limit of memory on CPUs only",
+            needed="no memory and no files, or device cpu",
+            got=f"memory {options.memory}, files {options.files} on {share.comm.device.type}",
+            repair="leave them out, or choose strategy offload",
+        )
+
+
+def _require_fixed(options: TensorParallel, model: Model) -> None:
+    others = [each.conv for each in model.stages() if not without_parameters(each)]
+    if others:
+        raise InputError(
+            f"strategy {options.name} needs the weights of all edges of this model in memory",
+            needed="sums with fixed weights, such as those of gcn, sage, gin or decoupled; or enough memory",
+            got=", ".join(sorted({type(conv).__name__ for conv in others})),
+            repair="choose strategy offload, more memory or another model",
+        )
 
 
 class _Execution:
     in_memory = True
 
-    def __init__(self, problem: Problem, options: TensorParallel) -> None:
-        self.problem, self.comm = problem, problem.share.comm
+    def __init__(self, problem: Problem, options: TensorParallel, files: Files | None, stack: ExitStack) -> None:
+        self.problem, self.comm, self._stack = problem, problem.share.comm, stack
         self.goal = problem.goal().to(self.comm.device)
         shares = options.attention == "coefficients"
-        sums = Sums(problem.share, problem.timeline, chunks=options.chunks, shares_weights=shares)
+        sums = Sums(problem.share, problem.timeline, chunks=options.chunks, files=files, shares_weights=shares)
         self.work = SlicePass(problem.model, problem.share, problem.features, sums, constant=options.constant)
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
@@ -111,4 +209,5 @@ class _Execution:
 
     def close(self) -> None:
         """See `Execution.close`."""
+        self._stack.close()
         buffers.clear()

@@ -76,7 +76,7 @@ def train(
         str | None,
         typer.Option(
             help="Most memory of one worker, such as 2GiB, on its GPU if it has one: trains in chunks (strategy "
-            "offload) where all at once does not fit.",
+            "offload, or tensor on CPUs) where all at once does not fit.",
             show_default="no limit",
         ),
     ] = None,
@@ -103,8 +103,8 @@ def train(
             "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, weighted; of links: decoder, "
             "dot or distmult, negatives, val_links, test_links, split_seed) or of the strategy "
             "(full: partition, overlap; offload: host_memory, chunks, scratch, sharing, reuse, reorganise, overlap, "
-            "cache; tensor: chunks, constant, attention; sampled: partition, cache, cache_by, cache_over, threads, "
-            "ahead); may be given several times.",
+            "cache; tensor: chunks, constant, attention, files, scratch; sampled: partition, cache, cache_by, "
+            "cache_over, threads, ahead); may be given several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,

@@ -11,7 +11,8 @@ those of the worker's slice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +21,15 @@ from torch import Tensor
 from outgrow.core.timeline import Timeline
 from outgrow.core.types import Kind
 from outgrow.engine.slices.deal import Cut, cut_of, flattened, joined, split_route
+from outgrow.engine.slices.files import Files
 from outgrow.engine.slices.lane import Chunk, Lanes, Party
 from outgrow.ops.backend import once
 from outgrow.ops.buffers import empty
 from outgrow.ops.row_sums import gather_rows, spread_rows
 from outgrow.runtime.comm import Arrival, Comm
+
+_AHEAD = 1
+"""Chunks whose rows are under way beside that which is aggregated, where memory is short."""
 
 
 class Rounds:
@@ -35,10 +40,14 @@ class Rounds:
         lanes: The chunks.
         num_nodes: ``V``.
         timeline: Told when what was done.
+        files: Where edges are, if not in memory: then the rows of few chunks are under way at a time.
     """
 
-    def __init__(self, comm: Comm, lanes: Lanes, num_nodes: int, timeline: Timeline) -> None:
+    def __init__(
+        self, comm: Comm, lanes: Lanes, num_nodes: int, timeline: Timeline, files: Files | None = None
+    ) -> None:
         self.comm, self.lanes, self.num_nodes, self.timeline = comm, lanes, num_nodes, timeline
+        self.files, self.ahead = files, None if files is None else _AHEAD
         self.num_edges = sum(len(chunk.indices) for chunk in lanes.forward)
         self._turned: tuple[Tensor, Tensor] | None = None
 
@@ -56,8 +65,7 @@ class Rounds:
     def turned(self, weight_EC: Tensor) -> Tensor:
         """``[E, C]``: constant weights in the order of out-edges; kept, since they are the same in every pass."""
         if self._turned is None or self._turned[0] is not weight_EC:
-            parts = [weight_EC[chunk.edge] for chunk in self.lanes.backward]
-            self._turned = weight_EC, torch.cat(parts)
+            self._turned = weight_EC, self._turn(weight_EC)
         return self._turned[1]
 
     def sum_of(self, chunk: Chunk, weight_EC: Tensor | None, slices_VCf: Tensor, out_VCf: Tensor) -> None:
@@ -67,10 +75,20 @@ class Rounds:
         with self.timeline.span("aggregate"):
             gather_rows(*given, out_VCf[chunk.first : chunk.last], num_edges=self.num_edges)
 
-    def departures(self, rows_nCF: Tensor, chunks: Sequence[Chunk], kind: Kind) -> list[Arrival]:
-        """The splits of all that chunks read, under way in their order."""
-        cut = self.cut(rows_nCF)
-        return [self._split(rows_nCF, chunk.reads, cut, kind) for chunk in chunks]
+    def _turn(self, weight_EC: Tensor) -> Tensor:
+        edges = [chunk.edge for chunk in self.lanes.backward if chunk.edge is not None]
+        if self.files is None:
+            return torch.cat([weight_EC[edge] for edge in edges])
+        return self.files.turned(weight_EC, edges)
+
+    def departures(self, rows_nCF: Tensor, chunks: Sequence[Chunk], kind: Kind) -> Iterator[Arrival]:
+        """The splits of all that chunks read, in their order; those that follow are under way."""
+        cut, under = self.cut(rows_nCF), deque[Arrival]()
+        for chunk in chunks:
+            under.append(self._split(rows_nCF, chunk.reads, cut, kind))
+            if self.ahead is not None and len(under) > self.ahead:
+                yield under.popleft()
+        yield from under
 
     def arrive(self, arrival: Arrival, party: Party, slices_VCf: Tensor) -> None:
         """Wait for a split, and put it where it belongs."""
@@ -96,7 +114,8 @@ class Rounds:
     def slices(self, rows_nCF: Tensor) -> Tensor:
         """Room for the worker's columns of all nodes: without padding, since chunks of it are written."""
         first, last = self.cut(rows_nCF)[self.comm.rank]
-        return empty((self.num_nodes, rows_nCF.shape[1], last - first), rows_nCF)
+        shape = self.num_nodes, rows_nCF.shape[1], last - first
+        return empty(shape, rows_nCF) if self.files is None else self.files.slices(shape, rows_nCF)
 
     def cut(self, rows_nCF: Tensor) -> Cut:
         """The columns of each worker."""
@@ -117,7 +136,7 @@ class _Rounds(torch.autograd.Function):
             made = rounds.slices(rows_nCF)
             for chunk in chunks:
                 if number == 0:
-                    rounds.arrive(under.pop(0), chunk.reads, slices)
+                    rounds.arrive(next(under), chunk.reads, slices)
                 rounds.sum_of(chunk, weight_EC, slices, made)
                 if number == count - 1:
                     gathers.append(rounds.depart(made, chunk.makes, cut, Kind.ACTIVATIONS))
@@ -141,7 +160,7 @@ class _Rounds(torch.autograd.Function):
             made, d_weight = rounds.slices(grad_nCF), _like(weight_EC) if wants_weight else None
             for chunk in chunks:
                 if number == 0:
-                    rounds.arrive(under.pop(0), chunk.reads, slices)
+                    rounds.arrive(next(under), chunk.reads, slices)
                 if d_weight is None:
                     rounds.sum_of(chunk, turned, slices, made)
                 else:

@@ -16,6 +16,7 @@ from outgrow.core.timeline import Timeline
 from outgrow.core.types import Kind
 from outgrow.engine.share import Part, Share, view_of
 from outgrow.engine.slices.deal import Deal
+from outgrow.engine.slices.files import Files
 from outgrow.engine.slices.lane import lanes_of
 from outgrow.engine.slices.rounds import Rounds
 from outgrow.nn.layer import Layer, Rows
@@ -36,11 +37,21 @@ class Sums:
         share: The nodes that the worker owns.
         timeline: Told when what was done.
         chunks: Chunks of which rows travel while others are aggregated, where sums are weighted.
+        files: Where edges and fixed weights are, if not in memory.
         shares_weights: Whether attention that is propagated is computed by the owner of an edge's destination, and
             sent to all; else every worker computes it from scores.
     """
 
-    def __init__(self, share: Share, timeline: Timeline, *, chunks: int, shares_weights: bool = False) -> None:
+    def __init__(
+        self,
+        share: Share,
+        timeline: Timeline,
+        *,
+        chunks: int,
+        files: Files | None = None,
+        shares_weights: bool = False,
+    ) -> None:
+        self.files = files
         self.share, self.comm, self.timeline, self.chunks = share, share.comm, timeline, chunks
         self.deal = Deal(share.comm, share.own)
         self._blocks: dict[bool, Block] = {}
@@ -61,7 +72,7 @@ class Sums:
         block = self._block(layer).keyed(key)
         mine, theirs = self._scores([source.score, target.score])
         if self._in_rounds([layer], target):
-            weight = layer.conv.weigh(block, Rows(source.columns, mine), Rows(None, theirs))
+            weight = self._weigh(layer, block, Rows(source.columns, mine), Rows(None, theirs))
             return self._summed(layer, source.columns, weight, 1, kind)
         under = [None if rows.columns is None else self.deal.split(rows.columns, kind) for rows in (source, target)]
         columns, beside = (None if each is None else each.wait() for each in under)
@@ -102,7 +113,7 @@ class Sums:
     def _weight(self, layer: Layer, carried: Tensor) -> Tensor | None:
         """``[E, K]``: weights of all edges, which every worker computes."""
         conv = propagation(layer)
-        return conv.weigh(self._block(layer), *conv.scores(carried))
+        return self._weigh(layer, self._block(layer), *conv.scores(carried))
 
     def _shared_weight(self, layer: Layer, carried: Tensor) -> Tensor | None:
         """``[E, K]``: weights of all edges, each computed by the worker that owns its destination."""
@@ -126,9 +137,16 @@ class Sums:
     def _gathered(
         self, layer: Layer, block: Block, source: Rows, target: Rows, kind: Kind = Kind.ACTIVATIONS
     ) -> Tensor:
-        weight = layer.conv.weigh(block, source, target)
+        weight = self._weigh(layer, block, source, target)
         slices = self._aggregate(layer, block, source, target, weight)
         return self.deal.gather(slices, layer.widths.aggregate[1], kind)
+
+    def _weigh(self, layer: Layer, block: Block, source: Rows, target: Rows) -> Tensor | None:
+        """``[E, K]``: the weights of all edges."""
+        if self.files is None:
+            return layer.conv.weigh(block, source, target)
+        assert source.columns is not None
+        return self.files.weights(layer, block, source.columns.dtype)
 
     def _aggregate(self, layer: Layer, block: Block, source: Rows, target: Rows, weight: Tensor | None) -> Tensor:
         """``[V, C, f]``: the worker's columns of the aggregates of all nodes."""
@@ -165,14 +183,17 @@ class Sums:
             share, edges = self.share, self._block(layer).edges
             assert isinstance(share, Part)
             lanes = lanes_of(edges, self.chunks, share.owner, share.own, self.comm.size)
-            self._rounds[looped] = Rounds(self.comm, lanes, edges.num_dst, self.timeline)
+            self._rounds[looped] = Rounds(self.comm, lanes, edges.num_dst, self.timeline, self.files)
         return self._rounds[looped]
 
     def _block(self, layer: Layer) -> Block:
         """The whole graph as a layer wants it."""
         looped = layer.widths.self_loops
         if looped not in self._blocks:
-            self._blocks[looped] = view_of(self.share.topology, layer).block.to(self.comm.device)
+            if self.files is None:
+                self._blocks[looped] = view_of(self.share.topology, layer).block.to(self.comm.device)
+            else:
+                self._blocks[looped] = self.files.block(self_loops=looped)
         return self._blocks[looped]
 
 

@@ -1,0 +1,67 @@
+"""The strategy `tensor` with edges and slices in files: how much of them, and for which models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from outgrow.core.errors import InputError
+from outgrow.engine.share import Whole
+from outgrow.engine.slices.budget import Needs
+from outgrow.nn import GAT, GCN, SAGE, Decoupled, DecoupledGAT, Model
+from outgrow.strategies.base import Problem
+from outgrow.strategies.tensor import TensorParallel, _level
+from planted import planted
+
+MIB = 1 << 20
+
+
+def problem_of(model: Model) -> Problem:
+    torch.manual_seed(1)
+    world = planted()
+    problem = world.problem()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    return Problem(
+        share=Whole(world.topology),
+        features=world.features,
+        targets=problem.targets,
+        model=model.double(),
+        seed=4,
+    )
+
+
+def level(options: TensorParallel, budget_mib: int) -> str:
+    found: dict[str, object] = {}
+    return _level(options, Needs(whole=300 * MIB, edges_in_files=200 * MIB, spilled=100 * MIB), budget_mib * MIB, found)
+
+
+def test_as_little_in_files_as_fits() -> None:
+    auto = TensorParallel(memory="1GiB")
+    assert [level(auto, budget) for budget in (300, 299, 200, 199, 100)] == [
+        "nothing", "edges", "edges", "slices", "slices",
+    ]  # fmt: skip
+    assert level(TensorParallel(memory="1GiB", files="slices"), 1000) == "slices"
+    for options, needed in ((auto, 100), (TensorParallel(memory="99MiB", files="edges"), 200)):
+        with pytest.raises(InputError) as caught:
+            level(options, 99)
+        assert f"{needed} MiB" in caught.value.needed
+        assert f"--memory {needed}MiB" in caught.value.repair
+
+
+@pytest.mark.parametrize("model", [GAT(8, 4, 2, heads=2), DecoupledGAT(8, 4, 2), SAGE(8, 4, 2, pool="max")])
+def test_weights_that_are_not_fixed_are_not_in_files(model: Model) -> None:
+    problem = problem_of(model)
+    with pytest.raises(InputError, match="needs the weights of all edges") as caught:
+        TensorParallel(files="edges").prepare(problem)
+    assert "offload" in caught.value.repair
+
+
+def test_one_worker_from_files() -> None:
+    for build in (lambda: GCN(8, 4, 2), lambda: Decoupled(8, 4, 2)):
+        steps = [
+            step.loss
+            for options in ({}, {"files": "edges"}, {"files": "slices"})
+            for step in TensorParallel(**options).prepare(problem_of(build())).steps(1)  # type: ignore[arg-type]
+        ]
+        assert steps[1:] == [steps[0]] * 2
