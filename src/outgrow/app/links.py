@@ -13,6 +13,7 @@ from outgrow.engine.ranking import Ranking
 from outgrow.engine.share import Share
 from outgrow.graph.graph import Graph
 from outgrow.graph.links import LinkSplit, split_links
+from outgrow.graph.validate import NO_EMBEDDINGS
 from outgrow.nn.model import Model
 from outgrow.strategies.base import LinkTargets, Problem
 from outgrow.training.config import TrainConfig
@@ -85,7 +86,7 @@ def require_linked(graph: Graph) -> None:
             f"{graph.name} cannot be trained on",
             needed="features and edges",
             got=f"{graph.num_features:,} features, {graph.num_edges:,} edges",
-            repair="give features or feat_* in nodes.npz beside the edges",
+            repair=f"give features or feat_* in nodes.npz beside the edges{NO_EMBEDDINGS}",
         )
 
 

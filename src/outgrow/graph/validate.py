@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "val", "test")
 
+NO_EMBEDDINGS = "; a vector learned for each node is not among what is trained: give fixed ones, such as random vectors"
+"""What to say where features are missing."""
 _FEW_CLASSES = 1000
 
 
@@ -40,7 +42,8 @@ def require_trainable(graph: Graph) -> None:
             f"{graph.name} cannot be trained on",
             needed="features, labels and a training split that is not empty",
             got=f"no {', no '.join(lacks)}",
-            repair="give nodes.npz beside the edges, with feat_* or features, label, train_idx, val_idx and test_idx",
+            repair="give nodes.npz beside the edges, with feat_* or features, label, train_idx, val_idx and test_idx"
+            + (NO_EMBEDDINGS if graph.features is None else ""),
         )
 
 
