@@ -42,6 +42,11 @@ def test_a_run_of_nodes_does_not_go_on_with_links(outgrow: Command, npz: Path) -
     refused(outgrow("train", "--out", "run", "--resume", "--task", "links", "--epochs", 9), "task")
 
 
+def test_a_decoder_is_not_for_nodes(outgrow: Command, npz: Path) -> None:
+    refused(outgrow("train", npz, "--task", "nodes", "--set", "decoder=dot", "--out", "run"), "decoder", "--task links")
+    assert not Path("run").exists()
+
+
 @pytest.mark.parametrize(
     "what", [(), ("--what", "classes"), ("--what", "probabilities"), ("--what", "logits")], ids=str
 )

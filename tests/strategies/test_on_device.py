@@ -24,6 +24,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.tensor import TensorParallel
 from suites.exactness import GRAPHS, SPARSE, Case, model_of, part_of, problem_of
 from support import disk_folder
 
@@ -33,6 +34,10 @@ CHUNKS = Offload(chunks=3, memory="1GiB", scratch=str(disk_folder()))
 WAYS: dict[str, tuple[Strategy, Batches, bool]] = {
     "full": (Full(), EVERYTHING, False),
     "sampled": (Sampled(), FEW, False),
+    "tensor": (TensorParallel(), EVERYTHING, False),
+    "tensor-textbook": (TensorParallel(constant=False, chunks=1), EVERYTHING, False),
+    "tensor-coefficients": (TensorParallel(attention="coefficients"), EVERYTHING, False),
+    "tensor-nn-on-the-cpu": (TensorParallel(nn="cpu"), EVERYTHING, False),
     "offload": (CHUNKS, EVERYTHING, False),
     "offload-pinned": (CHUNKS, EVERYTHING, True),
     "crowded": (replace(CHUNKS, sharing=False), EVERYTHING, True),
@@ -108,10 +113,11 @@ def train(way: str, case: Case, comm: Comm) -> None:
     comm.device = META
     share = Whole(GRAPHS[case.graph], comm) if comm.size == 1 else part_of(case, comm)
     problem = problem_of(case, share, batches)
-    problem.model.to(META)
+    home = strategy.home(META)
+    problem.model.to(home)
     execution = strategy.prepare(problem)
     for _ in execution.steps(1):
-        assert all(each.grad is None or each.grad.is_meta for each in problem.model.parameters())
+        assert all(each.grad is None or each.grad.device == home for each in problem.model.parameters())
     logits = [piece for _, piece in execution.inference()]
     assert sum(map(len, logits)) == len(problem.share.own)
     assert not any(piece.is_meta for piece in logits)

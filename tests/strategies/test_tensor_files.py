@@ -1,4 +1,4 @@
-"""The strategy `tensor` with edges and slices in files: how much of them, and for which models."""
+"""`tensor` with edges and slices in files: how much of them, and for which models; and what may be apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from outgrow.core.errors import InputError
 from outgrow.engine.share import Whole
 from outgrow.engine.slices.budget import Needs
-from outgrow.nn import GAT, GCN, SAGE, Decoupled, DecoupledGAT, Model
+from outgrow.nn import GAT, GCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
 from outgrow.strategies.base import Problem
 from outgrow.strategies.tensor import TensorParallel, _level
 from planted import planted
@@ -65,3 +65,12 @@ def test_one_worker_from_files() -> None:
             for step in TensorParallel(**options).prepare(problem_of(build())).steps(1)  # type: ignore[arg-type]
         ]
         assert steps[1:] == [steps[0]] * 2
+
+
+def test_aggregation_with_trained_weights_is_not_apart_from_the_rest() -> None:
+    model = RGCN(8, 4, 2, num_relations=2)
+    TensorParallel().require_model(model)
+    TensorParallel(nn="cpu").require_model(GAT(8, 4, 2, heads=2))
+    with pytest.raises(InputError, match="parameters on the CPU") as caught:
+        TensorParallel(nn="cpu").require_model(model)
+    assert "RGCNConv" in caught.value.got

@@ -104,7 +104,7 @@ class Session:
         with PeakMemory() as memory, interrupt() as interrupted, ExitStack() as stack:
             comm.broadcast_parameters(self.model)
             stack.callback(self.model.to, CPU)
-            self.model.to(comm.device)
+            self.model.to(self.strategy.home(comm.device))
             peak = PeakOnDevice(comm.device)
             looped = self.model.stages()[0].widths.self_loops
             problem, evaluation = self._problem(looped)

@@ -30,6 +30,7 @@ class Subscription:
 
     def __init__(self, comm: Comm, own: Tensor, nodes: Tensor, counts: tuple[int, ...]) -> None:
         self.comm, self.own, self.nodes, self.counts = comm, own, nodes, counts
+        self._moved: dict[torch.device, Edges] = {}
 
     @cached_property
     def route(self) -> Route:
@@ -41,7 +42,7 @@ class Subscription:
     def _sent(self) -> Edges:
         """One edge from each row that others need, in the order in which they are sent; made by all together."""
         asked = self.comm.rows(self.nodes, self.route.back, Kind.IDS).wait()
-        return _single_edges(torch.searchsorted(self.own, asked), len(self.own)).to(self.comm.device)
+        return _single_edges(torch.searchsorted(self.own, asked), len(self.own))
 
     def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
         """``[h, ...]``, under way from their owners. All workers give their own rows. Differentiable.
@@ -50,7 +51,9 @@ class Subscription:
             rows: ``[n, ...]`` of the own nodes.
             kind: What they are.
         """
-        packed: Tensor = _Pack.apply(rows, self._sent)  # type: ignore[no-untyped-call]
+        if rows.device not in self._moved:
+            self._moved[rows.device] = self._sent.to(rows.device)
+        packed: Tensor = _Pack.apply(rows, self._moved[rows.device])  # type: ignore[no-untyped-call]
         return self.comm.rows(packed, self.route, kind)
 
 

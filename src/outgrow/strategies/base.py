@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
@@ -264,6 +265,10 @@ class Strategy(ABC):
     def options(self) -> dict[str, object]:
         """Its options by name; by default it has none."""
         return {}
+
+    def home(self, device: torch.device) -> torch.device:
+        """Where a model's parameters are, and the rows that it makes, of a worker that computes on ``device``."""
+        return device
 
     def require(self, graph: Graph, batches: Batches) -> None:
         """Check that it can train on a graph in these batches; by default on any graph, as a whole.

@@ -32,7 +32,7 @@ from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
 from outgrow.runtime.comm import Comm
-from outgrow.runtime.device import held_bytes
+from outgrow.runtime.device import CPU, held_bytes
 from outgrow.runtime.memory import return_freed_memory
 from outgrow.runtime.scratch_disk import scratch_folder
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
@@ -54,6 +54,8 @@ class TensorParallel(Strategy):
         files: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, or these and ``"slices"``;
             ``"auto"`` for as little as fits into ``memory``.
         scratch: Folder on a disk for these; None for the system's folder of temporary files.
+        nn: Where all but aggregation is computed: on the ``"device"``, or, beside a GPU, on the ``"cpu"``, where the
+            parameters are then, and from where rows travel. Not for layers with trained weights of relations.
         attention: What workers tell each other of the attention of decoupled models: ``"scores"`` of nodes, from which
             each computes that of all edges, or, as in the paper, the ``"coefficients"`` of the edges to their nodes.
     """
@@ -65,12 +67,14 @@ class TensorParallel(Strategy):
     constant: bool = True
     memory: str | None = None
     files: str = "auto"
+    nn: str = "device"
     scratch: str | None = None
     attention: str = "scores"
 
     def __post_init__(self) -> None:
         require_types(asdict(self), get_type_hints(TensorParallel))
         require_positive(self.name, chunks=self.chunks)
+        pick("nn", self.nn, dict.fromkeys(("device", "cpu")))
         pick("files", self.files, dict.fromkeys(("auto", *_FILES)))
         if self.memory is not None:
             parse_bytes(self.memory)
@@ -87,6 +91,10 @@ class TensorParallel(Strategy):
             owner = dealt(view.indptr, view.indices, self.chunks, comm.size)
         return Part(graph.topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
 
+    def home(self, device: torch.device) -> torch.device:
+        """See `Strategy.home`."""
+        return device if self.nn == "device" else CPU
+
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
         return asdict(self)
@@ -100,6 +108,14 @@ class TensorParallel(Strategy):
                 needed="layers whose aggregation keeps columns apart, such as those of og.nn",
                 got=f"{', '.join(whole)}, which may mix them",
                 repair="choose strategy full or offload, or other layers",
+            )
+        related = sorted({type(each.conv).__name__ for each in model.stages() if each.conv.num_relations})
+        if related and self.nn == "cpu":
+            raise InputError(
+                f"strategy {self.name} cannot aggregate on a device what has parameters on the CPU",
+                needed="nn=device, or layers whose aggregation has no trained weights",
+                got=f"nn=cpu with {', '.join(related)}",
+                repair="leave nn out",
             )
 
     def prepare(self, problem: Problem) -> Execution:
@@ -185,10 +201,12 @@ class _Execution:
 
     def __init__(self, problem: Problem, options: TensorParallel, files: Files | None, stack: ExitStack) -> None:
         self.problem, self.comm, self._stack = problem, problem.share.comm, stack
-        self.goal = problem.goal().to(self.comm.device)
+        home = options.home(self.comm.device)
+        self.goal = problem.goal().to(home)
         shares = options.attention == "coefficients"
-        sums = Sums(problem.share, problem.timeline, chunks=options.chunks, files=files, shares_weights=shares)
-        self.work = SlicePass(problem.model, problem.share, problem.features, sums, constant=options.constant)
+        share, timeline = problem.share, problem.timeline
+        sums = Sums(share, timeline, chunks=options.chunks, files=files, home=home, shares_weights=shares)
+        self.work = SlicePass(problem.model, share, problem.features, sums, constant=options.constant)
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`: one step."""

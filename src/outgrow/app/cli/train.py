@@ -103,7 +103,7 @@ def train(
             "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, weighted; of links: decoder, "
             "dot or distmult, negatives, val_links, test_links, split_seed) or of the strategy "
             "(full: partition, overlap; offload: host_memory, chunks, scratch, sharing, reuse, reorganise, overlap, "
-            "cache; tensor: chunks, constant, attention, files, scratch; sampled: partition, cache, cache_by, "
+            "cache; tensor: chunks, constant, attention, files, scratch, nn; sampled: partition, cache, cache_by, "
             "cache_over, threads, ahead); may be given several times.",
         ),
     ] = None,
@@ -138,6 +138,13 @@ def train(
         pick("task", task, dict.fromkeys(("nodes", "links")))
     given["decoder"] = "auto" if task == "links" else None
     options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
+    if task == "nodes" and "decoder" in options:
+        raise InputError(
+            "a decoder is for links",
+            needed="--task links, or no decoder",
+            got=f"--task nodes with decoder {options['decoder']}",
+            repair="leave one of both out",
+        )
     crew = Workers(number=number_of(workers), device=device, max_restarts=max_restarts, heartbeat_seconds=heartbeat)
 
     def plan(attempt: int) -> tuple[RunPlan, bool]:

@@ -66,28 +66,34 @@ class Under(NamedTuple):
         arrival: Their numbers.
         shape: ``(V, C, f)``.
         order: How they come; None for in the order of nodes.
+        device: Where they are wanted.
     """
 
     arrival: Arrival
     shape: tuple[int, int, int]
     order: Order | None
+    device: torch.device
 
     def wait(self) -> Tensor:
         """``[V, C, f]``, in the order of nodes."""
         rows = self.arrival.wait().view(self.shape)
-        return rows if self.order is None else _moved(rows, self.order.row, self.order.node)
+        rows = rows if self.order is None else _moved(rows, self.order.row, self.order.node)
+        return rows.to(self.device)
 
 
 class Deal:
     """How nodes and columns are dealt out. All workers make and call it together, in the same order. Final.
 
+    Whole rows are at *home*, slices on the worker's device.
+
     Args:
         comm: The line to the other workers.
         own: ``[n]`` int64, the nodes of this worker; all nodes belong to one worker each.
+        home: Where whole rows are, and travel; None for the worker's device.
     """
 
-    def __init__(self, comm: Comm, own: Tensor) -> None:
-        self.comm = comm
+    def __init__(self, comm: Comm, own: Tensor, home: torch.device | None = None) -> None:
+        self.comm, self.home = comm, home or comm.device
         first = int(own[0]) if len(own) else -1
         ranges = comm.gather((first, len(own), consecutive(own)))
         self.nodes = [count for _, count, _ in ranges]
@@ -102,8 +108,7 @@ class Deal:
         node = self._from_all(own[:, None], Kind.IDS)[:, 0]
         row = torch.empty_like(node)
         row[node] = torch.arange(len(node))
-        device = self.comm.device
-        return Order(node.to(device), row.to(device))
+        return Order(node.to(self.home), row.to(self.home))
 
     def mine(self, columns: int) -> tuple[int, int]:
         """First and last column (plus 1) of this worker's slice."""
@@ -116,7 +121,7 @@ class Deal:
         first, last = cut[rank]
         shape = sum(self.nodes), channels, last - first
         route = split_route(self.nodes, rank, channels, cut)
-        return Under(self.comm.rows(_cut_up(rows_nCF, cut), route, kind), shape, self.order)
+        return Under(self.comm.rows(_cut_up(rows_nCF, cut), route, kind), shape, self.order, self.comm.device)
 
     def gather(self, slices_VCf: Tensor, columns: int, kind: Kind) -> Tensor:
         """``[n, C, F]``: whole rows of the own nodes. Differentiable.
@@ -129,6 +134,7 @@ class Deal:
         channels, rank = slices_VCf.shape[1], self.comm.rank
         cut = cut_of(columns, self.comm.size)
         route = split_route(self.nodes, rank, channels, cut).back
+        slices_VCf = slices_VCf.to(self.home)
         if self.order is not None:
             slices_VCf = _moved(slices_VCf, self.order.node, self.order.row)
         flat = self.comm.rows(slices_VCf.reshape(-1), route, kind).wait()
@@ -136,8 +142,9 @@ class Deal:
 
     def everywhere(self, rows_nK: Tensor, kind: Kind) -> Tensor:
         """``[V, K]``: narrow rows of all nodes. Differentiable: gradients are summed in the order of the workers."""
-        rows = self._from_all(rows_nK, kind)
-        return rows if self.order is None else _moved(rows, self.order.row, self.order.node)
+        rows = self._from_all(rows_nK.to(self.home), kind)
+        rows = rows if self.order is None else _moved(rows, self.order.row, self.order.node)
+        return rows.to(self.comm.device)
 
     def _from_all(self, rows_nK: Tensor, kind: Kind) -> Tensor:
         size, own = self.comm.size, len(rows_nK)

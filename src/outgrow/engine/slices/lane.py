@@ -25,7 +25,7 @@ class Party(NamedTuple):
 
     Attributes:
         nodes: ``[k]`` int64: those of worker 0 first, ascending.
-        mine: ``[m]`` int64, rows of the own ones among all own nodes.
+        mine: ``[m]`` int64, rows of the own ones among all own nodes; where whole rows are.
         sizes: How many each worker owns.
     """
 
@@ -104,7 +104,9 @@ def dealt(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
     return owner
 
 
-def lanes_of(edges: Edges, chunks: int, owner: Tensor, own: Tensor, workers: int) -> Lanes:
+def lanes_of(
+    edges: Edges, chunks: int, owner: Tensor, own: Tensor, workers: int, home: torch.device | None = None
+) -> Lanes:
     """The chunks of a whole graph.
 
     Args:
@@ -113,16 +115,17 @@ def lanes_of(edges: Edges, chunks: int, owner: Tensor, own: Tensor, workers: int
         owner: ``[V]`` integer, the worker of each node.
         own: ``[n]`` int64, the nodes of this worker, ascending.
         workers: Number of workers.
+        home: Where whole rows are; None for where the edges are.
     """
     back = transpose(edges)
 
     def lane(indptr: Tensor, indices: Tensor, edge: Tensor | None) -> list[Chunk]:
-        on_host, device = indptr.cpu(), indices.device
+        on_host, places = indptr.cpu(), (indices.device, home or indices.device)
         ends = chunk_ends(on_host, chunks)
         reader = first_reader(on_host, indices.cpu(), ends, len(owner))
         maker = tensor(ranges_of(np.asarray(ends)))
-        reads = _parties(reader, owner, own, len(ends) - 1, workers, device)
-        makes = _parties(maker, owner, own, len(ends) - 1, workers, device)
+        reads = _parties(reader, owner, own, len(ends) - 1, workers, places)
+        makes = _parties(maker, owner, own, len(ends) - 1, workers, places)
         found = []
         for (first, last), read, made in zip(pairwise(ends), reads, makes, strict=True):
             low, high = int(on_host[first]), int(on_host[last])
@@ -134,8 +137,10 @@ def lanes_of(edges: Edges, chunks: int, owner: Tensor, own: Tensor, workers: int
     return Lanes(lane(edges.indptr, edges.indices, None), lane(back.indptr, back.indices, back.edge))
 
 
-def _parties(party: Tensor, owner: Tensor, own: Tensor, count: int, workers: int, device: torch.device) -> list[Party]:
-    """The nodes of each party, by worker."""
+def _parties(
+    party: Tensor, owner: Tensor, own: Tensor, count: int, workers: int, places: tuple[torch.device, torch.device]
+) -> list[Party]:
+    """The nodes of each party, by worker; ``places`` are those of slices and of whole rows."""
     place = party * workers + owner
     sizes = torch.bincount(place, minlength=count * workers).view(count, workers)
     nodes = torch.argsort(place, stable=True)
@@ -143,6 +148,6 @@ def _parties(party: Tensor, owner: Tensor, own: Tensor, count: int, workers: int
     of_party = torch.split(nodes, sizes.sum(1).tolist())
     of_mine = torch.split(mine, torch.bincount(party[own], minlength=count).tolist())
     return [
-        Party(whole.to(device), part.to(device), tuple(each))
+        Party(whole.to(places[0]), part.to(places[1]), tuple(each))
         for whole, part, each in zip(of_party, of_mine, sizes.tolist(), strict=True)
     ]

@@ -38,8 +38,9 @@ class SlicePass:
 
     def __init__(self, model: Model, share: Share, features: Features, sums: Sums, *, constant: bool = True) -> None:
         self.model, self.sums, self.ledger = model, sums, share.comm.ledger
-        self.nodes = share.own.to(share.comm.device)
-        self.given = features_for(model, share.rows(features)).to(share.comm.device)
+        home = sums.deal.home
+        self.nodes = share.own.to(home)
+        self.given = features_for(model, share.rows(features)).to(home)
         self.raw = self.known = None
         if model.passes_features_on and model.input_dropout == 0:
             assert isinstance(self.given, Tensor)

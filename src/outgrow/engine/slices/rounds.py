@@ -41,11 +41,19 @@ class Rounds:
         num_nodes: ``V``.
         timeline: Told when what was done.
         files: Where edges are, if not in memory: then the rows of few chunks are under way at a time.
+        home: Where whole rows are, and travel; None for the worker's device.
     """
 
     def __init__(
-        self, comm: Comm, lanes: Lanes, num_nodes: int, timeline: Timeline, files: Files | None = None
+        self,
+        comm: Comm,
+        lanes: Lanes,
+        num_nodes: int,
+        timeline: Timeline,
+        files: Files | None = None,
+        home: torch.device | None = None,
     ) -> None:
+        self.home = home or comm.device
         self.comm, self.lanes, self.num_nodes, self.timeline = comm, lanes, num_nodes, timeline
         self.files, self.ahead = files, None if files is None else _AHEAD
         self.num_edges = sum(len(chunk.indices) for chunk in lanes.forward)
@@ -94,12 +102,13 @@ class Rounds:
         """Wait for a split, and put it where it belongs."""
         with self.timeline.span("wait for split"):
             rows = arrival.wait()
-        slices_VCf.index_copy_(0, party.nodes, rows.view(len(party.nodes), *slices_VCf.shape[1:]))
+        rows = rows.view(len(party.nodes), *slices_VCf.shape[1:])
+        slices_VCf.index_copy_(0, party.nodes, rows.to(self.comm.device))
 
     def depart(self, slices_VCf: Tensor, party: Party, cut: Cut, kind: Kind) -> Arrival:
         """The gather of some rows, under way."""
         route = split_route(party.sizes, self.comm.rank, slices_VCf.shape[1], cut).back
-        return self.comm.rows(slices_VCf.index_select(0, party.nodes).view(-1), route, kind)
+        return self.comm.rows(slices_VCf.index_select(0, party.nodes).view(-1).to(self.home), route, kind)
 
     def collect(self, arrivals: Sequence[Arrival], chunks: Sequence[Chunk], rows_nCF: Tensor) -> Tensor:
         """Wait for all gathers; gives the rows."""
@@ -115,7 +124,8 @@ class Rounds:
         """Room for the worker's columns of all nodes: without padding, since chunks of it are written."""
         first, last = self.cut(rows_nCF)[self.comm.rank]
         shape = self.num_nodes, rows_nCF.shape[1], last - first
-        return empty(shape, rows_nCF) if self.files is None else self.files.slices(shape, rows_nCF)
+        like = rows_nCF.new_empty(0, device=self.comm.device)
+        return empty(shape, like) if self.files is None else self.files.slices(shape, like)
 
     def cut(self, rows_nCF: Tensor) -> Cut:
         """The columns of each worker."""

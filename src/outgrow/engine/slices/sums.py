@@ -38,6 +38,7 @@ class Sums:
         timeline: Told when what was done.
         chunks: Chunks of which rows travel while others are aggregated, where sums are weighted.
         files: Where edges and fixed weights are, if not in memory.
+        home: Where whole rows are; None for the worker's device.
         shares_weights: Whether attention that is propagated is computed by the owner of an edge's destination, and
             sent to all; else every worker computes it from scores.
     """
@@ -49,11 +50,12 @@ class Sums:
         *,
         chunks: int,
         files: Files | None = None,
+        home: torch.device | None = None,
         shares_weights: bool = False,
     ) -> None:
-        self.files = files
+        self.files, self.home = files, home
         self.share, self.comm, self.timeline, self.chunks = share, share.comm, timeline, chunks
-        self.deal = Deal(share.comm, share.own)
+        self.deal = Deal(share.comm, share.own, home)
         self._blocks: dict[bool, Block] = {}
         self._rounds: dict[bool, Rounds] = {}
         self.shares_weights = shares_weights
@@ -182,8 +184,8 @@ class Sums:
         if looped not in self._rounds:
             share, edges = self.share, self._block(layer).edges
             assert isinstance(share, Part)
-            lanes = lanes_of(edges, self.chunks, share.owner, share.own, self.comm.size)
-            self._rounds[looped] = Rounds(self.comm, lanes, edges.num_dst, self.timeline, self.files)
+            lanes = lanes_of(edges, self.chunks, share.owner, share.own, self.comm.size, self.home)
+            self._rounds[looped] = Rounds(self.comm, lanes, edges.num_dst, self.timeline, self.files, self.home)
         return self._rounds[looped]
 
     def _block(self, layer: Layer) -> Block:
