@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
+
+from tests.app.conftest import Command
 
 from outgrow.app.trace import trace_of
 from outgrow.core.timeline import Span
@@ -26,3 +30,21 @@ def test_workers_that_did_nothing() -> None:
     assert trace_of([]) == {"traceEvents": [], "displayTimeUnit": "ms"}
     trace = trace_of([[], [Span("load", "load", 3.0, 4.0)]])
     assert [event["pid"] for event in trace["traceEvents"]] == [1]
+
+
+def test_rows_travel_while_others_are_aggregated(outgrow: Command, npz: Path) -> None:
+    words = ("--model", "decoupled", "--strategy", "tensor", "--workers", 2, "--epochs", 2, "--set", "chunks=3")
+    assert outgrow("train", npz, *words, "--out", "run").code == 0
+    events = json.loads(Path("run/trace.json").read_text())["traceEvents"]
+    for name, moving in (("split", ("split 1", "split 2")), ("gather", ("gather 0", "gather 1"))):
+        trips = [event for event in events if event["name"] == name]
+        assert {event["tid"] for event in trips} == {f"{name} {chunk}" for chunk in range(3)}
+        beside = [trip for trip in trips if trip["tid"] in moving and any(within(each, trip) for each in events)]
+        assert {trip["pid"] for trip in beside} == {0, 1}
+        assert {trip["tid"] for trip in beside} == set(moving)
+
+
+def within(event: dict[str, Any], trip: dict[str, Any]) -> bool:
+    """Whether the same worker aggregates meanwhile."""
+    same, ends = event["pid"] == trip["pid"], (event["ts"] + event["dur"], trip["ts"] + trip["dur"])
+    return event["name"] == "aggregate" and same and trip["ts"] <= event["ts"] and ends[0] <= ends[1]

@@ -14,11 +14,10 @@ from outgrow.engine.goal import Goal, NodeGoal
 from outgrow.engine.slices import deal, rounds, sums
 from outgrow.engine.slices.deal import Cut, Deal
 from outgrow.engine.slices.lane import Lanes, Party
-from outgrow.engine.slices.rounds import Rounds
+from outgrow.engine.slices.rounds import Rounds, Trip
 from outgrow.nn.layer import Layer
 from outgrow.ops.aggregation import Aggregate
 from outgrow.ops.relation import RelationScale
-from outgrow.runtime.comm import Arrival
 from outgrow.strategies.base import Problem
 from suites.hits import Hits
 
@@ -94,8 +93,8 @@ def columns_misplaced() -> Iterator[Hits]:
     """Columns of the slices that come from others, and of their gradients, are one place off."""
     hits, right = Hits(), Rounds.arrive
 
-    def arrive(self: Rounds, arrival: Arrival, party: Party, slices: Tensor) -> None:
-        right(self, arrival, party, slices)
+    def arrive(self: Rounds, trip: Trip, party: Party, slices: Tensor) -> None:
+        right(self, trip, party, slices)
         if self.comm.size > 1 and slices.shape[2] > 1:
             hits.note(len(party.nodes) > 0)
             slices[party.nodes] = slices[party.nodes].roll(1, 2)
@@ -109,10 +108,10 @@ def rows_taken_for_sorted() -> Iterator[Hits]:
     """Rows of a chunk are in the order of their workers, and are taken for those of ascending nodes."""
     hits, right = Hits(), Rounds.arrive
 
-    def arrive(self: Rounds, arrival: Arrival, party: Party, slices: Tensor) -> None:
+    def arrive(self: Rounds, trip: Trip, party: Party, slices: Tensor) -> None:
         wrong = party.nodes.sort().values
         hits.note(not torch.equal(wrong, party.nodes))
-        right(self, arrival, party._replace(nodes=wrong), slices)
+        right(self, trip, party._replace(nodes=wrong), slices)
 
     with patch.object(Rounds, "arrive", arrive):
         yield hits

@@ -48,8 +48,12 @@ class Timeline:
         try:
             yield
         finally:
-            end = time.monotonic()
-            with self._lock:
-                self.seconds[name] += end - start  # type: ignore[assignment]
-                if len(self.spans) < _MOST_SPANS:
-                    self.spans.append(Span(name, lane, start, end))
+            self.since(name, lane, start)
+
+    def since(self, name: str, lane: str, start: float) -> None:
+        """What began at ``start``, on the clock of the host, and ends now is called so."""
+        end = time.monotonic()
+        with self._lock:
+            self.seconds[name] += end - start  # type: ignore[assignment]
+            if len(self.spans) < _MOST_SPANS:
+                self.spans.append(Span(name, lane, start, end))

@@ -11,9 +11,10 @@ those of the worker's slice.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +31,20 @@ from outgrow.runtime.comm import Arrival, Comm
 
 _AHEAD = 1
 """Chunks whose rows are under way beside that which is aggregated, where memory is short."""
+
+
+class Trip(NamedTuple):
+    """Rows under way.
+
+    Attributes:
+        arrival: What comes.
+        lane: What to call it beside others.
+        start: When it departed, on the clock of the host.
+    """
+
+    arrival: Arrival
+    lane: str
+    start: float
 
 
 class Rounds:
@@ -89,33 +104,37 @@ class Rounds:
             return torch.cat([weight_EC[edge] for edge in edges])
         return self.files.turned(weight_EC, edges)
 
-    def departures(self, rows_nCF: Tensor, chunks: Sequence[Chunk], kind: Kind) -> Iterator[Arrival]:
+    def departures(self, rows_nCF: Tensor, chunks: Sequence[Chunk], kind: Kind) -> Iterator[Trip]:
         """The splits of all that chunks read, in their order; those that follow are under way."""
-        cut, under = self.cut(rows_nCF), deque[Arrival]()
-        for chunk in chunks:
-            under.append(self._split(rows_nCF, chunk.reads, cut, kind))
+        cut, under = self.cut(rows_nCF), deque[Trip]()
+        for number, chunk in enumerate(chunks):
+            arrival = self._split(rows_nCF, chunk.reads, cut, kind)
+            under.append(Trip(arrival, f"split {number}", time.monotonic()))
             if self.ahead is not None and len(under) > self.ahead:
                 yield under.popleft()
         yield from under
 
-    def arrive(self, arrival: Arrival, party: Party, slices_VCf: Tensor) -> None:
+    def arrive(self, trip: Trip, party: Party, slices_VCf: Tensor) -> None:
         """Wait for a split, and put it where it belongs."""
         with self.timeline.span("wait for split"):
-            rows = arrival.wait()
+            rows = trip.arrival.wait()
+        self.timeline.since("split", trip.lane, trip.start)
         rows = rows.view(len(party.nodes), *slices_VCf.shape[1:])
         slices_VCf.index_copy_(0, party.nodes, rows.to(self.comm.device))
 
-    def depart(self, slices_VCf: Tensor, party: Party, cut: Cut, kind: Kind) -> Arrival:
-        """The gather of some rows, under way."""
+    def depart(self, slices_VCf: Tensor, party: Party, cut: Cut, kind: Kind, number: int) -> Trip:
+        """The gather of the rows of chunk ``number``, under way."""
         route = split_route(party.sizes, self.comm.rank, slices_VCf.shape[1], cut).back
-        return self.comm.rows(slices_VCf.index_select(0, party.nodes).view(-1).to(self.home), route, kind)
+        rows = slices_VCf.index_select(0, party.nodes).view(-1).to(self.home)
+        return Trip(self.comm.rows(rows, route, kind), f"gather {number}", time.monotonic())
 
-    def collect(self, arrivals: Sequence[Arrival], chunks: Sequence[Chunk], rows_nCF: Tensor) -> Tensor:
+    def collect(self, trips: Sequence[Trip], chunks: Sequence[Chunk], rows_nCF: Tensor) -> Tensor:
         """Wait for all gathers; gives the rows."""
         cut = self.cut(rows_nCF)
-        for arrival, chunk in zip(arrivals, chunks, strict=True):
+        for trip, chunk in zip(trips, chunks, strict=True):
             with self.timeline.span("wait for gather"):
-                flat = arrival.wait()
+                flat = trip.arrival.wait()
+            self.timeline.since("gather", trip.lane, trip.start)
             mine = chunk.makes.mine
             rows_nCF.index_copy_(0, mine, joined(flat, (len(mine), *rows_nCF.shape[1:]), cut))
         return rows_nCF
@@ -140,16 +159,16 @@ class _Rounds(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows_nCF: Tensor, weight_EC: Tensor | None, rounds: Rounds, count: int, kind: Kind) -> Tensor:
         chunks, cut = rounds.lanes.forward, rounds.cut(rows_nCF)
-        under, gathers, kept = rounds.departures(rows_nCF, chunks, kind), list[Arrival](), list[Tensor]()
+        under, gathers, kept = rounds.departures(rows_nCF, chunks, kind), list[Trip](), list[Tensor]()
         slices = rounds.slices(rows_nCF)
         for number in range(count):
             made = rounds.slices(rows_nCF)
-            for chunk in chunks:
+            for place, chunk in enumerate(chunks):
                 if number == 0:
                     rounds.arrive(next(under), chunk.reads, slices)
                 rounds.sum_of(chunk, weight_EC, slices, made)
                 if number == count - 1:
-                    gathers.append(rounds.depart(made, chunk.makes, cut, Kind.ACTIVATIONS))
+                    gathers.append(rounds.depart(made, chunk.makes, cut, Kind.ACTIVATIONS, place))
             if ctx.needs_input_grad[1]:
                 kept.append(slices)
             slices = made
@@ -163,12 +182,12 @@ class _Rounds(torch.autograd.Function):
         weight_EC, rounds, kept = ctx.weight, ctx.rounds, ctx.kept
         wants_rows, wants_weight = ctx.needs_input_grad[:2]
         chunks, cut = rounds.lanes.backward, rounds.cut(grad_nCF)
-        under, gathers = rounds.departures(grad_nCF, chunks, Kind.GRADIENTS), list[Arrival]()
+        under, gathers = rounds.departures(grad_nCF, chunks, Kind.GRADIENTS), list[Trip]()
         slices, total = rounds.slices(grad_nCF), None
         turned = None if weight_EC is None or wants_weight else rounds.turned(weight_EC)
         for number in range(ctx.count):
             made, d_weight = rounds.slices(grad_nCF), _like(weight_EC) if wants_weight else None
-            for chunk in chunks:
+            for place, chunk in enumerate(chunks):
                 if number == 0:
                     rounds.arrive(next(under), chunk.reads, slices)
                 if d_weight is None:
@@ -177,7 +196,7 @@ class _Rounds(torch.autograd.Function):
                     with rounds.timeline.span("aggregate"):
                         _spread(chunk, weight_EC, slices, kept[-1], made, d_weight)
                 if number == ctx.count - 1 and wants_rows:
-                    gathers.append(rounds.depart(made, chunk.makes, cut, Kind.GRADIENTS))
+                    gathers.append(rounds.depart(made, chunk.makes, cut, Kind.GRADIENTS, place))
             if d_weight is not None:
                 total = d_weight if total is None else total.add_(d_weight)
                 kept.pop()
