@@ -28,7 +28,7 @@ import outgrow as og
 from outgrow.app.links import split_of, type_ends
 from outgrow.app.models import build_model
 from outgrow.app.recipes import recipe_of
-from outgrow.engine.ranking import Ranking
+from outgrow.engine.ranking import Answers, Ranking
 from outgrow.engine.share import Whole
 from outgrow.graph.graph import Graph
 from outgrow.ops.sparse import SparseRows
@@ -99,8 +99,8 @@ ROWS = {
 
 def _ranked(graph: Graph, split: Any, links: Any, decoder: og.nn.Decoder, rows: torch.Tensor) -> dict[str, float]:
     share = Whole(split.topology)
-    ranking = Ranking(share, decoder, links, split.known, type_ends(graph), directed=True)
-    return ranking.ranks(rows).figures()
+    answers = Answers(split.known, graph.num_nodes, directed=True)
+    return Ranking(share, decoder, links, answers, type_ends(graph)).ranks(rows).figures()
 
 
 def _projected(graph: Graph, columns: int) -> torch.Tensor:

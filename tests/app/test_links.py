@@ -16,7 +16,7 @@ from tests.app.conftest import Command, Result, planted
 import outgrow as og
 from outgrow.app.models import build_model
 from outgrow.app.rundir import RunDirectory
-from outgrow.engine.ranking import HITS, Ranking
+from outgrow.engine.ranking import HITS, Answers, Ranking
 from outgrow.engine.share import Whole
 from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.links import split_links
@@ -130,7 +130,8 @@ def test_scores_are_those_of_the_output_on_the_links_set_aside(name: str, npz: P
     assert model.decoder is not None
     assert run.logits is not None
     for part, links in (("val", split.val), ("test", split.test)):
-        ranking = Ranking(Whole(graph.topology), model.decoder, links, split.known, ends, directed=directed)
+        answers = Answers(split.known, graph.num_nodes, directed=directed)
+        ranking = Ranking(Whole(graph.topology), model.decoder, links, answers, ends)
         assert run.summary["scores"][part] == pytest.approx(ranking.ranks(run.logits).figures(), rel=1e-9)
 
 
@@ -258,3 +259,12 @@ def test_wordnet_learns_its_relations(outgrow: Command) -> None:
     summary = done(outgrow("train", "wordnet", "--task", "links", *few, "--json"))
     assert summary["loss"][-1] < 0.6
     assert summary["scores"]["test"]["mrr"] > 100 / 117_659
+
+
+def test_python_does_not_go_on_with_another_split(npz: Path, tmp_path: Path) -> None:
+    graph, out = og.load(npz), tmp_path / "run"
+    model = GCN(8, 12, 6).with_decoder(Dot())
+    og.train(graph, model, epochs=2, out=out, progress=False)
+    with pytest.raises(og.InputError, match="another split_seed"):
+        og.train(graph, model, epochs=4, out=out, resume=True, split_seed=1, progress=False)
+    assert og.train(graph, model, epochs=4, out=out, resume=True, progress=False).summary["epochs"] == 4

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outgrow.engine import ranking
-from outgrow.engine.ranking import Ranking, Ranks
+from outgrow.engine.ranking import Answers, Ranking, Ranks
 from outgrow.engine.share import Part, Share, Whole
 from outgrow.graph.links import Links
 from outgrow.nn import Decoder, DistMult, Dot
@@ -58,8 +58,8 @@ class World(NamedTuple):
 
     def ranking(self, share: Share | None = None) -> Ranking:
         held = share or Whole(topology_of(self.ends[-1], []))
-        given = links_of(self.asked), links_of(self.known), torch.tensor(self.ends)
-        return Ranking(held, self.decoder, *given, directed=self.directed)
+        answers = Answers(links_of(self.known), self.ends[-1], directed=self.directed)
+        return Ranking(held, self.decoder, links_of(self.asked), answers, torch.tensor(self.ends))
 
     def on_part(self, share: Part) -> Ranks:
         return self.ranking(share).ranks(self.out[share.own])
@@ -233,3 +233,15 @@ def test_what_is_known_is_no_competitor_whatever_its_part() -> None:
         patch.setattr(DistMult, "scale", lambda self, like: torch.ones(1, WIDTH, dtype=torch.float64))
         tail, head = world.ranking().ranks(out).rank.tolist()
     assert (tail, head) == (2.0, 3.0)
+
+
+def test_a_model_that_gives_no_numbers_is_last() -> None:
+    world = World(
+        ends=(0, 9),
+        known=[(0, 0, 1)],
+        asked=[(0, 0, 1)],
+        relations=0,
+        directed=True,
+        out=torch.full((9, WIDTH), torch.nan, dtype=torch.float64),
+    )
+    assert world.ranking().ranks(world.out).rank.tolist() == [8, 8]

@@ -31,20 +31,18 @@ def problem_of(model: Model) -> Problem:
     )
 
 
-def level(options: TensorParallel, budget_mib: int) -> str:
-    found: dict[str, object] = {}
-    return _level(options, Needs(whole=300 * MIB, edges_in_files=200 * MIB, spilled=100 * MIB), budget_mib * MIB, found)
+def level(budget_mib: int, asked: tuple[str, ...] = ("nothing", "edges", "slices")) -> str:
+    needs = Needs(whole=300 * MIB, edges_in_files=200 * MIB, spilled=100 * MIB)
+    return _level(f"{budget_mib}MiB", asked, needs, {})
 
 
 def test_as_little_in_files_as_fits() -> None:
-    auto = TensorParallel(memory="1GiB")
-    assert [level(auto, budget) for budget in (300, 299, 200, 199, 100)] == [
-        "nothing", "edges", "edges", "slices", "slices",
-    ]  # fmt: skip
-    assert level(TensorParallel(memory="1GiB", files="slices"), 1000) == "slices"
-    for options, needed in ((auto, 100), (TensorParallel(memory="99MiB", files="edges"), 200)):
+    found = [level(budget) for budget in (300, 299, 200, 199, 100)]
+    assert found == ["nothing", "edges", "edges", "slices", "slices"]
+    assert level(1000, ("slices",)) == "slices"
+    for asked, needed in ((("nothing", "edges", "slices"), 100), (("edges",), 200), (("nothing",), 300)):
         with pytest.raises(InputError) as caught:
-            level(options, 99)
+            level(99, asked)
         assert f"{needed} MiB" in caught.value.needed
         assert f"--memory {needed}MiB" in caught.value.repair
 

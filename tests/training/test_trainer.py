@@ -307,3 +307,9 @@ def test_another_process_with_one_thread_has_the_same_curve() -> None:
 def digest(values: list[float]) -> str:
     """Of the exact bits of the numbers."""
     return hashlib.sha256(np.array(values).tobytes()).hexdigest()
+
+
+def test_patience_ends_with_an_evaluation(world: Planted) -> None:
+    """An epoch that was not evaluated may have been better."""
+    outcome, _ = scripted(world, [0.0] * 20, patience=3, eval_every=5)
+    assert (outcome.stopped, outcome.progress.best_epoch, outcome.progress.epoch) == ("patience", 5, 10)

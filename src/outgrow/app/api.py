@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -188,7 +190,9 @@ def _directory(
             raise InputError("nothing to resume", needed="the directory of a run", got="out=None", repair="give out")
         return None
     if resume:
-        return RunDirectory.open(Path(out))
+        opened = RunDirectory.open(Path(out))
+        _require_same_links(opened.config["train"], asdict(settings))
+        return opened
     config = {
         "outgrow": outgrow.__version__,
         "graph": graph.name,
@@ -198,3 +202,15 @@ def _directory(
         "workers": workers,
     }
     return RunDirectory.create(Path(out), config, again=again)
+
+
+def _require_same_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Links that a run was tested on must not be trained on when it goes on."""
+    for option in ("val_links", "test_links", "split_seed"):
+        if before.get(option, now[option]) != now[option]:
+            raise InputError(
+                f"the run cannot go on with another {option}",
+                needed=f"{option} {before[option]}, as the run was started with",
+                got=f"{option} {now[option]}",
+                repair=f"give {option}={before[option]}, or start a new run in another out",
+            )

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.engine.ranking import Ranking
+from outgrow.engine.ranking import Answers, Ranking
 from outgrow.engine.share import Share
 from outgrow.graph.graph import Graph
 from outgrow.graph.links import LinkSplit, split_links
 from outgrow.graph.validate import NO_EMBEDDINGS
 from outgrow.nn.model import Model
+from outgrow.ops.relation import require_relations
 from outgrow.strategies.base import LinkTargets, Problem
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
@@ -47,7 +48,9 @@ def link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: Share) 
     """The links that models are scored on."""
     assert model.decoder is not None
     directed = graph.topology.relation is not None
-    ranking = partial(Ranking, share, model.decoder, known=split.known, ends=type_ends(graph), directed=directed)
+    known = split.known if len(split.val) + len(split.test) else split.known.take(slice(0, 0))
+    answers = Answers(known, graph.num_nodes, directed=directed)
+    ranking = partial(Ranking, share, model.decoder, answers=answers, ends=type_ends(graph))
     return LinkEvaluation(ranking(links=split.val), ranking(links=split.test), has_val=len(split.val) > 0)
 
 
@@ -66,6 +69,8 @@ def require_links(graph: Graph, model: Model) -> None:
     decoder = model.decoder
     assert decoder is not None
     require_linked(graph)
+    if decoder.num_relations and graph.topology.relation is not None:
+        require_relations(graph.topology.block.edges, decoder.num_relations)
     if decoder.num_relations and (graph.topology.relation is None or graph.num_relations > decoder.num_relations):
         raise InputError(
             f"the decoder does not fit the edges of {graph.name!r}",

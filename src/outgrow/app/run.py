@@ -18,7 +18,8 @@ class Run:
 
     Attributes:
         model: The trained model, as it was in its best epoch.
-        logits: ``[V, C]`` of that model for every node; None on a worker of a cluster that does not lead, and where the
+        logits: ``[V, C]`` of that model for every node; of a model of links what its decoder takes, over the graph
+            without the links that were set aside; None on a worker of a cluster that does not lead, and where the
             rows of all nodes are more than memory holds: `og.predict` or ``outgrow predict`` compute them.
         summary: Content of ``summary.json``: strategy and its options, workers, device, seed, epochs, ``loss`` and
             ``epoch_seconds`` (one per epoch), ``val_accuracy``, ``test_accuracy``, ``peak_bytes``, ``ledger``,
@@ -43,12 +44,12 @@ class Run:
 
     @property
     def val_accuracy(self) -> float:
-        """Accuracy on the validation nodes (micro-F1 with several labels per node); NaN without such nodes."""
+        """Accuracy on the validation nodes (with several labels each, micro-F1) or MRR of links; NaN without any."""
         return _number(self.summary["val_accuracy"])
 
     @property
     def test_accuracy(self) -> float:
-        """Accuracy on the test nodes (micro-F1 with several labels per node); NaN without such nodes."""
+        """Accuracy on the test nodes (micro-F1 with several labels per node), or MRR of links; NaN without such."""
         return _number(self.summary["test_accuracy"])
 
     @property

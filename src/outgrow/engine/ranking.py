@@ -10,9 +10,9 @@ Letters: ``n`` own nodes, ``F`` columns, ``Q`` questions, ``A`` answers that are
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,26 +45,40 @@ class _Questions(NamedTuple):
         return _Questions(*(each[at] for each in self))
 
 
-class _Known:
-    """Right answers, to be looked up by node and relation."""
+class Answers:
+    """All links that are known, as answers to questions. Final.
 
-    def __init__(self, given: _Questions) -> None:
-        self._relations = int(given.relation.max()) + 1 if len(given.relation) else 1
-        table = np.unique(torch.stack([self._name(given), given.answer], 1).numpy(), axis=0)
-        self._names, self._answers = (torch.from_numpy(column.copy()) for column in table.T)
+    Args:
+        known: The links; loops are none.
+        num_nodes: ``V``.
+        directed: Whether a link says nothing of its reverse.
+    """
 
-    def of(self, asked: _Questions) -> tuple[Tensor, Tensor]:
-        """``[A]`` and ``[A]`` int64: number of the question, and an answer to it; none twice."""
-        names = self._name(asked)
-        first = torch.searchsorted(self._names, names)
-        count = torch.searchsorted(self._names, names, right=True) - first
+    def __init__(self, known: Links, num_nodes: int, *, directed: bool) -> None:
+        self._num_nodes = num_nodes
+        self._relations = int(known.relation.max()) + 1 if len(known) else 1
+        sides = [self._named(_asked(known, side)) for side in (0, 1)]
+        self._sides = [torch.unique(names) for names in (sides if directed else [torch.cat(sides)])]
+
+    def of(self, asked: _Questions, side: int) -> tuple[Tensor, Tensor]:
+        """``[A]`` and ``[A]`` int64: number of the question, and an answer to it; none twice.
+
+        Args:
+            asked: The questions.
+            side: Whether they ask for tails (0) or for heads (1).
+        """
+        known = self._sides[min(side, len(self._sides) - 1)]
+        names = self._named(asked._replace(answer=torch.zeros_like(asked.answer)))
+        first = torch.searchsorted(known, names)
+        count = torch.searchsorted(known, names + self._num_nodes) - first
         question = torch.repeat_interleave(count)
         before = count.cumsum(0) - count
         at = torch.arange(len(question)) + torch.repeat_interleave(first - before, count)
-        return question, self._answers[at]
+        return question, known[at] % self._num_nodes
 
-    def _name(self, asked: _Questions) -> Tensor:
-        return asked.node * self._relations + asked.relation
+    def _named(self, asked: _Questions) -> Tensor:
+        """One number for a node, a relation and an answer."""
+        return (asked.node * self._relations + asked.relation) * self._num_nodes + asked.answer
 
 
 class Ranks(NamedTuple):
@@ -91,20 +105,12 @@ class Ranking:
         share: The nodes that the worker owns.
         decoder: Scores links.
         links: What to rank.
-        known: All links of the graph.
+        answers: To these questions and others.
         ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
-        directed: Whether a link says nothing of its reverse.
     """
 
-    def __init__(
-        self, share: Share, decoder: Decoder, links: Links, known: Links, ends: Tensor, *, directed: bool
-    ) -> None:
-        self.share, self.decoder, self.ends = share, decoder, ends
-        self.sides = []
-        for side in (0, 1):
-            sources = [_asked(known, side)] + ([] if directed else [_asked(known, 1 - side)])
-            answers = _Questions(*(torch.cat(parts) for parts in zip(*sources, strict=True)))
-            self.sides.append((_asked(links, side), _Known(answers)))
+    def __init__(self, share: Share, decoder: Decoder, links: Links, answers: Answers, ends: Tensor) -> None:
+        self.share, self.decoder, self.links, self.answers, self.ends = share, decoder, links, answers, ends
 
     @torch.no_grad()
     def ranks(self, out: Tensor) -> Ranks:
@@ -113,37 +119,40 @@ class Ranking:
         Args:
             out: ``[n, F]`` of the own nodes.
         """
-        found = [self._rank(out, asked, known, *ends) for asked, known, *ends in self._by_type()]
+        own, found = self.share.own, list[Tensor]()
+        for first, last in pairwise(self.ends.tolist()):
+            low, high = torch.searchsorted(own, torch.tensor([first, last])).tolist()
+            candidates, nodes = out[low:high].double(), own[low:high]
+            for asked, side in self._asking(first, last):
+                found.append(self._rank(out, asked, side, candidates, nodes))
         return Ranks(torch.cat(found) if found else torch.empty(0, dtype=torch.float64))
 
-    def _by_type(self) -> Iterator[tuple[_Questions, _Known, int, int]]:
-        """Chunks of questions whose answers are of one type, and the first and last + 1 node of that."""
+    def _asking(self, first: int, last: int) -> Iterator[tuple[_Questions, int]]:
+        """Chunks of questions whose answers are nodes ``first`` to ``last - 1``, and whether these are heads."""
         share = self.share
         size = max(1, CHUNK_BYTES * share.comm.size // (8 * max(1, share.topology.num_nodes)))
-        for asked, known in self.sides:
-            kind = torch.searchsorted(self.ends, asked.answer, right=True) - 1
-            for t in range(len(self.ends) - 1):
-                here = (kind == t).nonzero()[:, 0]
-                for part in torch.split(here, size) if len(here) else ():
-                    yield asked.take(part), known, int(self.ends[t]), int(self.ends[t + 1])
+        for side in (0, 1):
+            asked = _asked(self.links, side)
+            here = ((asked.answer >= first) & (asked.answer < last)).nonzero()[:, 0]
+            for part in torch.split(here, size) if len(here) else ():
+                yield asked.take(part), side
 
-    def _rank(self, out: Tensor, asked: _Questions, known: _Known, first: int, last: int) -> Tensor:
-        comm, own = self.share.comm, self.share.own
-        low, high = torch.searchsorted(own, torch.tensor([first, last])).tolist()
-        candidates, nodes = out[low:high], own[low:high]
-        score_QN = _scores(self._queries(out, asked), candidates)
+    def _rank(self, out: Tensor, asked: _Questions, side: int, candidates: Tensor, nodes: Tensor) -> Tensor:
+        comm = self.share.comm
+        # in float64, since how products are rounded depends on the place of a row among others
+        score_QN = (self._queries(out, asked).double() @ candidates.T).float()
         at, mine = _places(nodes, asked.answer)
         right = score_QN.new_zeros(len(at))
         right[mine] = score_QN[mine, at[mine]]
         comm.sum_(right)
-        question, answer = known.of(asked)
+        question, answer = self.answers.of(asked, side)
         itself = torch.arange(len(asked.node))
         question, answer = torch.cat([question, itself]), torch.cat([answer, asked.node])
         at, mine = _places(nodes, answer)
         question, at = question[mine], at[mine]
         better = count_above(score_QN, right)
         theirs, bar = score_QN[question, at], right[question]
-        for row, taken in enumerate((theirs > bar, theirs == bar)):
+        for row, taken in enumerate((~(theirs <= bar), theirs == bar)):
             better[row] -= torch.bincount(question[taken.cpu()], minlength=len(asked.node))
         above, same = torch.unbind(comm.sum_(better).double())
         return 1 + above + same / 2
@@ -154,11 +163,6 @@ class Ranking:
         queries = out.new_zeros(len(at), out.shape[1])
         queries[mine] = self.decoder.queries(out[at[mine]], asked.relation[mine].to(out.device))
         return self.share.comm.sum_(queries, Kind.ACTIVATIONS)
-
-
-def _scores(query_QF: Tensor, row_NF: Tensor) -> Tensor:
-    """``[Q, N]`` float32, of products in float64: how these are rounded depends on the place of a row among others."""
-    return (query_QF.double() @ row_NF.double().T).float()
 
 
 def _asked(links: Links, side: int) -> _Questions:

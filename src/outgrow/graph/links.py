@@ -36,8 +36,8 @@ class Links(NamedTuple):
     tail: Tensor
     relation: Tensor
 
-    def take(self, at: Tensor) -> Links:
-        """Some of them, by number or by mask."""
+    def take(self, at: Tensor | slice) -> Links:
+        """Some of them, by number, mask or range."""
         return Links(*(each[at] for each in self))
 
     def __len__(self) -> int:

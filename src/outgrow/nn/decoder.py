@@ -37,7 +37,8 @@ class Decoder(nn.Module, ABC):
 
     def queries(self, x_NF: Tensor, relation_N: Tensor) -> Tensor:
         """``[N, F]``: what multiplied with the row of another node gives the score of the link to it."""
-        return x_NF * self.scale(x_NF)[relation_N if self.num_relations else torch.zeros_like(relation_N)]
+        scale_RF = self.scale(x_NF).to(x_NF.device)  # rows may be in memory, and the parameters on a device
+        return x_NF * scale_RF[relation_N if self.num_relations else torch.zeros_like(relation_N)]
 
 
 class Dot(Decoder):

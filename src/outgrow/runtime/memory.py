@@ -6,6 +6,7 @@ import ctypes
 import math
 import mmap
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -90,17 +91,20 @@ def mapped_file(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tor
     count = math.prod(shape)
     if count == 0:
         return torch.empty(shape, dtype=dtype)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)  # a full disk is an error here, not a signal
-        except OSError as error:
-            raise InputError(
-                f"scratch: {folder} has too little room",
-                needed=f"{count * dtype.itemsize:,} bytes more",
-                got=str(error),
-                repair="choose a folder on a disk with enough room by the option `scratch`",
-            ) from error
-        pages = mmap.mmap(file.fileno(), 0)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if sys.platform == "linux":  # a full disk is an error here, and not a signal later
+                os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
+            else:
+                file.truncate(count * dtype.itemsize)
+            pages = mmap.mmap(file.fileno(), 0)
+    except OSError as error:
+        raise InputError(
+            f"scratch: {folder} has too little room",
+            needed=f"{count * dtype.itemsize:,} bytes more",
+            got=str(error),
+            repair="choose a folder on a disk with enough room by the option `scratch`",
+        ) from error
     return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)
 
 

@@ -6,7 +6,7 @@ however skewed the graph. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +38,8 @@ from outgrow.runtime.scratch_disk import scratch_folder
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 
 _MIB = 1 << 20
+_CHUNK_BYTES = 32 << 20
+"""Most memory for edges that are on their way into files."""
 _FILES = ("nothing", "edges", "slices")
 """What may be in files, each with those before it."""
 
@@ -126,17 +128,19 @@ class TensorParallel(Strategy):
 
 def _files(problem: Problem, options: TensorParallel, stack: ExitStack) -> Files | None:
     """Where what is not in memory is; None if all is."""
-    share, chunks = problem.share, options.chunks
+    share, fixed = problem.share, all(without_parameters(each) for each in problem.model.stages())
+    if options.files in _FILES[1:]:
+        _require_fixed(options, problem.model)
+    chunks = max(options.chunks, -(-share.topology.num_edges * PER_EDGE // _CHUNK_BYTES))
     level = _FILES[0] if options.files == "auto" else options.files
     if options.memory is not None:
         _require_cpu(options, share)
-        budget = parse_bytes(options.memory)
-        chunks = max(chunks, -(-share.topology.num_edges * PER_EDGE // max(1, budget)))
-        level = _level(options, _needs(problem, chunks), budget, problem.facts)
+        possible = _FILES if fixed else _FILES[:1]
+        asked = possible if options.files == "auto" else (options.files,)
+        level = _level(options.memory, asked, _needs(problem, chunks), problem.facts)
     if level == _FILES[0]:
         return None
     _require_cpu(options, share)
-    _require_fixed(options, problem.model)
     num_edges = share.topology.num_edges + share.topology.num_nodes
     per_edge = 16 + 2 * next(problem.model.parameters()).element_size()
     parent = None if options.scratch is None else Path(options.scratch)
@@ -155,22 +159,22 @@ def _needs(problem: Problem, chunks: int) -> Needs:
     return Needs(*(max(each) for each in zip(*share.comm.gather(tuple(mine)), strict=True)))
 
 
-def _level(options: TensorParallel, needs: Needs, budget: int, facts: dict[str, object]) -> str:
-    """As little in files as fits into a budget, or what is asked for.
+def _level(memory: str, asked: Sequence[str], needs: Needs, facts: dict[str, object]) -> str:
+    """As little in files, of what is asked for, as fits into the memory.
 
     Raises:
-        InputError: That does not fit.
+        InputError: Nothing of it does.
     """
-    asked = _FILES if options.files == "auto" else (options.files,)
+    budget = parse_bytes(memory)
     for level, needed in zip(_FILES, needs, strict=True):
         if level in asked and needed <= budget:
             facts.update(memory_bytes=budget, estimated_bytes=needed, in_files=level)
             return level
     least = -(-needs[_FILES.index(asked[-1])] // _MIB)
     raise InputError(
-        "the memory is too small for the nodes of this graph",
+        "the memory is too small for this graph and model",
         needed=f"{least:,} MiB for each worker, with {asked[-1]} in files",
-        got=str(options.memory),
+        got=memory,
         repair=f"give --memory {least}MiB or more, more workers, or choose strategy offload",
     )
 

@@ -174,6 +174,8 @@ class Trainer:
 
     def _out_of_patience(self) -> bool:
         patience, progress = self.config.patience, self.progress
+        if not progress.val_score or progress.val_score[-1] is None:
+            return False  # it may just have become better
         return patience is not None and progress.best_epoch > 0 and progress.epoch - progress.best_epoch >= patience
 
     def _save(self) -> int:

@@ -76,3 +76,18 @@ def test_no_names_and_no_memory_are_left(disk: Path) -> None:
     assert list(disk.iterdir()) == []
     assert resident_bytes() - before < slices.nbytes // 4
     assert slices.sum().item() == 3 * slices.numel()
+
+
+def test_the_graph_itself_keeps_nothing_of_it(disk: Path) -> None:
+    topology = random_topology(9, 20)
+    files_of(disk, topology).block(self_loops=False)
+    assert "transpose" not in topology.block.edges.derived
+
+
+def test_weights_of_unknown_layers_are_their_own(disk: Path) -> None:
+    files = files_of(disk, random_topology(9, 20))
+    block = files.block(self_loops=True)
+    one, other = (files.weights(Layer(type("Mine", (GCNConv,), {})(4, 3)), block, torch.float64) for _ in range(2))
+    assert one is not other
+    ours = [files.weights(Layer(GCNConv(4, 3)), block, torch.float64) for _ in range(2)]
+    assert ours[0] is ours[1]

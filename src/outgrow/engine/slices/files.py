@@ -7,6 +7,7 @@ as much of them in memory as there is room for. Only fixed weights of sums are k
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from outgrow.core.block import Block, Edges
 from outgrow.engine.slices.lane import chunk_ends
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.csc import Topology
-from outgrow.nn.layer import Layer, Rows
+from outgrow.nn.layer import Conv, Layer, Rows
 from outgrow.nn.propagation import Propagation
 from outgrow.ops.topology import Transpose, transposed_into
 from outgrow.runtime.memory import mapped_file
@@ -52,7 +53,8 @@ class Files:
     def weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
         """``[E, K]``: the fixed weights of a layer's edges; None if all are 1."""
         conv = layer.conv
-        key = type(conv), conv.rule if isinstance(conv, Propagation) else None, layer.widths.self_loops, dtype
+        kind = conv.rule if isinstance(conv, Propagation) else type(conv) if _is_ours(conv) else conv
+        key = kind, layer.widths.self_loops, dtype
         if key not in self._weights:
             self._weights[key] = self._weighed(layer, block, dtype)
         return self._weights[key]
@@ -72,34 +74,23 @@ class Files:
     def _edges(self, graph: ChunkGraph) -> Edges:
         topology = self.topology
         if not graph.self_loops:
-            return topology.block.edges
-        ends, place = chunk_ends(topology.indptr, self.chunks), topology.nodes.int()
-        sizes, found = [], list[Edges]()
-        for first, last in pairwise(ends):  # loops that are there are replaced, so sizes are known only then
+            return replace(topology.block.edges, derived={})
+        place, most = topology.nodes.int(), topology.num_edges + topology.num_nodes
+        indptr, at = torch.zeros(topology.num_nodes + 1, dtype=torch.int64), 0
+        given = {"indices": topology.indices, "relation": topology.relation, "weight": topology.weight}
+        files = {name: mapped_file(self.folder, (most,), old.dtype) for name, old in given.items() if old is not None}
+        for first, last in pairwise(chunk_ends(topology.indptr, self.chunks)):
+            # loops that are there are replaced, so sizes are known only now
             part, _ = graph.take(torch.arange(first, last), place, topology.num_nodes)
-            sizes.append(part.indptr.diff())
-            found.append(self._kept(part))
-        indptr = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(sizes).cumsum(0)])
+            indptr[first + 1 : last + 1] = part.indptr[1:] + at
+            for name, out in files.items():
+                out[at : at + part.num_edges] = getattr(part, name)
+            at += part.num_edges
+        held = {name: out[:at] for name, out in files.items()}
+        weight, relation = held.get("weight"), held.get("relation")
         return Edges(
-            indptr=indptr,
-            indices=self._joined([part.indices for part in found]),
-            num_src=topology.num_nodes,
-            weight=None if topology.weight is None else self._joined([_given(part.weight) for part in found]),
+            indptr=indptr, indices=held["indices"], num_src=topology.num_nodes, relation=relation, weight=weight
         )
-
-    def _kept(self, part: Edges) -> Edges:
-        """A part with its edges in files."""
-        indices = self._joined([part.indices])
-        weight = None if part.weight is None else self._joined([part.weight])
-        return Edges(indptr=part.indptr, indices=indices, num_src=part.num_src, weight=weight)
-
-    def _joined(self, parts: list[Tensor]) -> Tensor:
-        out = mapped_file(self.folder, (sum(map(len, parts)),), parts[0].dtype)
-        at = 0
-        for part in parts:
-            out[at : at + len(part)] = part
-            at += len(part)
-        return out
 
     def _weighed(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
         out, source, none = None, Rows(torch.empty(0, dtype=dtype), None), Rows(None, None)
@@ -114,6 +105,6 @@ class Files:
         return out
 
 
-def _given(weight: Tensor | None) -> Tensor:
-    assert weight is not None
-    return weight
+def _is_ours(conv: Conv) -> bool:
+    """Whether all convolutions of its class weigh edges alike."""
+    return type(conv).__module__.partition(".")[0] == "outgrow"

@@ -19,6 +19,9 @@ from outgrow.graph.partition.ranges import range_ends, ranges_of
 from outgrow.ops.backend import array, tensor
 from outgrow.ops.topology import transpose
 
+_EDGES = 1 << 20
+"""Edges that are looked at together: their sources are copied."""
+
 
 class Party(NamedTuple):
     """Nodes whose rows travel together.
@@ -79,7 +82,8 @@ def first_reader(indptr: Tensor, indices: Tensor, ends: list[int], num_rows: int
     """``[num_rows]`` int64: the first chunk that reads each row; the last one, of those that none reads."""
     found = torch.full((num_rows,), len(ends) - 2, dtype=torch.int64)
     for number, (first, last) in reversed(list(enumerate(pairwise(ends)))):
-        found[indices[int(indptr[first]) : int(indptr[last])].long()] = number
+        for some in torch.split(indices[int(indptr[first]) : int(indptr[last])], _EDGES):
+            found[some.long()] = number
     return found
 
 
