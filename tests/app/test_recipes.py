@@ -39,4 +39,5 @@ def test_options_of_a_model_have_types() -> None:
         "out_heads": int,
         "attention_dropout": float,
         "edge_weights": bool,
+        "decoder": str,
     }
