@@ -69,8 +69,6 @@ def require_links(graph: Graph, model: Model) -> None:
     decoder = model.decoder
     assert decoder is not None
     require_linked(graph)
-    if decoder.num_relations and graph.topology.relation is not None:
-        require_relations(graph.topology.block.edges, decoder.num_relations)
     if decoder.num_relations and (graph.topology.relation is None or graph.num_relations > decoder.num_relations):
         raise InputError(
             f"the decoder does not fit the edges of {graph.name!r}",
@@ -78,6 +76,8 @@ def require_links(graph: Graph, model: Model) -> None:
             got=f"{graph.num_relations} relations",
             repair="build it with graph.num_relations, or take og.nn.Dot(), which needs none",
         )
+    if decoder.num_relations:
+        require_relations(graph.topology.block.edges, decoder.num_relations)
 
 
 def require_linked(graph: Graph) -> None:

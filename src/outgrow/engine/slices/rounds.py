@@ -99,7 +99,7 @@ class Rounds:
             gather_rows(*given, out_VCf[chunk.first : chunk.last], num_edges=self.num_edges)
 
     def _turn(self, weight_EC: Tensor) -> Tensor:
-        edges = [chunk.edge for chunk in self.lanes.backward if chunk.edge is not None]
+        edges = [_numbers(chunk) for chunk in self.lanes.backward]
         if self.files is None:
             return torch.cat([weight_EC[edge] for edge in edges])
         return self.files.turned(weight_EC, edges)
@@ -203,6 +203,13 @@ class _Rounds(torch.autograd.Function):
             slices = made
         grad = rounds.collect(gathers, chunks, _like(grad_nCF)) if wants_rows else None
         return grad, total, None, None, None
+
+
+def _numbers(chunk: Chunk) -> Tensor:
+    """``[e]``: the numbers of a chunk's edges."""
+    if chunk.edge is not None:
+        return chunk.edge
+    return torch.arange(chunk.first_edge, chunk.first_edge + len(chunk.indices), device=chunk.indices.device)
 
 
 def _like(given: Tensor) -> Tensor:
