@@ -19,7 +19,7 @@ def world() -> Planted:
 
 
 def passes_of(problem: Problem, goal: Goal | None = None) -> ResidentPass:
-    return ResidentPass(problem.model, problem.share, problem.input, goal or problem.goal(), problem.seed)
+    return ResidentPass(problem.model, problem.share, problem.input, goal or problem.goal, problem.seed)
 
 
 def gradients(problem: Problem) -> list[torch.Tensor]:
@@ -56,7 +56,7 @@ def test_an_epoch_is_the_same_every_time_and_another_is_not(world: Planted, kind
 def test_half_the_goal_is_half_the_loss(world: Planted) -> None:
     """Two workers that each had half of the nodes to train on would add up to one with all."""
     problem = world.problem()
-    goal = problem.goal()
+    goal = problem.goal
     assert isinstance(goal, NodeGoal)
     task, labels, rows, total = goal
     halves = [NodeGoal(task, labels[part], rows[part], total) for part in (slice(0, 9), slice(9, None))]

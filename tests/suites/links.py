@@ -188,15 +188,15 @@ def on_worker(place: Workplace, keys: Sequence[Key]) -> Seen:
 @contextmanager
 def links_numbered_by_each_worker() -> Iterator[Hits]:
     """Negatives are drawn by the place of a link among those of its worker."""
-    hits, right = Hits(), link_goal._links_of
+    hits, right = Hits(), link_goal.links_into
 
-    def links_of(share: Share) -> tuple[Links, Tensor]:
-        links, number = right(share)
+    def mutant(topology: Topology, nodes: Tensor) -> tuple[Links, Tensor]:
+        links, number = right(topology, nodes)
         own = torch.arange(len(number))
         hits.note(not torch.equal(own, number))
         return links, own
 
-    with patch.object(link_goal, "_links_of", links_of):
+    with patch.object(link_goal, "links_into", mutant):
         yield hits
 
 

@@ -51,7 +51,7 @@ def link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: Share) 
     known = split.known if len(split.val) + len(split.test) else split.known.take(slice(0, 0))
     answers = Answers(known, graph.num_nodes, directed=directed)
     ranking = partial(Ranking, share, model.decoder, answers=answers, ends=type_ends(graph))
-    return LinkEvaluation(ranking(links=split.val), ranking(links=split.test), has_val=len(split.val) > 0)
+    return LinkEvaluation(ranking(links=split.val), ranking(links=split.test))
 
 
 def type_ends(graph: Graph) -> Tensor:

@@ -75,7 +75,7 @@ AUTO = "auto"
 """The decoder that suits the graph."""
 DECODERS: Mapping[str, Callable[[Graph, Any], Decoder]] = {
     "dot": lambda graph, columns: Dot(),
-    "distmult": lambda graph, columns: DistMult(columns, int(_relations_of(graph))),
+    "distmult": lambda graph, columns: DistMult(columns, _relations_of(graph)),
 }
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from outgrow.core.types import Kind
 from outgrow.engine.ranking import CHUNK_BYTES
 from outgrow.engine.share import Share
-from outgrow.graph.links import Links
+from outgrow.graph.links import links_into
 from outgrow.nn.decoder import Decoder
 from outgrow.ops.keyed import derive
 from outgrow.ops.negatives import draw_negatives
@@ -42,7 +42,8 @@ class LinkGoal:
 
     def __init__(self, share: Share, decoder: Decoder, ends: Tensor, *, negatives: int) -> None:
         self.share, self.decoder, self.ends, self.negatives = share, decoder, ends, negatives
-        self.links, self.number = _links_of(share)
+        links, number = links_into(share.topology, share.own)
+        self.links, self.number = links.take(links.proper), number[links.proper]
         self.total = int(share.comm.sum_(torch.tensor(len(self.links))))
 
     def bytes_beside(self, columns: int, number_bytes: int) -> int:
@@ -88,17 +89,3 @@ class LinkGoal:
             return at, out
         at[subscription.nodes] = len(own) + torch.arange(len(subscription.nodes))
         return at, torch.cat([out, subscription.fetch(out, Kind.ACTIVATIONS).wait()])
-
-
-def _links_of(share: Share) -> tuple[Links, Tensor]:
-    """The links into own nodes, and the number of the edge that each is."""
-    topology, own = share.topology, share.own
-    first, degree = topology.indptr[own], topology.indptr[own + 1] - topology.indptr[own]
-    tail = torch.repeat_interleave(own, degree)
-    before = degree.cumsum(0) - degree
-    number = torch.arange(len(tail)) + torch.repeat_interleave(first - before, degree)
-    head = topology.indices[number].long()
-    none = torch.zeros_like(number)
-    relation = none if topology.relation is None else topology.relation[number].long()
-    links, is_link = Links(head, tail, relation), head != tail
-    return links.take(is_link), number[is_link]

@@ -21,6 +21,7 @@ from outgrow.engine.share import Share
 from outgrow.graph.links import Links
 from outgrow.nn.decoder import Decoder
 from outgrow.ops.rank_counts import count_above
+from outgrow.ops.spans import spans
 
 HITS = (1, 3, 10)
 """The ``k`` of hits at k."""
@@ -71,10 +72,7 @@ class Answers:
         names = self._named(asked._replace(answer=torch.zeros_like(asked.answer)))
         first = torch.searchsorted(known, names)
         count = torch.searchsorted(known, names + self._num_nodes) - first
-        question = torch.repeat_interleave(count)
-        before = count.cumsum(0) - count
-        at = torch.arange(len(question)) + torch.repeat_interleave(first - before, count)
-        return question, known[at] % self._num_nodes
+        return torch.repeat_interleave(count), known[spans(first, count)] % self._num_nodes
 
     def _named(self, asked: _Questions) -> Tensor:
         """One number for a node, a relation and an answer."""

@@ -18,6 +18,7 @@ from outgrow.graph.csc import Topology
 from outgrow.ops.backend import array, tensor
 from outgrow.ops.share import Picked, degrees, loops_before, mark_sources, pick, take, with_loops
 from outgrow.ops.share_kernels import ABSENT, HEARD
+from outgrow.ops.spans import spans
 
 _MANY = 8
 
@@ -68,8 +69,7 @@ class ChunkGraph:
         return distinct(torch.cat([found, nodes])) if self.self_loops else found
 
     def _listed(self, rows: Picked) -> Tensor:
-        starts = torch.repeat_interleave(rows.start - rows.indptr[:-1], rows.indptr.diff())
-        return distinct(self._edges.indices[starts + torch.arange(rows.num_edges)].long())
+        return distinct(self._edges.indices[spans(rows.start, rows.indptr.diff())].long())
 
     def row_sizes(self, nodes: Tensor) -> Tensor:
         """``[n]`` int64: number of in-edges of each of some nodes, those loops that are replaced included."""

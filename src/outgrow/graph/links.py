@@ -18,6 +18,7 @@ from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.ops.backend import array, kernel, prange, tensor
 from outgrow.ops.keyed import derive, mix, uniform
+from outgrow.ops.spans import spans
 
 _TRAIN, _VAL, _TEST = 0, 1, 2
 _SPLIT = 6
@@ -35,6 +36,11 @@ class Links(NamedTuple):
     head: Tensor
     tail: Tensor
     relation: Tensor
+
+    @property
+    def proper(self) -> Tensor:
+        """``[P]`` bool: which are no loops."""
+        return self.head != self.tail
 
     def take(self, at: Tensor | slice) -> Links:
         """Some of them, by number, mask or range."""
@@ -84,24 +90,26 @@ def split_links(topology: Topology, *, val: float, test: float, seed: int) -> Li
     directed = topology.relation is not None
     split = LinkSplit(
         topology=_without(topology, parts != _TRAIN),
-        val=_distinct(links.take(parts == _VAL), topology.num_nodes, directed=directed),
-        test=_distinct(links.take(parts == _TEST), topology.num_nodes, directed=directed),
-        known=links.take(links.head != links.tail),
+        val=_distinct(links.take(parts == _VAL), directed=directed),
+        test=_distinct(links.take(parts == _TEST), directed=directed),
+        known=links.take(links.proper),
     )
-    _require_some(split, val, test)
+    _require_some(int(((parts == _TRAIN) & links.proper).sum()), split, val, test)
     return split
 
 
 def links_of(topology: Topology) -> Links:
     """All edges of a graph as links, loops and duplicates too, in their order."""
-    degree = topology.indptr[1:] - topology.indptr[:-1]
-    relation = topology.relation
-    none = torch.zeros(topology.num_edges, dtype=torch.int64)
-    return Links(
-        head=topology.indices.long(),
-        tail=torch.repeat_interleave(topology.nodes, degree, output_size=topology.num_edges),
-        relation=none if relation is None else relation.long(),
-    )
+    return links_into(topology, topology.nodes)[0]
+
+
+def links_into(topology: Topology, nodes: Tensor) -> tuple[Links, Tensor]:
+    """The in-edges of some nodes as links, loops and duplicates too, and ``[P]`` int64: the number of each edge."""
+    first = topology.indptr[nodes]
+    count = topology.indptr[nodes + 1] - first
+    number = spans(first, count)
+    relation = torch.zeros_like(number) if topology.relation is None else topology.relation[number].long()
+    return Links(topology.indices[number].long(), torch.repeat_interleave(nodes, count), relation), number
 
 
 def _without(topology: Topology, left_out: Tensor) -> Topology:
@@ -116,7 +124,7 @@ def _without(topology: Topology, left_out: Tensor) -> Topology:
     )
 
 
-def _distinct(links: Links, num_nodes: int, *, directed: bool) -> Links:
+def _distinct(links: Links, *, directed: bool) -> Links:
     """Each link once, in the order of tails; where they are not ``directed``, each pair of nodes once."""
     head, tail = links.head, links.tail
     if not directed:
@@ -126,9 +134,8 @@ def _distinct(links: Links, num_nodes: int, *, directed: bool) -> Links:
     return links.take(tensor(np.sort(first)))
 
 
-def _require_some(split: LinkSplit, val: float, test: float) -> None:
-    trained = links_of(split.topology)
-    found = {"to train on": int((trained.head != trained.tail).sum())}
+def _require_some(num_train: int, split: LinkSplit, val: float, test: float) -> None:
+    found = {"to train on": num_train}
     found |= {"to validate on": len(split.val)} if val else {}
     found |= {"to test on": len(split.test)} if test else {}
     if all(found.values()):

@@ -16,7 +16,7 @@ from outgrow.ops.accumulator import MOST_BYTES, accumulator, plus_row, put_row
 from outgrow.ops.backend import kernel, prange
 from outgrow.ops.parts import END_ROW, ROW, is_continued, piece
 from outgrow.ops.pieces import add_cut
-from outgrow.ops.prefetch import LINE_BYTES, NUMBERS_AHEAD, edges_ahead, prefetch
+from outgrow.ops.prefetch import NUMBERS_AHEAD, edges_ahead, prefetch_row
 
 Array = NDArray[Any]
 
@@ -50,12 +50,10 @@ def narrow_gather_of(columns: int) -> Callable[..., None]:
             for m in range(parts[part, ROW], parts[part, END_ROW]):
                 total = accumulator(rows, columns)
                 for i in range(*piece(parts, part, indptr, m)):
-                    row = indices[min(i + ahead, len(indices) - 1)]
-                    for column in range(0, columns, LINE_BYTES // rows.itemsize):
-                        prefetch(rows, row, column)
+                    prefetch_row(rows, indices, i, ahead, columns)
                     at = i if edge is None else edge[i]
                     if edge is not None and weight is not None:
-                        prefetch(weight, edge[min(i + NUMBERS_AHEAD, len(edge) - 1)], 0)
+                        prefetch_row(weight, edge, i, NUMBERS_AHEAD, 1)
                     scale = out.dtype.type(1) if weight is None else weight[at, 0]
                     total = plus_row(total, scale, rows, indices[i])
                 if is_continued(parts, part, indptr, m):

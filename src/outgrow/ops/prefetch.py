@@ -11,8 +11,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numpy.typing import NDArray
 
-from outgrow.ops.backend import intrinsic, sequential
+from outgrow.ops.backend import inlined, intrinsic, sequential
+
+Array = NDArray[Any]
 
 LINE_BYTES = 64
 NUMBERS_AHEAD = 32
@@ -48,3 +51,11 @@ def prefetch(context: Any, rows: Any, row: Any, column: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(rows, row, column), emit
+
+
+@inlined
+def prefetch_row(rows: Array, indices: Array, i: int, ahead: int, width: int) -> None:
+    """Ask for ``width`` numbers of the row of the edge that is some edges ahead of edge ``i``. For kernels."""
+    row = indices[min(i + ahead, len(indices) - 1)]
+    for column in range(0, width, LINE_BYTES // rows.itemsize):
+        prefetch(rows, row, column)

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, inlined, kernel, prange, reducing_kernel, twinned
+from outgrow.ops.backend import array, kernel, prange, reducing_kernel, twinned
 from outgrow.ops.buffers import flat_rows, written_rows
 from outgrow.ops.half import as_float
 from outgrow.ops.narrow_sums import is_narrow, narrow_gather_of
 from outgrow.ops.parts import END_ROW, ROW, even_parts, is_continued, piece
 from outgrow.ops.pieces import add_cut
-from outgrow.ops.prefetch import LINE_BYTES, NUMBERS_AHEAD, edges_ahead, prefetch
+from outgrow.ops.prefetch import NUMBERS_AHEAD, edges_ahead, prefetch_row
 
 Array = NDArray[Any]
 Widths = tuple[int, int, int]
@@ -146,14 +146,6 @@ def _is_large(num_edges: int, widths: Widths) -> bool:
     return num_edges * widths[0] * widths[2] >= _LARGE
 
 
-@inlined
-def _prefetch_row(rows: Array, indices: Array, i: int, ahead: int, width: int) -> None:
-    """Ask for the row of the edge that is some edges ahead of edge ``i``."""
-    row = indices[min(i + ahead, len(indices) - 1)]
-    for column in range(0, width, LINE_BYTES // rows.itemsize):
-        prefetch(rows, row, column)
-
-
 @cache
 def _gather_of(fixed: Widths | None) -> Callable[..., None]:
     fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
@@ -188,10 +180,10 @@ def _gather_of(fixed: Widths | None) -> Callable[..., None]:
                         for f in range(columns):
                             total[k, f] = out[m, k * columns + f]
                 for i in range(first, last):
-                    _prefetch_row(rows, indices, i, ahead, num_channels * columns)
+                    prefetch_row(rows, indices, i, ahead, num_channels * columns)
                     at = i if edge is None else edge[i]
                     if edge is not None and weight is not None:
-                        _prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
+                        prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
                     row = indices[i]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0
@@ -232,8 +224,8 @@ def _reduce_of(fixed: Widths | None) -> Callable[..., None]:
                 total[:] = 0
                 first, last = piece(parts, part, indptr, m)
                 for i in range(first, last):
-                    _prefetch_row(rows, indices, i, ahead, num_weights * columns)
-                    _prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
+                    prefetch_row(rows, indices, i, ahead, num_weights * columns)
+                    prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
                     row = indices[i]
                     for k in range(num_weights):
                         scale = weight[edge[i], k]
@@ -261,7 +253,7 @@ def _dot_of(fixed: Widths | None) -> Callable[..., None]:
             for m in range(parts[part, ROW], parts[part, END_ROW]):
                 first, last = piece(parts, part, indptr, m)
                 for e in range(first, last):
-                    _prefetch_row(rows, indices, e, ahead, num_channels * columns)
+                    prefetch_row(rows, indices, e, ahead, num_channels * columns)
                     row = indices[e]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0
@@ -301,9 +293,9 @@ def _spread_of(fixed: Widths | None) -> Callable[..., None]:
                 total[:] = 0
                 first, last = piece(parts, part, indptr, m)
                 for i in range(first, last):
-                    _prefetch_row(rows, indices, i, ahead, num_weights * columns)
-                    _prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
-                    _prefetch_row(d_weight, edge, i, NUMBERS_AHEAD, num_weights)
+                    prefetch_row(rows, indices, i, ahead, num_weights * columns)
+                    prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
+                    prefetch_row(d_weight, edge, i, NUMBERS_AHEAD, num_weights)
                     row, at = indices[i], edge[i]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outgrow.ops.backend import array, kernel, once, prange, twinned
 from outgrow.ops.row_sums import gather_rows
+from outgrow.ops.spans import spans
 
 _SLICE = 32
 """Columns of the weight's gradient that a thread sums at a time: a cache line, so that a slice stays in the cache."""
@@ -76,7 +77,7 @@ class SparseRows:
         """These rows, ``[n]`` int64, in the order given."""
         sizes = self.indptr[rows + 1] - self.indptr[rows]
         indptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        values = torch.repeat_interleave(self.indptr[rows] - indptr[:-1], sizes) + torch.arange(int(indptr[-1]))
+        values = spans(self.indptr[rows], sizes)
         return SparseRows(
             indptr=indptr, indices=self.indices[values], values=self.values[values], num_columns=self.num_columns
         )

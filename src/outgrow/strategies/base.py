@@ -122,9 +122,20 @@ class Problem:
         """The .npy file of the features; looked for when first asked for, as few strategies read it."""
         return self.find_feature_file()
 
+    @cached_property
     def goal(self) -> Goal:
-        """What the output of all own nodes is trained for. All workers together."""
+        """What the output of all own nodes is trained for; made when first asked for, which all workers do together."""
         return self.targets.goal(self.share, self.model)
+
+    @property
+    def number_bytes(self) -> int:
+        """Of a number that the model computes."""
+        return next(self.model.parameters()).element_size()
+
+    @property
+    def bytes_beside(self) -> int:
+        """Memory that the goal needs beside the layers."""
+        return self.goal.bytes_beside(self.model.stages()[-1].widths.out_features, self.number_bytes)
 
     @staticmethod
     def of(
@@ -220,7 +231,7 @@ class WholeExecution:
     def __init__(self, problem: Problem, *, overlap: bool = True) -> None:
         self.problem = problem
         self.work = ResidentPass(
-            problem.model, problem.share, problem.input, problem.goal(), problem.seed, overlap=overlap
+            problem.model, problem.share, problem.input, problem.goal, problem.seed, overlap=overlap
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:

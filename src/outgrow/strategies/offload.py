@@ -31,7 +31,6 @@ from outgrow.engine.chunks.layers import Traits, traits_of
 from outgrow.engine.chunks.passes import Passes
 from outgrow.engine.chunks.plan import Techniques
 from outgrow.engine.chunks.rates import rates_of
-from outgrow.engine.goal import Goal
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.ops import buffers
@@ -101,8 +100,9 @@ class Offload(Strategy):
         return_freed_memory()
         comm = problem.share.comm
         traits = traits_of(problem.model, problem.features, cache=self.cache)
-        goal, held = problem.goal(), held_bytes(comm.device)
-        base = held + goal.bytes_beside(problem.model.stages()[-1].widths.out_features, _number_bytes(problem))
+        beside = problem.bytes_beside  # first, since a goal holds memory from when it is made
+        held = held_bytes(comm.device)
+        base = held + beside
         if self.memory is None:
             budget = held + free_bytes(comm.device) // (1 if comm.device.type == "cuda" else comm.neighbours)
         else:
@@ -110,7 +110,7 @@ class Offload(Strategy):
         if self.chunks is None and _fits_whole(problem, traits, base, budget):
             problem.facts.update(chunks=0, memory_bytes=budget)
             return WholeExecution(problem)
-        return _ChunkedExecution(problem, goal, self, traits, _Limit(base, budget), began)
+        return _ChunkedExecution(problem, self, traits, _Limit(base, budget), began)
 
 
 class _Limit(NamedTuple):
@@ -125,9 +125,7 @@ class _ChunkedExecution:
 
     in_memory = False
 
-    def __init__(
-        self, problem: Problem, goal: Goal, options: Offload, traits: list[Traits], limit: _Limit, began: float
-    ) -> None:
+    def __init__(self, problem: Problem, options: Offload, traits: list[Traits], limit: _Limit, began: float) -> None:
         self.problem, self._disk = problem, Disk()
         with ExitStack() as stack:
             stack.callback(self._disk.close)
@@ -143,7 +141,7 @@ class _ChunkedExecution:
             kept = min(chunking.chunks, spare // (len(cutter.graphs) * kept_bytes(chunking.extent) + 1))
             self.state = scratch.state(cutter, chunking, problem, kept=kept)
             stack.callback(self.state.close)
-            self.passes = Passes(self.state, goal)
+            self.passes = Passes(self.state, problem.goal)
             self._tell(chunking, limit, kept, time.perf_counter() - began)
             problem.facts.update(scratch_bytes=needed, direct=scratch.direct, pinned=scratch.pinned)
             self.passes.prepare()
@@ -238,11 +236,7 @@ def _feature_bytes(problem: Problem) -> int:
     features = problem.features
     if not isinstance(features, Tensor):
         return 0
-    return len(problem.share.own) * features.shape[1] * max(features.itemsize, _number_bytes(problem))
-
-
-def _number_bytes(problem: Problem) -> int:
-    return next(problem.model.parameters()).element_size()
+    return len(problem.share.own) * features.shape[1] * max(features.itemsize, problem.number_bytes)
 
 
 def _fits_whole(problem: Problem, traits: list[Traits], base: int, budget: int) -> bool:
@@ -251,5 +245,5 @@ def _fits_whole(problem: Problem, traits: list[Traits], base: int, budget: int) 
     ends, own, num_nodes = share.topology.indptr, share.own, share.topology.num_nodes
     num_edges = int((ends[own + 1] - ends[own]).sum()) + len(own)
     num_sources = min(num_nodes, len(own) + num_edges)
-    needed = whole_bytes(base, traits, len(own), num_sources, num_edges, _number_bytes(problem))
+    needed = whole_bytes(base, traits, len(own), num_sources, num_edges, problem.number_bytes)
     return all(share.comm.gather(needed <= budget))

@@ -142,7 +142,7 @@ def _files(problem: Problem, options: TensorParallel, stack: ExitStack) -> Files
         return None
     _require_cpu(options, share)
     num_edges = share.topology.num_edges + share.topology.num_nodes
-    per_edge = 16 + 2 * next(problem.model.parameters()).element_size()
+    per_edge = 16 + 2 * problem.number_bytes
     parent = None if options.scratch is None else Path(options.scratch)
     folder = stack.enter_context(scratch_folder(parent, num_edges * per_edge))
     return Files(folder, share.topology, chunks=chunks, spills=level == _FILES[2])
@@ -150,11 +150,11 @@ def _files(problem: Problem, options: TensorParallel, stack: ExitStack) -> Files
 
 def _needs(problem: Problem, chunks: int) -> Needs:
     """What the worker needs that needs most."""
-    share, model = problem.share, problem.model
+    share = problem.share
     return_freed_memory()
-    number_bytes, goal = next(model.parameters()).element_size(), problem.goal()
-    base = held_bytes(share.comm.device) + goal.bytes_beside(model.stages()[-1].widths.out_features, number_bytes)
-    traits = traits_of(model, problem.features, cache=True)
+    beside = problem.bytes_beside  # first, since a goal holds memory from when it is made
+    base, number_bytes = held_bytes(share.comm.device) + beside, problem.number_bytes
+    traits = traits_of(problem.model, problem.features, cache=True)
     mine = needs_of(share, traits, problem.features, base=base, number_bytes=number_bytes, chunks=chunks)
     return Needs(*(max(each) for each in zip(*share.comm.gather(tuple(mine)), strict=True)))
 
@@ -206,7 +206,7 @@ class _Execution:
     def __init__(self, problem: Problem, options: TensorParallel, files: Files | None, stack: ExitStack) -> None:
         self.problem, self.comm, self._stack = problem, problem.share.comm, stack
         home = options.home(self.comm.device)
-        self.goal = problem.goal().to(home)
+        self.goal = problem.goal.to(home)
         shares = options.attention == "coefficients"
         share, timeline = problem.share, problem.timeline
         sums = Sums(share, timeline, chunks=options.chunks, files=files, home=home, shares_weights=shares)

@@ -114,17 +114,16 @@ class LinkEvaluation:
     Args:
         val: Those to validate on.
         test: Those to test on.
-        has_val: Whether there are any to validate on.
     """
 
     metric = "mrr"
 
-    def __init__(self, val: Ranking, test: Ranking, *, has_val: bool) -> None:
-        self.val, self.test, self.has_val = val, test, has_val
+    def __init__(self, val: Ranking, test: Ranking) -> None:
+        self.val, self.test = val, test
 
     def validation(self) -> Scoring | None:
         """See `Evaluation.validation`."""
-        return _LinkScoring(self.val) if self.has_val else None
+        return _LinkScoring(self.val) if len(self.val.links) else None
 
     def final(self) -> tuple[Scoring, Scoring]:
         """See `Evaluation.final`."""

@@ -21,6 +21,7 @@ from outgrow.engine.slices.lane import lanes_of
 from outgrow.engine.slices.rounds import Rounds
 from outgrow.nn.layer import Layer, Rows
 from outgrow.nn.propagation import Propagation
+from outgrow.ops.spans import spans
 from outgrow.ops.weighted_sum import WeightedSum
 from outgrow.runtime.comm import Comm
 
@@ -210,9 +211,7 @@ def own_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, Deal]:
     edges = whole.edges
     counts = edges.indptr.diff()[own]
     ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    number = torch.arange(int(ends[-1]), device=own.device) + torch.repeat_interleave(
-        edges.indptr[own] - ends[:-1], counts
-    )
+    number = spans(edges.indptr[own], counts)
     relation, weight = (None if each is None else each[number] for each in (edges.relation, edges.weight))
     part = Edges(indptr=ends, indices=edges.indices[number], num_src=edges.num_src, relation=relation, weight=weight)
     block = replace(whole, edges=part, dst_nodes=own, dst_degree=whole.dst_degree[own], edge_ids=number)
