@@ -126,6 +126,19 @@ def keep(cache: Cache, features: Features, owner: Tensor, comm: Comm) -> Kept:
     return Kept(holder, hottest[here.index(comm.rank) :: len(here)])
 
 
+def hottest_own(hotness: Tensor, own: Tensor, size: str | float, features: Features) -> Tensor:
+    """``[c]`` int64: the hottest of a worker's own nodes, as many as a cache of that size holds; none with 0.
+
+    Args:
+        hotness: ``[V]`` int64, see `Cache`.
+        own: ``[n]`` int64, the nodes that the worker owns.
+        size: See `Cache`.
+        features: ``[V, D]``, for the size of rows.
+    """
+    hot = own[hotness[own] > 0]
+    return hot[hotness[hot].sort(descending=True, stable=True).indices][: _most_rows(size, features)]
+
+
 def _summed(counts: Tensor, here: list[int], comm: Comm) -> Tensor:
     """The sum of the counts of some workers, which all of them ask for."""
     sums = [counts[:0]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from queue import SimpleQueue
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,3 +39,50 @@ def prefetched(work: Callable[[T], R], items: Iterable[T], *, threads: int, ahea
         finally:
             for future in pending:
                 future.cancel()
+
+
+def in_background(work: Callable[[T], R], items: Iterable[T], *, ahead: int) -> Generator[R]:
+    """What some work gives for each item, made by one thread, in order, while earlier results are in use.
+
+    So the work may talk to other workers that do the same. When the iterator is closed early nobody waits for what is
+    under way, which may itself wait for a worker that is gone.
+
+    Args:
+        work: Called by one thread.
+        items: What to work on.
+        ahead: How many results, finished or not, there are at most besides the one in use; at least 1.
+
+    Raises:
+        Exception: What the work raises, when its result is due.
+    """
+    results: SimpleQueue[R | _Ended] = SimpleQueue()
+    room, closed = threading.Semaphore(ahead), threading.Event()
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            for item in items:
+                room.acquire()
+                if closed.is_set():
+                    return
+                results.put(work(item))
+        except BaseException as raised:
+            error = raised
+        results.put(_Ended(error))
+
+    threading.Thread(target=run, name="outgrow-ahead", daemon=True).start()
+    try:
+        while not isinstance(result := results.get(), _Ended):
+            room.release()
+            yield result
+        if result.error is not None:
+            raise result.error
+    finally:
+        closed.set()
+        room.release()
+
+
+class _Ended(NamedTuple):
+    """There are no more results; the error that has ended the work, if one has."""
+
+    error: BaseException | None

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Edges
 from outgrow.core.types import Kind
-from outgrow.ops.backend import once
-from outgrow.ops.buffers import empty, empty_rows
-from outgrow.ops.row_sums import gather_rows
-from outgrow.ops.topology import transpose
+from outgrow.engine.delivery import Delivery
 from outgrow.runtime.comm import Arrival, Comm
 from outgrow.runtime.voyage import Route
 
@@ -30,7 +25,6 @@ class Subscription:
 
     def __init__(self, comm: Comm, own: Tensor, nodes: Tensor, counts: tuple[int, ...]) -> None:
         self.comm, self.own, self.nodes, self.counts = comm, own, nodes, counts
-        self._moved: dict[torch.device, Edges] = {}
 
     @cached_property
     def route(self) -> Route:
@@ -39,10 +33,10 @@ class Subscription:
         return Route(tuple(counts[self.comm.rank] for counts in wanted), self.counts)
 
     @cached_property
-    def _sent(self) -> Edges:
-        """One edge from each row that others need, in the order in which they are sent; made by all together."""
+    def _delivery(self) -> Delivery:
+        """Made by all together."""
         asked = self.comm.rows(self.nodes, self.route.back, Kind.IDS).wait()
-        return _single_edges(torch.searchsorted(self.own, asked), len(self.own))
+        return Delivery(self.comm, self.route, torch.searchsorted(self.own, asked), len(self.own))
 
     def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
         """``[h, ...]``, under way from their owners. All workers give their own rows. Differentiable.
@@ -51,31 +45,4 @@ class Subscription:
             rows: ``[n, ...]`` of the own nodes.
             kind: What they are.
         """
-        if rows.device not in self._moved:
-            self._moved[rows.device] = self._sent.to(rows.device)
-        packed: Tensor = _Pack.apply(rows, self._moved[rows.device])  # type: ignore[no-untyped-call]
-        return self.comm.rows(packed, self.route, kind)
-
-
-class _Pack(torch.autograd.Function):
-    """Rows for others, once for each worker that wants them; the gradients of a row are added in the workers' order."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, sent: Edges) -> Tensor:
-        ctx.sent, ctx.shape = sent, rows.shape
-        out = empty((sent.num_dst, *rows.shape[1:]), rows)
-        return torch.index_select(rows, 0, sent.indices, out=out)
-
-    @staticmethod
-    @once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        back = transpose(ctx.sent)
-        wide = grad if grad.ndim == 3 else grad[:, None]
-        out = empty_rows(ctx.shape[0], tuple(wide.shape[1:]), grad)
-        gather_rows(back.indptr, back.edge, None, None, wide, out)
-        return out.view(ctx.shape) if grad.ndim == 3 else out[:, 0], None
-
-
-def _single_edges(rows: Tensor, num_rows: int) -> Edges:
-    """One edge from each of these rows."""
-    return Edges(indptr=torch.arange(len(rows) + 1), indices=rows, num_src=num_rows)
+        return self._delivery.send(rows, kind)

@@ -14,49 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.core.block import Block, Edges
-from outgrow.core.errors import InputError
+from outgrow.core.block import Block
 from outgrow.graph.csc import Topology
-from outgrow.graph.edge_choice import Chosen, EdgeChoice, Fanout
+from outgrow.graph.edge_choice import Chosen, Fanout
+from outgrow.graph.layer_draws import LARGEST, LayerDraws, refused_seed
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.keyed import NEIGHBOURS, derive
 from outgrow.ops.sampling import Array, Ids
 from outgrow.ops.sampling_bits import new_bits
 from outgrow.ops.sampling_memory import Memory
-from outgrow.ops.sampling_nodes import number_seeds, number_sources, take
-
-_LARGEST = (1 << 31) - 1
+from outgrow.ops.sampling_nodes import number_seeds, number_sources
 
 
 class Sampler:
     """Draws blocks. Final; may be called from several threads at once.
 
-    A layer whose fan-out is a number keeps so many of each node's in-edges, drawn without replacement: uniformly, or
-    one after the other with probabilities by weight. One whose fan-out is a tuple keeps so many of each relation, drawn
-    uniformly, and all self-loops that were added (relation -1). What is drawn by weight or from edges with relations
-    takes time by the degrees of the nodes, everything else by the number of edges that are kept.
-
     Args:
-        views: The topology as each layer of the model wants it, the first layer first.
-        fanout: For each hop from the seeds outward, so the first is that of the last layer; -1 keeps all in-edges.
-        seed: Key of all draws.
-        weighted: Whether numbers are drawn by weight. Then ``weight * stands_for`` is the same for all drawn in-edges
-            of a node, and their sum is the weight of all its in-edges.
+        views: See `LayerDraws`.
+        fanout: See `LayerDraws`.
+        seed: See `LayerDraws`.
+        weighted: See `LayerDraws`.
 
     Raises:
-        InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or what
-            `EdgeChoice` refuses.
+        InputError: See `LayerDraws`.
     """
 
     def __init__(
         self, views: Sequence[Topology], fanout: Sequence[Fanout], seed: int, *, weighted: bool = False
     ) -> None:
-        _require_views(views, fanout)
-        self.views, self.seed = tuple(views), seed
-        given = zip(self.views, reversed(fanout), strict=True)
-        self._choices = [EdgeChoice(view, number, weighted=weighted) for view, number in given]
-        self._degrees = [array(view.degree) for view in self.views]
-        self._memory, self._idle = Memory(), deque[_Scratch]()
+        self.draws = LayerDraws(views, fanout, seed, weighted=weighted)
+        self._idle = deque[_Scratch]()
 
     def blocks(self, seeds: Tensor, epoch: int, step: int) -> list[Block]:
         """The blocks of a batch, one for each layer.
@@ -71,14 +57,12 @@ class Sampler:
         Raises:
             InputError: A seed is no node of the graph, or comes twice.
         """
-        scratch = self._scratch()
-        nodes = scratch.begin(array(seeds))
-        key, hops = derive(self.seed, epoch, step), []
-        for layer, choice in reversed([*enumerate(self._choices)]):
-            chosen = choice.choose(nodes, derive(key, layer + 1, NEIGHBOURS), scratch.bits, self._memory)
-            num_dst = len(nodes)
-            nodes, indices = scratch.number(chosen.edges, choice.indices, nodes, self._memory)
-            hops.append(_Hop(chosen, indices, num_dst, len(nodes)))
+        scratch, draws = self._scratch(), self.draws
+        nodes, hops = scratch.begin(array(seeds)), []
+        for layer in draws.outward:
+            chosen = draws.choose(layer, nodes, epoch, step, scratch.bits)
+            nodes, indices = scratch.number(chosen.edges, draws.indices(layer), nodes, draws.memory)
+            hops.append(_Hop(chosen, indices, len(nodes)))
         scratch.end(len(nodes))
         self._idle.append(scratch)
         return self._blocks(hops[::-1], nodes)
@@ -87,48 +71,23 @@ class Sampler:
         try:
             return self._idle.pop()
         except IndexError:
-            return _Scratch(self.views[0].num_nodes, max(choice.most_bits for choice in self._choices))
+            return _Scratch(self.draws.num_nodes, self.draws.most_bits)
 
     def _blocks(self, hops: Sequence[_Hop], nodes: Ids) -> list[Block]:
         node_ids, degrees, blocks = tensor(nodes), dict[Topology, Tensor](), []
-        for view, degree, hop in zip(self.views, self._degrees, hops, strict=True):
+        for layer, (view, hop) in enumerate(zip(self.draws.views, hops, strict=True)):
             if view not in degrees:  # the first layer that wants it has the most sources
-                degrees[view] = self._taken(degree, nodes[: hop.num_src])
-            blocks.append(self._block(view, hop, node_ids, degrees[view]))
+                degrees[view] = self.draws.degrees(layer, nodes[: hop.num_src])
+            sources = node_ids[: hop.num_src], degrees[view][: hop.num_src]
+            blocks.append(self.draws.block(layer, hop.chosen, hop.indices, *sources))
         return blocks
-
-    def _block(self, view: Topology, hop: _Hop, nodes: Tensor, degree: Tensor) -> Block:
-        chosen, num_dst, num_src = hop.chosen, hop.num_dst, hop.num_src
-        edges = Edges(
-            indptr=tensor(chosen.indptr),
-            indices=tensor(hop.indices),
-            num_src=num_src,
-            relation=None if view.relation is None else self._taken(array(view.relation), chosen.edges),
-            weight=None if view.weight is None else self._taken(array(view.weight), chosen.edges),
-        )
-        return Block(
-            edges=edges,
-            src_nodes=nodes[:num_src],
-            dst_nodes=nodes[:num_dst],
-            src_degree=degree[:num_src],
-            dst_degree=degree[:num_dst],
-            edge_ids=tensor(chosen.edges),
-            stands_for=None if chosen.stands_for is None else tensor(chosen.stands_for),
-            relation_degree=None if chosen.relation_degree is None else tensor(chosen.relation_degree),
-        )
-
-    def _taken(self, values: Array, rows: Ids) -> Tensor:
-        out = self._memory.empty(len(rows), values.dtype)
-        take(values, rows, out)
-        return tensor(out)
 
 
 class _Hop(NamedTuple):
-    """What was drawn for one layer: the in-edges, ``[E]`` int32 rows of their sources, and how many nodes there are."""
+    """What was drawn for a layer: in-edges, ``[E]`` rows of their sources, and the number of these sources."""
 
     chosen: Chosen
     indices: NDArray[np.int32]
-    num_dst: int
     num_src: int
 
 
@@ -148,12 +107,7 @@ class _Scratch:
         """Number the seeds from 0; returns them, the nodes that have a number."""
         numbered = number_seeds(seeds, self._table, self._base)
         if numbered < len(seeds):
-            raise InputError(
-                "these nodes cannot be the seeds of a batch",
-                needed=f"distinct nodes, from 0 to {len(self._table) - 1}",
-                got=f"{seeds[numbered]} at position {numbered}",
-                repair="give every node of the batch once",
-            )
+            raise refused_seed(seeds[numbered], numbered, len(self._table))
         return seeds
 
     def number(self, edges: Ids, indices: Array, nodes: Ids, memory: Memory) -> tuple[Ids, NDArray[np.int32]]:
@@ -177,23 +131,5 @@ class _Scratch:
     def end(self, known: int) -> None:
         """Forget the numbers of a batch of so many nodes."""
         self._base += known
-        if self._base > _LARGEST - len(self._table):
+        if self._base > LARGEST - len(self._table):
             self._table[:], self._base = 0, 1
-
-
-def _require_views(views: Sequence[Topology], fanout: Sequence[Fanout]) -> None:
-    if not views or len(fanout) != len(views):
-        raise InputError(
-            "the fan-outs do not fit the model",
-            needed=f"{max(1, len(views))} of them, one for each layer",
-            got=f"{len(fanout)}: {tuple(fanout)}",
-            repair="give one fan-out for each layer, the last layer's first; -1 keeps all in-edges",
-        )
-    sizes = {view.num_nodes for view in views}
-    if len(sizes) > 1 or max(sizes) >= _LARGEST:
-        raise InputError(
-            "these graphs cannot be sampled",
-            needed=f"views of one graph, of fewer than {_LARGEST} nodes",
-            got=f"graphs of {', '.join(map(str, sorted(sizes)))} nodes",
-            repair="give the topology, or the topology with self-loops, for each layer",
-        )

@@ -114,7 +114,7 @@ class Model(nn.Module):
         x = self.input(x_VD, blocks[0].src_nodes, key)
         for index, (layer, block) in enumerate(zip(self.stages(), blocks, strict=True)):
             keyed = block.keyed(layer_key(key, index))
-            x, x_dst = _ends(x, len(block.dst_nodes))
+            x, x_dst = both_sides(x, len(block.dst_nodes))
             if index == 0 and first_aggregate is not None:
                 x = layer.update(x_dst, first_aggregate, keyed)
             else:
@@ -123,8 +123,8 @@ class Model(nn.Module):
         return x
 
 
-def _ends(x: Features, num_dst: int) -> tuple[Features, Features]:
-    """Rows of the sources, and those of the destinations, which are the first of them, or all."""
+def both_sides(x: Features, num_dst: int) -> tuple[Features, Features]:
+    """Rows of the sources, and those of the destinations, which are the first ``num_dst`` of them, or all."""
     if num_dst == len(x):
         return x, x
     return with_first_rows(x, num_dst) if isinstance(x, Tensor) else (x, x.rows(0, num_dst))

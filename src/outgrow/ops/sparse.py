@@ -52,6 +52,11 @@ class SparseRows:
         """Where it lies."""
         return self.values.device
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self.indptr.nbytes + self.indices.nbytes + self.values.nbytes
+
     def to(self, where: torch.dtype | torch.device) -> SparseRows:
         """The same matrix with values of another type, or on a device."""
         moved = self.with_values(self.values.to(where))

@@ -6,9 +6,11 @@ send to itself never travels: every call is the identity there.
 
 from __future__ import annotations
 
+import copy
 import socket
 from abc import ABC, abstractmethod
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -75,6 +77,11 @@ class Comm(ABC):
     @abstractmethod
     def gather(self, value: Any) -> list[Any]:
         """The objects of all workers, on all workers."""
+
+    @property
+    @abstractmethod
+    def aside(self) -> Comm:
+        """Another line to the same workers, for one thread of its own. Only rows travel on it, and only from memory."""
 
     @abstractmethod
     def barrier(self) -> None:
@@ -148,6 +155,11 @@ class Alone(Comm):
         """That object."""
         return [value]
 
+    @property
+    def aside(self) -> Comm:
+        """The same line."""
+        return self
+
     def barrier(self) -> None:
         """Nothing to wait for."""
 
@@ -161,7 +173,7 @@ class Group(Comm):
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.ledger, self.links = Ledger(), [Link.PEER] * self.size
-        self._tag = 0
+        self._tag, self._first_tag = 0, 0
         self.hosts, self.gpus = zip(*self.gather((socket.gethostname(), torch.cuda.device_count())), strict=True)
         self.links = [Link.PEER if host == self.hosts[self.rank] else Link.NETWORK for host in self.hosts]
         self.ledger.crossed.clear()  # the names were sent before it was known over which link
@@ -176,17 +188,19 @@ class Group(Comm):
         Pairs of workers exchange theirs, each the next ones first: over a network that is up to twice as fast as gloo's
         own all-to-all. A tag tells apart what is under way at the same time.
         """
+        assert not (self._first_tag and rows.is_cuda)
         rows = rows.contiguous()
         out = empty((sum(route.receive), *rows.shape[1:]), rows)
         outgoing, incoming = (_cut(part, sizes) for part, sizes in ((rows, route.send), (out, route.receive)))
         self._tag = (self._tag + 1) % _TAGS
+        tag = self._first_tag + self._tag
         calls: list[dist.P2POp] = []
         for step in range(1, self.size):
             source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
             if len(incoming[source]):
-                calls.append(dist.P2POp(dist.irecv, incoming[source], source, tag=self._tag))
+                calls.append(dist.P2POp(dist.irecv, incoming[source], source, tag=tag))
             if len(outgoing[target]):
-                calls.append(dist.P2POp(dist.isend, outgoing[target], target, tag=self._tag))
+                calls.append(dist.P2POp(dist.isend, outgoing[target], target, tag=tag))
                 self._count(target, kind, outgoing[target].nbytes)
         with talking():
             works = _called(calls, together=rows.is_cuda)
@@ -227,6 +241,13 @@ class Group(Comm):
         for peer in range(self.size):
             self._count(peer, Kind.METRICS, longest)
         return [unpacked(part[: int(length)].numpy().data) for part, length in zip(parts, lengths, strict=True)]
+
+    @cached_property
+    def aside(self) -> Comm:
+        """See `Comm.aside`."""
+        other = copy.copy(self)
+        other._tag, other._first_tag = 0, _TAGS
+        return other
 
     def barrier(self) -> None:
         """See `Comm.barrier`."""

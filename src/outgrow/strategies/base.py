@@ -21,6 +21,7 @@ from outgrow.engine.inputs import Input, input_of
 from outgrow.engine.link_goal import LinkGoal
 from outgrow.engine.resident import ResidentPass
 from outgrow.engine.share import Share, share_of
+from outgrow.graph.edge_choice import EdgeChoice
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.nn.heads import Task
@@ -136,6 +137,21 @@ class Problem:
     def bytes_beside(self) -> int:
         """Memory that the goal needs beside the layers."""
         return self.goal.bytes_beside(self.model.stages()[-1].widths.out_features, self.number_bytes)
+
+    def seeds(self, epoch: int) -> list[Tensor]:
+        """The seeds of each step of an epoch, over all workers."""
+        return self.batches.of_epoch(self.labelled.nodes, self.seed, epoch)
+
+    def batch_loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
+        """The worker's share of the loss of a batch, differentiable.
+
+        Args:
+            logits: ``[n, C]`` of its own seeds.
+            seeds: ``[n]`` int64, these.
+            num_seeds: Number of seeds over all workers.
+        """
+        labels = self.labelled.labels[self.share.places(seeds)].to(logits.device)
+        return self.labelled.task.loss(logits, labels, num_seeds)
 
     @staticmethod
     def of(
@@ -282,12 +298,15 @@ class Strategy(ABC):
         return device
 
     def require(self, graph: Graph, batches: Batches) -> None:
-        """Check that it can train on a graph in these batches; by default on any graph, as a whole.
+        """Check that it can train on a graph in these batches: on any as a whole, or in any that can be drawn.
 
         Raises:
-            InputError: It cannot.
+            InputError: It cannot: weights to draw by are missing, say, or relations for numbers of their own.
         """
-        if not batches.everything:
+        if self.takes_batches:
+            for hop in {*(batches.fanout or (-1,))}:
+                EdgeChoice(graph.topology, hop, weighted=batches.weighted)
+        elif not batches.everything:
             raise InputError(
                 f"strategy {self.name} trains on all nodes and neighbours at once",
                 needed="no batch_size and no fanout",
@@ -295,12 +314,19 @@ class Strategy(ABC):
                 repair="leave them out, or choose strategy sampled",
             )
 
-    def require_model(self, model: Model) -> None:  # noqa: B027
-        """Check that it can train a model; by default any.
+    def require_model(self, model: Model) -> None:
+        """Check that it can train a model; by default any, but in batches none of links.
 
         Raises:
             InputError: It cannot.
         """
+        if self.takes_batches and model.decoder is not None:
+            raise InputError(
+                f"strategy {self.name} cannot train a model of links",
+                needed="a model of nodes, or a strategy that trains on the whole graph",
+                got=f"a model with the decoder {type(model.decoder).__name__}",
+                repair="leave batch_size and fanout out, or choose strategy full, offload or tensor",
+            )
 
     @abstractmethod
     def prepare(self, problem: Problem) -> Execution:

@@ -16,20 +16,15 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
-from outgrow.engine.batches import Batches
 from outgrow.engine.hot import Cache, by_batches, by_degree, require_cache
 from outgrow.engine.pipeline import prefetched
 from outgrow.engine.rows import RowStore, Waiting, Wanted, row_type
 from outgrow.engine.share import view_of
-from outgrow.graph.edge_choice import EdgeChoice
-from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.graph.sampler import Sampler
 from outgrow.nn.layer import Features
-from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.ops.backend import num_threads
 from outgrow.ops.keyed import derive
@@ -72,21 +67,6 @@ class Sampled(Strategy):
         require_cache(self.cache, self.cache_over)
         require_positive(self.name, threads=self.threads, ahead=self.ahead)
 
-    def require(self, graph: Graph, batches: Batches) -> None:
-        """See `Strategy.require`: weights to draw by, and relations for numbers of their own."""
-        for hop in {*(batches.fanout or (-1,))}:
-            EdgeChoice(graph.topology, hop, weighted=batches.weighted)
-
-    def require_model(self, model: Model) -> None:
-        """See `Strategy.require_model`: one of nodes."""
-        if model.decoder is not None:
-            raise InputError(
-                f"strategy {self.name} cannot train a model of links",
-                needed="a model of nodes, or a strategy that trains on the whole graph",
-                got=f"a model with the decoder {type(model.decoder).__name__}",
-                repair="leave batch_size and fanout out, or choose strategy full, offload or tensor",
-            )
-
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
         return asdict(self)
@@ -128,7 +108,7 @@ class _SampledExecution:
         self.rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features), cache)
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        seeds = self._seeds(epoch)
+        seeds = self.problem.seeds(epoch)
         buffers.keep_spare(_SPARE)
 
         def draw(step: int) -> _Batch:
@@ -147,9 +127,6 @@ class _SampledExecution:
     def close(self) -> None:
         buffers.clear()
 
-    def _seeds(self, epoch: int) -> list[Tensor]:
-        return self.problem.batches.of_epoch(self.problem.labelled.nodes, self.problem.seed, epoch)
-
     def _asked(self, batches: Iterator[_Batch]) -> Iterator[tuple[_Batch, Waiting]]:
         """Batches with their rows under way; those of the next one are asked for before a batch is given."""
         asked = None
@@ -167,8 +144,7 @@ class _SampledExecution:
         if len(batch.seeds):
             blocks = [block.to(comm.device) for block in batch.blocks]
             logits = problem.model(blocks, x.to(comm.device), derive(problem.seed, epoch, batch.step))
-            labels = problem.labelled.labels[self.share.places(batch.seeds)].to(comm.device)
-            found = problem.labelled.task.loss(logits, labels, batch.num_seeds)
+            found = problem.batch_loss(logits, batch.seeds, batch.num_seeds)
             torch.autograd.backward(found)
             loss += found.detach().cpu()
         comm.sum_gradients(problem.model)
@@ -184,7 +160,7 @@ class _SampledExecution:
         if options.cache_by == "degree":
             hotness = by_degree(share.topology)
         else:
-            batches = enumerate(share.mine(seeds) for seeds in self._seeds(_BEFORE))
+            batches = enumerate(share.mine(seeds) for seeds in self.problem.seeds(_BEFORE))
             asked_for = (self.sampler.blocks(seeds, _BEFORE, step)[0].src_nodes for step, seeds in batches)
             hotness = by_batches(asked_for, share.topology.num_nodes)
         return Cache(hotness=hotness, size=options.cache, place=options.cache_over)

@@ -1,0 +1,160 @@
+"""Sums over in-edges of which parts are taken by the workers that own the sources.
+
+Where the weights of a sum are fixed by the graph, a worker may send, for each destination that has in-edges from its
+nodes, their part of the sum instead of the sources themselves (GSplit, section 3.3.2). For each pair of workers and
+each layer that goes which is fewer bytes, forward and backward and what the worker must be told for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block, Edges
+from outgrow.core.types import Kind
+from outgrow.graph.split_sampler import SplitHop
+from outgrow.nn.layer import Layer, Rows
+from outgrow.ops.half import computed, is_half
+from outgrow.ops.split_sums import crossing, dealt, packed
+from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.voyage import Route
+
+_NONE = Rows(None, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowBytes:
+    """What a row of sources costs.
+
+    Attributes:
+        dtype: Type of its numbers.
+        columns: How many there are.
+        gradient: Whether its gradient travels back.
+    """
+
+    dtype: torch.dtype
+    columns: int
+    gradient: bool
+
+    @property
+    def both_ways(self) -> int:
+        """Bytes of a row and its gradient."""
+        return self.columns * self.dtype.itemsize * (2 if self.gradient else 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SummedHop:
+    """A worker's part of a layer that is a sum with fixed weights.
+
+    Attributes:
+        own: In-edges of its destinations from its own sources.
+        own_weight: ``[E_own, 1]``, or None if all are 1.
+        far: In-edges from the rows that come of others: sources, and parts of sums.
+        far_weight: ``[E_far, 1]``, that of a part is 1; or None.
+        sent: In-edges of the rows that go to others, from own sources.
+        sent_weight: ``[E_sent, 1]``, that of a source is 1.
+        route: How many rows go where.
+    """
+
+    own: Block
+    own_weight: Tensor | None
+    far: Block
+    far_weight: Tensor | None
+    sent: Block
+    sent_weight: Tensor
+    route: Route
+
+    @property
+    def remote_rows(self) -> int:
+        """Rows that come from others."""
+        return sum(self.route.receive)
+
+    def to(self, device: torch.device) -> SummedHop:
+        """The same on a device; itself if it is there."""
+        if self.own.dst_nodes.device == device:
+            return self
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Block | Tensor)
+        }
+        return replace(self, **moved)
+
+    def aggregate(self, columns: Tensor, comm: Comm, kind: Kind) -> Tensor:
+        """``[Vd, 1, F]``: the sum over all in-edges. All workers together. Differentiable.
+
+        Args:
+            columns: ``[num_own, 1, F]`` rows of the own sources.
+            comm: The line to the other workers.
+            kind: What the rows are.
+        """
+        sum_ = WeightedSum()
+        others = comm.rows(sum_(self.sent, columns, None, self.sent_weight), self.route, kind)
+        mine = sum_(self.own, columns, None, self.own_weight)
+        return mine + sum_(self.far, others.wait(), None, self.far_weight)
+
+
+def is_summed(layer: Layer) -> bool:
+    """Whether a layer is a sum with weights that the graph fixes."""
+    widths = layer.widths
+    fixed = widths.fixed_weight and widths.target == (0, 0) and widths.score == 0 and widths.source[0] == 1
+    return fixed and widths.source == widths.aggregate and isinstance(layer.conv.aggregation, WeightedSum)
+
+
+def summed_hop(layer: Layer, hop: SplitHop, row: RowBytes, line: Comm, *, partial: bool = True) -> SummedHop:
+    """Find out who takes which sums, and tell them. All workers together, in the same order.
+
+    Three counts of 8 bytes for each other worker (``ids``); for a worker that sends sums 4 bytes for each sum and for
+    each edge of it, and the weights of these edges (``topology``).
+
+    Args:
+        layer: The layer, which `is_summed`.
+        hop: The worker's part of it.
+        row: What a row of sources costs.
+        line: A line to the other workers that nobody else uses.
+        partial: Whether sums may be sent.
+    """
+    block, wanted = hop.block, hop.wanted
+    weight = layer.conv.weigh(block, Rows(torch.empty(0, 1, row.columns, dtype=row.dtype), None), _NONE)
+    found = crossing(block.edges, hop.num_own, wanted)
+    summed = _worth_it(found.edges, found.destinations, torch.tensor(wanted), row, weight)
+    summed &= partial and not is_half(row.dtype)
+    sums = dealt(block.edges, hop.num_own, wanted, found, tuple(summed.tolist()))
+    weighed = torch.zeros_like(found.edges) if weight is None else found.edges
+    told = torch.stack([found.destinations, found.edges, weighed]) * summed
+    one_each = Route((1,) * line.size, (1,) * line.size)
+    theirs = line.rows(told.T.contiguous(), one_each, Kind.IDS).wait().T
+    numbers = Route(tuple(told[:2].sum(0).tolist()), tuple(theirs[:2].sum(0).tolist()))
+    asked_for = line.rows(sums.told, numbers, Kind.TOPOLOGY).wait()
+    mine = torch.empty(0, 1, dtype=computed(row.dtype)) if weight is None else weight[sums.told_edge]
+    weights = line.rows(mine, Route(tuple(told[2].tolist()), tuple(theirs[2].tolist())), Kind.TOPOLOGY).wait()
+    num_sums = tuple(theirs[0].tolist())
+    sent, has_weight = packed(hop.asked, hop.asked_sizes, theirs, asked_for, hop.num_own)
+    return SummedHop(
+        own=_with(block, sums.own),
+        own_weight=None if weight is None else weight[sums.own_edge],
+        far=_with(block, sums.far),
+        far_weight=None if weight is None else _or_one(weight, sums.far_edge),
+        sent=_with(block, sent),
+        sent_weight=_or_one(weights, torch.where(has_weight, has_weight.cumsum(0) - 1, -1)),
+        route=Route(tuple(n or size for n, size in zip(num_sums, hop.asked_sizes, strict=True)), sums.rows),
+    )
+
+
+def _worth_it(edges: Tensor, destinations: Tensor, sources: Tensor, row: RowBytes, weight: Tensor | None) -> Tensor:
+    """``[P]`` bool: for each worker, whether the parts of the sums are fewer bytes than the sources."""
+    told = 4 * destinations + (4 + (0 if weight is None else weight.itemsize)) * edges
+    return destinations * row.both_ways + told < sources * row.both_ways
+
+
+def _with(block: Block, edges: Edges) -> Block:
+    return replace(block, edges=edges)
+
+
+def _or_one(weight: Tensor, edge: Tensor) -> Tensor:
+    """The weights of edges, and 1 where an edge is -1."""
+    if not len(weight):
+        return weight.new_ones(len(edge), 1)
+    return torch.where(edge[:, None] < 0, weight.new_ones(()), weight[edge])

@@ -1,0 +1,184 @@
+"""Neighbour sampling of one batch by several workers, each of which draws for the nodes that it owns.
+
+Every node of every layer belongs to the worker that owns it, and a draw is a function of the node: so the batch is the
+one that a single worker would draw, cut without overlaps (Polisetty et al.: GSplit: scaling graph neural network
+training on large graphs via split-parallelism, 2023, section 3.2). The nodes of others that in-edges come from are
+passed on to these, which go on with them in the next hop: no worker draws for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.graph.csc import Topology
+from outgrow.graph.edge_choice import Chosen, Fanout
+from outgrow.graph.layer_draws import LARGEST, LayerDraws, refused_seed
+from outgrow.ops.backend import array, tensor
+from outgrow.ops.gather import deal
+from outgrow.ops.sampling import Ids
+from outgrow.ops.sampling_bits import new_bits
+from outgrow.ops.sampling_nodes import number_seeds, number_sources
+from outgrow.ops.split_nodes import new_table, number_ends, place_others
+
+
+class Wish(NamedTuple):
+    """Nodes whose rows are wanted.
+
+    Attributes:
+        nodes: ``[r]`` int64, by worker.
+        sizes: How many belong to each worker.
+    """
+
+    nodes: Tensor
+    sizes: tuple[int, ...]
+
+
+class SplitHop(NamedTuple):
+    """A worker's part of one layer of a batch.
+
+    Attributes:
+        block: In-edges of its nodes. The first sources are its own nodes, of which the first are the destinations;
+            those of other workers follow, by owner.
+        num_own: How many of the sources are its own.
+        wanted: How many of the sources each worker owns besides.
+        asked: ``[a]`` int64 own sources that other workers want rows of, those that worker 0 wants first.
+        asked_sizes: How many each worker wants.
+        num_local_edges: In-edges from its own nodes.
+    """
+
+    block: Block
+    num_own: int
+    wanted: tuple[int, ...]
+    asked: Tensor
+    asked_sizes: tuple[int, ...]
+    num_local_edges: int
+
+    @property
+    def own(self) -> Tensor:
+        """``[num_own]`` int64: the worker's own nodes among the sources."""
+        return self.block.src_nodes[: self.num_own]
+
+    def to(self, device: torch.device) -> SplitHop:
+        """The same on a device; itself if it is there."""
+        return self._replace(block=self.block.to(device), asked=self.asked.to(device))
+
+
+class SplitSampler:
+    """Draws a worker's part of batches. Final; draws one batch at a time.
+
+    Args:
+        views: See `LayerDraws`.
+        fanout: See `LayerDraws`.
+        seed: See `LayerDraws`.
+        owner: ``[V]`` integer, the worker of each node; None for a single worker.
+        rank: Number of this worker.
+        size: Number of workers.
+        weighted: See `LayerDraws`.
+
+    Raises:
+        InputError: See `LayerDraws`.
+    """
+
+    def __init__(
+        self,
+        views: Sequence[Topology],
+        fanout: Sequence[Fanout],
+        seed: int,
+        *,
+        owner: Tensor | None,
+        rank: int,
+        size: int,
+        weighted: bool = False,
+    ) -> None:
+        self.draws = LayerDraws(views, fanout, seed, weighted=weighted)
+        self.owner = torch.zeros(self.draws.num_nodes, dtype=torch.int8) if owner is None else owner
+        self.size = size
+        self._bits = new_bits(self.draws.most_bits)
+        self._mine = array(self.owner == rank)
+        self._table, self._base, self._other_base = new_table(self._mine), 1, 2
+
+    def hops(self, seeds: Tensor, epoch: int, step: int) -> Generator[Wish, Wish, list[SplitHop]]:
+        """A worker's part of a batch, in a conversation with the others.
+
+        For each hop outward from the seeds it yields what it wants of them, and is sent what they want of it.
+
+        Args:
+            seeds: ``[n]`` int64, distinct own nodes; may be empty. The destinations of the last block.
+            epoch: Part of the key.
+            step: Part of the key.
+
+        Returns:
+            One for each layer of the model, the first layer first.
+
+        Raises:
+            InputError: A seed is no node of the graph, or comes twice.
+        """
+        nodes, found = self._begin(array(seeds)), list[SplitHop]()
+        for layer in self.draws.outward:
+            chosen = self.draws.choose(layer, nodes, epoch, step, self._bits)
+            nodes, others, local = self._number(layer, chosen, nodes)
+            num_local = int(np.count_nonzero(local >= 0))
+            places, sizes = deal(others, self.owner, self.size)
+            wish = Wish(others[places], tuple(sizes))
+            asked = yield wish
+            nodes, rows = self._number_asked(array(asked.nodes), nodes)
+            place = np.empty(len(others), dtype=np.int64)
+            place[array(places)] = np.arange(len(others))
+            place_others(local, len(nodes), place)
+            found.append(self._hop(layer, chosen, local, nodes, wish, Wish(tensor(rows), asked.sizes), num_local))
+        self._end(len(nodes))
+        return found[::-1]
+
+    def _hop(
+        self,
+        layer: int,
+        chosen: Chosen,
+        local: NDArray[np.int32],
+        nodes: Ids,
+        wish: Wish,
+        asked: Wish,
+        num_local: int,
+    ) -> SplitHop:
+        sources = self.draws.memory.empty(len(nodes) + len(wish.nodes), np.int64)
+        sources[: len(nodes)], sources[len(nodes) :] = nodes, array(wish.nodes)
+        block = self.draws.block(layer, chosen, local, tensor(sources), self.draws.degrees(layer, sources))
+        return SplitHop(block, len(nodes), wish.sizes, asked.nodes.long(), asked.sizes, num_local)
+
+    def _begin(self, seeds: Ids) -> Ids:
+        numbered = number_seeds(seeds, self._table, self._base)
+        if numbered < len(seeds):
+            raise refused_seed(seeds[numbered], numbered, len(self._table))
+        return seeds
+
+    def _number(self, layer: int, chosen: Chosen, nodes: Ids) -> tuple[Ids, Tensor, NDArray[np.int32]]:
+        """Number the sources of edges: own nodes with a number, nodes of others, and the number of each edge's."""
+        memory, edges, known = self.draws.memory, chosen.edges, len(nodes)
+        local, grown = memory.empty(len(edges), np.int32), memory.empty(known + len(edges), np.int64)
+        grown[:known] = nodes
+        bases = self._base, self._other_base
+        known, num_others = number_ends(edges, self.draws.indices(layer), self._table, *bases, grown, known, local)
+        self._other_base += num_others
+        return grown[:known], tensor(grown[len(grown) - num_others :][::-1].copy()), local
+
+    def _number_asked(self, asked: Ids, nodes: Ids) -> tuple[Ids, NDArray[np.int32]]:
+        """Number the nodes that others want: own nodes with a number, and those of the wanted ones."""
+        assert self._mine[asked].all()
+        memory, known = self.draws.memory, len(nodes)
+        local, grown = memory.empty(len(asked), np.int32), memory.empty(known + len(asked), np.int64)
+        grown[:known] = nodes
+        known = number_sources(np.arange(len(asked)), asked, self._table, self._base, grown, known, local)
+        return grown[:known], local
+
+    def _end(self, known: int) -> None:
+        """Forget the numbers of a batch of so many own nodes."""
+        self._base += known
+        assert self._other_base < LARGEST
+        if self._base > LARGEST - len(self._table) or self._other_base > LARGEST // 2:
+            self._table, self._base, self._other_base = new_table(self._mine), 1, 2

@@ -1,0 +1,193 @@
+"""In-edges of a worker's nodes by where their sum is taken: at home, or at the worker that owns the sources.
+
+Letters: ``Vd`` destinations, ``E`` in-edges, ``r`` sources that others own, by worker; ``P`` workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.block import Edges
+from outgrow.ops.backend import array, sequential, tensor
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+
+class Crossing(NamedTuple):
+    """How much of a block comes from each worker.
+
+    Attributes:
+        edges: ``[P]`` int64, in-edges from its nodes.
+        destinations: ``[P]`` int64, destinations that have some.
+    """
+
+    edges: Tensor
+    destinations: Tensor
+
+
+class Sums(NamedTuple):
+    """The in-edges of a block, dealt out.
+
+    Attributes:
+        own: Those from own sources, in order.
+        far: One from each row that comes of others: a source, or the sum over the in-edges of a destination from the
+            sources of one worker.
+        own_edge: ``[own edges]`` int64, which edge of the block each is.
+        far_edge: ``[far edges]`` int64, the same; -1 for a sum.
+        told: ``[n]`` int32, for the workers that send sums one after the other: how many edges each sum has; then, for
+            each of these edges, its source among the nodes that are wanted of that worker.
+        told_edge: ``[m]`` int64, which edge of the block each of the latter is.
+        rows: Rows that come from each worker.
+    """
+
+    own: Edges
+    far: Edges
+    own_edge: Tensor
+    far_edge: Tensor
+    told: Tensor
+    told_edge: Tensor
+    rows: tuple[int, ...]
+
+
+def crossing(edges: Edges, num_own: int, wanted: tuple[int, ...]) -> Crossing:
+    """Count in-edges from each worker.
+
+    Args:
+        edges: Of the block; sources from ``num_own`` on are those of others.
+        num_own: Sources that are the worker's own.
+        wanted: How many of the others each worker has.
+    """
+    counts = np.zeros((2, len(wanted)), dtype=np.int64)
+    _count(array(edges.indptr), array(edges.indices), num_own, _peers(wanted), counts)
+    return Crossing(tensor(counts[0]), tensor(counts[1]))
+
+
+def dealt(edges: Edges, num_own: int, wanted: tuple[int, ...], found: Crossing, summed: tuple[bool, ...]) -> Sums:
+    """Deal the in-edges of a block out.
+
+    Args:
+        edges: See `crossing`.
+        num_own: See `crossing`.
+        wanted: See `crossing`.
+        found: What `crossing` found.
+        summed: For each worker, whether it sends sums.
+    """
+    by_peer, is_summed = _peers(wanted), np.array(summed, dtype=np.bool_)
+    num_edges, num_sums = array(found.edges), array(found.destinations)
+    rows = np.where(is_summed, num_sums, np.array(wanted))
+    told_edges, told_sums = np.where(is_summed, num_edges, 0), np.where(is_summed, num_sums, 0)
+    num_far = int((num_edges - told_edges + told_sums).sum())
+    own_edge, far_edge = (np.empty(count, dtype=np.int64) for count in (edges.num_edges - num_edges.sum(), num_far))
+    far_indices = np.empty(num_far, dtype=np.int32)
+    ends = np.zeros((2, edges.num_dst + 1), dtype=np.int64)
+    told, told_edge = np.empty((told_edges + told_sums).sum(), dtype=np.int32), np.empty(told_edges.sum(), np.int64)
+    starts = np.stack([_before(rows), _before(np.array(wanted)), _before(told_edges + told_sums), _before(told_edges)])
+    starts = np.vstack([starts, told_sums])
+    given = array(edges.indptr), array(edges.indices), num_own, by_peer, is_summed, starts
+    _deal_out(*given, ends, own_edge, far_indices, far_edge, told, told_edge)
+    own = Edges(indptr=tensor(ends[0]), indices=edges.indices[tensor(own_edge)], num_src=num_own)
+    far = Edges(indptr=tensor(ends[1]), indices=tensor(far_indices), num_src=int(rows.sum()))
+    told_by_edge = tensor(told), tensor(told_edge)
+    return Sums(own, far, tensor(own_edge), tensor(far_edge), *told_by_edge, tuple(rows.tolist()))
+
+
+def _peers(wanted: tuple[int, ...]) -> Array:
+    """``[r]``: the worker of each source that others own."""
+    return np.repeat(np.arange(len(wanted), dtype=np.int16), wanted)
+
+
+def _before(counts: Ids) -> Ids:
+    return np.cumsum(counts) - counts
+
+
+@sequential
+def _count(indptr: Ids, indices: Array, num_own: int, by_peer: Array, counts: Array) -> None:
+    seen = np.full(counts.shape[1], -1, dtype=np.int64)
+    for row in range(len(indptr) - 1):
+        for e in range(indptr[row], indptr[row + 1]):
+            other = np.int64(indices[e]) - num_own
+            if other >= 0:
+                peer = by_peer[other]
+                counts[0, peer] += 1
+                counts[1, peer] += seen[peer] != row
+                seen[peer] = row
+
+
+@sequential
+def _deal_out(
+    indptr: Ids,
+    indices: Array,
+    num_own: int,
+    by_peer: Array,
+    summed: Array,
+    starts: Array,
+    ends: Array,
+    own_edge: Ids,
+    far_indices: Array,
+    far_edge: Ids,
+    told: Array,
+    told_edge: Ids,
+) -> None:
+    """See `dealt`. ``starts``: by worker, its first row, source, number told, edge told; and how many sums it sends."""
+    num_peers = len(summed)
+    seen = np.full(num_peers, -1, dtype=np.int64)
+    sums, edges = np.zeros(num_peers, dtype=np.int64), np.zeros(num_peers, dtype=np.int64)
+    num_own_edges = num_far = 0
+    for row in range(len(indptr) - 1):
+        for e in range(indptr[row], indptr[row + 1]):
+            other = np.int64(indices[e]) - num_own
+            if other < 0:
+                own_edge[num_own_edges] = e
+                num_own_edges += 1
+                continue
+            peer = by_peer[other]
+            source = other - starts[1, peer]
+            if not summed[peer]:
+                far_indices[num_far] = starts[0, peer] + source
+                far_edge[num_far] = e
+                num_far += 1
+                continue
+            if seen[peer] != row:
+                seen[peer] = row
+                far_indices[num_far] = starts[0, peer] + sums[peer]
+                far_edge[num_far] = -1
+                num_far += 1
+                told[starts[2, peer] + sums[peer]] = 0
+                sums[peer] += 1
+            told[starts[2, peer] + sums[peer] - 1] += 1
+            told[starts[2, peer] + starts[4, peer] + edges[peer]] = source
+            told_edge[starts[3, peer] + edges[peer]] = e
+            edges[peer] += 1
+        ends[0, row + 1], ends[1, row + 1] = num_own_edges, num_far
+
+
+def packed(
+    asked: Tensor, asked_sizes: tuple[int, ...], counts: Tensor, told: Tensor, num_own: int
+) -> tuple[Edges, Tensor]:
+    """The sums that a worker sends: for each other worker the rows that it wants, or sums over its in-edges.
+
+    Args:
+        asked: ``[a]`` int64 own sources that others want, by worker.
+        asked_sizes: How many each worker wants.
+        counts: ``[3, P]`` int64: how many sums each worker wants, 0 for the rows themselves; edges of these; and
+            weights that it has told for them.
+        told: What the workers that want sums have told, one after the other: see `Sums`.
+        num_own: Number of own sources.
+
+    Returns:
+        The edges of all rows that are sent, and ``[edges]`` bool: which have a weight that was told, in order.
+    """
+    sizes, sources, weighed = list[Tensor](), list[Tensor](), list[Tensor]()
+    of_peers = torch.split(asked, list(asked_sizes)), torch.split(told, counts[:2].sum(0).tolist())
+    for rows, numbers, (num_sums, num_edges, num_weights) in zip(*of_peers, counts.T.tolist(), strict=True):
+        sizes.append(numbers[:num_sums].long() if num_sums else torch.ones(len(rows), dtype=torch.int64))
+        sources.append(rows[numbers[num_sums:].long()] if num_sums else rows)
+        weighed.append(torch.full((num_edges or len(rows),), num_weights > 0))
+    ends = torch.cat([torch.zeros(1, dtype=torch.int64), *sizes]).cumsum(0)
+    return Edges(indptr=ends, indices=torch.cat(sources), num_src=num_own), torch.cat(weighed)

@@ -1,0 +1,191 @@
+"""`split`: one mini-batch, split over workers: no feature loaded twice, no hidden feature computed twice.
+
+Polisetty, Liu, Falus, Fung, Lim, Guan, Serafini: GSplit: scaling graph neural network training on large graphs via
+split-parallelism, 2023. Every node of every layer of a batch belongs to the worker that owns it by a partition made
+beforehand, which loads its features or keeps them on its device. Hidden features cross where edges do. Workers draw
+later batches, each for its own nodes, while they compute one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, get_type_hints
+
+import torch
+from torch import Tensor
+
+from outgrow.core.nearest import pick
+from outgrow.core.option_types import require_positive, require_types
+from outgrow.core.types import Kind
+from outgrow.engine.hot import by_batches, by_degree, hottest_own, require_cache
+from outgrow.engine.pipeline import in_background
+from outgrow.engine.rows import row_type
+from outgrow.engine.share import Part, view_of
+from outgrow.engine.splits.draw import drawn
+from outgrow.engine.splits.features import DeviceRows, Found
+from outgrow.engine.splits.layers import Hop, cooperative
+from outgrow.engine.splits.sums import RowBytes, is_summed, summed_hop
+from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.split_sampler import SplitHop, SplitSampler
+from outgrow.nn.layer import Layer
+from outgrow.nn.model import Model, layer_key
+from outgrow.ops import buffers
+from outgrow.ops.keyed import derive
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+
+_BEFORE = 0  # epochs are numbered from 1
+_SPARE = 0.5  # no two batches are of one size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Strategy):
+    """Training on sampled mini-batches, each computed by all workers together. Hidden features move along cut edges.
+
+    Attributes:
+        partition: How nodes, and with them all work and all features, are dealt out to workers: see
+            ``outgrow partition``.
+        ahead: Batches that are drawn, or being drawn, besides the one that is computed.
+        cache: Size of a worker's cache, on its device, of rows of its own nodes, as bytes (``"64MiB"``) or as a share
+            of all rows of the graph (0.1).
+        cache_by: Which rows are cached: those of nodes with most out-edges (``"degree"``), or those that are asked for
+            most in an epoch that is drawn first and not trained (``"presampling"``).
+        partial: Whether parts of sums go to other workers instead of their sources, where that is fewer bytes.
+    """
+
+    name = "split"
+    exact = True
+    takes_batches = True
+
+    partition: str = "metis"
+    ahead: int = 4
+    cache: str | float = 0.0
+    cache_by: str = "degree"
+    partial: bool = True
+
+    def __post_init__(self) -> None:
+        require_types(asdict(self), get_type_hints(Split))
+        pick("partition", self.partition, WITHOUT_CHUNKS)
+        pick("cache_by", self.cache_by, dict.fromkeys(("degree", "presampling")))
+        require_cache(self.cache, "worker")
+        require_positive(self.name, ahead=self.ahead)
+
+    def options(self) -> dict[str, object]:
+        """See `Strategy.options`."""
+        return asdict(self)
+
+    def prepare(self, problem: Problem) -> Execution:
+        """See `Strategy.prepare`."""
+        return _SplitExecution(problem, self)
+
+
+class _Batch(NamedTuple):
+    """A worker's part of one step.
+
+    Attributes:
+        step: Number of the step in the epoch.
+        seeds: ``[n]`` int64, those that the worker owns.
+        num_seeds: Number of seeds over all workers.
+        hops: Its part of each layer.
+        features: Those of its nodes.
+    """
+
+    step: int
+    seeds: Tensor
+    num_seeds: int
+    hops: list[Hop]
+    features: Found
+
+
+class _SplitExecution:
+    in_memory = True
+
+    def __init__(self, problem: Problem, options: Split) -> None:
+        self.problem, self.share, self.comm, self.ahead = problem, problem.share, problem.share.comm, options.ahead
+        self.layers, self.partial = problem.model.stages(), options.partial
+        layers, topology = self.layers, self.share.topology
+        self.sampler = SplitSampler(
+            [view_of(topology, layer) for layer in layers],
+            problem.batches.hops(len(layers)),
+            problem.seed,
+            owner=self.share.owner
+            if isinstance(self.share, Part)
+            else torch.zeros(topology.num_nodes, dtype=torch.int8),
+            rank=self.comm.rank,
+            size=self.comm.size,
+            weighted=problem.batches.weighted,
+        )
+        kept = self._kept(options) if options.cache else None
+        given = row_type(problem.model, problem.features)
+        self.rows = DeviceRows(self.comm, problem.features, given, kept)
+        self.costs = [_cost(problem.model, index, given) for index in range(len(layers))]
+
+    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
+        seeds = self.problem.seeds(epoch)
+        buffers.keep_spare(_SPARE)
+
+        def draw(step: int) -> _Batch:
+            mine = self.share.mine(seeds[step])
+            hops = drawn(self.sampler, self.comm.aside, mine, epoch, step)
+            found = self.rows.find(hops[0].own)
+            return _Batch(step, mine, len(seeds[step]), [*map(self._planned, self.layers, hops, self.costs)], found)
+
+        with closing(in_background(draw, range(first, len(seeds)), ahead=self.ahead)) as batches:
+            for batch in batches:
+                yield self._step(epoch, batch)
+
+    def inference(self) -> Iterator[tuple[int, Tensor]]:
+        return whole_inference(self.problem)
+
+    def close(self) -> None:
+        buffers.clear()
+
+    def _step(self, epoch: int, batch: _Batch) -> Step:
+        problem, comm = self.problem, self.comm
+        logits = self._logits(batch, derive(problem.seed, epoch, batch.step))
+        loss = problem.batch_loss(logits, batch.seeds, batch.num_seeds)
+        torch.autograd.backward(loss)
+        comm.sum_gradients(problem.model)
+        for hop in batch.hops:
+            edges = hop.drawn.block.edges
+            comm.ledger.count("sampled_edges", edges.num_edges)
+            comm.ledger.count("edges_aggregated", edges.num_edges)
+            comm.ledger.count("local_edges", hop.drawn.num_local_edges)
+            comm.ledger.count("rows_computed", edges.num_dst)
+            comm.ledger.count("remote_rows", hop.remote_rows)
+        return Step(loss=comm.sum_(loss.detach().double().cpu()).item(), num_seeds=batch.num_seeds)
+
+    def _logits(self, batch: _Batch, key: int) -> Tensor:
+        """``[n, C]`` of the worker's own seeds. All workers together."""
+        model, comm = self.problem.model, self.comm
+        x = model.input(self.rows.bring(batch.features), batch.hops[0].drawn.own.to(comm.device), key)
+        for index, (layer, hop) in enumerate(zip(self.layers, batch.hops, strict=True)):
+            kind = Kind.FEATURES if index == 0 and model.passes_features_on else Kind.ACTIVATIONS
+            x = cooperative(layer, hop.to(comm.device), x, layer_key(key, index), comm, kind)
+        assert isinstance(x, Tensor)
+        return x
+
+    def _planned(self, layer: Layer, hop: SplitHop, cost: RowBytes) -> Hop:
+        """All workers together, in the same order."""
+        if self.comm.size == 1 or not is_summed(layer):
+            return Hop(hop)
+        return Hop(hop, summed_hop(layer, hop, cost, self.comm.aside, partial=self.partial))
+
+    def _kept(self, options: Split) -> Tensor:
+        """Nodes whose rows are kept on the device. All workers together."""
+        share, topology = self.share, self.share.topology
+        if options.cache_by == "degree":
+            hotness = by_degree(topology)
+        else:
+            batches = enumerate(share.mine(seeds) for seeds in self.problem.seeds(_BEFORE))
+            asked_for = (drawn(self.sampler, self.comm.aside, seeds, _BEFORE, step)[0].own for step, seeds in batches)
+            hotness = by_batches(asked_for, topology.num_nodes)
+        return hottest_own(hotness, share.own, options.cache, self.problem.features)
+
+
+def _cost(model: Model, index: int, given: torch.dtype) -> RowBytes:
+    """What a row that layer ``index`` sends costs, of features of type ``given``."""
+    widths, raw = model.stages()[index].widths, index == 0 and model.passes_features_on
+    dtype = given if raw else next(model.parameters()).dtype
+    return RowBytes(dtype=dtype, columns=widths.source[0] * widths.source[1], gradient=not raw)
