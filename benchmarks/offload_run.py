@@ -70,8 +70,7 @@ class Run:
         heads = {"heads": HEADS} if self.model == "gat" else {}
         model = kind(graph.num_features, width, graph.num_classes, layers=self.layers, **heads).to(comm.device)
         strategy = og.Full() if self.strategy is None else og.Offload(**self.strategy)
-        share = strategy.share(graph, comm, self_loops=True)
-        problem = problem_of(graph, model, 0, share)
+        problem = problem_of(graph, model, 0, strategy.share(graph, comm, model))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         execution, losses, seconds = strategy.prepare(problem), [], []
         for epoch in range(self.epochs + 1):

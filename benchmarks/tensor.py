@@ -77,8 +77,8 @@ class Run:
         graph = open_store(Path(self.store))
         torch.manual_seed(0)
         strategy = STRATEGIES[self.strategy](**self.options)
-        share = strategy.share(graph, comm, self_loops=True)
-        problem = problem_of(graph, self._model(graph), 0, share)
+        model = self._model(graph)
+        problem = problem_of(graph, model, 0, strategy.share(graph, comm, model))
         execution = strategy.prepare(problem)
         for epoch in range(self.epochs + 1):
             if epoch == 1:

@@ -83,9 +83,7 @@ class Training:
 
         graph, model = open_store(self.store), build_model(self.job)
         config = TrainConfig(epochs=self.job.warmup + self.job.epochs, lr=LEARNING_RATE)
-        looped = model.stages()[0].widths.self_loops
-        share = self._strategy().share(graph, comm, self_loops=looped)
-        problem = problem_of(graph, model, config.seed, share)
+        problem = problem_of(graph, model, config.seed, self._strategy().share(graph, comm, model))
         return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
 
 

@@ -11,6 +11,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split import Split
 from outgrow.strategies.tensor import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import model_of
@@ -39,9 +40,11 @@ WAYS = {
     "tensor": Way(TensorParallel()),
     "tensor in one chunk": Way(TensorParallel(chunks=1)),
     **{f"sampled {name}": Way(Sampled(partition=name), BATCHES) for name in ("metis", "hash")},
+    "split": Way(Split(), BATCHES),
+    "split with a cache": Way(Split(partition="hash", cache=0.2, cache_by="presampling", ahead=1), BATCHES),
     "sampled with a cache": Way(Sampled(partition="range", cache=0.3, cache_by="presampling", ahead=1), BATCHES),
 }
-TWICE = {("gat", "metis"): ("gat", "metis once more"), ("gat", "sampled hash"): ("gat", "sampled hash once more")}
+TWICE = {("gat", way): ("gat", f"{way} once more") for way in ("metis", "sampled hash", "split")}
 SAME_BITS = ("offload", "offload without overlap")
 SLICED = ("tensor", "tensor in one chunk")
 EVERY = [(kind, way) for kind in KINDS for way in WAYS]
@@ -57,6 +60,7 @@ SOME = [
     *(("gat", way) for way in SLICED),
     ("gcn", "sampled metis"),
     ("sage", "sampled with a cache"),
+    ("gcn", "split with a cache"),
 ]
 
 

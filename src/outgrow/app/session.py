@@ -106,8 +106,7 @@ class Session:
             stack.callback(self.model.to, CPU)
             self.model.to(self.strategy.home(comm.device))
             peak = PeakOnDevice(comm.device)
-            looped = self.model.stages()[0].widths.self_loops
-            problem, evaluation = self._problem(looped)
+            problem, evaluation = self._problem()
             trainer = Trainer(
                 problem,
                 evaluation,
@@ -131,15 +130,15 @@ class Session:
         path = None if directory is None else directory.path
         return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
 
-    def _problem(self, looped: bool) -> tuple[Problem, Evaluation]:
+    def _problem(self) -> tuple[Problem, Evaluation]:
         """What is trained, and what models are scored on."""
         graph, model, comm = self.graph, self.model, self.comm
         if model.decoder is None:
-            share = self.strategy.share(graph, comm, self_loops=looped)
+            share = self.strategy.share(graph, comm, model, self.config.batches)
             problem = problem_of(graph, model, self.config.seed, share, self.config.batches)
             return problem, NodeEvaluation(problem, graph.split.val, graph.split.test)
         split = split_of(graph, self.config)
-        share = self.strategy.share(without_held_out(graph, split), comm, self_loops=looped)
+        share = self.strategy.share(without_held_out(graph, split), comm, model)
         problem = link_problem(graph, model, self.config, share)
         problem = replace(problem, find_feature_file=partial(_feature_file, graph))
         return problem, link_evaluation(graph, model, split, share)

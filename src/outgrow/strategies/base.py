@@ -23,7 +23,7 @@ from outgrow.engine.resident import ResidentPass
 from outgrow.engine.share import Share, share_of
 from outgrow.graph.edge_choice import EdgeChoice
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
 from outgrow.nn.heads import Task
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
@@ -279,15 +279,22 @@ class Strategy(ABC):
     takes_batches: ClassVar[bool] = False
     partition: str = "range-edges"
 
-    def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
+    def share(self, graph: Graph, comm: Comm, model: Model, batches: Batches = EVERYTHING) -> Share:
         """What each worker holds of a graph: the nodes that it owns by the partition.
 
         Args:
             graph: The graph.
             comm: The line to the other workers.
-            self_loops: Whether layers want self-loops.
+            model: What is to be trained on it.
+            batches: What mini-batches are made of.
         """
-        return share_of(graph.topology, comm, WITHOUT_CHUNKS[self.partition], graph.store, self_loops=self_loops)
+        method = self.method(graph, model, batches)
+        looped = model.stages()[0].widths.self_loops
+        return share_of(graph.topology, comm, method, graph.store, self_loops=looped)
+
+    def method(self, graph: Graph, model: Model, batches: Batches) -> Method:
+        """How nodes are dealt out; by default as ``partition`` says, whatever is trained."""
+        return WITHOUT_CHUNKS[self.partition]
 
     def options(self) -> dict[str, object]:
         """Its options by name; by default it has none."""

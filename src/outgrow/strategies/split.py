@@ -19,6 +19,7 @@ from torch import Tensor
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.core.types import Kind
+from outgrow.engine.batches import Batches
 from outgrow.engine.hot import by_batches, by_degree, hottest_own, require_cache
 from outgrow.engine.pipeline import in_background
 from outgrow.engine.rows import row_type
@@ -27,7 +28,10 @@ from outgrow.engine.splits.draw import drawn
 from outgrow.engine.splits.features import DeviceRows, Found
 from outgrow.engine.splits.layers import Hop, cooperative
 from outgrow.engine.splits.sums import RowBytes, is_summed, summed_hop
-from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.graph import Graph
+from outgrow.graph.partition.access import MetisByAccess, access_weights, course_of
+from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
+from outgrow.graph.sampler import Sampler
 from outgrow.graph.split_sampler import SplitHop, SplitSampler
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
@@ -35,6 +39,8 @@ from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
+BY_ACCESS = MetisByAccess.name
+_ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
 _BEFORE = 0  # epochs are numbered from 1
 _SPARE = 0.5  # no two batches are of one size
 
@@ -45,7 +51,8 @@ class Split(Strategy):
 
     Attributes:
         partition: How nodes, and with them all work and all features, are dealt out to workers: see
-            ``outgrow partition``.
+            ``outgrow partition``; or ``metis-access``, METIS with parts that are even in the in-edges drawn in an epoch
+            that is drawn first and not trained, and in seeds.
         ahead: Batches that are drawn, or being drawn, besides the one that is computed.
         cache: Size of a worker's cache, on its device, of rows of its own nodes, as bytes (``"64MiB"``) or as a share
             of all rows of the graph (0.1).
@@ -58,7 +65,7 @@ class Split(Strategy):
     exact = True
     takes_batches = True
 
-    partition: str = "metis"
+    partition: str = BY_ACCESS
     ahead: int = 4
     cache: str | float = 0.0
     cache_by: str = "degree"
@@ -66,7 +73,7 @@ class Split(Strategy):
 
     def __post_init__(self) -> None:
         require_types(asdict(self), get_type_hints(Split))
-        pick("partition", self.partition, WITHOUT_CHUNKS)
+        pick("partition", self.partition, dict.fromkeys((BY_ACCESS, *WITHOUT_CHUNKS)))
         pick("cache_by", self.cache_by, dict.fromkeys(("degree", "presampling")))
         require_cache(self.cache, "worker")
         require_positive(self.name, ahead=self.ahead)
@@ -74,6 +81,18 @@ class Split(Strategy):
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
         return asdict(self)
+
+    def method(self, graph: Graph, model: Model, batches: Batches) -> Method:
+        """See `Strategy.method`."""
+        if self.partition != BY_ACCESS:
+            return WITHOUT_CHUNKS[self.partition]
+        views, nodes = [view_of(graph.topology, layer) for layer in model.stages()], graph.split.train
+
+        def weights() -> Tensor:
+            sampler = Sampler(views, batches.hops(len(views)), _ANY_SEED, weighted=batches.weighted)
+            return access_weights(sampler, _BEFORE, batches.of_epoch(nodes, _ANY_SEED, _BEFORE), graph.num_nodes)
+
+        return MetisByAccess(course=course_of(views, nodes, batches), weights=weights)
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""

@@ -20,6 +20,7 @@ from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.core.sizes import parse_bytes
 from outgrow.core.types import Kind
+from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.chunks.layers import traits_of, without_parameters
 from outgrow.engine.share import Part, Share, Whole
 from outgrow.engine.slices.budget import PER_EDGE, Needs, needs_of
@@ -82,16 +83,16 @@ class TensorParallel(Strategy):
             parse_bytes(self.memory)
         pick("attention", self.attention, dict.fromkeys(("scores", "coefficients")))
 
-    def share(self, graph: Graph, comm: Comm, *, self_loops: bool) -> Share:
+    def share(self, graph: Graph, comm: Comm, model: Model, batches: Batches = EVERYTHING) -> Share:
         """See `Strategy.share`: of what each chunk is the first to read, every worker owns an equal part."""
         if comm.size == 1:
             return Whole(graph.topology, comm)
-        owner = None
+        owner, looped = None, model.stages()[0].widths.self_loops
         if comm.leads:
             held = self.memory is None and self.files in ("auto", "nothing")
-            view = graph.topology.with_self_loops if self_loops and held else graph.topology
+            view = graph.topology.with_self_loops if looped and held else graph.topology
             owner = dealt(view.indptr, view.indices, self.chunks, comm.size)
-        return Part(graph.topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
+        return Part(graph.topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=looped)
 
     def home(self, device: torch.device) -> torch.device:
         """See `Strategy.home`."""

@@ -111,7 +111,7 @@ class Metis(Method):
             seed=self.seed,
             memory_bytes=self.memory_bytes,
         )
-        _fill_empty(part, num_parts, degree)
+        fill_empty(part, num_parts, degree)
         return Partition.checked(torch.from_numpy(part), num_parts)
 
 
@@ -180,7 +180,7 @@ class TwoLevel(Method):
         return Partition.checked(parts.part, num_parts, chunk=torch.from_numpy(chunk), num_chunks=self.chunks)
 
 
-def _fill_empty(part: Array, num_parts: int, degree: Array) -> None:
+def fill_empty(part: Array, num_parts: int, degree: Array) -> None:
     """Give each empty part one node: those with fewest in-edges, but not the last node of another part."""
     sizes = np.bincount(part, minlength=num_parts)
     empty = np.flatnonzero(sizes == 0)
