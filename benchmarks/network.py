@@ -1,8 +1,11 @@
-"""Hosts that are joined by a slow network: epoch times and bytes of `full` under several partitions, and of `tensor`.
+"""Hosts that are joined by a slow network: epoch times and bytes of `full` under several partitions, and of others.
 
     sudo python benchmarks/network.py --data-dir DATA     # debian and products@0.05, GCN and GAT, 4 hosts at 200 Mbit/s
     sudo python benchmarks/network.py --graphs products@0.002 --models gcn --epochs 2
-    sudo python benchmarks/network.py --graphs reddit@0.1 --models gcn,decoupled --partitions metis --tensor chunks=4
+    sudo python benchmarks/network.py --graphs reddit@0.1 --models gcn,decoupled --ways tensor:chunks=4
+    sudo python benchmarks/network.py --graphs products@0.05 --models sage --partitions "" --batch-sizes 1024,4096 \
+        --fanout 20,20,20 --layers 3 --ways split:cache=0.1 sampled:cache=0.1 sampled:cache=0.1:cache_over=host
+    python benchmarks/network.py --one-host ...           # the same with all workers on this machine, without a network
 
 The hosts are those of `netlab.py`. Every cell of the table is `outgrow train` under torchrun, one worker on each host,
 once for one epoch and then for more: the difference is what epochs send. The table goes to the terminal, all figures
@@ -38,12 +41,21 @@ _LOGGED = 'log="$1" && shift && exec "$@" 2> "$log"'
 
 
 class Cell(NamedTuple):
-    """What one line of the table is about: a strategy and what is set of it, such as ``partition=metis``."""
+    """What one line of the table is about: a strategy and what is set of it, such as ``cache=0.1:ahead=2``.
+
+    Attributes:
+        graph: Its name.
+        model: Its name.
+        strategy: Its name.
+        setting: What is set, joined by colons; may be empty.
+        batch: Seeds of a step; 0 for the whole graph.
+    """
 
     graph: str
     model: str
     strategy: str
     setting: str
+    batch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +63,12 @@ class Hosts:
     """The lab and what all its runs have in common.
 
     Attributes:
-        lab: The simulated hosts.
+        lab: The simulated hosts; None for all workers on this machine.
         folder: Where graphs and runs go.
         options: Of `_parse`.
     """
 
-    lab: netlab.Lab
+    lab: netlab.Lab | None
     folder: Path
     options: argparse.Namespace
 
@@ -64,38 +76,48 @@ class Hosts:
         """Train on all hosts; the run's own figures, and what each interface has counted meanwhile."""
         out = self.folder / name
         before = self._counted()
-        outcome = self.lab.run([self._command(cell, store, epochs, out)] * self.lab.hosts, echo=False)
+        code, host = self._run(self._train(cell, store, epochs, out), out)
         after = self._counted()
         load = os.getloadavg()[0]
-        if outcome.code or not (out / "summary.json").exists():
-            return {"failed": f"exit code {outcome.code}", "message": self._last_words(out, outcome.host or 0)}
+        if code or not (out / "summary.json").exists():
+            return {"failed": f"exit code {code}", "message": self._last_words(out, host)}
         summary = json.loads((out / "summary.json").read_text())
         return {
             "epochs": summary["epochs"],
             "seconds": summary["epoch_seconds"],
             "losses": summary["loss"],
             "ledger": summary["ledger"],
+            "counters": summary["counters"],
             "sent": [new.sent - old.sent for new, old in zip(after, before, strict=True)],
             "received": [new.received - old.received for new, old in zip(after, before, strict=True)],
             "load": load,
         }
 
-    def _command(self, cell: Cell, store: Path, epochs: int, out: Path) -> list[str]:
+    def _run(self, train: list[str], out: Path) -> tuple[int, int]:
+        """Run a command on all hosts; the exit code, and the host that it is of."""
+        hosts, limit = self.options.hosts, ["timeout", "--kill-after=10", str(self.options.timeout_minutes * 60)]
+        logged = ["sh", "-c", _LOGGED, "sh", f"{out}-{{host}}.log"]
+        if self.lab is None:
+            here = [word.format(host=0) for word in logged]
+            return subprocess.run([*here, *limit, *train, "--workers", str(hosts)], check=False).returncode, 0
+        threads = [f"{name}={value}" for name, value in share_of_cores(hosts).items()]
+        started = netlab.torchrun(train, hosts, 1)
+        outcome = self.lab.run([[*logged, "env", *threads, *limit, *started]] * hosts, echo=False)
+        return outcome.code, outcome.host or 0
+
+    def _train(self, cell: Cell, store: Path, epochs: int, out: Path) -> list[str]:
         options = self.options
         words = f"--strategy {cell.strategy} --model {cell.model} --layers {options.layers} --hidden {options.hidden}"
-        words += " --seed 0"
-        train = [sys.executable, "-m", "outgrow", "train", str(store), *words.split(), "--epochs", str(epochs)]
+        words += f" --seed 0 --epochs {epochs}"
+        words += f" --batch-size {cell.batch} --fanout {options.fanout}" if cell.batch else ""
         # No evaluation but the last one, which both runs have.
-        settings = [cell.setting, f"eval_every={1 << 30}"]
+        settings = [*filter(None, cell.setting.split(":")), f"eval_every={1 << 30}"]
         settings += [f"overlap={options.overlap}"] if cell.strategy == "full" else []
-        train += [word for setting in settings for word in ("--set", setting)]
-        started = netlab.torchrun([*train, "--out", str(out)], self.lab.hosts, 1)
-        limit = ["timeout", "--kill-after=10", str(options.timeout_minutes * 60)]
-        threads = [f"{name}={value}" for name, value in share_of_cores(self.lab.hosts).items()]
-        return ["sh", "-c", _LOGGED, "sh", f"{out}-{{host}}.log", "env", *threads, *limit, *started]
+        set_ = [word for setting in settings for word in ("--set", setting)]
+        return [sys.executable, "-m", "outgrow", "train", str(store), *words.split(), *set_, "--out", str(out)]
 
     def _counted(self) -> list[netlab.Traffic]:
-        return [self.lab.interface_bytes(host) for host in range(self.lab.hosts)]
+        return [] if self.lab is None else [self.lab.interface_bytes(host) for host in range(self.lab.hosts)]
 
     def _last_words(self, out: Path, host: int) -> str:
         lines = Path(f"{out}-{host}.log").read_text().splitlines()
@@ -138,8 +160,9 @@ def measure(hosts: Hosts, stores: Mapping[str, Path]) -> dict[Cell, list[dict[st
     """Reports by cell: that of the short run, then one a round; a cell that failed is not asked again."""
     options = hosts.options
     ways = [("full", f"partition={name}") for name in options.partitions]
-    ways += [("tensor", setting) for setting in options.tensor]
-    cells = [Cell(graph, model, *way) for graph in stores for model in options.models for way in ways]
+    ways += [(strategy, setting) for strategy, _, setting in (way.partition(":") for way in options.ways)]
+    models, sizes = options.models, options.batch_sizes or [0]
+    cells = [Cell(graph, model, *way, size) for graph in stores for model in models for size in sizes for way in ways]
     found: dict[Cell, list[dict[str, Any]]] = {cell: [] for cell in cells}
     for turn in range(options.rounds + 1):
         for number, cell in enumerate(cells):
@@ -148,7 +171,7 @@ def measure(hosts: Hosts, stores: Mapping[str, Path]) -> dict[Cell, list[dict[st
                 continue
             epochs = 1 + (options.epochs if turn else 0)
             reports.append(hosts.train(cell, stores[cell.graph], epochs, f"run-{turn}-{number}"))
-            print(f"{_turn(turn)}: {' '.join(cell)}: {_one_line(reports[-1])}", file=sys.stderr, flush=True)
+            print(f"{_turn(turn)}: {' '.join(map(str, cell))}: {_one_line(reports[-1])}", file=sys.stderr, flush=True)
     return found
 
 
@@ -170,7 +193,17 @@ def _parse() -> argparse.Namespace:
     add("--graphs", type=_names, default=["debian", "products@0.05"], help="see `outgrow datasets`")
     add("--models", type=_names, default=["gcn", "gat"], help="see `outgrow train --help`")
     add("--partitions", type=_names, default=["metis", "range", "hash"], help="see `outgrow partition --help`")
-    add("--tensor", type=_names, default=[], help="settings to run `tensor` with, such as chunks=1,chunks=4")
+    add(
+        "--ways",
+        nargs="*",
+        default=[],
+        help="other strategies and their settings, such as tensor:chunks=4 split:cache=0.1",
+    )
+    add(
+        "--batch-sizes", type=lambda text: [*map(int, _names(text))], default=[], help="seeds of a step; else all nodes"
+    )
+    add("--fanout", default="10,10", help="what each hop draws, with batches")
+    add("--one-host", action="store_true", help="all workers on this machine, without a network")
     add("--overlap", choices=("true", "false"), default="true", help="see `full`")
     add("--layers", type=int, default=2)
     add("--hidden", type=int, default=128)
@@ -187,12 +220,17 @@ def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def _numbers(text: str) -> list[int]:
+    return [*map(int, _names(text))]
+
+
 def main() -> None:
     """Measure, show, write; fails if a ledger is far from what the interfaces have counted."""
     options = _parse()
     with ExitStack() as stack:
         try:
-            lab = stack.enter_context(netlab.network(options.hosts, f"{options.mbit:g}mbit"))
+            joined = netlab.network(options.hosts, f"{options.mbit:g}mbit")
+            lab = None if options.one_host else stack.enter_context(joined)
         except UnavailableError as error:
             print(error, file=sys.stderr)
             sys.exit(netlab.UNAVAILABLE_CODE)
@@ -202,8 +240,9 @@ def main() -> None:
         stores, missing, cuts = prepare(options, kept.resolve())
         found = measure(Hosts(lab=lab, folder=folder, options=options), stores)
     rows = summarise(found, cuts, options.mbit)
-    show(rows, f"{options.hosts} hosts at {options.mbit:g} Mbit/s, {options.layers} layers, hidden {options.hidden}")
-    names = ("hosts", "mbit", "layers", "hidden", "rounds", "epochs", "overlap")
+    where = "workers of one host" if options.one_host else f"hosts at {options.mbit:g} Mbit/s"
+    show(rows, f"{options.hosts} {where}, {options.layers} layers, hidden {options.hidden}")
+    names = ("hosts", "one_host", "mbit", "layers", "hidden", "rounds", "epochs", "overlap", "fanout")
     figures = {
         "parameters": {name: getattr(options, name) for name in names} | {"threads": share_of_cores(options.hosts)},
         "versions": versions(),

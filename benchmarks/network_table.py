@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 _TOLERANCE = 0.1
-_KINDS = ("activations", "gradients", "parameters")
+_KINDS = ("features", "activations", "gradients", "parameters")
 _CUT = ("edge_cut", "cut_share", "node_balance", "edge_balance", "replication_factor")
 
 
@@ -21,13 +21,13 @@ def summarise(
     """One row for each cell: what an epoch takes and sends.
 
     Args:
-        found: Reports by graph, model, strategy and setting: of the short run, then of the long ones.
+        found: Reports by graph, model, strategy, setting and batch size: of the short run, then of the long ones.
         cuts: What the partitions cut.
         mbit: Speed of each link, in Mbit/s.
     """
     rows = []
-    for (graph, model, strategy, setting), reports in found.items():
-        row = {"graph": graph, "model": model, "strategy": strategy, "setting": setting}
+    for (graph, model, strategy, setting, batch), reports in found.items():
+        row = {"graph": graph, "model": model, "strategy": strategy, "setting": setting, "batch": batch}
         for cut in cuts:
             if (cut["graph"], f"partition={cut['partition']}") == (graph, setting):
                 row |= {name: cut[name] for name in _CUT}
@@ -40,25 +40,31 @@ def _figures(short: Mapping[str, Any], long: Sequence[Mapping[str, Any]], mbit: 
     medians = [statistics.median(report["seconds"][1:]) for report in long]
     seconds = statistics.median(medians)
     grown = _grown(short, long[0])
-    counted = sum(grown["sent"])
-    ledger = sum(grown["ledger"]["network"].values())
-    wire = max(*grown["sent"], *grown["received"]) * 8 / (mbit * 1e6)
-    whole_ledger = sum(long[0]["ledger"]["network"].values())
-    return {
+    figures = {
         "rounds": len(long),
         "median_seconds": seconds,
         "slowest_round_seconds": max(medians),
         "min_seconds": min(min(report["seconds"][1:]) for report in long),
         "bytes_per_epoch": {link: kinds for link, kinds in grown["ledger"].items() if kinds},
-        "ledger_bytes_per_epoch": ledger,
+        "ledger_bytes_per_epoch": sum(sum(grown["ledger"][link].values()) for link in ("peer", "network")),
+        "counters_per_epoch": grown["counters"],
+        "same_losses": len({tuple(report["losses"]) for report in long}) == 1,
+        "median_load_after": statistics.median(report["load"] for report in long),
+    }
+    return {**figures, **(_of_interfaces(grown, long[0], seconds, mbit) if long[0]["sent"] else {})}
+
+
+def _of_interfaces(grown: Mapping[str, Any], whole: Mapping[str, Any], seconds: float, mbit: float) -> dict[str, Any]:
+    """What the interfaces have counted beside the ledger."""
+    counted, ledger = sum(grown["sent"]), sum(grown["ledger"]["network"].values())
+    wire = max(*grown["sent"], *grown["received"]) * 8 / (mbit * 1e6)
+    return {
         "interface_bytes_per_epoch": counted,
         "interface_over_ledger": counted / ledger,
-        "interface_over_ledger_of_whole_run": sum(long[0]["sent"]) / whole_ledger,
+        "interface_over_ledger_of_whole_run": sum(whole["sent"]) / sum(whole["ledger"]["network"].values()),
         "ledger_agrees": abs(counted / ledger - 1) <= _TOLERANCE,
         "wire_seconds": wire,
         "wire_share": wire / seconds,
-        "same_losses": len({tuple(report["losses"]) for report in long}) == 1,
-        "median_load_after": statistics.median(report["load"] for report in long),
     }
 
 
@@ -73,13 +79,16 @@ def _grown(short: Mapping[str, Any], long: Mapping[str, Any]) -> dict[str, Any]:
         side: [(more - less) / epochs for more, less in zip(long[side], short[side], strict=True)]
         for side in ("sent", "received")
     }
-    return {"ledger": {link: {k: v for k, v in kinds.items() if v} for link, kinds in ledger.items()}, **sides}
+    less = short["counters"]
+    counters = {name: (count - less.get(name, 0)) / epochs for name, count in long["counters"].items()}
+    named = {link: {kind: count for kind, count in kinds.items() if count} for link, kinds in ledger.items()}
+    return {"ledger": named, "counters": counters, **sides}
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     """The table."""
     table = Table(title=title)
-    for name in ("graph", "model", "strategy", "setting"):
+    for name in ("graph", "model", "strategy", "setting", "batch"):
         table.add_column(name)
     columns = (
         "cut",
@@ -95,16 +104,20 @@ def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     for name in (*columns, *(f"{kind} MB" for kind in _KINDS)):
         table.add_column(name, justify="right")
     for row in rows:
-        cells = [row["graph"], row["model"], row["strategy"], row["setting"]]
+        cells = [row["graph"], row["model"], row["strategy"], row["setting"], str(row["batch"] or "all")]
         cells += [f"{row['cut_share']:.1%}", f"{row['replication_factor']:.2f}"] if "cut_share" in row else ["", ""]
         table.add_row(*cells, *([row["failed"]] if "failed" in row else _cells(row)))
-    Console(width=None if sys.stdout.isatty() else 190).print(table)
+    Console(width=None if sys.stdout.isatty() else 210).print(table)
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    cells = [f"{row[name]:.3f}" for name in ("median_seconds", "min_seconds", "wire_seconds")]
-    cells += [f"{row['wire_share']:.0%}"]
-    cells += [f"{row[f'{name}_bytes_per_epoch'] / 1e6:.2f}" for name in ("ledger", "interface")]
-    cells += [f"{row['interface_over_ledger']:.3f}{'' if row['ledger_agrees'] else ' NO'}"]
-    sent = row["bytes_per_epoch"]["network"]
+    cells = [f"{row[name]:.3f}" for name in ("median_seconds", "min_seconds")]
+    cells += [f"{row['wire_seconds']:.3f}", f"{row['wire_share']:.0%}"] if "wire_seconds" in row else ["", ""]
+    cells += [f"{row['ledger_bytes_per_epoch'] / 1e6:.2f}"]
+    if "wire_seconds" in row:
+        agrees = "" if row["ledger_agrees"] else " NO"
+        cells += [f"{row['interface_bytes_per_epoch'] / 1e6:.2f}", f"{row['interface_over_ledger']:.3f}{agrees}"]
+    else:
+        cells += ["", ""]
+    sent = row["bytes_per_epoch"].get("network" if "wire_seconds" in row else "peer", {})
     return cells + [f"{sent.get(kind, 0) / 1e6:.2f}" for kind in _KINDS]

@@ -89,6 +89,10 @@ def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -
         (("--batch-size", 10, "--set", "overlap=false"), "overlap"),
         (("--batch-size", 10, "--set", "weighted=true"), "weight"),
         (("--strategy", "sample"), "sampled"),
+        (("--strategy", "split", "--memory", "1GiB"), "split cannot keep to a limit"),
+        (("--strategy", "split", "--set", "cache=-1"), "a cache cannot hold"),
+        (("--strategy", "split", "--set", "partition=meti"), "metis-access"),
+        (("--strategy", "split", "--set", "cache_over=host"), "unknown option 'cache_over'"),
     ],
 )
 def test_mistakes(options: tuple[object, ...], said: str, outgrow: Command, npz: Path) -> None:

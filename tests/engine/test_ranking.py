@@ -201,13 +201,13 @@ def differing(workers: int, name: str, world: World) -> list[tuple[str, str, int
 
 
 @pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_workers_together_find_the_ranks_of_one(workers: int, name: str) -> None:
     assert differing(workers, name, WORLDS[name]) == []
 
 
 @pytest.mark.parametrize("name", ROUNDED)
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_workers_agree_on_ties_however_products_are_rounded(workers: int, name: str) -> None:
     assert differing(workers, name, ROUNDED[name]) == []
 

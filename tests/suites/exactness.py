@@ -201,6 +201,8 @@ ENOUGH = {
     "tensor-coefficients": [case for case in CASES if case.conv == "decoupled-attention"],
     "tensor-files": [case for case in CASES if case.conv in FIXED],
     "tensor-textbook": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
+    "split-everything": FIRST,
+    "split-sources": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
     "offload-3": FIRST,
     "offload-3-pinned": FIRST,
     "offload-7-without-techniques": [Case(conv, "weighted") for conv in KINDS],

@@ -28,7 +28,9 @@ from suites.links import (
 )
 
 TOLERANCE, VISIBLE = 1e-10, 1e-6
-several = pytest.mark.parametrize("workers", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+several = pytest.mark.parametrize(
+    "workers", [3, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (2, 4))]
+)
 
 
 @cache

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.types import Kind, Link
 from outgrow.engine.share import Share
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.half import computed, is_half
+from outgrow.runtime.comm import Comm
 
 
 class Input(NamedTuple):
@@ -40,6 +41,13 @@ def input_of(model: Model, share: Share, features: Features) -> Input:
     assert isinstance(own, Tensor)
     source = share.beside(own, Kind.FEATURES)
     return Input(source[: len(own)], source)
+
+
+def to_device(rows: Features, comm: Comm) -> Features:
+    """Feature rows of a batch on a worker's device; bytes that cross for it are counted."""
+    if comm.device != rows.device:
+        comm.ledger.move(Link.HOST_TO_DEVICE, Kind.FEATURES, rows.nbytes)
+    return rows.to(comm.device)
 
 
 def features_for(model: Model, features: Features) -> Features:

@@ -19,6 +19,7 @@ from outgrow.core.block import Block
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.engine.hot import Cache, by_batches, by_degree, require_cache
+from outgrow.engine.inputs import to_device
 from outgrow.engine.pipeline import prefetched
 from outgrow.engine.rows import RowStore, Waiting, Wanted, row_type
 from outgrow.engine.share import view_of
@@ -143,7 +144,7 @@ class _SampledExecution:
         loss = torch.zeros((), dtype=torch.float64)
         if len(batch.seeds):
             blocks = [block.to(comm.device) for block in batch.blocks]
-            logits = problem.model(blocks, x.to(comm.device), derive(problem.seed, epoch, batch.step))
+            logits = problem.model(blocks, to_device(x, comm), derive(problem.seed, epoch, batch.step))
             found = problem.batch_loss(logits, batch.seeds, batch.num_seeds)
             torch.autograd.backward(found)
             loss += found.detach().cpu()

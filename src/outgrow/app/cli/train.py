@@ -68,8 +68,8 @@ def train(
     strategy: Annotated[
         str,
         typer.Option(
-            help="How to train: auto, full, offload (in chunks, from disk), tensor (feature slices) or sampled "
-            "(mini-batches)."
+            help="How to train: auto, full, offload (in chunks, from disk), tensor (feature slices), sampled "
+            "(mini-batches) or split (mini-batches, each computed by all workers together)."
         ),
     ] = "auto",
     memory: Annotated[
@@ -104,7 +104,8 @@ def train(
             "dot or distmult, negatives, val_links, test_links, split_seed) or of the strategy "
             "(full: partition, overlap; offload: host_memory, chunks, scratch, sharing, reuse, reorganise, overlap, "
             "cache; tensor: chunks, constant, attention, files, scratch, nn; sampled: partition, cache, cache_by, "
-            "cache_over, threads, ahead); may be given several times.",
+            "cache_over, threads, ahead; split: partition, cache, cache_by, ahead, partial); may be given several "
+            "times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind, Link
 from outgrow.engine.drafts import draft_of
+from outgrow.engine.inputs import to_device
 from outgrow.nn.layer import Features
 from outgrow.ops.gather import deal
 from outgrow.runtime.comm import Comm
@@ -41,7 +41,7 @@ class DeviceRows:
     """The features of a worker's own nodes: ``bring(find(nodes))``. Final.
 
     ``find`` may run in any thread. Counted in the ledger when rows are brought: ``rows_loaded``; with a cache,
-    ``cache_hits`` and ``cache_misses``; on a GPU the bytes that cross ``host_to_device``.
+    ``cache_hits`` and ``cache_misses``; on a GPU the bytes that cross.
 
     Args:
         comm: Whose device and ledger.
@@ -74,9 +74,7 @@ class DeviceRows:
         """``[n, D]`` on the device, in the order of the nodes."""
         comm, device = self.comm, self.comm.device
         comm.ledger.count("rows_loaded", found.num_rows)
-        missing = found.missing.to(device)
-        if device.type == "cuda":
-            comm.ledger.move(Link.HOST_TO_DEVICE, Kind.FEATURES, missing.nbytes)
+        missing = to_device(found.missing, comm)
         if found.to is None:
             return missing
         comm.ledger.count("cache_hits", len(found.slots))
