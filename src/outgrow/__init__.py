@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from outgrow.strategies.full import Full as Full
     from outgrow.strategies.offload import Offload as Offload
     from outgrow.strategies.sampled import Sampled as Sampled
+    from outgrow.strategies.split import SplitParallel as SplitParallel
     from outgrow.strategies.tensor import TensorParallel as TensorParallel
     from outgrow.training.config import TrainConfig as TrainConfig
 
@@ -58,6 +59,7 @@ _HOME = {
     "Full": "outgrow.strategies.full",
     "Offload": "outgrow.strategies.offload",
     "Sampled": "outgrow.strategies.sampled",
+    "SplitParallel": "outgrow.strategies.split",
     "TensorParallel": "outgrow.strategies.tensor",
     "TrainConfig": "outgrow.training.config",
 }
@@ -71,6 +73,7 @@ __all__ = [
     "Run",
     "Sampled",
     "Split",
+    "SplitParallel",
     "TensorParallel",
     "TrainConfig",
     "WorkerError",

@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
 from outgrow.core.errors import InputError
 from outgrow.core.types import Kind, Link
-from outgrow.engine.hot import Cache, by_batches, by_degree, keep
+from outgrow.engine.hot import Cache, by_batches, by_degree, hottest_own, keep
 from outgrow.engine.rows import RowStore
 from outgrow.engine.share import Part
 from outgrow.nn.layer import Features
@@ -236,6 +236,16 @@ def test_own_and_cold_rows_are_not_kept() -> None:
     kept = keep(hot, normal(5, 2), torch.tensor([0, 1, 1, 1, 1]), comm)
     assert kept.nodes.tolist() == [4, 2, 3]
     assert kept.holder.tolist() == [0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("own", [OWNER == 1, OWNER < 9, OWNER > 9])
+@pytest.mark.parametrize(("size", "rows"), [("0", 0), ("119B", 5), (0.1, 4), (1.0, NODES)])
+def test_the_hottest_of_own_rows(own: Tensor, size: str | float, rows: int) -> None:
+    hotness, mine = by_degree(GRAPH), own.nonzero()[:, 0]
+    assert (hotness == 0).any()
+    found = hottest_own(hotness, mine, size, dense())
+    assert found.dtype == torch.int64
+    assert found.tolist() == sorted(mine.tolist(), key=lambda node: (-DEGREE[node], node))[:rows]
 
 
 @pytest.mark.parametrize("size", ["many", 1.5, -0.1, float("nan")])

@@ -1,4 +1,4 @@
-"""Work ahead of its use: in order, bounded, and ended early without leaving threads behind."""
+"""Work ahead of its use: in order, bounded, and ended early, with or without waiting for what is under way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from outgrow.engine.pipeline import prefetched
+from outgrow.engine.pipeline import in_background, prefetched
 
 
 def test_results_come_in_order_whatever_takes_longest() -> None:
@@ -58,3 +58,113 @@ def test_threads_end_with_the_iterator() -> None:
     with closing(prefetched(lambda item: item, range(1000), threads=4, ahead=8)) as results:
         next(results)
     assert threading.active_count() == before
+
+
+def background() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "outgrow-ahead"]
+
+
+def wait_until_gone(before: list[threading.Thread]) -> None:
+    for thread in background():
+        if thread not in before:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_one_thread_works_in_order_in_the_background() -> None:
+    threads: list[threading.Thread] = []
+
+    def work(item: int) -> int:
+        threads.append(threading.current_thread())
+        time.sleep(0.005 * (item % 3))
+        return item * item
+
+    assert list(in_background(work, range(20), ahead=5)) == [item * item for item in range(20)]
+    assert len({*threads}) == 1
+    assert threads[0] is not threading.current_thread()
+    assert list(in_background(work, [], ahead=1)) == []
+    assert list(in_background(lambda item: None, range(3), ahead=1)) == [None] * 3
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_the_background_is_so_far_ahead_and_no_further(ahead: int) -> None:
+    begun: list[int] = []
+    enough = threading.Semaphore(0)
+
+    def work(item: int) -> int:
+        begun.append(item)
+        enough.release()
+        return item
+
+    with closing(in_background(work, range(100), ahead=ahead)) as results:
+        for expected in range(10):
+            assert next(results) == expected
+            for _ in range(1 + ahead if expected == 0 else 1):
+                assert enough.acquire(timeout=10)
+            time.sleep(0.01)  # time in which it might begin more
+            assert len(begun) == expected + 1 + ahead
+
+
+def test_the_background_works_beside_the_use_of_its_results() -> None:
+    meeting = threading.Barrier(2, timeout=10)
+    results = in_background(lambda item: meeting.wait() if item else -1, range(4), ahead=1)
+    assert next(results) == -1
+    for _ in range(3):
+        meeting.wait()  # the next result is under way
+        next(results)
+
+
+@pytest.mark.parametrize("where", ["work", "items"])
+def test_an_error_in_the_background_comes_when_its_result_is_due(where: str) -> None:
+    before = background()
+
+    def fail(place: str, item: int) -> None:
+        if place == where and item == 2:
+            raise ValueError("no such item")
+
+    def work(item: int) -> int:
+        fail("work", item)
+        return item
+
+    def items() -> Iterator[int]:
+        for item in range(5):
+            fail("items", item)
+            yield item
+
+    results = in_background(work, items(), ahead=4)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ValueError, match="no such item"):
+        next(results)
+    with pytest.raises(StopIteration):
+        next(results)
+    wait_until_gone(before)
+
+
+@pytest.mark.parametrize("used", [0, 1, 2])
+def test_nobody_waits_for_what_is_under_way_in_the_background(used: int) -> None:
+    """As when it waits for a worker that is gone."""
+    before, blocked, forever = background(), threading.Event(), threading.Event()
+
+    def work(item: int) -> int:
+        if item == 2:
+            blocked.set()
+            forever.wait()
+        return item
+
+    results = in_background(work, range(5), ahead=2)
+    assert [next(results) for _ in range(used)] == [*range(used)]
+    assert used == 0 or blocked.wait(10)
+    start = time.monotonic()
+    results.close()
+    assert time.monotonic() - start < 1
+    forever.set()
+    wait_until_gone(before)
+
+
+def test_after_an_early_end_nothing_more_is_begun() -> None:
+    before, begun = background(), list[int]()
+    results = in_background(begun.append, range(100), ahead=3)
+    next(results)
+    results.close()
+    wait_until_gone(before)
+    assert len(begun) <= 4

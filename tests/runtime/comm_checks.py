@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import numpy as np
@@ -105,6 +106,57 @@ def gradients_of_several_exchanges(comm: Comm) -> None:
     (again * 7).sum().backward()
     assert sent.grad is not None
     assert torch.equal(sent.grad, torch.full_like(sent, 4 * 5 * 7))
+
+
+def exchanged(line: Comm, calls: int, first: int) -> list[tuple[Tensor, Tensor]]:
+    """What so many calls brought, and what they should have brought."""
+    found = []
+    for draw in range(first, first + calls):
+        counts, dtype = random_counts(line.size, draw), DTYPES[draw % len(DTYPES)]
+        mine = sent_by(line.rank, counts, (3,), dtype)
+        got = line.rows(mine, route_of(counts, line.rank), Kind.IDS).wait()
+        found.append((got, got_by(line.rank, counts, (3,), dtype)))
+    return found
+
+
+def another_line_is_for_another_thread(comm: Comm) -> None:
+    """Calls of two threads do not meet, however many each makes; the same counts of rows are under way on both."""
+    aside, wrong = comm.aside, []
+    for calls, calls_aside in ((40, 90), (90, 40), (0, 5)):
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(exchanged, aside, calls_aside, 3)
+            mine = exchanged(comm, calls, 0)
+            for name, pairs in (("line", mine), ("aside", other.result())):
+                wrong += [name for got, expected in pairs if not torch.equal(got, expected)]
+    assert wrong == []
+    assert comm.aside is aside
+    assert (aside.rank, aside.size, aside.ledger) == (comm.rank, comm.size, comm.ledger)
+
+
+def sums_and_gradients_beside_another_line(comm: Comm) -> None:
+    """All that the first line carries, while rows travel on the other."""
+    wrong, counts = [], random_counts(comm.size, 4)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(exchanged, comm.aside, 60, 7)
+        for turn in range(20):
+            sent = sent_by(comm.rank, counts, (3,), torch.float64).requires_grad_()
+            comm.rows(sent, route_of(counts, comm.rank), Kind.ACTIVATIONS).wait().sum().backward()
+            total = comm.sum_(torch.full((5,), turn + comm.rank))
+            expected = torch.full((5,), comm.size * turn + comm.size * (comm.size - 1) // 2)
+            wrong += [turn] if sent.grad is None or not (sent.grad == 1).all() else []
+            wrong += [turn] if not torch.equal(total, expected) else []
+            wrong += (
+                [turn] if comm.broadcast(turn + comm.rank, root=turn % comm.size) != turn + turn % comm.size else []
+            )
+        wrong += [-1 for got, expected in other.result() if not torch.equal(got, expected)]
+    assert wrong == []
+
+
+def bytes_on_another_line_are_counted_too(comm: Comm) -> None:
+    """In the same ledger."""
+    comm.ledger.crossed.clear()
+    comm.aside.rows(torch.zeros(comm.size, 2), route_of([[1] * comm.size] * comm.size, comm.rank), Kind.TOPOLOGY).wait()
+    assert dict(comm.ledger.crossed) == {(Link.PEER, Kind.TOPOLOGY): 8 * (comm.size - 1)}
 
 
 def sums_are_the_same_everywhere(comm: Comm) -> None:
@@ -225,6 +277,9 @@ CHECKS = named(
     several_are_under_way,
     the_gradient_is_the_transpose,
     gradients_of_several_exchanges,
+    another_line_is_for_another_thread,
+    sums_and_gradients_beside_another_line,
+    bytes_on_another_line_are_counted_too,
     sums_are_the_same_everywhere,
     objects_are_shared,
     objects_are_gathered,

@@ -34,7 +34,8 @@ def test_one_worker_alone_says_nothing() -> None:
     ledger = Ledger()
     comm, rows = Alone(ledger), torch.ones(3, 2, requires_grad=True)
     assert (comm.rank, comm.size, comm.leads, comm.hosts) == (0, 1, True, (socket.gethostname(),))
-    assert comm.rows(rows, Route((3,), (3,)), Kind.IDS).wait() is rows
+    for line in (comm, comm.aside):
+        assert line.rows(rows, Route((3,), (3,)), Kind.IDS).wait() is rows
     assert comm.sum_(rows) is rows
     value = object()
     assert comm.broadcast(value) is value

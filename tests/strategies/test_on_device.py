@@ -24,7 +24,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import Split
+from outgrow.strategies.split import SplitParallel
 from outgrow.strategies.tensor import TensorParallel
 from suites.exactness import GRAPHS, SPARSE, Case, model_of, part_of, problem_of
 from support import disk_folder
@@ -35,8 +35,8 @@ CHUNKS = Offload(chunks=3, memory="1GiB", scratch=str(disk_folder()))
 WAYS: dict[str, tuple[Strategy, Batches, bool]] = {
     "full": (Full(), EVERYTHING, False),
     "sampled": (Sampled(), FEW, False),
-    "split": (Split(), FEW, False),
-    "split-cached": (Split(cache=0.4), FEW, False),
+    "split": (SplitParallel(), FEW, False),
+    "split-cached": (SplitParallel(cache=0.4), FEW, False),
     "tensor": (TensorParallel(), EVERYTHING, False),
     "tensor-textbook": (TensorParallel(constant=False, chunks=1), EVERYTHING, False),
     "tensor-coefficients": (TensorParallel(attention="coefficients"), EVERYTHING, False),

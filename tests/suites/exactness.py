@@ -26,7 +26,7 @@ from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import Split
+from outgrow.strategies.split import SplitParallel
 from outgrow.strategies.tensor import TensorParallel
 from suites.cases import DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
@@ -68,9 +68,9 @@ WAYS = {
     "full-without-overlap": Way(Full(overlap=False), Full()),
     "sampled-everything": Way(Sampled(), Full()),
     "sampled": Way(Sampled(cache=0.2), Sampled(), FEW),
-    "split-everything": Way(Split(), Full()),
-    "split": Way(Split(cache=0.1), Sampled(), FEW),
-    "split-sources": Way(Split(partial=False), Sampled(), FEW),
+    "split-everything": Way(SplitParallel(), Full()),
+    "split": Way(SplitParallel(cache=0.1), Sampled(), FEW),
+    "split-sources": Way(SplitParallel(partial=False), Sampled(), FEW),
     "offload-3": offload(3),
     "offload-7-without-techniques": offload(7, **dict.fromkeys(TECHNIQUES, False)),
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),

@@ -11,7 +11,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import Split
+from outgrow.strategies.split import SplitParallel
 from outgrow.strategies.tensor import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import model_of
@@ -40,8 +40,8 @@ WAYS = {
     "tensor": Way(TensorParallel()),
     "tensor in one chunk": Way(TensorParallel(chunks=1)),
     **{f"sampled {name}": Way(Sampled(partition=name), BATCHES) for name in ("metis", "hash")},
-    "split": Way(Split(), BATCHES),
-    "split with a cache": Way(Split(partition="hash", cache=0.2, cache_by="presampling", ahead=1), BATCHES),
+    "split": Way(SplitParallel(), BATCHES),
+    "split with a cache": Way(SplitParallel(partition="hash", cache=0.2, cache_by="presampling", ahead=1), BATCHES),
     "sampled with a cache": Way(Sampled(partition="range", cache=0.3, cache_by="presampling", ahead=1), BATCHES),
 }
 TWICE = {("gat", way): ("gat", f"{way} once more") for way in ("metis", "sampled hash", "split")}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from suites import full_mutants, offload_mutants, sampled_mutants, tensor_mutants
+from suites import full_mutants, offload_mutants, sampled_mutants, split_mutants, tensor_mutants
 from suites.hits import Hits
 
 
@@ -30,14 +30,15 @@ class Mutant(NamedTuple):
 
 FULL = ("full", "full-without-overlap")
 SAMPLED = ("sampled-everything", "sampled")
+SPLIT, SPLIT_DRAWS = ("split", "split-everything"), ("split", "split-sources")
 OFFLOAD, WITHOUT_SHARING = ("offload-3",), ("offload-7-without-techniques",)
 TENSOR = ("tensor",)
 GCN, GAT = ("gcn",), ("gat-concatenated",)
 ATTENTION, APART, SCALES = (*GAT, "decoupled-attention"), ("ggcn", "sage-max"), ("rgcn-diagonal", "decoupled-relations")
 
 MUTANTS = {
-    "stream_dropout": Mutant(full_mutants.stream_dropout, FULL + SAMPLED + OFFLOAD),
-    "gradients_not_summed": Mutant(full_mutants.gradients_not_summed, FULL + SAMPLED + OFFLOAD),
+    "stream_dropout": Mutant(full_mutants.stream_dropout, FULL + SAMPLED + SPLIT + OFFLOAD),
+    "gradients_not_summed": Mutant(full_mutants.gradients_not_summed, FULL + SAMPLED + SPLIT + OFFLOAD),
     "block_degrees": Mutant(full_mutants.block_degrees, FULL),
     "edge_numbers_of_the_part": Mutant(full_mutants.edge_numbers_of_the_part, FULL),
     "halo_of_wrong_owner": Mutant(full_mutants.halo_of_wrong_owner, FULL),
@@ -48,6 +49,18 @@ MUTANTS = {
     "workers_draw_by_seeds_of_their_own": Mutant(sampled_mutants.workers_draw_by_seeds_of_their_own, ("sampled",)),
     "mean_over_own_seeds": Mutant(sampled_mutants.mean_over_own_seeds, SAMPLED),
     "rows_of_others_misplaced": Mutant(sampled_mutants.rows_of_others_misplaced, SAMPLED),
+    "rows_of_others_misplaced_in_a_split": Mutant(split_mutants.rows_of_others_misplaced, (*SPLIT, "split-sources")),
+    "gradients_of_sent_rows_lost": Mutant(split_mutants.gradients_of_sent_rows_lost, (*SPLIT, "split-sources")),
+    "asked_rows_in_another_order": Mutant(split_mutants.asked_rows_in_another_order, (*SPLIT, "split-sources")),
+    "degrees_of_the_sample_in_a_split": Mutant(split_mutants.degrees_of_the_sample, SPLIT, GCN),
+    "edge_numbers_of_the_part_of_a_block": Mutant(split_mutants.edge_numbers_of_the_part, SPLIT, GAT),
+    "nothing_is_drawn_for_others": Mutant(split_mutants.nothing_is_drawn_for_others, SPLIT),
+    "workers_split_by_seeds_of_their_own": Mutant(split_mutants.workers_draw_by_seeds_of_their_own, SPLIT_DRAWS),
+    "parts_counted_twice": Mutant(split_mutants.parts_counted_twice, SPLIT, GCN),
+    "weights_of_other_edges": Mutant(split_mutants.weights_of_other_edges, SPLIT, GCN),
+    "mean_over_own_seeds_in_a_split": Mutant(split_mutants.mean_over_own_seeds, SPLIT),
+    "kept_rows_misplaced": Mutant(split_mutants.kept_rows_misplaced, ("split",)),
+    "draws_by_place_in_a_split": Mutant(split_mutants.draws_by_place, SPLIT),
     "gradients_overwritten": Mutant(offload_mutants.gradients_overwritten, OFFLOAD, GCN),
     "gradients_of_the_step_before": Mutant(offload_mutants.gradients_of_the_step_before, WITHOUT_SHARING, GCN),
     "rows_from_host_misplaced": Mutant(offload_mutants.rows_from_host_misplaced, OFFLOAD, GCN),

@@ -19,7 +19,7 @@ from outgrow.nn import GAT, GCN, GIN, SAGE, Model
 from outgrow.nn.heads import SingleLabel
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem
-from outgrow.strategies.split import Split
+from outgrow.strategies.split import SplitParallel
 from suites.traffic import LONG, ring
 from support import destinations_of, normal, random_topology
 
@@ -141,7 +141,7 @@ def bytes_by_model(place: Workplace) -> dict[str, Counter[Kind]]:
             seed=SEED,
             batches=traffic.batches,
         )
-        execution = Split(partial=traffic.partial).prepare(problem)
+        execution = SplitParallel(partial=traffic.partial).prepare(problem)
         before = comm.ledger.crossed.copy()
         for _ in execution.steps(EPOCH):
             problem.model.zero_grad()

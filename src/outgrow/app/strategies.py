@@ -13,7 +13,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import Split
+from outgrow.strategies.split import SplitParallel
 from outgrow.strategies.tensor import TensorParallel
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -21,7 +21,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "offload": Offload,
     "tensor": TensorParallel,
     "sampled": Sampled,
-    "split": Split,
+    "split": SplitParallel,
 }
 _REASONS = {
     "full": "every worker holds its share of the graph in memory",

@@ -127,7 +127,7 @@ def keep(cache: Cache, features: Features, owner: Tensor, comm: Comm) -> Kept:
 
 
 def hottest_own(hotness: Tensor, own: Tensor, size: str | float, features: Features) -> Tensor:
-    """``[c]`` int64: the hottest of a worker's own nodes, as many as a cache of that size holds; none with 0.
+    """``[c]`` int64: the hottest of a worker's own nodes, as many as a cache of that size holds.
 
     Args:
         hotness: ``[V]`` int64, see `Cache`.
@@ -135,8 +135,7 @@ def hottest_own(hotness: Tensor, own: Tensor, size: str | float, features: Featu
         size: See `Cache`.
         features: ``[V, D]``, for the size of rows.
     """
-    hot = own[hotness[own] > 0]
-    return hot[hotness[hot].sort(descending=True, stable=True).indices][: _most_rows(size, features)]
+    return own[hotness[own].sort(descending=True, stable=True).indices][: _most_rows(size, features)]
 
 
 def _summed(counts: Tensor, here: list[int], comm: Comm) -> Tensor:

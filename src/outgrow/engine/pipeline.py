@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
@@ -41,7 +42,9 @@ def prefetched(work: Callable[[T], R], items: Iterable[T], *, threads: int, ahea
                 future.cancel()
 
 
-def in_background(work: Callable[[T], R], items: Iterable[T], *, ahead: int) -> Generator[R]:
+def in_background(
+    work: Callable[[T], R], items: Iterable[T], *, ahead: int, turn: threading.Lock | None = None
+) -> Generator[R]:
     """What some work gives for each item, made by one thread, in order, while earlier results are in use.
 
     So the work may talk to other workers that do the same. When the iterator is closed early nobody waits for what is
@@ -51,6 +54,7 @@ def in_background(work: Callable[[T], R], items: Iterable[T], *, ahead: int) -> 
         work: Called by one thread.
         items: What to work on.
         ahead: How many results, finished or not, there are at most besides the one in use; at least 1.
+        turn: Held while there is work, so that what shares it works one after the other; None if nothing shares it.
 
     Raises:
         Exception: What the work raises, when its result is due.
@@ -61,11 +65,12 @@ def in_background(work: Callable[[T], R], items: Iterable[T], *, ahead: int) -> 
     def run() -> None:
         error: BaseException | None = None
         try:
-            for item in items:
-                room.acquire()
-                if closed.is_set():
-                    return
-                results.put(work(item))
+            with turn or nullcontext():
+                for item in items:
+                    room.acquire()
+                    if closed.is_set():
+                        return
+                    results.put(work(item))
         except BaseException as raised:
             error = raised
         results.put(_Ended(error))

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block
@@ -21,11 +20,10 @@ from outgrow.graph.csc import Topology
 from outgrow.graph.edge_choice import Chosen, Fanout
 from outgrow.graph.layer_draws import LARGEST, LayerDraws, refused_seed
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.gather import deal
-from outgrow.ops.sampling import Ids
+from outgrow.ops.sampling import Array, Ids
 from outgrow.ops.sampling_bits import new_bits
 from outgrow.ops.sampling_nodes import number_seeds, number_sources
-from outgrow.ops.split_nodes import new_table, number_ends, place_others
+from outgrow.ops.split_nodes import Rows, Sorted, place_sources, sort_new
 
 
 class Wish(NamedTuple):
@@ -99,10 +97,9 @@ class SplitSampler:
     ) -> None:
         self.draws = LayerDraws(views, fanout, seed, weighted=weighted)
         self.owner = torch.zeros(self.draws.num_nodes, dtype=torch.int8) if owner is None else owner
-        self.size = size
+        self.rank, self.size = rank, size
         self._bits = new_bits(self.draws.most_bits)
-        self._mine = array(self.owner == rank)
-        self._table, self._base, self._other_base = new_table(self._mine), 1, 2
+        self._table, self._base = np.zeros(self.draws.num_nodes, dtype=np.int32), 1
 
     def hops(self, seeds: Tensor, epoch: int, step: int) -> Generator[Wish, Wish, list[SplitHop]]:
         """A worker's part of a batch, in a conversation with the others.
@@ -120,36 +117,30 @@ class SplitSampler:
         Raises:
             InputError: A seed is no node of the graph, or comes twice.
         """
-        nodes, found = self._begin(array(seeds)), list[SplitHop]()
-        for layer in self.draws.outward:
-            chosen = self.draws.choose(layer, nodes, epoch, step, self._bits)
-            nodes, others, local = self._number(layer, chosen, nodes)
-            num_local = int(np.count_nonzero(local >= 0))
-            places, sizes = deal(others, self.owner, self.size)
-            wish = Wish(others[places], tuple(sizes))
-            asked = yield wish
-            nodes, rows = self._number_asked(array(asked.nodes), nodes)
-            place = np.empty(len(others), dtype=np.int64)
-            place[array(places)] = np.arange(len(others))
-            place_others(local, len(nodes), place)
-            found.append(self._hop(layer, chosen, local, nodes, wish, Wish(tensor(rows), asked.sizes), num_local))
-        self._end(len(nodes))
+        try:
+            nodes, found = self._begin(array(seeds)), list[SplitHop]()
+            for layer in self.draws.outward:
+                chosen = self.draws.choose(layer, nodes, epoch, step, self._bits)
+                first = len(nodes)
+                nodes, new, local = self._number(layer, chosen, nodes)
+                wish = Wish(tensor(new.others), new.sizes)
+                asked = yield wish
+                nodes, rows = self._number_asked(array(asked.nodes), nodes)
+                num_local = place_sources(local, first, len(nodes), new.remap)
+                block = self._block(layer, chosen, local, nodes, new.others)
+                found.append(SplitHop(block, len(nodes), wish.sizes, tensor(rows).long(), asked.sizes, num_local))
+        except BaseException:  # also where the conversation is closed
+            self._renew()
+            raise
+        self._base += len(nodes)
+        if self._base > LARGEST - len(self._table):
+            self._renew()
         return found[::-1]
 
-    def _hop(
-        self,
-        layer: int,
-        chosen: Chosen,
-        local: NDArray[np.int32],
-        nodes: Ids,
-        wish: Wish,
-        asked: Wish,
-        num_local: int,
-    ) -> SplitHop:
-        sources = self.draws.memory.empty(len(nodes) + len(wish.nodes), np.int64)
-        sources[: len(nodes)], sources[len(nodes) :] = nodes, array(wish.nodes)
-        block = self.draws.block(layer, chosen, local, tensor(sources), self.draws.degrees(layer, sources))
-        return SplitHop(block, len(nodes), wish.sizes, asked.nodes.long(), asked.sizes, num_local)
+    def _block(self, layer: int, chosen: Chosen, local: Rows, nodes: Ids, others: Ids) -> Block:
+        sources = self.draws.memory.empty(len(nodes) + len(others), np.int64)
+        sources[: len(nodes)], sources[len(nodes) :] = nodes, others
+        return self.draws.block(layer, chosen, local, tensor(sources), self.draws.degrees(layer, sources))
 
     def _begin(self, seeds: Ids) -> Ids:
         numbered = number_seeds(seeds, self._table, self._base)
@@ -157,28 +148,26 @@ class SplitSampler:
             raise refused_seed(seeds[numbered], numbered, len(self._table))
         return seeds
 
-    def _number(self, layer: int, chosen: Chosen, nodes: Ids) -> tuple[Ids, Tensor, NDArray[np.int32]]:
-        """Number the sources of edges: own nodes with a number, nodes of others, and the number of each edge's."""
-        memory, edges, known = self.draws.memory, chosen.edges, len(nodes)
+    def _number(self, layer: int, chosen: Chosen, nodes: Ids) -> tuple[Ids, Sorted, Rows]:
+        """Own nodes that have a number, the new ones told apart, and a number for the source of each edge."""
+        known = len(nodes)
+        nodes, local = self._numbered(chosen.edges, self.draws.indices(layer), nodes)
+        new = sort_new(nodes, known, array(self.owner), self.rank, self.size, self._table, self._base)
+        return nodes[: new.num_own], new, local
+
+    def _number_asked(self, asked: Ids, nodes: Ids) -> tuple[Ids, Rows]:
+        """Own nodes that have a number, and those of the nodes that others want."""
+        assert (array(self.owner)[asked] == self.rank).all()
+        return self._numbered(np.arange(len(asked)), asked, nodes)
+
+    def _numbered(self, edges: Ids, indices: Array, nodes: Ids) -> tuple[Ids, Rows]:
+        """Nodes that have a number once the sources of these edges have one, and these."""
+        memory, known = self.draws.memory, len(nodes)
         local, grown = memory.empty(len(edges), np.int32), memory.empty(known + len(edges), np.int64)
         grown[:known] = nodes
-        bases = self._base, self._other_base
-        known, num_others = number_ends(edges, self.draws.indices(layer), self._table, *bases, grown, known, local)
-        self._other_base += num_others
-        return grown[:known], tensor(grown[len(grown) - num_others :][::-1].copy()), local
-
-    def _number_asked(self, asked: Ids, nodes: Ids) -> tuple[Ids, NDArray[np.int32]]:
-        """Number the nodes that others want: own nodes with a number, and those of the wanted ones."""
-        assert self._mine[asked].all()
-        memory, known = self.draws.memory, len(nodes)
-        local, grown = memory.empty(len(asked), np.int32), memory.empty(known + len(asked), np.int64)
-        grown[:known] = nodes
-        known = number_sources(np.arange(len(asked)), asked, self._table, self._base, grown, known, local)
+        known = number_sources(edges, indices, self._table, self._base, grown, known, local)
         return grown[:known], local
 
-    def _end(self, known: int) -> None:
-        """Forget the numbers of a batch of so many own nodes."""
-        self._base += known
-        assert self._other_base < LARGEST
-        if self._base > LARGEST - len(self._table) or self._other_base > LARGEST // 2:
-            self._table, self._base, self._other_base = new_table(self._mine), 1, 2
+    def _renew(self) -> None:
+        """Forget all numbers."""
+        self._table[:], self._base = 0, 1

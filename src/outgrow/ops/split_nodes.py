@@ -1,14 +1,13 @@
-"""Local numbers of the nodes of a batch that several workers draw together: own ones, and those of others.
+"""Local numbers of the sources of a hop that several workers draw together: own ones, and those of others.
 
-Own nodes keep their number for all hops of a batch, those of others for one hop. In the table of a worker the sign
-says whose a node is, so that ownership costs no look-up of its own: an entry from 0 on belongs to an own node and holds
-``base`` plus its number, one below 0 to a node of another worker and holds ``-(other_base + its number)``. What was
-left there before is nearer to 0. Letters: ``E`` edges, ``V`` nodes of the graph, ``r`` nodes of others.
+All sources are numbered first, as a single worker numbers them (`sampling_nodes`). Then the new nodes, far fewer than
+edges, are told apart: own ones close up and keep their numbers for the batch, those of others are grouped by owner and
+forgotten, as another hop may want them again. Letters: ``E`` edges, ``V`` nodes, ``N`` new nodes, ``r`` of others.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,73 +17,117 @@ from outgrow.ops.prefetch import prefetch
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
+Rows = NDArray[np.int32]
 Table = NDArray[np.int32]
 
-_INDICES_AHEAD = 128
-_MARKS_AHEAD = 48
+_OWNERS_AHEAD = 32
 
 
-def new_table(own: NDArray[np.bool_]) -> Table:
-    """``[V]``: a table in which no node has a number, for bases from 1 for own nodes and from 2 for those of others."""
-    return np.where(own, 0, -1).astype(np.int32)
+class Sorted(NamedTuple):
+    """New nodes, told apart.
+
+    Attributes:
+        num_own: Own nodes that have a number now.
+        others: ``[r]`` nodes of others, by owner.
+        sizes: How many of these each worker owns.
+        remap: ``[N]`` number of a new node that is own; ``-1 -`` its place among the others if not.
+    """
+
+    num_own: int
+    others: Ids
+    sizes: tuple[int, ...]
+    remap: Rows
+
+
+def sort_new(nodes: Ids, first: int, owner: Array, rank: int, size: int, table: Table, base: int) -> Sorted:
+    """Tell new nodes apart.
+
+    Args:
+        nodes: ``[first + N]`` nodes with a number, changed: own ones close up.
+        first: Nodes that were known before, all own.
+        owner: ``[V]`` worker of each node.
+        rank: The worker whose nodes are own.
+        size: Number of workers.
+        table: ``[V]``, changed: see `sampling_nodes`.
+        base: That of the batch.
+    """
+    num_new = len(nodes) - first
+    others, peers = np.empty(num_new, dtype=np.int64), np.empty(num_new, dtype=np.int16)
+    remap = np.empty(num_new, dtype=np.int32)
+    num_own, num_others = _close_up(nodes, first, owner, rank, table, base, others, peers, remap)
+    grouped, sizes = np.empty(num_others, dtype=np.int64), np.zeros(size + 1, dtype=np.int64)
+    _group(others, peers[:num_others], sizes, grouped, remap)
+    return Sorted(num_own, grouped, tuple(np.diff(sizes, prepend=0)[:size].tolist()), remap)
 
 
 @sequential
-def number_ends(
-    edges: Ids,
-    indices: Array,
+def _close_up(
+    nodes: Ids,
+    first: int,
+    owner: Array,
+    rank: int,
     table: Table,
     base: int,
-    other_base: int,
-    nodes: Ids,
-    known: int,
-    local: NDArray[np.int32],
+    others: Ids,
+    peers: NDArray[np.int16],
+    remap: Rows,
 ) -> tuple[int, int]:
-    """Number the sources of some edges.
-
-    Args:
-        edges: ``[E]``.
-        indices: Source of every edge of the graph.
-        table: ``[V]``, see above.
-        base: That of the batch.
-        other_base: That of the hop.
-        nodes: ``[known + E]``, written: new own nodes go behind the ``known`` ones, those of others come from the end
-            backwards.
-        known: Own nodes that have a number.
-        local: ``[E]``, written: the number of the edge's source, if it is an own node; ``-1 -`` its number if not.
-
-    Returns:
-        Own nodes that have a number now, and nodes of others that have one.
-    """
-    last, room, others = len(edges) - 1, len(nodes), 0
-    lines, marks = indices.reshape((len(indices), 1)), table.reshape((len(table), 1))
-    for e in range(len(edges)):
-        prefetch(lines, edges[np.uint64(min(e + _INDICES_AHEAD, last))], 0)
-        prefetch(marks, indices[np.uint64(edges[np.uint64(min(e + _MARKS_AHEAD, last))])], 0)
-        node = np.uint64(indices[np.uint64(edges[e])])
-        entry = table[node]
-        own = entry >= 0
-        number = entry - base if own else -entry - other_base
-        new = number < 0  # without a branch, which would be guessed wrongly too often
-        number = (known if own else others) if new else number
-        table[node] = base + number if own else -(other_base + number)
-        nodes[np.uint64(known if own else room - 1 - others)] = node
-        known += new and own
-        others += new and not own
-        local[e] = number if own else -1 - number
-    return known, others
+    own, count, last = first, 0, len(nodes) - 1
+    owners = owner.reshape((len(owner), 1))
+    for i in range(first, len(nodes)):
+        prefetch(owners, nodes[np.uint64(min(i + _OWNERS_AHEAD, last))], 0)
+        node = np.uint64(nodes[np.uint64(i)])
+        peer = owner[node]
+        mine = peer == rank  # without a branch, which would be guessed wrongly too often
+        remap[np.uint64(i - first)] = own if mine else -1 - count
+        table[node] = base + own if mine else 0
+        nodes[np.uint64(own)] = node
+        others[np.uint64(min(count, len(others) - 1))] = node
+        peers[np.uint64(min(count, len(others) - 1))] = peer
+        own += mine
+        count += not mine
+    return own, count
 
 
 @sequential
-def place_others(local: NDArray[np.int32], num_own: int, place: Ids) -> None:
-    """Give sources of others the rows behind the own ones.
+def _group(others: Ids, peers: NDArray[np.int16], starts: Ids, grouped: Ids, remap: Rows) -> None:
+    """Group by owner. ``starts`` ``[P + 1]`` is zeros at first, and then the end of each group and one number more."""
+    for peer in peers:
+        starts[peer + 1] += 1
+    for peer in range(1, len(starts)):
+        starts[peer] += starts[peer - 1]
+    place = np.empty(len(peers), dtype=np.int32)
+    for i in range(len(peers)):
+        at = starts[peers[i]]
+        starts[peers[i]] += 1
+        grouped[at], place[i] = others[i], at
+    for i in range(len(remap)):
+        number = remap[i]
+        if number < 0:
+            remap[i] = -1 - place[-1 - number]
+
+
+@sequential
+def place_sources(local: Rows, first: int, num_own: int, remap: Rows) -> int:
+    """Give each edge the row of its source: own nodes, then those of others.
 
     Args:
-        local: ``[E]`` as `number_ends` leaves it, changed: row of each edge's source.
-        num_own: Number of own nodes.
-        place: ``[r]`` where each node of others comes among these.
+        local: ``[E]`` numbers before new nodes were told apart; changed.
+        first: Nodes that were known before.
+        num_own: Own nodes of the hop, those included that others want.
+        remap: ``[N]``, see `Sorted`.
+
+    Returns:
+        Edges whose source is own.
     """
+    rows = np.empty(first + len(remap), dtype=np.int32)
+    for i in range(first):
+        rows[i] = i
+    for i in range(len(remap)):
+        rows[first + i] = remap[i] if remap[i] >= 0 else num_own - 1 - remap[i]
+    far = 0
     for e in range(len(local)):
-        number = local[e]
-        if number < 0:
-            local[e] = num_own + place[np.uint64(-1 - number)]
+        row = rows[np.uint64(local[e])]
+        local[e] = row
+        far += row >= num_own
+    return len(local) - far

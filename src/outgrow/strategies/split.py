@@ -8,6 +8,7 @@ later batches, each for its own nodes, while they compute one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -36,6 +37,7 @@ from outgrow.graph.split_sampler import SplitHop, SplitSampler
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import buffers
+from outgrow.ops.half import is_half
 from outgrow.ops.keyed import derive
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
@@ -46,7 +48,7 @@ _SPARE = 0.5  # no two batches are of one size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split(Strategy):
+class SplitParallel(Strategy):
     """Training on sampled mini-batches, each computed by all workers together. Hidden features move along cut edges.
 
     Attributes:
@@ -72,7 +74,7 @@ class Split(Strategy):
     partial: bool = True
 
     def __post_init__(self) -> None:
-        require_types(asdict(self), get_type_hints(Split))
+        require_types(asdict(self), get_type_hints(SplitParallel))
         pick("partition", self.partition, dict.fromkeys((BY_ACCESS, *WITHOUT_CHUNKS)))
         pick("cache_by", self.cache_by, dict.fromkeys(("degree", "presampling")))
         require_cache(self.cache, "worker")
@@ -120,8 +122,9 @@ class _Batch(NamedTuple):
 class _SplitExecution:
     in_memory = True
 
-    def __init__(self, problem: Problem, options: Split) -> None:
+    def __init__(self, problem: Problem, options: SplitParallel) -> None:
         self.problem, self.share, self.comm, self.ahead = problem, problem.share, problem.share.comm, options.ahead
+        self.turn = threading.Lock()
         self.layers, self.partial = problem.model.stages(), options.partial
         layers, topology = self.layers, self.share.topology
         self.sampler = SplitSampler(
@@ -150,7 +153,7 @@ class _SplitExecution:
             found = self.rows.find(hops[0].own)
             return _Batch(step, mine, len(seeds[step]), [*map(self._planned, self.layers, hops, self.costs)], found)
 
-        with closing(in_background(draw, range(first, len(seeds)), ahead=self.ahead)) as batches:
+        with closing(in_background(draw, range(first, len(seeds)), ahead=self.ahead, turn=self.turn)) as batches:
             for batch in batches:
                 yield self._step(epoch, batch)
 
@@ -187,11 +190,11 @@ class _SplitExecution:
 
     def _planned(self, layer: Layer, hop: SplitHop, cost: RowBytes) -> Hop:
         """All workers together, in the same order."""
-        if self.comm.size == 1 or not is_summed(layer):
+        if self.comm.size == 1 or not is_summed(layer) or is_half(cost.dtype):
             return Hop(hop)
         return Hop(hop, summed_hop(layer, hop, cost, self.comm.aside, partial=self.partial))
 
-    def _kept(self, options: Split) -> Tensor:
+    def _kept(self, options: SplitParallel) -> Tensor:
         """Nodes whose rows are kept on the device. All workers together."""
         share, topology = self.share, self.share.topology
         if options.cache_by == "degree":

@@ -17,7 +17,7 @@ from outgrow.core.block import Block, Edges
 from outgrow.core.types import Kind
 from outgrow.graph.split_sampler import SplitHop
 from outgrow.nn.layer import Layer, Rows
-from outgrow.ops.half import computed, is_half
+from outgrow.ops.half import computed
 from outgrow.ops.split_sums import crossing, dealt, packed
 from outgrow.ops.weighted_sum import WeightedSum
 from outgrow.runtime.comm import Comm
@@ -31,7 +31,7 @@ class RowBytes:
     """What a row of sources costs.
 
     Attributes:
-        dtype: Type of its numbers.
+        dtype: Type of its numbers; not of half precision, of which sums are no longer.
         columns: How many there are.
         gradient: Whether its gradient travels back.
     """
@@ -120,7 +120,7 @@ def summed_hop(layer: Layer, hop: SplitHop, row: RowBytes, line: Comm, *, partia
     weight = layer.conv.weigh(block, Rows(torch.empty(0, 1, row.columns, dtype=row.dtype), None), _NONE)
     found = crossing(block.edges, hop.num_own, wanted)
     summed = _worth_it(found.edges, found.destinations, torch.tensor(wanted), row, weight)
-    summed &= partial and not is_half(row.dtype)
+    summed &= partial
     sums = dealt(block.edges, hop.num_own, wanted, found, tuple(summed.tolist()))
     weighed = torch.zeros_like(found.edges) if weight is None else found.edges
     told = torch.stack([found.destinations, found.edges, weighed]) * summed
@@ -146,7 +146,7 @@ def summed_hop(layer: Layer, hop: SplitHop, row: RowBytes, line: Comm, *, partia
 def _worth_it(edges: Tensor, destinations: Tensor, sources: Tensor, row: RowBytes, weight: Tensor | None) -> Tensor:
     """``[P]`` bool: for each worker, whether the parts of the sums are fewer bytes than the sources."""
     told = 4 * destinations + (4 + (0 if weight is None else weight.itemsize)) * edges
-    return destinations * row.both_ways + told < sources * row.both_ways
+    return (destinations * row.both_ways + told < sources * row.both_ways) & (destinations > 0)
 
 
 def _with(block: Block, edges: Edges) -> Block:

@@ -1,0 +1,224 @@
+"""Mutants of `split`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outgrow.core.types import Kind
+from outgrow.engine.splits import draw, sums
+from outgrow.engine.splits.features import DeviceRows, Found
+from outgrow.graph.edge_choice import Chosen
+from outgrow.graph.layer_draws import LayerDraws
+from outgrow.graph.split_sampler import SplitHop, SplitSampler, Wish
+from outgrow.nn.layer import Layer
+from outgrow.ops.split_sums import Sums
+from outgrow.runtime.comm import Arrival, Comm, Group
+from outgrow.strategies.base import Step
+from outgrow.strategies.split import _SplitExecution
+from suites.hits import Hits
+
+HIDDEN = (Kind.ACTIVATIONS, Kind.FEATURES)
+
+
+class _Rolled(NamedTuple):
+    """Rows that arrive one place off."""
+
+    arrival: Arrival
+
+    def wait(self) -> Tensor:
+        return self.arrival.wait().roll(1, 0)
+
+
+@contextmanager
+def rows_of_others_misplaced() -> Iterator[Hits]:
+    """Rows and parts of sums that other workers send are one place off."""
+    hits, right = Hits(), Group.rows
+
+    def rows(self: Group, rows: Tensor, route: Any, kind: Kind, **others: Any) -> Arrival:
+        arrival = right(self, rows, route, kind, **others)
+        if kind not in HIDDEN:
+            return arrival
+        hits.note(sum(route.receive) > 1)
+        return _Rolled(arrival)
+
+    with patch.object(Group, "rows", rows):
+        yield hits
+
+
+@contextmanager
+def gradients_of_sent_rows_lost() -> Iterator[Hits]:
+    """What a row earns at another worker comes back and is not added."""
+    hits, right = Hits(), Group.rows
+
+    def rows(self: Group, rows: Tensor, route: Any, kind: Kind, **others: Any) -> Arrival:
+        lost = kind in HIDDEN and rows.requires_grad
+        hits.note(lost and len(rows) > 0)
+        return right(self, rows.detach() + 0 * rows if lost else rows, route, kind, **others)
+
+    with patch.object(Group, "rows", rows):
+        yield hits
+
+
+@contextmanager
+def asked_rows_in_another_order() -> Iterator[Hits]:
+    """A worker sends the right rows to the right workers, the last one first."""
+    hits, right = Hits(), draw._passed_on
+
+    def passed_on(wish: Wish, line: Comm) -> Wish:
+        asked = right(wish, line)
+        hits.note(max(asked.sizes) > 1)
+        parts = torch.split(asked.nodes, list(asked.sizes))
+        return asked._replace(nodes=torch.cat([part.flip(0) for part in parts]))
+
+    with patch.object(draw, "_passed_on", passed_on):
+        yield hits
+
+
+@contextmanager
+def _other_hops(change: Callable[[list[SplitHop]], list[SplitHop]]) -> Iterator[Hits]:
+    hits, right = Hits(), SplitSampler.hops
+
+    def hops(self: SplitSampler, *given: Any) -> Generator[Wish, Wish, list[SplitHop]]:
+        found = yield from right(self, *given)
+        changed = change(found)
+        hits.note(any(one is not other for one, other in zip(found, changed, strict=True)))
+        return changed
+
+    with patch.object(SplitSampler, "hops", hops):
+        yield hits
+
+
+def _with_block(hop: SplitHop, **changed: Any) -> SplitHop:
+    return hop._replace(block=replace(hop.block, **changed)) if hop.block.edges.num_edges else hop
+
+
+def degrees_of_the_sample() -> Any:
+    """The degree of a source is how often it occurs in the worker's part of the block."""
+
+    def changed(hop: SplitHop) -> SplitHop:
+        edges = hop.block.edges
+        return _with_block(hop, src_degree=edges.indices.bincount(minlength=edges.num_src).double())
+
+    return _other_hops(lambda hops: [*map(changed, hops)])
+
+
+def edge_numbers_of_the_part() -> Any:
+    """Edges are numbered within the worker's part of the block, so draws for edges differ."""
+    return _other_hops(
+        lambda hops: [_with_block(hop, edge_ids=torch.arange(hop.block.edges.num_edges)) for hop in hops]
+    )
+
+
+@contextmanager
+def nothing_is_drawn_for_others() -> Iterator[Hits]:
+    """Nodes that only other workers want draw no neighbours in the next hop: their owner goes on from its own."""
+    hits, number_asked, choose = Hits(), SplitSampler._number_asked, LayerDraws.choose
+    known = WeakKeyDictionary[LayerDraws, int]()
+
+    def asked(self: SplitSampler, wanted: Any, nodes: Any) -> Any:
+        known[self.draws] = len(nodes)
+        return number_asked(self, wanted, nodes)
+
+    def chosen(self: LayerDraws, layer: int, nodes: Any, *given: Any) -> Chosen:
+        first = known.pop(self, len(nodes))
+        first = len(nodes) if layer == self.outward[0] else first
+        hits.note(first < len(nodes))
+        found = choose(self, layer, nodes[:first], *given)
+        return found._replace(indptr=np.pad(found.indptr, (0, len(nodes) - first), mode="edge"))
+
+    with patch.object(SplitSampler, "_number_asked", asked), patch.object(LayerDraws, "choose", chosen):
+        yield hits
+
+
+@contextmanager
+def workers_draw_by_seeds_of_their_own() -> Iterator[Hits]:
+    """Each worker draws neighbours by the seed of the run plus its rank."""
+    hits, right = Hits(), SplitSampler.__init__
+
+    def begin(self: Any, views: Any, fanout: Any, seed: int, *, rank: int, **options: Any) -> None:
+        hits.note(rank > 0)
+        right(self, views, fanout, seed + rank, rank=rank, **options)
+
+    with patch.object(SplitSampler, "__init__", begin):
+        yield hits
+
+
+@contextmanager
+def _other_sums(change: Callable[[Sums], Sums]) -> Iterator[Hits]:
+    hits, right = Hits(), sums.dealt
+
+    def dealt(*given: Any) -> Sums:
+        found = right(*given)
+        hits.note(len(found.told_edge) > 1)
+        return change(found)
+
+    with patch.object(sums, "dealt", dealt):
+        yield hits
+
+
+def parts_counted_twice() -> Any:
+    """A part of a sum that another worker has taken is added twice."""
+
+    def changed(found: Sums) -> Sums:
+        times = 1 + (found.far_edge < 0).long()
+        ends = torch.cat([torch.zeros(1, dtype=torch.int64), times.cumsum(0)])[found.far.indptr]
+        far = replace(found.far, indptr=ends, indices=found.far.indices.repeat_interleave(times))
+        return found._replace(far=far, far_edge=found.far_edge.repeat_interleave(times))
+
+    return _other_sums(changed)
+
+
+def weights_of_other_edges() -> Any:
+    """The weights that are told for parts of sums are those of the edge before."""
+    return _other_sums(lambda found: found._replace(told_edge=found.told_edge.roll(1)))
+
+
+@contextmanager
+def mean_over_own_seeds() -> Iterator[Hits]:
+    """The loss is the mean over the worker's own seeds."""
+    hits, right = Hits(), _SplitExecution._step
+
+    def step(self: Any, epoch: int, batch: Any) -> Step:
+        own = len(batch.seeds)
+        hits.note(own not in (0, batch.num_seeds))
+        return right(self, epoch, batch._replace(num_seeds=max(1, own)))
+
+    with patch.object(_SplitExecution, "_step", step):
+        yield hits
+
+
+@contextmanager
+def kept_rows_misplaced() -> Iterator[Hits]:
+    """Rows of the cache are one place off."""
+    hits, right = Hits(), DeviceRows.find
+
+    def find(self: DeviceRows, nodes: Tensor) -> Found:
+        found = right(self, nodes)
+        hits.note(len(found.slots) > 1)
+        return found._replace(slots=found.slots.roll(1))
+
+    with patch.object(DeviceRows, "find", find):
+        yield hits
+
+
+@contextmanager
+def draws_by_place() -> Iterator[Hits]:
+    """Dropout of a row depends on its place among the worker's own, not on its node."""
+    hits, right = Hits(), Layer.update_nodes
+
+    def update_nodes(self: Layer, x: Any, aggregate: Tensor, nodes: Tensor, key: int | None) -> Tensor:
+        places = torch.arange(len(nodes))
+        hits.note(key is not None and not torch.equal(places, nodes))
+        return right(self, x, aggregate, places, key)
+
+    with patch.object(Layer, "update_nodes", update_nodes):
+        yield hits
