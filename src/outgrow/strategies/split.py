@@ -131,9 +131,7 @@ class _SplitExecution:
             [view_of(topology, layer) for layer in layers],
             problem.batches.hops(len(layers)),
             problem.seed,
-            owner=self.share.owner
-            if isinstance(self.share, Part)
-            else torch.zeros(topology.num_nodes, dtype=torch.int8),
+            owner=self.share.owner if isinstance(self.share, Part) else None,
             rank=self.comm.rank,
             size=self.comm.size,
             weighted=problem.batches.weighted,
