@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,19 @@ from torch import Tensor  # noqa: E402
 
 import outgrow as og  # noqa: E402
 from outgrow.engine.hot import by_batches  # noqa: E402
+from outgrow.graph.partition.access import MetisByAccess  # noqa: E402
 from outgrow.graph.partition.method import WITHOUT_CHUNKS  # noqa: E402
 
 Rows = list[dict[str, Any]]
+BY_ACCESS = MetisByAccess.name
+PARTITIONS = (BY_ACCESS, *WITHOUT_CHUNKS)
 _SHARES = ("cache", "local_edges", "redundant_edges", "redundant_rows_computed", "redundant_rows_loaded")
 _NOT_SHOWN = ("load", "min_seconds")
 
 
 def loads_table(setting: Setting, options: argparse.Namespace) -> Rows:
     """Table 1: what an iteration loads from the host, and from other workers, by system and cache."""
-    graph, owner = setting.graph, setting.owner(options.partition)
+    graph, owner = setting.graph, setting.owner(options.partition, options.batch_size)
     sampler, samplers = setting.sampler(), setting.split_samplers(owner)
     systems = caches(setting, owner, options.caches, _asked_for(setting, owner, options))
     totals, passed = [Counter[str]() for _ in systems], Counter[str]()
@@ -102,7 +106,7 @@ def _model(setting: Setting, hidden: int) -> og.nn.Model:
 
 def redundancy_table(setting: Setting, options: argparse.Namespace) -> Rows:
     """Table 2: work of an epoch in micro-batches, over that of whole mini-batches."""
-    owner = setting.owner(options.partition)
+    owner = setting.owner(options.partition, options.batch_size)
     sampler, samplers = setting.sampler(), setting.split_samplers(owner)
     whole, split, micro = Counter[str](), Counter[str](), {how: Counter[str]() for how in DEALS}
     for step, seeds in enumerate(setting.steps(options.batch_size, options.batches)):
@@ -126,17 +130,16 @@ def _more(found: Counter[str], whole: Counter[str]) -> dict[str, float]:
 def quality_table(setting: Setting, options: argparse.Namespace) -> Rows:
     """Table 5: how even the parts of a mini-batch are, and how many of its edges lie within one."""
     rows: Rows = []
-    for partition in options.partitions:
-        owner = setting.owner(partition)
+    for partition, size in product(options.partitions, options.batch_sizes):
+        owner = setting.owner(partition, size)
         samplers = setting.split_samplers(owner)
-        for size in options.batch_sizes:
-            found = []
-            for step, seeds in enumerate(setting.whole_steps(size, options.batches)):
-                hops = together(samplers, setting.deal(seeds, "by part", owner), EPOCH, step)
-                found.append(_quality([sum((_ends(hop) for hop in each), Counter()) for each in hops]))
-            means = {name: statistics.fmean(each[name] for each in found) for name in found[0]}
-            means["local_edges"] /= means["edges"]
-            rows.append({"partition": partition, "batch_size": size, "iterations": len(found), **means})
+        found = []
+        for step, seeds in enumerate(setting.whole_steps(size, options.batches)):
+            hops = together(samplers, setting.deal(seeds, "by part", owner), EPOCH, step)
+            found.append(_quality([sum((_ends(hop) for hop in each), Counter()) for each in hops]))
+        means = {name: statistics.fmean(each[name] for each in found) for name in found[0]}
+        means["local_edges"] /= means["edges"]
+        rows.append({"partition": partition, "batch_size": size, "iterations": len(found), **means})
     return rows
 
 
@@ -158,8 +161,9 @@ def _quality(counts: Sequence[Counter[str]]) -> dict[str, float]:
 def sampling_table(setting: Setting, options: argparse.Namespace) -> Rows:
     """Table 4: seconds to draw an epoch in one thread."""
     torch.set_num_threads(1)
-    owner, rows = setting.owner(options.partition), []
+    rows: Rows = []
     for size in options.batch_sizes:
+        owner = setting.owner(options.partition, size)
         steps = setting.steps(size, options.batches)
         ways = _ways(setting, owner, steps)
         taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -249,9 +253,9 @@ def _parse() -> argparse.Namespace:
         else:
             add("--batch-sizes", nargs="+", type=int, default=[1024, 4096, 16384])
         if name == "quality":
-            add("--partitions", nargs="+", choices=WITHOUT_CHUNKS, default=["metis", "metis-edges", "hash"])
+            add("--partitions", nargs="+", choices=PARTITIONS, default=["metis", BY_ACCESS, "hash"])
         else:
-            add("--partition", choices=WITHOUT_CHUNKS, default="metis")
+            add("--partition", choices=PARTITIONS, default=BY_ACCESS)
         if name == "loads":
             add("--caches", nargs="+", type=float, default=[0, 0.1, 0.25], help="of a worker, as shares of all rows")
             add("--hidden", type=int, default=16, help="width of hidden layers, for what crosses")

@@ -16,6 +16,7 @@ from outgrow.engine.batches import Batches
 from outgrow.engine.hot import by_degree, hottest_own
 from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph
+from outgrow.graph.partition.access import MetisByAccess, access_weights, course_of
 from outgrow.graph.partition.cache import partition_of
 from outgrow.graph.partition.method import METHODS
 from outgrow.graph.sampler import Sampler
@@ -64,10 +65,18 @@ class Setting:
         steps = self.steps(batch_size)
         return [seeds for seeds in steps if len(seeds) == len(steps[0])][:most]
 
-    def owner(self, partition: str) -> Tensor:
-        """``[V]``: the worker of each node by a method of partitioning."""
-        method, store = METHODS[partition], self.graph.store
-        return partition_of(self.graph.topology, method, self.parts, store=store).part
+    def owner(self, partition: str, batch_size: int) -> Tensor:
+        """``[V]``: the worker of each node by a method of partitioning, which may weigh nodes by such batches."""
+        method = self._by_access(batch_size) if partition == MetisByAccess.name else METHODS[partition]
+        return partition_of(self.graph.topology, method, self.parts, store=self.graph.store).part
+
+    def _by_access(self, batch_size: int) -> MetisByAccess:
+        batches = Batches(size=batch_size, fanout=self.fanout)
+        seeds = batches.of_epoch(self.train, self.seed, BEFORE)
+        return MetisByAccess(
+            course=course_of(self._views, self.train, batches),
+            weights=lambda: access_weights(self.sampler(), BEFORE, seeds, self.graph.num_nodes),
+        )
 
     def deal(self, seeds: Tensor, how: str, owner: Tensor) -> list[Tensor]:
         """The seeds of a step for each worker. Batches are in random order already."""

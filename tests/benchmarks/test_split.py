@@ -34,7 +34,7 @@ def drawn(given: Setting, owner: Tensor, step: int, seeds: Tensor) -> list[list[
 
 def test_workers_draw_together_what_one_would_draw() -> None:
     given = setting()
-    owner = given.owner("hash")
+    owner = given.owner("hash", 50)
     for step, seeds in enumerate(given.steps(50)):
         blocks, hops = given.sampler().blocks(seeds, 1, step), drawn(given, owner, step, seeds)
         assert sum(map(split_work, hops), Counter()) == work(blocks)
@@ -48,7 +48,7 @@ def test_workers_draw_together_what_one_would_draw() -> None:
 def test_every_seed_is_dealt_out_once(how: str) -> None:
     given = setting()
     for seeds in given.steps(50):
-        dealt = given.deal(seeds, how, given.owner("hash"))
+        dealt = given.deal(seeds, how, given.owner("hash", 50))
         assert len(dealt) == PARTS
         assert torch.cat(dealt).sort().values.tolist() == seeds.sort().values.tolist()
 
@@ -71,7 +71,7 @@ def test_rows_come_from_the_own_cache_from_another_or_from_the_host() -> None:
 
 def test_caches_of_a_quarter_hold_all_rows_but_where_workers_want_the_same() -> None:
     given = setting()
-    owner, seeds = given.owner("hash"), given.steps(50)[0]
+    owner, seeds = given.owner("hash", 50), given.steps(50)[0]
     found = caches(given, owner, [0.0, 0.25], torch.ones(NODES, dtype=torch.int64))
     inputs = {
         how: [given.sampler().blocks(s, 1, 0)[0].src_nodes for s in given.deal(seeds, how, owner)] for how in DEALS
@@ -101,7 +101,7 @@ def test_nodes_around_seeds_follow_edges_backwards() -> None:
 
 def test_what_crosses_are_sources_or_fewer_bytes() -> None:
     given = setting()
-    hops = drawn(given, given.owner("hash"), 0, given.steps(50)[0])
+    hops = drawn(given, given.owner("hash", 50), 0, given.steps(50)[0])
     wanted = sum(sum(hop.wanted) for each in hops for hop in each)
     narrow = sum((crossed(each, [1, 1]) for each in hops), Counter())
     assert narrow == Counter(crossing_sources=wanted, crossing_rows=wanted, crossing_bytes=wanted)
