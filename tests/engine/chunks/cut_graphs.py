@@ -76,6 +76,11 @@ class ThreadComm(Comm):
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
         return self.gather(value)[root]
 
+    @property
+    def aside(self) -> Comm:
+        """Nobody asks for one."""
+        raise NotImplementedError
+
     def barrier(self) -> None:
         self._meeting.turn.release()
         try:
