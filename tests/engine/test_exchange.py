@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -24,7 +23,7 @@ from outgrow.ops.buffers import LARGE_ROWS
 from outgrow.ops.weighted_sum import WeightedSum
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.voyage import Voyage
-from suites.checks import failures_of, named
+from suites.checks import named, on_workers
 from support import normal, random_topology, with_relations
 
 NODES, WORKERS, KEY = 30, 3, 12345
@@ -180,14 +179,7 @@ CHECKS = named(
 )
 
 
-@cache
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, WORKERS)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_three_workers(name: str) -> None:
-    assert failures()[name] == [""] * WORKERS
+test_three_workers = on_workers(CHECKS, WORKERS)
 
 
 @pytest.mark.parametrize("overlap", [True, False])

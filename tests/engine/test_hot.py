@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from outgrow.engine.rows import RowStore
 from outgrow.engine.share import Part
 from outgrow.nn.layer import Features
 from outgrow.runtime.comm import Alone, Comm, Group
-from suites.checks import failures_of, named
+from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology
 
 WORKERS, BATCHES = 4, 5
@@ -186,14 +185,7 @@ CHECKS = named(
 )
 
 
-@cache
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, WORKERS)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_four_workers(name: str) -> None:
-    assert failures()[name] == [""] * WORKERS
+test_four_workers = on_workers(CHECKS, WORKERS)
 
 
 def test_degrees_count_edges_that_leave() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from outgrow.ops import buffers
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.memory import PeakMemory, resident_bytes
-from suites.checks import failures_of, named
+from suites.checks import named, on_workers
 from support import normal, random_topology
 
 WORKERS, BATCHES = 3, 6
@@ -135,14 +134,7 @@ def only_remote_rows_travel(comm: Comm) -> None:
 CHECKS = named(every_row_is_right, sparse_rows_stay_sparse, several_batches_are_under_way, only_remote_rows_travel)
 
 
-@cache
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, WORKERS)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_three_workers(name: str) -> None:
-    assert failures()[name] == [""] * WORKERS
+test_three_workers = on_workers(CHECKS, WORKERS)
 
 
 @pytest.mark.parametrize("features", [dense(), dense(torch.float16), sparse()], ids=["dense", "half", "sparse"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +22,7 @@ from outgrow.nn import GCNConv, GINConv, Layer
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.launch import run_workers
-from suites.checks import failures_of, named
+from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology
 
 NODES, WORKERS = 30, 3
@@ -218,14 +217,7 @@ CHECKS = named(
 )
 
 
-@cache
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, WORKERS)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_three_workers(name: str) -> None:
-    assert failures()[name] == [""] * WORKERS
+test_three_workers = on_workers(CHECKS, WORKERS)
 
 
 def test_one_worker_holds_all() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,9 @@ from outgrow.core.types import Kind
 from outgrow.runtime.comm import Alone, CommunicationError, Route, talking
 from outgrow.runtime.launch import run_workers
 from outgrow.runtime.worker import Workplace
-from suites.checks import failures_of
+from suites.checks import on_workers
 
-
-@cache
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, 3)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_three_workers(name: str) -> None:
-    assert failures()[name] == [""] * 3
+test_three_workers = on_workers(CHECKS, 3)
 
 
 def test_one_worker_alone_says_nothing() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
+
+import pytest
 
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.launch import run_workers
@@ -18,10 +20,19 @@ def named(*checks: Check) -> dict[str, Check]:
     return {check.__name__: check for check in checks}
 
 
-def failures_of(checks: Mapping[str, Check], workers: int) -> dict[str, list[str]]:
-    """Of each check, what failed on each of some new workers: see `run_checks`."""
-    found = run_workers(partial(run_checks, checks=checks), workers)
-    return {name: [of_worker[name] for of_worker in found] for name in checks}
+def on_workers(checks: Mapping[str, Check], workers: int) -> Callable[[str], None]:
+    """A test for each check: it must not fail on any worker. All of them share one launch: see `run_checks`."""
+
+    @cache
+    def found() -> list[dict[str, str]]:
+        return run_workers(partial(run_checks, checks=checks), workers)
+
+    @pytest.mark.parametrize("name", checks)
+    def test(name: str) -> None:
+        failures = [of_worker[name] for of_worker in found()]
+        assert failures == [""] * workers, "\n".join(failures)
+
+    return test
 
 
 def run_checks(place: Workplace, checks: Mapping[str, Check]) -> dict[str, str]:

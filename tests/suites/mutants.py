@@ -60,7 +60,7 @@ MUTANTS = {
     "weights_of_other_edges": Mutant(split_mutants.weights_of_other_edges, SPLIT, GCN),
     "mean_over_own_seeds_in_a_split": Mutant(split_mutants.mean_over_own_seeds, SPLIT),
     "kept_rows_misplaced": Mutant(split_mutants.kept_rows_misplaced, ("split",)),
-    "draws_by_place_in_a_split": Mutant(split_mutants.draws_by_place, SPLIT),
+    "draws_by_place_in_a_split": Mutant(tensor_mutants.draws_by_place, SPLIT),
     "gradients_overwritten": Mutant(offload_mutants.gradients_overwritten, OFFLOAD, GCN),
     "gradients_of_the_step_before": Mutant(offload_mutants.gradients_of_the_step_before, WITHOUT_SHARING, GCN),
     "rows_from_host_misplaced": Mutant(offload_mutants.rows_from_host_misplaced, OFFLOAD, GCN),

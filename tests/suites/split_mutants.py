@@ -19,7 +19,6 @@ from outgrow.engine.splits.features import DeviceRows, Found
 from outgrow.graph.edge_choice import Chosen
 from outgrow.graph.layer_draws import LayerDraws
 from outgrow.graph.split_sampler import SplitHop, SplitSampler, Wish
-from outgrow.nn.layer import Layer
 from outgrow.ops.split_sums import Sums
 from outgrow.runtime.comm import Arrival, Comm, Group
 from outgrow.strategies.base import Step
@@ -207,18 +206,4 @@ def kept_rows_misplaced() -> Iterator[Hits]:
         return found._replace(slots=found.slots.roll(1))
 
     with patch.object(DeviceRows, "find", find):
-        yield hits
-
-
-@contextmanager
-def draws_by_place() -> Iterator[Hits]:
-    """Dropout of a row depends on its place among the worker's own, not on its node."""
-    hits, right = Hits(), Layer.update_nodes
-
-    def update_nodes(self: Layer, x: Any, aggregate: Tensor, nodes: Tensor, key: int | None) -> Tensor:
-        places = torch.arange(len(nodes))
-        hits.note(key is not None and not torch.equal(places, nodes))
-        return right(self, x, aggregate, places, key)
-
-    with patch.object(Layer, "update_nodes", update_nodes):
         yield hits

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
+from outgrow.core.ledger import Ledger
 from outgrow.graph.edge_choice import Fanout
 from outgrow.ops.keyed import derive, keyed_order
 
@@ -63,6 +65,13 @@ class Batches:
 
 EVERYTHING = Batches()
 """One step of all seeds with all their neighbours."""
+
+
+def count_drawn(ledger: Ledger, edges: Edges) -> None:
+    """Count what a layer computes of a batch: ``sampled_edges``, ``edges_aggregated``, ``rows_computed``."""
+    ledger.count("sampled_edges", edges.num_edges)
+    ledger.count("edges_aggregated", edges.num_edges)
+    ledger.count("rows_computed", edges.num_dst)
 
 
 def hops_of(given: object) -> tuple[Fanout, ...] | None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,12 +64,13 @@ class Kept(NamedTuple):
     nodes: Tensor
 
 
-def require_cache(size: str | float, place: str) -> None:
-    """Check the size and the place of a cache: see `Cache`.
+def require_cache(size: str | float, place: str, by: str = "degree") -> None:
+    """Check the size and the place of a cache, and what is hot: see `Cache` and `hotness_by`.
 
     Raises:
-        InputError: No such place, or no such size.
+        InputError: No such place, no such size, or nothing of that name is hot.
     """
+    pick("cache_by", by, dict.fromkeys(("degree", "presampling")))
     pick("place of a cache", place, _PLACES)
     if isinstance(size, str):
         parse_bytes(size)
@@ -80,6 +81,17 @@ def require_cache(size: str | float, place: str) -> None:
             got=repr(size),
             repair="write 0.1 or 64MiB, say",
         )
+
+
+def hotness_by(by: str, topology: Topology, batches: Callable[[], Iterable[Tensor]]) -> Tensor:
+    """``[V]`` int64: how hot each node is.
+
+    Args:
+        by: ``degree`` for `by_degree`, ``presampling`` for `by_batches`.
+        topology: The edges.
+        batches: Gives what `by_batches` takes.
+    """
+    return by_degree(topology) if by == "degree" else by_batches(batches(), topology.num_nodes)
 
 
 def by_degree(topology: Topology) -> Tensor:

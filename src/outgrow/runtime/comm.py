@@ -101,6 +101,11 @@ class Comm(ABC):
         """Whether this worker writes the files and speaks for all."""
         return self.rank == 0
 
+    def swapped(self, rows: Tensor, kind: Kind) -> Tensor:
+        """``[P, ...]``: what each worker tells this one, of ``[P, ...]`` what this one tells each; waits for it."""
+        one_each = (1,) * self.size
+        return self.rows(rows, Route(one_each, one_each), kind).wait()
+
     def sum_gradients(self, model: nn.Module) -> None:
         """Sum the gradients of all parameters over the workers, as one flat buffer for each type.
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
-from outgrow.engine.hot import Cache, by_batches, by_degree, require_cache
+from outgrow.engine.batches import count_drawn
+from outgrow.engine.hot import Cache, hotness_by, require_cache
 from outgrow.engine.inputs import to_device
 from outgrow.engine.pipeline import prefetched
 from outgrow.engine.rows import RowStore, Waiting, Wanted, row_type
@@ -64,8 +65,7 @@ class Sampled(Strategy):
     def __post_init__(self) -> None:
         require_types(asdict(self), get_type_hints(Sampled))
         pick("partition", self.partition, WITHOUT_CHUNKS)
-        pick("cache_by", self.cache_by, dict.fromkeys(("degree", "presampling")))
-        require_cache(self.cache, self.cache_over)
+        require_cache(self.cache, self.cache_over, self.cache_by)
         require_positive(self.name, threads=self.threads, ahead=self.ahead)
 
     def options(self) -> dict[str, object]:
@@ -150,18 +150,15 @@ class _SampledExecution:
             loss += found.detach().cpu()
         comm.sum_gradients(problem.model)
         for block in batch.blocks:
-            self.ledger.count("sampled_edges", block.edges.num_edges)
-            self.ledger.count("edges_aggregated", block.edges.num_edges)
-            self.ledger.count("rows_computed", block.edges.num_dst)
+            count_drawn(self.ledger, block.edges)
         return Step(loss=comm.sum_(loss).item(), num_seeds=batch.num_seeds)
 
     def _cache(self, options: Sampled) -> Cache:
         """The cache that is asked for, not filled yet."""
-        share = self.share
-        if options.cache_by == "degree":
-            hotness = by_degree(share.topology)
-        else:
-            batches = enumerate(share.mine(seeds) for seeds in self.problem.seeds(_BEFORE))
-            asked_for = (self.sampler.blocks(seeds, _BEFORE, step)[0].src_nodes for step, seeds in batches)
-            hotness = by_batches(asked_for, share.topology.num_nodes)
+        hotness = hotness_by(options.cache_by, self.share.topology, self._asked_before)
         return Cache(hotness=hotness, size=options.cache, place=options.cache_over)
+
+    def _asked_before(self) -> Iterator[Tensor]:
+        """The nodes whose rows each batch of an epoch asks for that is not trained."""
+        for step, seeds in enumerate(self.problem.seeds(_BEFORE)):
+            yield self.sampler.blocks(self.share.mine(seeds), _BEFORE, step)[0].src_nodes

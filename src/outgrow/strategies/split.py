@@ -20,8 +20,8 @@ from torch import Tensor
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.core.types import Kind
-from outgrow.engine.batches import Batches
-from outgrow.engine.hot import by_batches, by_degree, hottest_own, require_cache
+from outgrow.engine.batches import Batches, count_drawn
+from outgrow.engine.hot import hotness_by, hottest_own, require_cache
 from outgrow.engine.pipeline import in_background
 from outgrow.engine.rows import row_type
 from outgrow.engine.share import Part, view_of
@@ -76,8 +76,7 @@ class SplitParallel(Strategy):
     def __post_init__(self) -> None:
         require_types(asdict(self), get_type_hints(SplitParallel))
         pick("partition", self.partition, dict.fromkeys((BY_ACCESS, *WITHOUT_CHUNKS)))
-        pick("cache_by", self.cache_by, dict.fromkeys(("degree", "presampling")))
-        require_cache(self.cache, "worker")
+        require_cache(self.cache, "worker", self.cache_by)
         require_positive(self.name, ahead=self.ahead)
 
     def options(self) -> dict[str, object]:
@@ -168,11 +167,8 @@ class _SplitExecution:
         torch.autograd.backward(loss)
         comm.sum_gradients(problem.model)
         for hop in batch.hops:
-            edges = hop.drawn.block.edges
-            comm.ledger.count("sampled_edges", edges.num_edges)
-            comm.ledger.count("edges_aggregated", edges.num_edges)
+            count_drawn(comm.ledger, hop.drawn.block.edges)
             comm.ledger.count("local_edges", hop.drawn.num_local_edges)
-            comm.ledger.count("rows_computed", edges.num_dst)
             comm.ledger.count("remote_rows", hop.remote_rows)
         return Step(loss=comm.sum_(loss.detach().double().cpu()).item(), num_seeds=batch.num_seeds)
 
@@ -194,14 +190,13 @@ class _SplitExecution:
 
     def _kept(self, options: SplitParallel) -> Tensor:
         """Nodes whose rows are kept on the device. All workers together."""
-        share, topology = self.share, self.share.topology
-        if options.cache_by == "degree":
-            hotness = by_degree(topology)
-        else:
-            batches = enumerate(share.mine(seeds) for seeds in self.problem.seeds(_BEFORE))
-            asked_for = (drawn(self.sampler, self.comm.aside, seeds, _BEFORE, step)[0].own for step, seeds in batches)
-            hotness = by_batches(asked_for, topology.num_nodes)
-        return hottest_own(hotness, share.own, options.cache, self.problem.features)
+        hotness = hotness_by(options.cache_by, self.share.topology, self._asked_before)
+        return hottest_own(hotness, self.share.own, options.cache, self.problem.features)
+
+    def _asked_before(self) -> Iterator[Tensor]:
+        """The nodes whose rows each batch of an epoch asks for that is not trained. All workers together."""
+        for step, seeds in enumerate(self.problem.seeds(_BEFORE)):
+            yield drawn(self.sampler, self.comm.aside, self.share.mine(seeds), _BEFORE, step)[0].own
 
 
 def _cost(model: Model, index: int, given: torch.dtype) -> RowBytes:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +17,7 @@ from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.csc import Topology
 from outgrow.graph.partition.waves import bits_of, volumes
 from outgrow.runtime.comm import Alone, Comm
-from suites.checks import failures_of, named
+from suites.checks import named, on_workers
 from support import random_topology
 
 WORKERS = 3
@@ -160,11 +158,4 @@ def real_plans(comm: Comm) -> None:
 CHECKS = named(real_plans)
 
 
-@cache
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, WORKERS)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_three_processes(name: str) -> None:
-    assert failures()[name] == [""] * WORKERS
+test_three_processes = on_workers(CHECKS, WORKERS)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache, reduce
+from functools import reduce
 from itertools import pairwise, product
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from torch import Tensor
 from outgrow.core.types import Kind, Link
 from outgrow.engine.slices.deal import Deal, cut_of
 from outgrow.runtime.comm import Alone, Comm
-from suites.checks import failures_of, named
+from suites.checks import named, on_workers
 from support import normal
 
 NODES, WORKERS = 23, 3
@@ -193,14 +192,7 @@ CHECKS = named(
 )
 
 
-@cache
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, WORKERS)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_three_workers(name: str) -> None:
-    assert failures()[name] == [""] * WORKERS
+test_three_workers = on_workers(CHECKS, WORKERS)
 
 
 def test_the_cases_are_as_odd_as_they_should_be() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from outgrow.graph.csc import Topology
 from outgrow.ops.buffers import LARGE_ROWS
 from outgrow.ops.weighted_sum import WeightedSum
 from outgrow.runtime.comm import Comm
-from suites.checks import failures_of, named
+from suites.checks import named, on_workers
 from support import normal, random_topology
 
 
@@ -96,11 +95,4 @@ CHECKS = named(
 )
 
 
-@pytest.fixture(scope="module")
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, 2)
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_two_workers(check: str, failures: dict[str, list[str]]) -> None:
-    assert not any(failures[check]), "\n".join(failures[check])
+test_two_workers = on_workers(CHECKS, 2)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
 from graph.split_batches import WAYS, Hops, assert_equal, case_of, together
 from outgrow.core.types import Kind, Link
 from outgrow.engine.splits.draw import drawn
 from outgrow.runtime.comm import Alone, Comm
-from suites.checks import failures_of, named
+from suites.checks import named, on_workers
 
 WORKERS = 3
 DEALS = ("scattered", "one node")
@@ -35,14 +33,7 @@ def parts_are_the_same(comm: Comm) -> None:
 CHECKS = named(parts_are_the_same)
 
 
-@cache
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, WORKERS)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_three_workers(name: str) -> None:
-    assert failures()[name] == [""] * WORKERS
+test_three_workers = on_workers(CHECKS, WORKERS)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -23,7 +22,7 @@ from outgrow.graph.split_sampler import SplitHop, SplitSampler
 from outgrow.nn.layer import Layer, Rows
 from outgrow.ops.weighted_sum import WeightedSum
 from outgrow.runtime.comm import Comm
-from suites.checks import failures_of, named
+from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology, topology_of
 
 WORKERS = 3
@@ -223,14 +222,7 @@ CHECKS = named(
 )
 
 
-@cache
-def failures() -> dict[str, list[str]]:
-    return failures_of(CHECKS, WORKERS)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_three_workers(name: str) -> None:
-    assert failures()[name] == [""] * WORKERS
+test_three_workers = on_workers(CHECKS, WORKERS)
 
 
 @pytest.mark.parametrize("name", CONVS)

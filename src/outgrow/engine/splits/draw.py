@@ -35,7 +35,6 @@ def drawn(sampler: SplitSampler, line: Comm, seeds: Tensor, epoch: int, step: in
 
 def _passed_on(wish: Wish, line: Comm) -> Wish:
     """What the others want of this worker, told by each of them."""
-    one_each = Route((1,) * line.size, (1,) * line.size)
-    sizes = line.rows(torch.tensor(wish.sizes), one_each, Kind.IDS).wait()
+    sizes = line.swapped(torch.tensor(wish.sizes), Kind.IDS)
     route = Route(wish.sizes, tuple(sizes.tolist()))
     return Wish(line.rows(wish.nodes, route, Kind.IDS).wait(), route.receive)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Block, Edges
+from outgrow.core.block import Block
 from outgrow.core.types import Kind
+from outgrow.engine.chunks.layers import without_parameters
 from outgrow.graph.split_sampler import SplitHop
 from outgrow.nn.layer import Layer, Rows
 from outgrow.ops.half import computed
@@ -99,8 +100,7 @@ class SummedHop:
 def is_summed(layer: Layer) -> bool:
     """Whether a layer is a sum with weights that the graph fixes."""
     widths = layer.widths
-    fixed = widths.fixed_weight and widths.target == (0, 0) and widths.score == 0 and widths.source[0] == 1
-    return fixed and widths.source == widths.aggregate and isinstance(layer.conv.aggregation, WeightedSum)
+    return without_parameters(layer) and widths.source == widths.aggregate and widths.source[0] == 1
 
 
 def summed_hop(layer: Layer, hop: SplitHop, row: RowBytes, line: Comm, *, partial: bool = True) -> SummedHop:
@@ -124,8 +124,7 @@ def summed_hop(layer: Layer, hop: SplitHop, row: RowBytes, line: Comm, *, partia
     sums = dealt(block.edges, hop.num_own, wanted, found, tuple(summed.tolist()))
     weighed = torch.zeros_like(found.edges) if weight is None else found.edges
     told = torch.stack([found.destinations, found.edges, weighed]) * summed
-    one_each = Route((1,) * line.size, (1,) * line.size)
-    theirs = line.rows(told.T.contiguous(), one_each, Kind.IDS).wait().T
+    theirs = line.swapped(told.T.contiguous(), Kind.IDS).T
     numbers = Route(tuple(told[:2].sum(0).tolist()), tuple(theirs[:2].sum(0).tolist()))
     asked_for = line.rows(sums.told, numbers, Kind.TOPOLOGY).wait()
     mine = torch.empty(0, 1, dtype=computed(row.dtype)) if weight is None else weight[sums.told_edge]
@@ -133,11 +132,11 @@ def summed_hop(layer: Layer, hop: SplitHop, row: RowBytes, line: Comm, *, partia
     num_sums = tuple(theirs[0].tolist())
     sent, has_weight = packed(hop.asked, hop.asked_sizes, theirs, asked_for, hop.num_own)
     return SummedHop(
-        own=_with(block, sums.own),
+        own=replace(block, edges=sums.own),
         own_weight=None if weight is None else weight[sums.own_edge],
-        far=_with(block, sums.far),
+        far=replace(block, edges=sums.far),
         far_weight=None if weight is None else _or_one(weight, sums.far_edge),
-        sent=_with(block, sent),
+        sent=replace(block, edges=sent),
         sent_weight=_or_one(weights, torch.where(has_weight, has_weight.cumsum(0) - 1, -1)),
         route=Route(tuple(n or size for n, size in zip(num_sums, hop.asked_sizes, strict=True)), sums.rows),
     )
@@ -147,10 +146,6 @@ def _worth_it(edges: Tensor, destinations: Tensor, sources: Tensor, row: RowByte
     """``[P]`` bool: for each worker, whether the parts of the sums are fewer bytes than the sources."""
     told = 4 * destinations + (4 + (0 if weight is None else weight.itemsize)) * edges
     return (destinations * row.both_ways + told < sources * row.both_ways) & (destinations > 0)
-
-
-def _with(block: Block, edges: Edges) -> Block:
-    return replace(block, edges=edges)
 
 
 def _or_one(weight: Tensor, edge: Tensor) -> Tensor:
