@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
     from outgrow.strategies.full import Full as Full
+    from outgrow.strategies.migrate import Migrate as Migrate
     from outgrow.strategies.offload import Offload as Offload
     from outgrow.strategies.sampled import Sampled as Sampled
     from outgrow.strategies.split import SplitParallel as SplitParallel
@@ -57,6 +58,7 @@ _HOME = {
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
     "Full": "outgrow.strategies.full",
+    "Migrate": "outgrow.strategies.migrate",
     "Offload": "outgrow.strategies.offload",
     "Sampled": "outgrow.strategies.sampled",
     "SplitParallel": "outgrow.strategies.split",
@@ -67,6 +69,7 @@ __all__ = [
     "Full",
     "Graph",
     "InputError",
+    "Migrate",
     "NodeType",
     "Offload",
     "OutgrowError",

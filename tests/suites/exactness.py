@@ -24,6 +24,7 @@ from outgrow.runtime.comm import Comm
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.migrate import Migrate
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
@@ -62,6 +63,7 @@ def offload(chunks: int, **techniques: Any) -> Way:
 
 
 FEW = Batches(size=7, fanout=(3, 2, 4))
+TINY = Batches(size=3, fanout=(3, 2, 4))
 TECHNIQUES = ("sharing", "reuse", "reorganise", "overlap", "cache")
 WAYS = {
     "full": Way(Full(), Full()),
@@ -71,6 +73,9 @@ WAYS = {
     "split-everything": Way(SplitParallel(), Full()),
     "split": Way(SplitParallel(cache=0.1), Sampled(), FEW),
     "split-sources": Way(SplitParallel(partial=False), Sampled(), FEW),
+    "migrate": Way(Migrate(), Sampled(), FEW),
+    "migrate-travel": Way(Migrate(travel=True, merge=False), Sampled(), FEW),
+    "migrate-merged": Way(Migrate(travel=True, time_steps=2, pregather=False), Sampled(), TINY, epochs_before=1),
     "offload-3": offload(3),
     "offload-7-without-techniques": offload(7, **dict.fromkeys(TECHNIQUES, False)),
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),
@@ -203,6 +208,9 @@ ENOUGH = {
     "tensor-textbook": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
     "split-everything": FIRST,
     "split-sources": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
+    "migrate": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
+    "migrate-travel": FIRST,
+    "migrate-merged": [Case(conv, "weighted") for conv in KINDS],
     "offload-3": FIRST,
     "offload-3-pinned": FIRST,
     "offload-7-without-techniques": [Case(conv, "weighted") for conv in KINDS],

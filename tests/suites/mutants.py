@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from suites import full_mutants, offload_mutants, sampled_mutants, split_mutants, tensor_mutants
+from suites import full_mutants, migrate_mutants, offload_mutants, sampled_mutants, split_mutants, tensor_mutants
 from suites.hits import Hits
 
 
@@ -30,6 +30,7 @@ class Mutant(NamedTuple):
 
 FULL = ("full", "full-without-overlap")
 SAMPLED = ("sampled-everything", "sampled")
+TRAVEL, MERGED = ("migrate-travel",), ("migrate-merged",)
 SPLIT, SPLIT_DRAWS = ("split", "split-everything"), ("split", "split-sources")
 OFFLOAD, WITHOUT_SHARING = ("offload-3",), ("offload-7-without-techniques",)
 TENSOR = ("tensor",)
@@ -49,6 +50,12 @@ MUTANTS = {
     "workers_draw_by_seeds_of_their_own": Mutant(sampled_mutants.workers_draw_by_seeds_of_their_own, ("sampled",)),
     "mean_over_own_seeds": Mutant(sampled_mutants.mean_over_own_seeds, SAMPLED),
     "rows_of_others_misplaced": Mutant(sampled_mutants.rows_of_others_misplaced, SAMPLED),
+    "mean_over_seeds_of_the_time_step": Mutant(sampled_mutants.mean_over_own_seeds, (*TRAVEL, *MERGED)),
+    "gradients_lost_on_the_way": Mutant(migrate_mutants.gradients_lost_on_the_way, (*TRAVEL, *MERGED)),
+    "gradients_kept_when_models_leave": Mutant(migrate_mutants.gradients_kept, (*TRAVEL, *MERGED)),
+    "last_time_step_forgotten": Mutant(migrate_mutants.last_time_step_forgotten, (*TRAVEL, *MERGED)),
+    "rows_gathered_once_misplaced": Mutant(migrate_mutants.rows_gathered_once_misplaced, TRAVEL),
+    "labels_of_others_misplaced": Mutant(migrate_mutants.labels_of_others_misplaced, (*TRAVEL, *MERGED)),
     "rows_of_others_misplaced_in_a_split": Mutant(split_mutants.rows_of_others_misplaced, (*SPLIT, "split-sources")),
     "gradients_of_sent_rows_lost": Mutant(split_mutants.gradients_of_sent_rows_lost, (*SPLIT, "split-sources")),
     "asked_rows_in_another_order": Mutant(split_mutants.asked_rows_in_another_order, (*SPLIT, "split-sources")),

@@ -11,9 +11,10 @@ from unittest.mock import patch
 import torch
 
 from outgrow.core.block import Block
+from outgrow.engine.micro_batches import MicroBatches, Stop
 from outgrow.engine.rows import RowStore, Waiting, Wanted
 from outgrow.graph.sampler import Sampler
-from outgrow.strategies.base import Problem, Step
+from outgrow.strategies.base import Problem
 from outgrow.strategies.sampled import Sampled, _SampledExecution
 from suites.hits import Hits
 
@@ -63,14 +64,14 @@ def workers_draw_by_seeds_of_their_own() -> Iterator[Hits]:
 @contextmanager
 def mean_over_own_seeds() -> Iterator[Hits]:
     """The loss is the mean over the worker's own seeds."""
-    hits, right = Hits(), _SampledExecution._step
+    hits, right = Hits(), MicroBatches._computed
 
-    def step(self: Any, epoch: int, batch: Any, x: Any) -> Step:
-        own = len(batch.seeds)
-        hits.note(own not in (0, batch.num_seeds))
-        return right(self, epoch, batch._replace(num_seeds=max(1, own)), x)
+    def computed(self: MicroBatches, epoch: int, stop: Stop, x: Any) -> torch.Tensor:
+        own = len(stop.seeds)
+        hits.note(own not in (0, stop.num_seeds))
+        return right(self, epoch, stop._replace(num_seeds=max(1, own)), x)
 
-    with patch.object(_SampledExecution, "_step", step):
+    with patch.object(MicroBatches, "_computed", computed):
         yield hits
 
 

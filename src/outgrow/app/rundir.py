@@ -119,6 +119,14 @@ class RunDirectory:
         self._replace(self.path / name, json.dumps(content, indent=2) + "\n")
 
     @property
+    def hints(self) -> dict[str, Any]:
+        """Content of ``hints.json``: what strategies found out; nothing if it is missing or broken."""
+        try:
+            return self.read("hints.json")
+        except InputError:
+            return {}
+
+    @property
     def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to go on from."""
         return checkpoint.newest(self.checkpoints) is not None
@@ -177,6 +185,24 @@ class RunDirectory:
                 os.replace(partial, path)
             finally:
                 partial.unlink(missing_ok=True)
+
+
+class HintKeeper:
+    """Writes ``hints.json`` after epochs that have changed the hints. Final.
+
+    Args:
+        run: The directory of the run.
+        hints: What strategies found out so far; changed by them.
+    """
+
+    def __init__(self, run: RunDirectory, hints: Mapping[str, object]) -> None:
+        self.run, self.hints, self.written = run, hints, dict(hints)
+
+    def epoch(self, report: EpochReport) -> None:
+        """See `Listener.epoch`."""
+        if self.hints != self.written:
+            self.run.write("hints.json", self.hints)
+            self.written = dict(self.hints)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from outgrow.app.board import Board
 from outgrow.app.fit import require_problem
 from outgrow.app.links import link_evaluation, link_problem, split_of, without_held_out
 from outgrow.app.run import Run
-from outgrow.app.rundir import RunDirectory
+from outgrow.app.rundir import HintKeeper, RunDirectory
 from outgrow.app.trace import trace_of
 from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merged
@@ -116,6 +116,7 @@ class Session:
             )
             if resume:
                 trainer.resume(comm.broadcast(None if directory is None else directory.newest_checkpoint()))
+                problem.hints.update(comm.broadcast({} if directory is None else directory.hints))
             if comm.leads:
                 self._tell(trainer, stack)
             outcome = self._outcome(trainer)
@@ -165,7 +166,7 @@ class Session:
             self.directory.forget_after(trainer.progress.epoch)
             board = Board(self.directory.path / "tensorboard", trainer.progress.epoch)
             stack.callback(board.close)
-            trainer.listen(self.directory, board)
+            trainer.listen(self.directory, HintKeeper(self.directory, trainer.problem.hints), board)
         trainer.listen(*self.listeners)
 
     def _summary(self, trainer: Trainer, outcome: Outcome, peaks: tuple[int, int]) -> dict[str, Any]:

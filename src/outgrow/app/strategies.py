@@ -11,6 +11,7 @@ from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_types
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.migrate import Migrate
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
@@ -22,6 +23,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "tensor": TensorParallel,
     "sampled": Sampled,
     "split": SplitParallel,
+    "migrate": Migrate,
 }
 _REASONS = {
     "full": "every worker holds its share of the graph in memory",

@@ -20,6 +20,7 @@ from outgrow.engine.inference import infer_share
 from outgrow.engine.inputs import Input, input_of
 from outgrow.engine.link_goal import LinkGoal
 from outgrow.engine.resident import ResidentPass
+from outgrow.engine.seed_labels import SeedLabels
 from outgrow.engine.share import Share, share_of
 from outgrow.graph.edge_choice import EdgeChoice
 from outgrow.graph.graph import Graph
@@ -89,7 +90,9 @@ class Problem:
         batches: What mini-batches are made of.
         find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
         timeline: Told when what was done.
-        facts: What a strategy found out when it prepared, by name; plain values.
+        facts: What a strategy found out, by name; plain values.
+        hints: What a run that went on before has found out, by strategy, and what shall be known when this one is
+            resumed; plain values, which change no result, and may be missing.
     """
 
     share: Share
@@ -101,6 +104,7 @@ class Problem:
     find_feature_file: Callable[[], Path | None] = lambda: None
     timeline: Timeline = field(default_factory=Timeline)
     facts: dict[str, object] = field(default_factory=dict)
+    hints: dict[str, object] = field(default_factory=dict)
 
     @property
     def num_train(self) -> int:
@@ -142,16 +146,24 @@ class Problem:
         """The seeds of each step of an epoch, over all workers."""
         return self.batches.of_epoch(self.labelled.nodes, self.seed, epoch)
 
-    def batch_loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
+    @cached_property
+    def seed_labels(self) -> SeedLabels:
+        """Labels of all nodes to train on; fetched when first asked for, which all workers do together."""
+        return SeedLabels(self.share, self.labelled.labels, self.labelled.nodes)
+
+    def own_labels(self, seeds: Tensor) -> Tensor:
+        """``[n, ...]`` labels of some of the worker's own nodes, in the order given."""
+        return self.labelled.labels[self.share.places(seeds)]
+
+    def batch_loss(self, logits: Tensor, labels: Tensor, num_seeds: int) -> Tensor:
         """The worker's share of the loss of a batch, differentiable.
 
         Args:
-            logits: ``[n, C]`` of its own seeds.
-            seeds: ``[n]`` int64, these.
+            logits: ``[n, C]`` of the seeds that it computes.
+            labels: ``[n, ...]`` of these.
             num_seeds: Number of seeds over all workers.
         """
-        labels = self.labelled.labels[self.share.places(seeds)].to(logits.device)
-        return self.labelled.task.loss(logits, labels, num_seeds)
+        return self.labelled.task.loss(logits, labels.to(logits.device), num_seeds)
 
     @staticmethod
     def of(

@@ -8,32 +8,24 @@ from their owners, and computes. Sampling and fetching of later batches go on wh
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, get_type_hints
+from typing import get_type_hints
 
-import torch
 from torch import Tensor
 
-from outgrow.core.block import Block
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
-from outgrow.engine.batches import count_drawn
 from outgrow.engine.hot import Cache, hotness_by, require_cache
-from outgrow.engine.inputs import to_device
-from outgrow.engine.pipeline import prefetched
-from outgrow.engine.rows import RowStore, Waiting, Wanted, row_type
+from outgrow.engine.journey import Tour
+from outgrow.engine.micro_batches import Ahead, MicroBatches
+from outgrow.engine.rows import RowStore, row_type
 from outgrow.engine.share import view_of
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.graph.sampler import Sampler
-from outgrow.nn.layer import Features
 from outgrow.ops import buffers
-from outgrow.ops.backend import num_threads
-from outgrow.ops.keyed import derive
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
 _BEFORE = 0  # epochs are numbered from 1
-_SPARE = 0.5  # no two batches are of one size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,50 +69,25 @@ class Sampled(Strategy):
         return _SampledExecution(problem, self)
 
 
-class _Batch(NamedTuple):
-    """What a worker computes in one step.
-
-    Attributes:
-        step: Number of the step in the epoch.
-        seeds: ``[n]`` int64, those that the worker owns.
-        num_seeds: Number of seeds over all workers.
-        blocks: Their sampled neighbourhood, a block for each layer.
-        wanted: The features of its nodes, of which those of other workers are not here yet.
-    """
-
-    step: int
-    seeds: Tensor
-    num_seeds: int
-    blocks: list[Block]
-    wanted: Wanted
-
-
 class _SampledExecution:
     in_memory = True
 
     def __init__(self, problem: Problem, options: Sampled) -> None:
-        self.problem, self.share, self.ledger = problem, problem.share, problem.share.comm.ledger
-        self.threads, self.ahead = options.threads or max(1, num_threads() // 2), options.ahead
-        layers = problem.model.stages()
+        self.problem, self.share = problem, problem.share
+        layers, batches = problem.model.stages(), problem.batches
         views = [view_of(self.share.topology, layer) for layer in layers]
-        batches = problem.batches
         self.sampler = Sampler(views, batches.hops(len(layers)), problem.seed, weighted=batches.weighted)
         cache = self._cache(options) if options.cache and self.share.comm.size > 1 else None
-        self.rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features), cache)
+        rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features), cache)
+        ahead = Ahead.of(options.threads, options.ahead)
+        self.work = MicroBatches(problem.model, self.share.comm, self.sampler, rows, self._loss, ahead=ahead)
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        seeds = self.problem.seeds(epoch)
-        buffers.keep_spare(_SPARE)
-
-        def draw(step: int) -> _Batch:
-            mine = self.share.mine(seeds[step])
-            blocks = self.sampler.blocks(mine, epoch, step)
-            return _Batch(step, mine, len(seeds[step]), blocks, self.rows.prepare(blocks[0].src_nodes))
-
-        steps = range(first, len(seeds))
-        with closing(prefetched(draw, steps, threads=self.threads, ahead=self.ahead - 1)) as drawn:
-            for batch, waiting in self._asked(drawn):
-                yield self._step(epoch, batch, waiting.wait())
+        batches = self.problem.seeds(epoch)
+        for loss, num_seeds in self.work.steps(
+            epoch, batches, lambda seeds: Tour.at_once(self.share.mine(seeds)), first
+        ):
+            yield Step(loss=loss, num_seeds=num_seeds)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         return whole_inference(self.problem)
@@ -128,30 +95,11 @@ class _SampledExecution:
     def close(self) -> None:
         buffers.clear()
 
-    def _asked(self, batches: Iterator[_Batch]) -> Iterator[tuple[_Batch, Waiting]]:
-        """Batches with their rows under way; those of the next one are asked for before a batch is given."""
-        asked = None
-        for batch in batches:
-            following = batch, self.rows.ask(batch.wanted)
-            if asked is not None:
-                yield asked
-            asked = following
-        if asked is not None:
-            yield asked
+    def _tour(self, seeds: Tensor) -> Tour:
+        return Tour.at_once(self.share.mine(seeds))
 
-    def _step(self, epoch: int, batch: _Batch, x: Features) -> Step:
-        problem, comm = self.problem, self.share.comm
-        loss = torch.zeros((), dtype=torch.float64)
-        if len(batch.seeds):
-            blocks = [block.to(comm.device) for block in batch.blocks]
-            logits = problem.model(blocks, to_device(x, comm), derive(problem.seed, epoch, batch.step))
-            found = problem.batch_loss(logits, batch.seeds, batch.num_seeds)
-            torch.autograd.backward(found)
-            loss += found.detach().cpu()
-        comm.sum_gradients(problem.model)
-        for block in batch.blocks:
-            count_drawn(self.ledger, block.edges)
-        return Step(loss=comm.sum_(loss).item(), num_seeds=batch.num_seeds)
+    def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
+        return self.problem.batch_loss(logits, self.problem.own_labels(seeds), num_seeds)
 
     def _cache(self, options: Sampled) -> Cache:
         """The cache that is asked for, not filled yet."""

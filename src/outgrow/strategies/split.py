@@ -163,7 +163,7 @@ class _SplitExecution:
     def _step(self, epoch: int, batch: _Batch) -> Step:
         problem, comm = self.problem, self.comm
         logits = self._logits(batch, derive(problem.seed, epoch, batch.step))
-        loss = problem.batch_loss(logits, batch.seeds, batch.num_seeds)
+        loss = problem.batch_loss(logits, problem.own_labels(batch.seeds), batch.num_seeds)
         torch.autograd.backward(loss)
         comm.sum_gradients(problem.model)
         for hop in batch.hops:

@@ -1,0 +1,61 @@
+"""How many time steps models travel in: fewer as long as epochs get faster (HopGNN §5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merging:
+    """What is known after some epochs. The same on all workers, since all hear the same seconds.
+
+    Attributes:
+        size: Number of workers, and of time steps at first.
+        dropped: How many time steps the next epoch does without.
+        settled: Whether that stays so.
+        fastest: Seconds of the fastest epoch so far; None before the first.
+        log: Time steps and seconds of each epoch until it was settled.
+    """
+
+    size: int
+    dropped: int = 0
+    settled: bool = False
+    fastest: float | None = None
+    log: tuple[tuple[int, float], ...] = field(default=())
+
+    @property
+    def time_steps(self) -> int:
+        """In how many time steps the next epoch trains a batch."""
+        return self.size - self.dropped
+
+    def after(self, seconds: float) -> Merging:
+        """What is known after one more epoch, which took so many seconds.
+
+        As long as epochs get faster the next one has a time step less, down to one. After an epoch that was not faster
+        than the one before, the number goes back to that one's, for good.
+        """
+        if self.settled:
+            return self
+        told = replace(self, log=(*self.log, (self.time_steps, seconds)))
+        if self.fastest is not None and seconds >= self.fastest:
+            return replace(told, dropped=self.dropped - 1, settled=True)
+        last = self.time_steps == 1
+        return replace(told, fastest=seconds, dropped=self.dropped + (not last), settled=last)
+
+    def as_hint(self) -> dict[str, object]:
+        """As plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def of_hint(hint: object, size: int) -> Merging:
+        """What is known from a run that was interrupted; nothing, if its hint is of other workers or is none."""
+        fresh = Merging(size=size)
+        if not isinstance(hint, Mapping) or hint.get("size") != size:
+            return fresh
+        try:
+            known = Merging(**{**hint, "log": tuple((int(steps), float(took)) for steps, took in hint["log"])})
+        except (TypeError, ValueError, KeyError):
+            return fresh
+        plain = type(known.dropped) is int and type(known.settled) is bool
+        return known if plain and 0 <= known.dropped < size else fresh

@@ -1,0 +1,142 @@
+"""`migrate`: models go to the features, instead of features to the models.
+
+Chen, He, Qu, Zhang: HopGNN: boosting distributed GNN training efficiency via feature-centric model migration, 2024.
+Seeds are computed where they live, and so, with a good partition, where most of their neighbourhood does. In the paper
+models go round, with the gradients that they have so far, to meet the seeds of their micro-batches on each worker.
+Since all models hold the same parameters until the batch ends, and gradients are summed then, that is the same as to
+let each worker compute all seeds that live with it: the default here, in which only that sum travels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import get_type_hints
+
+import torch
+from torch import Tensor
+
+from outgrow.core.nearest import pick
+from outgrow.core.option_types import require_positive, require_types
+from outgrow.engine.journey import Tour, tour
+from outgrow.engine.merging import Merging
+from outgrow.engine.micro_batches import Ahead, MicroBatches
+from outgrow.engine.rows import RowStore, row_type
+from outgrow.engine.share import Part, view_of
+from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.sampler import Sampler
+from outgrow.ops import buffers
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Migrate(Strategy):
+    """Training on sampled mini-batches, whose seeds are computed where they live. Models move, or their gradients do.
+
+    Attributes:
+        partition: How nodes and their features are dealt out to workers: see ``outgrow partition``.
+        travel: Whether models go from worker to worker, as published, a time step for each; else each worker computes
+            all of its seeds at once.
+        pregather: Where models travel: whether a worker fetches the rows of all time steps of a batch before the
+            first, each once; else each time step fetches its own.
+        merge: Where models travel: whether time steps are merged as long as epochs get faster. The first epoch is not
+            judged, in which kernels and caches get warm. Rounding, and nothing else, depends on what is merged.
+        time_steps: Where models travel: in how many time steps a batch is trained, at most one for each worker; None
+            for that many, or fewer by ``merge``.
+        threads: Threads of a worker that draw batches; None for half as many as compute.
+        ahead: Batches that are drawn, or being drawn, besides the one that is computed.
+    """
+
+    name = "migrate"
+    exact = True
+    takes_batches = True
+
+    partition: str = "metis"
+    travel: bool = False
+    pregather: bool = True
+    merge: bool = True
+    time_steps: int | None = None
+    threads: int | None = None
+    ahead: int = 4
+
+    def __post_init__(self) -> None:
+        require_types(asdict(self), get_type_hints(Migrate))
+        pick("partition", self.partition, WITHOUT_CHUNKS)
+        require_positive(self.name, time_steps=self.time_steps, threads=self.threads, ahead=self.ahead)
+
+    def options(self) -> dict[str, object]:
+        """See `Strategy.options`."""
+        return asdict(self)
+
+    def prepare(self, problem: Problem) -> Execution:
+        """See `Strategy.prepare`."""
+        return _MigrateExecution(problem, self)
+
+
+class _MigrateExecution:
+    in_memory = True
+
+    def __init__(self, problem: Problem, options: Migrate) -> None:
+        self.problem, self.share, self.comm = problem, problem.share, problem.share.comm
+        travel = options.travel and isinstance(self.share, Part)
+        layers, batches = problem.model.stages(), problem.batches
+        views = [view_of(self.share.topology, layer) for layer in layers]
+        sampler = Sampler(views, batches.hops(len(layers)), problem.seed, weighted=batches.weighted)
+        rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features))
+        ahead = Ahead.of(options.threads, options.ahead)
+        self.work = MicroBatches(
+            problem.model, self.comm, sampler, rows, self._loss, ahead=ahead, gather_once=options.pregather
+        )
+        self.merging = self._merging(options) if travel else None
+        self.warm = False
+
+    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
+        began = time.perf_counter()
+        with closing(self.work.steps(epoch, self.problem.seeds(epoch), self._tour, first)) as steps:
+            for loss, num_seeds in steps:
+                yield Step(loss=loss, num_seeds=num_seeds)
+        if self.merging is not None and self.warm and first == 0:
+            self._heard(self.merging, time.perf_counter() - began)
+        self.warm = True
+
+    def inference(self) -> Iterator[tuple[int, Tensor]]:
+        return whole_inference(self.problem)
+
+    def close(self) -> None:
+        buffers.clear()
+
+    def _tour(self, seeds: Tensor) -> Tour:
+        if self.merging is None:
+            return Tour.at_once(self.share.mine(seeds))
+        assert isinstance(self.share, Part)
+        return tour(seeds, self.share.owner[seeds], self.comm.rank, self.comm.size, self.merging.dropped)
+
+    def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
+        """Where time steps may be dropped, seeds may be others' than the worker's own."""
+        labels = self.problem.own_labels(seeds) if self.merging is None else self.problem.seed_labels.of(seeds)
+        return self.problem.batch_loss(logits, labels, num_seeds)
+
+    def _merging(self, options: Migrate) -> Merging:
+        """How many time steps there are, and whether that may change; an interrupted run may have found it out.
+
+        All workers together: they fetch the labels of all seeds.
+        """
+        size, _ = self.comm.size, self.problem.seed_labels
+        if options.time_steps is not None or not options.merge:
+            return Merging(size=size, dropped=size - min(size, options.time_steps or size), settled=True)
+        known = Merging.of_hint(self.problem.hints.get(Migrate.name), size)
+        self._tell(known)
+        return known
+
+    def _heard(self, merging: Merging, seconds: float) -> None:
+        """Decide on the next epoch by what this one took, in the mean over all workers."""
+        if not merging.settled:
+            mean = self.comm.sum_(torch.tensor(seconds, dtype=torch.float64)).item() / self.comm.size
+            self.merging = merging.after(mean)
+            self._tell(self.merging)
+
+    def _tell(self, merging: Merging) -> None:
+        self.problem.hints[Migrate.name] = merging.as_hint()
+        self.problem.facts["time_steps"] = [list(each) for each in merging.log]
