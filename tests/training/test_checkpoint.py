@@ -174,3 +174,19 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is of another model") as caught:
         checkpoint.restore(checkpoint.load(path), path, model, optimizer)
     assert "size mismatch" in caught.value.got
+
+
+def test_checkpoints_within_an_epoch_are_newer_than_those_before_it(tmp_path: Path) -> None:
+    model, optimizer, progress = trained(3)
+    for step in (0, 2, 10):
+        progress.step = step
+        checkpoint.save(tmp_path, model, optimizer, progress)
+        newest = checkpoint.newest(tmp_path)
+        assert newest is not None
+        assert newest.name == f"epoch-00000003{f'-step-{step:08d}' if step else ''}.pt"
+    assert names(tmp_path) == ["epoch-00000003-step-00000002.pt", "epoch-00000003-step-00000010.pt"]
+    progress.loss.append(0.1)
+    progress.step = 0
+    checkpoint.save(tmp_path, model, optimizer, progress)
+    assert names(tmp_path) == ["epoch-00000003-step-00000010.pt", "epoch-00000004.pt"]
+    assert checkpoint.newest(tmp_path) == tmp_path / "epoch-00000004.pt"

@@ -32,7 +32,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
 _TRAINING = tuple(field.name for field in fields(TrainConfig))
-_MAY_CHANGE = {"epochs", "patience", "checkpoint_every"}
+_MAY_CHANGE = {"epochs", "patience", "checkpoint_every", "checkpoint_steps"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -29,6 +29,10 @@ class Progress:
         best_score: That score.
         best_loss: Validation loss then; breaks ties.
         best_model: State of the model then.
+        step: Finished steps of the epoch under way; 0 between epochs.
+        loss_so_far: Sum of the losses of its seeds.
+        seeds_so_far: Number of these seeds.
+        seconds_so_far: Wall time of these steps.
     """
 
     loss: list[float]
@@ -38,11 +42,27 @@ class Progress:
     best_score: float = float("-inf")
     best_loss: float = float("inf")
     best_model: dict[str, torch.Tensor] | None = None
+    step: int = 0
+    loss_so_far: float = 0.0
+    seeds_so_far: int = 0
+    seconds_so_far: float = 0.0
 
     @property
     def epoch(self) -> int:
         """Finished epochs."""
         return len(self.loss)
+
+    def stepped(self, loss: float, num_seeds: int) -> None:
+        """A step of the epoch under way has ended, with this mean loss of its seeds."""
+        self.step += 1
+        self.loss_so_far += loss * num_seeds
+        self.seeds_so_far += num_seeds
+
+    def end_epoch(self) -> None:
+        """All of its steps have ended."""
+        self.loss.append(self.loss_so_far / self.seeds_so_far)
+        self.epoch_seconds.append(self.seconds_so_far)
+        self.step, self.loss_so_far, self.seeds_so_far, self.seconds_so_far = 0, 0.0, 0, 0.0
 
     @staticmethod
     def start() -> Progress:
@@ -54,12 +74,13 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
     """Write a checkpoint; the file appears whole or not at all. Older ones but the last are removed.
 
     Returns:
-        The file, ``folder/epoch-<number>.pt``.
+        The file, ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next epoch.
 
     Raises:
         InputError: It cannot be written; those written before are still there.
     """
-    path = folder / f"epoch-{progress.epoch:08d}.pt"
+    within = f"-step-{progress.step:08d}" if progress.step else ""
+    path = folder / f"epoch-{progress.epoch:08d}{within}.pt"
     partial = path.with_suffix(".partial")
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
     whole = io.BytesIO()  # torch's own writing to a full disk raises an error that does not say so
@@ -81,7 +102,7 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
             repair="free some space, or give another --out, and start again with --resume",
         ) from error
     torn = folder.glob("epoch-*.partial")  # whoever wrote them was killed
-    for old in (*torn, *sorted(folder.glob("epoch-*.pt"))[:-_KEEP]):
+    for old in (*torn, *_by_age(folder)[:-_KEEP]):
         old.unlink(missing_ok=True)
     return path
 
@@ -141,8 +162,13 @@ def fill(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> 
 
 def newest(folder: Path) -> Path | None:
     """The last checkpoint in a folder; None if there is none."""
-    found = sorted(folder.glob("epoch-*.pt")) if folder.is_dir() else []
+    found = _by_age(folder) if folder.is_dir() else []
     return found[-1] if found else None
+
+
+def _by_age(folder: Path) -> list[Path]:
+    """The checkpoints in a folder; those between epochs come before those within the next."""
+    return sorted(folder.glob("epoch-*.pt"), key=lambda path: path.stem.split("-"))
 
 
 def _unreadable(path: Path, got: str) -> InputError:

@@ -38,6 +38,7 @@ class TrainConfig:
         split_seed: Seed that decides which these are.
         eval_every: Epochs between evaluations.
         checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the end.
+        checkpoint_steps: Steps of an epoch between checkpoints within it; None for none.
     """
 
     epochs: int = 200
@@ -55,12 +56,13 @@ class TrainConfig:
     split_seed: int = 0
     eval_every: int = 1
     checkpoint_every: int = 10
+    checkpoint_steps: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fanout", hops_of(self.fanout))
         require_types(asdict(self), get_type_hints(TrainConfig))
         pick("optimizer", self.optimizer, _OPTIMIZERS)
-        for name in ("epochs", "eval_every", "checkpoint_every", "patience", "batch_size", "negatives"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise _wrong(name, "at least 1", value)
@@ -107,6 +109,7 @@ class TrainConfig:
         return kind(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
 
 
+_COUNTS = ("epochs", "eval_every", "checkpoint_every", "checkpoint_steps", "patience", "batch_size", "negatives")
 _OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}
 
 

@@ -118,7 +118,7 @@ class Trainer:
                 if self._out_of_patience():
                     stopped = "patience"
                     break
-                with closing(execution.steps(self.progress.epoch + 1)) as steps:
+                with closing(execution.steps(self.progress.epoch + 1, self.progress.step)) as steps:
                     report = self._epoch(execution, steps)
                 for listener in self.listeners:
                     listener.epoch(report)
@@ -134,26 +134,29 @@ class Trainer:
             execution.close()
 
     def _epoch(self, execution: Execution, steps: Iterator[Step]) -> EpochReport:
-        edges_before = self.ledger.counters["edges_aggregated"]
+        progress, config = self.progress, self.config
+        edges_before, seconds_before = self.ledger.counters["edges_aggregated"], progress.seconds_so_far
         began = time.perf_counter()
-        total, seeds = 0.0, 0
         for step in steps:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            total += step.loss * step.num_seeds
-            seeds += step.num_seeds
+            progress.stepped(step.loss, step.num_seeds)
+            progress.seconds_so_far = seconds_before + time.perf_counter() - began
+            if config.checkpoint_steps is not None and progress.step % config.checkpoint_steps == 0:
+                _require_finite(progress.loss_so_far, progress.epoch + 1)
+                self._save()
         seconds = time.perf_counter() - began
+        progress.seconds_so_far = seconds_before + seconds
         edges = self._summed(self.ledger.counters["edges_aggregated"] - edges_before)
-        progress = self.progress
-        progress.loss.append(_finite(total / seeds, progress.epoch + 1))
-        progress.epoch_seconds.append(seconds)
-        evaluated = progress.epoch % self.config.eval_every == 0
+        _require_finite(progress.loss_so_far, progress.epoch + 1)
+        progress.end_epoch()
+        evaluated = progress.epoch % config.eval_every == 0
         progress.val_score.append(self._evaluate(execution) if evaluated else None)
         return EpochReport(
             epoch=progress.epoch,
             loss=progress.loss[-1],
             val_score=progress.val_score[-1],
-            seconds=seconds,
+            seconds=progress.epoch_seconds[-1],
             edges_per_second=edges / seconds,
             best_epoch=progress.best_epoch,
         )
@@ -205,9 +208,9 @@ class Trainer:
         return Outcome(progress=self.progress, val=marks[0], test=marks[1], logits=whole, stopped=stopped)
 
 
-def _finite(loss: float, epoch: int) -> float:
+def _require_finite(loss: float, epoch: int) -> None:
     if math.isfinite(loss):
-        return loss
+        return
     raise TrainingError(
         f"training diverged in epoch {epoch}",
         needed="a finite loss",

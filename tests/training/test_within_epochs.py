@@ -1,0 +1,128 @@
+"""A run that dies within an epoch goes on from its last step that was saved, as if nothing had happened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from outgrow.core.errors import InputError, TrainingError
+from outgrow.engine.batches import Batches
+from outgrow.strategies.base import Execution, Problem, Step, Strategy
+from outgrow.strategies.migrate import Migrate
+from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split import SplitParallel
+from outgrow.training import checkpoint
+from outgrow.training.config import TrainConfig
+from outgrow.training.trainer import Trainer
+from planted import Planted, planted
+
+BATCHES = Batches(size=9, fanout=(3, 2))  # five steps an epoch
+
+
+class Lost(Exception):
+    """The host is gone."""
+
+
+class Failing(Strategy):
+    """Another strategy, that is lost before a step, or whose loss is no number then."""
+
+    name, exact = "failing", True
+
+    def __init__(self, strategy: Strategy, epoch: int, step: int, loss: float | None = None) -> None:
+        self.strategy, self.at, self.loss = strategy, (epoch, step), loss
+
+    def prepare(self, problem: Problem) -> Execution:
+        self.execution = self.strategy.prepare(problem)
+        self.in_memory = self.execution.in_memory
+        return self
+
+    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
+        for number, step in enumerate(self.execution.steps(epoch, first), start=first):
+            wrong = (epoch, number) == self.at
+            if wrong and self.loss is None:
+                raise Lost
+            yield replace(step, loss=self.loss) if wrong and self.loss is not None else step
+
+    def inference(self) -> Iterator[tuple[int, torch.Tensor]]:
+        return self.execution.inference()
+
+    def close(self) -> None:
+        self.execution.close()
+
+
+@pytest.fixture(scope="module")
+def world() -> Planted:
+    return planted()
+
+
+def trainer_of(world: Planted, folder: Path | None = None, **options: int) -> Trainer:
+    problem = replace(world.problem(kind="sage"), batches=BATCHES)
+    return world.trainer(problem, TrainConfig(epochs=4, lr=0.05, **options), folder=folder)
+
+
+def left_by(folder: Path) -> Path:
+    path = checkpoint.newest(folder)
+    assert path is not None
+    return path
+
+
+@pytest.mark.parametrize("strategy", [Sampled(), Migrate(travel=True), SplitParallel()], ids=lambda each: each.name)
+@pytest.mark.parametrize(("step", "saved"), [(0, "epoch-00000002-step-00000004"), (3, "epoch-00000002-step-00000002")])
+def test_the_curve_is_the_same_bit_by_bit(
+    world: Planted, tmp_path: Path, strategy: Strategy, step: int, saved: str
+) -> None:
+    straight = trainer_of(world)
+    expected = straight.run(strategy).progress
+    with pytest.raises(Lost):
+        trainer_of(world, tmp_path, checkpoint_steps=2, checkpoint_every=100).run(
+            Failing(strategy, 3 + (step == 0), step)
+        )
+    assert left_by(tmp_path).stem == saved
+    resumed = trainer_of(world, tmp_path, checkpoint_steps=2)
+    resumed.resume(left_by(tmp_path))
+    assert resumed.progress.step > 0
+    found = resumed.run(strategy).progress
+    assert (found.loss, found.val_score, found.best_epoch) == (expected.loss, expected.val_score, expected.best_epoch)
+    for mine, theirs in zip(resumed.problem.model.parameters(), straight.problem.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_it_goes_on_under_another_strategy(world: Planted, tmp_path: Path) -> None:
+    expected = trainer_of(world).run(Sampled()).progress
+    with pytest.raises(Lost):
+        trainer_of(world, tmp_path, checkpoint_steps=1).run(Failing(SplitParallel(), 2, 3))
+    resumed = trainer_of(world)
+    resumed.resume(left_by(tmp_path))
+    assert (resumed.progress.epoch, resumed.progress.step) == (1, 3)
+    assert resumed.run(Migrate()).progress.loss == pytest.approx(expected.loss, rel=1e-12)
+
+
+def test_seconds_before_the_loss_count(world: Planted, tmp_path: Path) -> None:
+    with pytest.raises(Lost):
+        trainer_of(world, tmp_path, checkpoint_steps=1).run(Failing(Sampled(), 1, 3))
+    resumed = trainer_of(world)
+    resumed.resume(left_by(tmp_path))
+    resumed.progress.seconds_so_far += 1000
+    assert 1000 < resumed.run(Sampled()).progress.epoch_seconds[0] < 1100
+
+
+def test_a_step_that_diverged_is_not_saved(world: Planted, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="diverged in epoch 2"):
+        trainer_of(world, tmp_path, checkpoint_steps=1).run(Failing(Sampled(), 2, 2, math.nan))
+    assert left_by(tmp_path).name == "epoch-00000001-step-00000002.pt"
+
+
+def test_without_it_nothing_is_saved_within_an_epoch(world: Planted, tmp_path: Path) -> None:
+    with pytest.raises(Lost):
+        trainer_of(world, tmp_path, checkpoint_every=1).run(Failing(Sampled(), 2, 3))
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-00000001.pt"]
+
+
+def test_it_is_a_positive_number() -> None:
+    with pytest.raises(InputError, match="checkpoint_steps"):
+        TrainConfig(checkpoint_steps=0)
