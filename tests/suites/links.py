@@ -14,13 +14,14 @@ from torch.nn import functional
 from outgrow.engine import link_goal
 from outgrow.engine.link_goal import LinkGoal
 from outgrow.engine.share import Part, Share
+from outgrow.engine.targets import LinkTargets
 from outgrow.graph.csc import Topology
 from outgrow.graph.links import Links
 from outgrow.nn import GAT, GCN, RGCN, Decoupled, DistMult, Dot, Model
 from outgrow.ops.keyed import derive
 from outgrow.ops.negatives import draw_negatives
 from outgrow.runtime.worker import Workplace
-from outgrow.strategies.base import LinkTargets, Problem, Strategy
+from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.tensor import TensorParallel

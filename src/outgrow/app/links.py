@@ -11,12 +11,13 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.engine.ranking import Answers, Ranking
 from outgrow.engine.share import Share
+from outgrow.engine.targets import LinkTargets
 from outgrow.graph.graph import Graph
 from outgrow.graph.links import LinkSplit, split_links
 from outgrow.graph.validate import NO_EMBEDDINGS
 from outgrow.nn.model import Model
 from outgrow.ops.relation import require_relations
-from outgrow.strategies.base import LinkTargets, Problem
+from outgrow.strategies.base import Problem
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
 

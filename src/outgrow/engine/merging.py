@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from types import NoneType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +52,18 @@ class Merging:
     def of_hint(hint: object, size: int) -> Merging:
         """What is known from a run that was interrupted; nothing, if its hint is of other workers or is none."""
         fresh = Merging(size=size)
-        if not isinstance(hint, Mapping) or hint.get("size") != size:
+        if not isinstance(hint, Mapping):
             return fresh
         try:
             known = Merging(**{**hint, "log": tuple((int(steps), float(took)) for steps, took in hint["log"])})
-        except (TypeError, ValueError, KeyError):
+        except (TypeError, ValueError, KeyError, OverflowError):
             return fresh
-        plain = type(known.dropped) is int and type(known.settled) is bool
-        return known if plain and 0 <= known.dropped < size else fresh
+        return known if known._possible(size) else fresh
+
+    def _possible(self, size: int) -> bool:
+        """Whether a run on so many workers may have come to this."""
+        plain = type(self.size) is int and type(self.dropped) is int and type(self.settled) is bool
+        if not plain or self.size != size or type(self.fastest) not in (int, float, NoneType):
+            return False
+        unjudged = self.fastest is None
+        return 0 <= self.dropped < size and (self.settled or unjudged == (self.dropped == 0))

@@ -15,13 +15,13 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.goal import Goal, NodeGoal
+from outgrow.engine.goal import Goal
 from outgrow.engine.inference import infer_share
 from outgrow.engine.inputs import Input, input_of
-from outgrow.engine.link_goal import LinkGoal
 from outgrow.engine.resident import ResidentPass
 from outgrow.engine.seed_labels import SeedLabels
 from outgrow.engine.share import Share, share_of
+from outgrow.engine.targets import LinkTargets, NodeTargets
 from outgrow.graph.edge_choice import EdgeChoice
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
@@ -29,52 +29,6 @@ from outgrow.nn.heads import Task
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.runtime.comm import Comm
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class NodeTargets:
-    """Labelled nodes to train on.
-
-    Attributes:
-        labels: ``[n]`` integer, or ``[n, C]`` zeros and ones, of the own nodes.
-        train: ``[m]`` int64, rows of the own nodes to train on.
-        nodes: ``[num_train]`` int64, ids of the nodes to train on, over all workers.
-        task: What the logits mean.
-    """
-
-    labels: Tensor
-    train: Tensor
-    nodes: Tensor
-    task: Task
-
-    @property
-    def number(self) -> int:
-        """Number of nodes to train on, over all workers."""
-        return len(self.nodes)
-
-    def goal(self, share: Share, model: Model) -> Goal:
-        """What logits of all own nodes are trained for."""
-        return NodeGoal(task=self.task, labels=self.labels[self.train], rows=self.train, total=self.number)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LinkTargets:
-    """Links to train on: the edges of the graph.
-
-    Attributes:
-        ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
-        negatives: Links drawn for each of the graph.
-        number: Number of edges, over all workers.
-    """
-
-    ends: Tensor
-    negatives: int
-    number: int
-
-    def goal(self, share: Share, model: Model) -> Goal:
-        """What the output of all own nodes is trained for. All workers together."""
-        assert model.decoder is not None
-        return LinkGoal(share, model.decoder, self.ends, negatives=self.negatives)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
