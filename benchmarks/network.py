@@ -5,6 +5,8 @@
     sudo python benchmarks/network.py --graphs reddit@0.1 --models gcn,decoupled --ways tensor:chunks=4
     sudo python benchmarks/network.py --graphs products@0.05 --models sage --partitions "" --batch-sizes 1024,4096 \
         --fanout 20,20,20 --layers 3 --ways split:cache=0.1 sampled:cache=0.1 sampled:cache=0.1:cache_over=host
+    sudo python benchmarks/network.py --graphs it-2004@0.003 --width 600 --models sage,gcn,gat --partitions "" \
+        --fanout 10,10,10 --layers 3 --batch-sizes 4096 --ways model-centric migrate migrate:travel=true
     python benchmarks/network.py --one-host ...           # the same with all workers on this machine, without a network
 
 The hosts are those of `netlab.py`. Every cell of the table is `outgrow train` under torchrun, one worker on each host,
@@ -30,11 +32,14 @@ from typing import Any, NamedTuple
 import netlab
 import record
 from netlab_links import UnavailableError
+from network_stores import prepare
 from network_table import show, summarise
 from workers import versions
 
+from outgrow.app.strategies import STRATEGIES
 from outgrow.runtime.threads import cores
 
+RIVALS = Path(__file__).parent / "rivals" / "train.py"
 _TAIL = 15
 # The log of a host, then the command.
 _LOGGED = 'log="$1" && shift && exec "$@" 2> "$log"'
@@ -114,7 +119,8 @@ class Hosts:
         settings = [*filter(None, cell.setting.split(":")), f"eval_every={1 << 30}"]
         settings += [f"overlap={options.overlap}"] if cell.strategy == "full" else []
         set_ = [word for setting in settings for word in ("--set", setting)]
-        return [sys.executable, "-m", "outgrow", "train", str(store), *words.split(), *set_, "--out", str(out)]
+        program = ["-m", "outgrow"] if cell.strategy in STRATEGIES else [str(RIVALS)]
+        return [sys.executable, *program, "train", str(store), *words.split(), *set_, "--out", str(out)]
 
     def _counted(self) -> list[netlab.Traffic]:
         return [] if self.lab is None else [self.lab.interface_bytes(host) for host in range(self.lab.hosts)]
@@ -128,32 +134,6 @@ def share_of_cores(hosts: int) -> dict[str, str]:
     """Threads of the worker on each host: all hosts share the cores of this machine, but take them for their own."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     return dict.fromkeys(names, str(max(1, cores() // hosts)))
-
-
-def outgrow(*words: object) -> subprocess.CompletedProcess[str]:
-    """Run the command on this machine itself."""
-    command = [sys.executable, "-m", "outgrow", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def prepare(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Path], dict[str, str], list[dict[str, Any]]]:
-    """Stores by graph, with all partitions in them; graphs that cannot be had, and why; what the partitions cut."""
-    stores, missing, cuts = {}, {}, []
-    given = ["--data-dir", options.data_dir] if options.data_dir else []
-    for graph in options.graphs:
-        store = folder / f"store-{graph}"
-        converted = None if store.exists() else outgrow("convert", graph, store, *given)
-        if converted is not None and converted.returncode:
-            missing[graph] = " ".join(converted.stderr.split())
-            print(f"{graph} is left out: {missing[graph]}", file=sys.stderr)
-            continue
-        stores[graph] = store
-        for method in options.partitions:
-            done = outgrow("partition", store, "--parts", options.hosts, "--method", method, "--json")
-            if done.returncode:
-                sys.exit(done.stderr)
-            cuts.append({"graph": graph, "partition": method, **json.loads(done.stdout)})
-    return stores, missing, cuts
 
 
 def measure(hosts: Hosts, stores: Mapping[str, Path]) -> dict[Cell, list[dict[str, Any]]]:
@@ -197,12 +177,14 @@ def _parse() -> argparse.Namespace:
         "--ways",
         nargs="*",
         default=[],
-        help="other strategies and their settings, such as tensor:chunks=4 split:cache=0.1",
+        help="other strategies and their settings, such as tensor:chunks=4 split:cache=0.1; or model-centric, local",
     )
     add(
         "--batch-sizes", type=lambda text: [*map(int, _names(text))], default=[], help="seeds of a step; else all nodes"
     )
     add("--fanout", default="10,10", help="what each hop draws, with batches")
+    add("--width", type=int, default=0, help="random features of this width, instead of the graph's own")
+    add("--apart", default="", help="each host has a folder of its own, with its own features by this partition")
     add("--one-host", action="store_true", help="all workers on this machine, without a network")
     add("--overlap", choices=("true", "false"), default="true", help="see `full`")
     add("--layers", type=int, default=2)
@@ -242,7 +224,7 @@ def main() -> None:
     rows = summarise(found, cuts, options.mbit)
     where = "workers of one host" if options.one_host else f"hosts at {options.mbit:g} Mbit/s"
     show(rows, f"{options.hosts} {where}, {options.layers} layers, hidden {options.hidden}")
-    names = ("hosts", "one_host", "mbit", "layers", "hidden", "rounds", "epochs", "overlap", "fanout")
+    names = ("hosts", "one_host", "mbit", "layers", "hidden", "rounds", "epochs", "overlap", "fanout", "width", "apart")
     figures = {
         "parameters": {name: getattr(options, name) for name in names} | {"threads": share_of_cores(options.hosts)},
         "versions": versions(),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,8 +27,6 @@ set_threads()  # before torch is loaded
 
 import record  # noqa: E402
 import torch  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 from split_counts import (  # noqa: E402
     BEFORE,
     DEALS,
@@ -44,6 +41,7 @@ from split_counts import (  # noqa: E402
     together,
     work,
 )
+from tables import show  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import outgrow as og  # noqa: E402
@@ -215,24 +213,6 @@ def _ways(setting: Setting, owner: Tensor, steps: Sequence[Tensor]) -> dict[str,
     return ways
 
 
-def _show(title: str, rows: Rows) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in _NOT_SHOWN))
-    table = Table(title=title)
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="left" if isinstance(rows[0].get(name), str) else "right")
-    for row in rows:
-        table.add_row(*(_cell(name, row[name]) if name in row else "" for name in names))
-    Console(width=None if sys.stdout.isatty() else 170).print(table)
-
-
-def _cell(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if name in _SHARES:
-        return f"{value:.1%}"
-    return f"{value:,.{0 if value >= 1000 or value == int(value) else 3}f}"
-
-
 TABLES = {"loads": loads_table, "redundancy": redundancy_table, "sampling": sampling_table, "quality": quality_table}
 
 
@@ -274,7 +254,7 @@ def main() -> None:
         facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "train_nodes": len(setting.train)}
         found = TABLES[options.table](setting, options)
         sizes = ", ".join(f"{count:,} {fact.replace('_', ' ')}" for fact, count in facts.items())
-        _show(f"{options.table}: {name}: {sizes}", found)
+        show(f"{options.table}: {name}: {sizes}", found, shares=_SHARES, hidden=_NOT_SHOWN)
         graphs.append({"graph": name, **facts, "features": graph.num_features})
         rows += [{"graph": name, **row} for row in found]
     hidden = ("table", "graphs", "data_dir", "out")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.migrate import Migrate
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
@@ -42,6 +43,8 @@ WAYS = {
     **{f"sampled {name}": Way(Sampled(partition=name), BATCHES) for name in ("metis", "hash")},
     "split": Way(SplitParallel(), BATCHES),
     "split with a cache": Way(SplitParallel(partition="hash", cache=0.2, cache_by="presampling", ahead=1), BATCHES),
+    "migrate": Way(Migrate(partition="hash"), BATCHES),
+    "migrate with travelling models": Way(Migrate(travel=True), BATCHES),
     "sampled with a cache": Way(Sampled(partition="range", cache=0.3, cache_by="presampling", ahead=1), BATCHES),
 }
 TWICE = {("gat", way): ("gat", f"{way} once more") for way in ("metis", "sampled hash", "split")}
@@ -61,6 +64,8 @@ SOME = [
     ("gcn", "sampled metis"),
     ("sage", "sampled with a cache"),
     ("gcn", "split with a cache"),
+    ("sage", "migrate"),
+    ("gat", "migrate with travelling models"),
 ]
 
 

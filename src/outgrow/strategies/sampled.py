@@ -8,6 +8,7 @@ from their owners, and computes. Sampling and fetching of later batches go on wh
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import get_type_hints
 
@@ -83,11 +84,9 @@ class _SampledExecution:
         self.work = MicroBatches(problem.model, self.share.comm, self.sampler, rows, self._loss, ahead=ahead)
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        batches = self.problem.seeds(epoch)
-        for loss, num_seeds in self.work.steps(
-            epoch, batches, lambda seeds: Tour.at_once(self.share.mine(seeds)), first
-        ):
-            yield Step(loss=loss, num_seeds=num_seeds)
+        with closing(self.work.steps(epoch, self.problem.seeds(epoch), self._tour, first)) as steps:
+            for loss, num_seeds in steps:
+                yield Step(loss=loss, num_seeds=num_seeds)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         return whole_inference(self.problem)

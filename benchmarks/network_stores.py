@@ -1,0 +1,92 @@
+"""The stores that `network.py` trains on: converted, with partitions, with wider features, apart for each host."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import outgrow as og
+from outgrow.graph.partition.cache import partition_of
+from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.store import array_file, write_store
+
+_BLOCK = 1 << 14
+
+
+def prepare(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Path], dict[str, str], list[dict[str, Any]]]:
+    """Stores by graph, with all partitions in them; graphs that cannot be had, and why; what the partitions cut."""
+    stores, missing, cuts = {}, {}, []
+    for graph in options.graphs:
+        store = folder / f"store-{graph}{f'-{options.width}-wide' if options.width else ''}"
+        refused = None if store.exists() else _made(graph, store, options)
+        if refused is not None:
+            missing[graph] = refused
+            print(f"{graph} is left out: {refused}", file=sys.stderr)
+            continue
+        stores[graph] = store
+        for method in options.partitions:
+            done = outgrow("partition", store, "--parts", options.hosts, "--method", method, "--json")
+            if done.returncode:
+                sys.exit(done.stderr)
+            cuts.append({"graph": graph, "partition": method, **json.loads(done.stdout)})
+        if options.apart:
+            stores[graph] = apart(store, options.apart, options.hosts)
+    return stores, missing, cuts
+
+
+def _made(graph: str, store: Path, options: argparse.Namespace) -> str | None:
+    """Make a store; why that cannot be done, if it cannot."""
+    given = ["--data-dir", options.data_dir] if options.data_dir else []
+    done = outgrow("convert", graph, store, *given)
+    if done.returncode:
+        return " ".join(done.stderr.split())
+    if options.width:
+        _widen(store, options.width)
+    return None
+
+
+def _widen(store: Path, width: int) -> None:
+    """Replace the features by random ones, as HopGNN does with graphs that have none."""
+    graph = og.load(store)
+    features = torch.randn(graph.num_nodes, width, generator=torch.Generator().manual_seed(0))
+    wider = store.with_name(f".{store.name}")
+    write_store(replace(graph, features=features, store=None), wider)
+    shutil.rmtree(store)
+    wider.rename(store)
+
+
+def apart(store: Path, method: str, hosts: int) -> Path:
+    """A folder for each host, in which the features of all nodes but its own are no numbers; named by ``{host}``.
+
+    All other files are those of the store. So a row that a host has read itself and should have been sent makes the
+    loss no number, and ends the run.
+    """
+    graph = og.load(store)
+    parts = partition_of(graph.topology, WITHOUT_CHUNKS[method], hosts, store=store).part.numpy()
+    given = np.load(array_file(store, "features"), mmap_mode="r")
+    for host in range(hosts):
+        mine = store.with_name(f"{store.name}-host-{host}")
+        shutil.rmtree(mine, ignore_errors=True)
+        shutil.copytree(store, mine, copy_function=os.link, ignore=shutil.ignore_patterns("features.npy"))
+        own = np.lib.format.open_memmap(array_file(mine, "features"), "w+", given.dtype, given.shape)
+        for first in range(0, len(given), _BLOCK):
+            rows = slice(first, first + _BLOCK)
+            own[rows] = np.where((parts[rows] == host)[:, None], given[rows], np.nan)
+        own.flush()
+    return store.with_name(f"{store.name}-host-{{host}}")
+
+
+def outgrow(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run the command on this machine itself."""
+    command = [sys.executable, "-m", "outgrow", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)

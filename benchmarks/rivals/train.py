@@ -1,0 +1,21 @@
+"""The command `outgrow`, with the strategies of `micro_batches.py` beside its own."""
+
+from __future__ import annotations
+
+from outgrow.runtime.threads import set_threads
+
+
+def main() -> None:
+    """Run the command line."""
+    set_threads()
+    from micro_batches import LocalShuffles, ModelCentric
+
+    from outgrow.app.cli.main import run
+    from outgrow.app.strategies import STRATEGIES
+
+    STRATEGIES.update({kind.name: kind for kind in (ModelCentric, LocalShuffles)})
+    run()
+
+
+if __name__ == "__main__":
+    main()
