@@ -1,4 +1,4 @@
-"""A worker that is killed within an epoch: the run goes on from the last saved step, to the losses of one that was not."""
+"""A worker is killed within an epoch: the run goes on from the last saved step, to the losses of one that was not."""
 
 from __future__ import annotations
 
