@@ -11,20 +11,8 @@ import psutil
 import pytest
 from tests.app.conftest import Command
 
-BATCHES = (
-    "--hidden",
-    "8",
-    "--model",
-    "sage",
-    "--batch-size",
-    "10",
-    "--fanout",
-    "3,3",
-    "--workers",
-    "2",
-    "--epochs",
-    "3",
-)
+BATCHES = ("--hidden", "8", "--model", "sage", "--batch-size", "10", "--fanout", "3,3")
+SHORT = ("--workers", "2", "--epochs", "3")
 SAVED = ("--set", "checkpoint_steps=2", "--set", "checkpoint_every=1000")
 
 
