@@ -7,7 +7,8 @@ All rows have the same split, which leaves no edge between two nodes whose link 
 negatives, one for each link, and the same ranking, which is ours. PyG's rows are its example of R-GCN with DistMult
 (two layers of `RGCNConv` in blocks, dropout, Adam, a penalty on rows and relations, clipped gradients) as it is, with a
 trained vector for each node, and the same with our features, projected at random to the width of the hidden layer,
-since `RGCNConv` takes dense rows. The best of the evaluated epochs by validation MRR counts. See benchmarks/README.md.
+since `RGCNConv` takes dense rows. The best of the evaluated epochs by validation MRR counts. `--minutes` ends a row of
+PyG's after that much training, whatever is left of its epochs, and then evaluates. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ BLOCKS, PENALTY, CLIP, PYG_DROPOUT = 4, 1e-2, 1.0, 0.2
 
 
 class Figures(NamedTuple):
-    """What a row came to: scores of the best epoch, and seconds of an epoch."""
+    """What a row came to: scores of the best epoch, seconds of an epoch, and how many there were."""
 
     val: dict[str, float]
     test: dict[str, float]
     best_epoch: int
     epoch_seconds: float
+    epochs: int
 
 
 def ours(name: str) -> Callable[[Graph, argparse.Namespace, int], Figures]:
@@ -55,7 +57,8 @@ def ours(name: str) -> Callable[[Graph, argparse.Namespace, int], Figures]:
         training = {**recipe.train, "epochs": options.epochs, "eval_every": options.eval_every, "seed": seed}
         summary = og.train(graph, model, progress=False, **training).summary
         seconds = statistics.median(summary["epoch_seconds"])
-        return Figures(summary["scores"]["val"], summary["scores"]["test"], summary["best_epoch"], seconds)
+        scores, epochs = summary["scores"], summary["epochs"]
+        return Figures(scores["val"], scores["test"], summary["best_epoch"], seconds, epochs)
 
     return run
 
@@ -73,17 +76,20 @@ def pyg(*, features: bool) -> Callable[[Graph, argparse.Namespace, int], Figures
         optimizer = torch.optim.Adam(recipe.parameters(), lr=0.01)
         decoder = og.nn.DistMult(options.hidden, graph.num_relations)
         decoder.relation = recipe.relation
-        best, seconds = Figures({}, {}, 0, 0.0), []
+        best, seconds = Figures({}, {}, 0, 0.0, 0), list[float]()
         for number in range(1, options.epochs + 1):
             began = time.perf_counter()
             epoch(recipe, optimizer, split.topology, penalty=PENALTY, clip=CLIP)
             seconds.append(time.perf_counter() - began)
-            if number % options.eval_every == 0:
+            ended = sum(seconds) > 60 * options.minutes
+            if ended or number % options.eval_every == 0:
                 rows = rows_of(recipe, split.topology)
                 val, test = (_ranked(graph, split, links, decoder, rows) for links in (split.val, split.test))
                 if not best.val or val["mrr"] > best.val["mrr"]:
-                    best = Figures(val, test, number, 0.0)
-        return best._replace(epoch_seconds=statistics.median(seconds))
+                    best = Figures(val, test, number, 0.0, 0)
+            if ended:
+                break
+        return best._replace(epoch_seconds=statistics.median(seconds), epochs=len(seconds))
 
     return run
 
@@ -117,6 +123,7 @@ def _parse() -> argparse.Namespace:
     add("--seeds", type=int, default=3)
     add("--epochs", type=int, default=100)
     add("--eval-every", type=int, default=20)
+    add("--minutes", type=float, default=float("inf"), help="of training, for each row of PyG's")
     add("--hidden", type=int, default=128)
     add("--data-dir", type=Path, help="folder of the files of named data sets")
     add("--out", type=Path, help="file of the figures")
@@ -133,12 +140,12 @@ def main() -> None:
             figures = ROWS[name](graph, options, seed)
             found.setdefault(name, []).append(figures._asdict())
             scores = "  ".join(f"{key} {value:.4f}" for key, value in figures.test.items())
-            line = f"{name:<13} seed {seed}  {scores}  {figures.epoch_seconds:.2f} s an epoch"
+            line = f"{name:<13} seed {seed}  {scores}  {figures.epochs} epochs of {figures.epoch_seconds:.2f} s"
             print(line, file=sys.stderr, flush=True)
     for name, runs in found.items():
         mrr = [run["test"]["mrr"] for run in runs]
         print(f"{name:<13} MRR {statistics.mean(mrr):.4f} ({min(mrr):.4f} to {max(mrr):.4f})")
-    parameters = {name: getattr(options, name) for name in ("seeds", "epochs", "eval_every", "hidden")}
+    parameters = {name: getattr(options, name) for name in ("seeds", "epochs", "eval_every", "minutes", "hidden")}
     print(record.write("links", {"parameters": parameters, "versions": versions(), "rows": found}, options.out))
 
 
