@@ -60,7 +60,7 @@ def _widen(store: Path, width: int) -> None:
     graph = og.load(store)
     features = torch.randn(graph.num_nodes, width, generator=torch.Generator().manual_seed(0))
     wider = store.with_name(f".{store.name}")
-    write_store(replace(graph, features=features, store=None), wider)
+    write_store(replace(graph, features=features), wider)
     shutil.rmtree(store)
     wider.rename(store)
 
