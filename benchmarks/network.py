@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import netlab
 import record
 from netlab_links import UnavailableError
-from network_stores import prepare
+from network_stores import own_store, prepare
 from network_table import show, summarise
 from workers import versions
 
@@ -42,6 +42,7 @@ from outgrow.runtime.threads import cores
 RIVALS = Path(__file__).parent / "rivals" / "train.py"
 _TAIL = 15
 # The log of a host, then the command.
+_BOUND = ("unshare", "--mount", "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"', "sh")
 _LOGGED = 'log="$1" && shift && exec "$@" 2> "$log"'
 
 
@@ -81,7 +82,7 @@ class Hosts:
         """Train on all hosts; the run's own figures, and what each interface has counted meanwhile."""
         out = self.folder / name
         before = self._counted()
-        code, host = self._run(self._train(cell, store, epochs, out), out)
+        code, host = self._run([*self._apart(store), *self._train(cell, store, epochs, out)], out)
         after = self._counted()
         load = os.getloadavg()[0]
         if code or not (out / "summary.json").exists():
@@ -109,6 +110,10 @@ class Hosts:
         started = netlab.torchrun(train, hosts, 1)
         outcome = self.lab.run([[*logged, "env", *threads, *limit, *started]] * hosts, echo=False)
         return outcome.code, outcome.host or 0
+
+    def _apart(self, store: Path) -> list[str]:
+        """What makes each host see its own folder where the others see theirs, if they are apart."""
+        return [*_BOUND, str(own_store(store)), str(store)] if self.options.apart else []
 
     def _train(self, cell: Cell, store: Path, epochs: int, out: Path) -> list[str]:
         options = self.options

@@ -40,7 +40,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Path],
                 sys.exit(done.stderr)
             cuts.append({"graph": graph, "partition": method, **json.loads(done.stdout)})
         if options.apart:
-            stores[graph] = apart(store, options.apart, options.hosts)
+            apart(store, options.apart, options.hosts)
     return stores, missing, cuts
 
 
@@ -65,8 +65,13 @@ def _widen(store: Path, width: int) -> None:
     wider.rename(store)
 
 
-def apart(store: Path, method: str, hosts: int) -> Path:
-    """A folder for each host, in which the features of all nodes but its own are no numbers; named by ``{host}``.
+def own_store(store: Path, host: int | str = "{host}") -> Path:
+    """The folder of a host."""
+    return store.with_name(f"{store.name}-host-{host}")
+
+
+def apart(store: Path, method: str, hosts: int) -> None:
+    """Make a folder for each host, in which the features of all nodes but its own are no numbers.
 
     All other files are those of the store. So a row that a host has read itself and should have been sent makes the
     loss no number, and ends the run.
@@ -75,7 +80,7 @@ def apart(store: Path, method: str, hosts: int) -> Path:
     parts = partition_of(graph.topology, WITHOUT_CHUNKS[method], hosts, store=store).part.numpy()
     given = np.load(array_file(store, "features"), mmap_mode="r")
     for host in range(hosts):
-        mine = store.with_name(f"{store.name}-host-{host}")
+        mine = own_store(store, host)
         shutil.rmtree(mine, ignore_errors=True)
         shutil.copytree(store, mine, copy_function=os.link, ignore=shutil.ignore_patterns("features.npy"))
         own = np.lib.format.open_memmap(array_file(mine, "features"), "w+", given.dtype, given.shape)
@@ -83,7 +88,6 @@ def apart(store: Path, method: str, hosts: int) -> Path:
             rows = slice(first, first + _BLOCK)
             own[rows] = np.where((parts[rows] == host)[:, None], given[rows], np.nan)
         own.flush()
-    return store.with_name(f"{store.name}-host-{{host}}")
 
 
 def outgrow(*words: object) -> subprocess.CompletedProcess[str]:

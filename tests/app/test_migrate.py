@@ -81,6 +81,7 @@ def test_a_run_without_journeys_leaves_no_hints(outgrow: Command, npz: Path) -> 
         (("--set", "cache=0.1"), "unknown option 'cache'"),
         (("--set", "time_steps=0"), "time_steps"),
         (("--set", "travel=perhaps"), "travel"),
+        (("--set", "time_steps=2"), "add travel=true"),
         (("--set", "partition=meti"), "metis-edges"),
         (("--fanout", "4"), "2 hops, one for each layer"),
     ],

@@ -285,6 +285,9 @@ def test_an_epoch_may_begin_at_a_later_step() -> None:
         ({"ahead": 0}, "ahead"),
         ({"ahead": None}, "ahead"),
         ({"ahead": "4"}, "ahead"),
+        ({"pregather": False}, "pregather"),
+        ({"merge": False}, "merge"),
+        ({"time_steps": 2}, "time_steps"),
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:

@@ -10,7 +10,7 @@ let each worker compute all seeds that live with it: the default here, in which 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import get_type_hints
@@ -18,6 +18,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
+from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.engine.journey import Tour, tour
@@ -29,6 +30,9 @@ from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.graph.sampler import Sampler
 from outgrow.ops import buffers
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+
+_OF_TRAVEL: Mapping[str, object] = {"pregather": True, "merge": True, "time_steps": None}
+"""Options that only travelling models have, and what they are if not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,14 @@ class Migrate(Strategy):
         require_types(asdict(self), get_type_hints(Migrate))
         pick("partition", self.partition, WITHOUT_CHUNKS)
         require_positive(self.name, time_steps=self.time_steps, threads=self.threads, ahead=self.ahead)
+        given = [name for name, usual in _OF_TRAVEL.items() if getattr(self, name) != usual]
+        if given and not self.travel:
+            raise InputError(
+                f"{' and '.join(given)} of strategy migrate would do nothing",
+                needed="travel=true: only where models travel is there more than one time step",
+                got=", ".join(f"{name}={getattr(self, name)}" for name in given) + " without travel",
+                repair=f"add travel=true, or leave {' and '.join(given)} out",
+            )
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
