@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.journey import Tour, models_of
-from outgrow.engine.micro_batches import Ahead, Loss, MicroBatches
+from outgrow.engine.micro_batches import Ahead, Loss, MicroBatches, sampler_of
 from outgrow.engine.rows import RowStore, row_type
-from outgrow.engine.share import Part, view_of
-from outgrow.graph.sampler import Sampler
+from outgrow.engine.share import Part
 from outgrow.ops import buffers
 from outgrow.ops.keyed import derive, keyed_order
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
@@ -150,9 +149,8 @@ def local_batches(pools: Sequence[Tensor], batch_size: int | None, seed: int, ep
 
 
 def _work(problem: Problem, loss: Loss, ahead: Ahead) -> MicroBatches:
-    layers, batches, share = problem.model.stages(), problem.batches, problem.share
-    views = [view_of(share.topology, layer) for layer in layers]
-    sampler = Sampler(views, batches.hops(len(layers)), problem.seed, weighted=batches.weighted)
+    share = problem.share
+    sampler = sampler_of(share.topology, problem.model, problem.batches, problem.seed)
     rows = RowStore(share, problem.features, row_type(problem.model, problem.features))
     return MicroBatches(problem.model, share.comm, sampler, rows, loss, ahead=ahead)
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.batches import Batches
+from outgrow.engine.micro_batches import MicroBatches, Stop
 from outgrow.engine.share import Part, Share, Whole
 from outgrow.nn import GCN, SAGE, Model
 from outgrow.nn.heads import SingleLabel
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.worker import Workplace
-from outgrow.strategies.base import Problem, Step
-from outgrow.strategies.sampled import Sampled, _SampledExecution
+from outgrow.strategies.base import Problem
+from outgrow.strategies.sampled import Sampled
 from support import topology_of
 
 NODES, NEAR, EPOCHS = 60, 6, 2
@@ -84,7 +85,7 @@ def records_of(place: Workplace) -> dict[str, Record]:
 
 def record(comm: Comm, kind: str, options: dict[str, Any]) -> Record:
     """Train on the ring without an optimizer, and write down what comes by."""
-    share, seen, right = share_of_ring(comm), list[Seen](), _SampledExecution._step
+    share, seen, right = share_of_ring(comm), list[Seen](), MicroBatches._computed
     problem = Problem.of(
         share,
         features=FEATURES,
@@ -96,7 +97,7 @@ def record(comm: Comm, kind: str, options: dict[str, Any]) -> Record:
         batches=BATCHES,
     )
 
-    def step(self: Any, epoch: int, batch: Any, x: Tensor) -> Step:
+    def computed(self: MicroBatches, epoch: int, batch: Stop, x: Tensor) -> Tensor:
         edges = []
         for block in batch.blocks:
             src = block.src_nodes[block.edges.indices.long()].tolist()
@@ -108,7 +109,7 @@ def record(comm: Comm, kind: str, options: dict[str, Any]) -> Record:
         )
         return right(self, epoch, batch, x)
 
-    with patch.object(_SampledExecution, "_step", step):
+    with patch.object(MicroBatches, "_computed", computed):
         execution = Sampled(**options).prepare(problem)
         comm.ledger.crossed.clear()
         comm.ledger.counters.clear()

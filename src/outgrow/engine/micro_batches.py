@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.batches import count_drawn
+from outgrow.engine.batches import Batches, count_drawn
 from outgrow.engine.inputs import to_device
 from outgrow.engine.journey import Tour, pass_on
 from outgrow.engine.pipeline import prefetched
 from outgrow.engine.rows import RowStore, Waiting, Wanted
+from outgrow.engine.share import view_of
+from outgrow.graph.csc import Topology
 from outgrow.graph.sampler import Sampler
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
@@ -47,6 +49,13 @@ class Ahead(NamedTuple):
     def of(threads: int | None, ahead: int) -> Ahead:
         """Some threads, or half as many as compute."""
         return Ahead(threads or max(1, num_threads() // 2), ahead)
+
+
+def sampler_of(topology: Topology, model: Model, batches: Batches, seed: int) -> Sampler:
+    """Draws the batches of a model."""
+    layers = model.stages()
+    views = [view_of(topology, layer) for layer in layers]
+    return Sampler(views, batches.hops(len(layers)), seed, weighted=batches.weighted)
 
 
 class Stop(NamedTuple):

@@ -23,11 +23,10 @@ from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.engine.journey import Tour, tour
 from outgrow.engine.merging import Merging
-from outgrow.engine.micro_batches import Ahead, MicroBatches
+from outgrow.engine.micro_batches import Ahead, MicroBatches, sampler_of
 from outgrow.engine.rows import RowStore, row_type
-from outgrow.engine.share import Part, view_of
+from outgrow.engine.share import Part
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
-from outgrow.graph.sampler import Sampler
 from outgrow.ops import buffers
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
@@ -93,9 +92,7 @@ class _MigrateExecution:
     def __init__(self, problem: Problem, options: Migrate) -> None:
         self.problem, self.share, self.comm = problem, problem.share, problem.share.comm
         travel = options.travel and isinstance(self.share, Part)
-        layers, batches = problem.model.stages(), problem.batches
-        views = [view_of(self.share.topology, layer) for layer in layers]
-        sampler = Sampler(views, batches.hops(len(layers)), problem.seed, weighted=batches.weighted)
+        sampler = sampler_of(self.share.topology, problem.model, problem.batches, problem.seed)
         rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features))
         ahead = Ahead.of(options.threads, options.ahead)
         self.work = MicroBatches(

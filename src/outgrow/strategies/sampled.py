@@ -18,11 +18,9 @@ from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.engine.hot import Cache, hotness_by, require_cache
 from outgrow.engine.journey import Tour
-from outgrow.engine.micro_batches import Ahead, MicroBatches
+from outgrow.engine.micro_batches import Ahead, MicroBatches, sampler_of
 from outgrow.engine.rows import RowStore, row_type
-from outgrow.engine.share import view_of
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
-from outgrow.graph.sampler import Sampler
 from outgrow.ops import buffers
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
@@ -75,9 +73,7 @@ class _SampledExecution:
 
     def __init__(self, problem: Problem, options: Sampled) -> None:
         self.problem, self.share = problem, problem.share
-        layers, batches = problem.model.stages(), problem.batches
-        views = [view_of(self.share.topology, layer) for layer in layers]
-        self.sampler = Sampler(views, batches.hops(len(layers)), problem.seed, weighted=batches.weighted)
+        self.sampler = sampler_of(self.share.topology, problem.model, problem.batches, problem.seed)
         cache = self._cache(options) if options.cache and self.share.comm.size > 1 else None
         rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features), cache)
         ahead = Ahead.of(options.threads, options.ahead)
