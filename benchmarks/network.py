@@ -182,7 +182,7 @@ def _parse() -> argparse.Namespace:
         "--ways",
         nargs="*",
         default=[],
-        help="other strategies and their settings, such as tensor:chunks=4 split:cache=0.1; or model-centric, local",
+        help="other strategies and their settings, such as tensor:chunks=4; or model-centric, local-shuffles",
     )
     add(
         "--batch-sizes", type=lambda text: [*map(int, _names(text))], default=[], help="seeds of a step; else all nodes"
@@ -200,7 +200,10 @@ def _parse() -> argparse.Namespace:
     add("--data-dir", type=Path, help="folder of the files of named data sets")
     add("--scratch", type=Path, help="keep and reuse the stores here; else they go to a temporary folder")
     add("--out", type=Path, help="file of the figures")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.apart and options.one_host:
+        parser.error("--apart is for hosts: leave out --one-host")
+    return options
 
 
 def _names(text: str) -> list[str]:

@@ -47,22 +47,22 @@ def prepare(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Path],
 def _made(graph: str, store: Path, options: argparse.Namespace) -> str | None:
     """Make a store; why that cannot be done, if it cannot."""
     given = ["--data-dir", options.data_dir] if options.data_dir else []
-    done = outgrow("convert", graph, store, *given)
+    made = store.with_name(f".{store.name}") if options.width else store
+    shutil.rmtree(made, ignore_errors=True)
+    done = outgrow("convert", graph, made, *given)
     if done.returncode:
         return " ".join(done.stderr.split())
     if options.width:
-        _widen(store, options.width)
+        _widen(made, store, options.width)
+        shutil.rmtree(made)
     return None
 
 
-def _widen(store: Path, width: int) -> None:
-    """Replace the features by random ones, as HopGNN does with graphs that have none."""
-    graph = og.load(store)
+def _widen(given: Path, store: Path, width: int) -> None:
+    """Write a store with random features, as HopGNN gives them to graphs that have none."""
+    graph = og.load(given)
     features = torch.randn(graph.num_nodes, width, generator=torch.Generator().manual_seed(0))
-    wider = store.with_name(f".{store.name}")
-    write_store(replace(graph, features=features), wider)
-    shutil.rmtree(store)
-    wider.rename(store)
+    write_store(replace(graph, features=features), store)
 
 
 def own_store(store: Path, host: int | str = "{host}") -> Path:

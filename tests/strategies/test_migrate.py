@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -87,7 +88,7 @@ def moves() -> Iterator[list[int]]:
 
 def time_steps(execution: Execution, problem: Problem, epoch: int, seconds: float = 0.0, first: int = 0) -> int:
     """In how many time steps an epoch trains a batch; the epoch takes as long as told."""
-    clock = iter((100.0, 100.0 + seconds))
+    clock = chain((100.0,), repeat(100.0 + seconds))
     with moves() as found, patch.object(migrate, "time", SimpleNamespace(perf_counter=lambda: next(clock))):
         steps = 0
         for _ in execution.steps(epoch, first):

@@ -158,7 +158,8 @@ def bytes_of_run(traffic: Traffic, way: Migrate, workers: int) -> Counter[Kind]:
             )
             found += bytes_of_batch(traffic, rows, time_steps, 1 if way.pregather else time_steps, workers)
     if way.travel:
-        found += bytes_of_labels(owner, workers)
+        if way.merge or way.time_steps is not None:
+            found += bytes_of_labels(owner, workers)
         judged = way.merge and way.time_steps is None
         found[Kind.METRICS] += ring(LONG, workers) if judged else 0  # seconds of the second epoch
     return +found

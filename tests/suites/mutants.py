@@ -55,7 +55,7 @@ MUTANTS = {
     "gradients_kept_when_models_leave": Mutant(migrate_mutants.gradients_kept, (*TRAVEL, *MERGED)),
     "last_time_step_forgotten": Mutant(migrate_mutants.last_time_step_forgotten, (*TRAVEL, *MERGED)),
     "rows_gathered_once_misplaced": Mutant(migrate_mutants.rows_gathered_once_misplaced, TRAVEL),
-    "labels_of_others_misplaced": Mutant(migrate_mutants.labels_of_others_misplaced, (*TRAVEL, *MERGED)),
+    "labels_of_others_misplaced": Mutant(migrate_mutants.labels_of_others_misplaced, ("migrate-one-step",)),
     "rows_of_others_misplaced_in_a_split": Mutant(split_mutants.rows_of_others_misplaced, (*SPLIT, "split-sources")),
     "gradients_of_sent_rows_lost": Mutant(split_mutants.gradients_of_sent_rows_lost, (*SPLIT, "split-sources")),
     "asked_rows_in_another_order": Mutant(split_mutants.asked_rows_in_another_order, (*SPLIT, "split-sources")),

@@ -71,7 +71,7 @@ def left_by(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("strategy", [Sampled(), Migrate(travel=True), SplitParallel()], ids=lambda each: each.name)
+@pytest.mark.parametrize("strategy", [Sampled(), Migrate(), SplitParallel()], ids=lambda each: each.name)
 @pytest.mark.parametrize(("step", "saved"), [(0, "epoch-00000002-step-00000004"), (3, "epoch-00000002-step-00000002")])
 def test_the_curve_is_the_same_bit_by_bit(
     world: Planted, tmp_path: Path, strategy: Strategy, step: int, saved: str
@@ -121,6 +121,30 @@ def test_without_it_nothing_is_saved_within_an_epoch(world: Planted, tmp_path: P
     with pytest.raises(Lost):
         trainer_of(world, tmp_path, checkpoint_every=1).run(Failing(Sampled(), 2, 3))
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-00000001.pt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({"seed": 1}, BATCHES),
+        ({}, replace(BATCHES, size=30)),
+        ({}, replace(BATCHES, size=None)),
+        ({}, replace(BATCHES, fanout=(2, 2))),
+        ({"epochs": 1}, BATCHES),
+    ],
+)
+def test_an_epoch_ends_as_it_began(world: Planted, tmp_path: Path, options: dict[str, int], batches: Batches) -> None:
+    with pytest.raises(Lost):
+        trainer_of(world, tmp_path, checkpoint_steps=1).run(Failing(Sampled(), 2, 3))
+    problem = replace(world.problem(kind="sage", seed=options.get("seed", 0)), batches=batches)
+    config = TrainConfig(
+        **{"epochs": 4, "lr": 0.05, **options},
+        batch_size=batches.size,
+        fanout=batches.fanout,  # type: ignore[arg-type]
+    )
+    with pytest.raises(InputError, match="cannot be finished so") as caught:
+        world.trainer(problem, config).resume(left_by(tmp_path))
+    assert caught.value.needed != caught.value.got
 
 
 def test_it_is_a_positive_number() -> None:

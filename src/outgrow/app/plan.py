@@ -176,7 +176,7 @@ def resumed_run(
     places["task"] = "links" if "decoder" in settings else "nodes"
     asked = {option: value for option, value in asked.items() if (option, value) != ("decoder", AUTO)}
     ways = record["strategy"]["options"]
-    before = {**known, **places, **settings, **record["train"], **ways}
+    before = {**known, **places, **settings, **asdict(TrainConfig()), **record["train"], **ways}
     asked = _as_recorded(asked)
     for option, value in asked.items():
         started = pick("option", option, before)

@@ -20,7 +20,7 @@ _CONFIG = ("graph", "model", "train", "strategy")
 
 
 class RunDirectory:
-    """Files of a run: ``config.json``, ``metrics.jsonl``, ``ledger.json``, ``summary.json``, ``checkpoint/``. Final.
+    """Files of a run: ``config.json``, ``metrics.jsonl``, ``ledger.json``, ``summary.json`` and others. Final.
 
     Args:
         path: The directory.
@@ -143,7 +143,7 @@ class RunDirectory:
                 f"the run in {self.path} has no checkpoint",
                 needed="at least one checkpoint, written every few epochs and at the end",
                 got="none: the run ended before its first",
-                repair="remove the directory and start again, with a smaller checkpoint_every",
+                repair="remove the directory and start anew, with a smaller checkpoint_every or with checkpoint_steps",
             )
         return found
 

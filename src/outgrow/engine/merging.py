@@ -30,6 +30,11 @@ class Merging:
         """In how many time steps the next epoch trains a batch."""
         return self.size - self.dropped
 
+    @property
+    def may_drop(self) -> bool:
+        """Whether this or a later epoch may do without a time step."""
+        return self.dropped > 0 or not self.settled
+
     def after(self, seconds: float) -> Merging:
         """What is known after one more epoch, which took so many seconds.
 

@@ -74,7 +74,7 @@ class Migrate(Strategy):
                 f"{' and '.join(given)} of strategy migrate would do nothing",
                 needed="travel=true: only where models travel is there more than one time step",
                 got=", ".join(f"{name}={getattr(self, name)}" for name in given) + " without travel",
-                repair=f"add travel=true, or leave {' and '.join(given)} out",
+                repair="add travel=true, or set " + ", ".join(f"{name}={_spelled(_OF_TRAVEL[name])}" for name in given),
             )
 
     def options(self) -> dict[str, object]:
@@ -84,6 +84,11 @@ class Migrate(Strategy):
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
         return _MigrateExecution(problem, self)
+
+
+def _spelled(usual: object) -> str:
+    """As it is typed."""
+    return "null" if usual is None else str(usual).lower()
 
 
 class _MigrateExecution:
@@ -99,15 +104,19 @@ class _MigrateExecution:
             problem.model, self.comm, sampler, rows, self._loss, ahead=ahead, gather_once=options.pregather
         )
         self.merging = self._merging(options) if travel else None
+        if self.merging is not None and self.merging.may_drop:
+            _ = problem.seed_labels  # fetched now, by all workers together
         self.warm = False
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        began = time.perf_counter()
+        seconds, began = 0.0, time.perf_counter()
         with closing(self.work.steps(epoch, self.problem.seeds(epoch), self._tour, first)) as steps:
             for loss, num_seeds in steps:
+                seconds += time.perf_counter() - began
                 yield Step(loss=loss, num_seeds=num_seeds)
+                began = time.perf_counter()
         if self.merging is not None and self.warm and first == 0:
-            self._heard(self.merging, time.perf_counter() - began)
+            self._heard(self.merging, seconds)
         self.warm = True
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
@@ -123,16 +132,14 @@ class _MigrateExecution:
         return tour(seeds, self.share.owner[seeds], self.comm.rank, self.comm.size, self.merging.dropped)
 
     def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
-        """Where time steps may be dropped, seeds may be others' than the worker's own."""
-        labels = self.problem.own_labels(seeds) if self.merging is None else self.problem.seed_labels.of(seeds)
+        """Where time steps are dropped, seeds may be others' than the worker's own."""
+        dropped = self.merging is not None and self.merging.may_drop
+        labels = self.problem.seed_labels.of(seeds) if dropped else self.problem.own_labels(seeds)
         return self.problem.batch_loss(logits, labels, num_seeds)
 
     def _merging(self, options: Migrate) -> Merging:
-        """How many time steps there are, and whether that may change; an interrupted run may have found it out.
-
-        All workers together: they fetch the labels of all seeds.
-        """
-        size, _ = self.comm.size, self.problem.seed_labels
+        """How many time steps there are, and whether that may change; an interrupted run may have found it out."""
+        size = self.comm.size
         if options.time_steps is not None or not options.merge:
             return Merging(size=size, dropped=size - min(size, options.time_steps or size), settled=True)
         known = Merging.of_hint(self.problem.hints.get(Migrate.name), size)

@@ -33,6 +33,7 @@ class Progress:
         loss_so_far: Sum of the losses of its seeds.
         seeds_so_far: Number of these seeds.
         seconds_so_far: Wall time of these steps.
+        course: What the steps of the epoch under way are made of.
     """
 
     loss: list[float]
@@ -46,6 +47,7 @@ class Progress:
     loss_so_far: float = 0.0
     seeds_so_far: int = 0
     seconds_so_far: float = 0.0
+    course: str = ""
 
     @property
     def epoch(self) -> int:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outgrow.core.errors import TrainingError
+from outgrow.core.errors import InputError, TrainingError
 from outgrow.core.types import Kind
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
@@ -96,17 +96,37 @@ class Trainer:
         self.comm, self.ledger = problem.share.comm, problem.share.comm.ledger
         self.optimizer = config.make_optimizer(problem.model)
         self.progress = Progress.start()
+        batches = problem.batches
+        drawn = f"fanout {batches.spelled()}, weighted {batches.weighted}"
+        self.course = f"batch_size {batches.size}, {drawn}, seed {problem.seed}, {problem.num_train} to train on"
 
     def listen(self, *listeners: Listener) -> None:
         """Tell these after every epoch, in this order."""
         self.listeners.extend(listeners)
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`."""
+        """Go on from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`.
+
+        Raises:
+            InputError: It cannot be used; or it was written within an epoch that this trainer would not train, or not
+                with these steps.
+        """
         saved = self.comm.broadcast(checkpoint.load(path) if self.comm.leads else None, Kind.PARAMETERS)
         self.progress = checkpoint.restore(saved, path, self.problem.model, self.optimizer)
+        self._require_same_course(path)
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay
+
+    def _require_same_course(self, path: Path) -> None:
+        progress = self.progress
+        asked = f"{self.course}, {self.config.epochs} epochs"
+        if progress.step and (progress.course != self.course or progress.epoch >= self.config.epochs):
+            raise InputError(
+                f"the checkpoint {path} was written within an epoch, which cannot be finished so",
+                needed=f"{progress.course}, more than {progress.epoch} epochs",
+                got=asked,
+                repair="go on as the run was started; what to train on may change between epochs only",
+            )
 
     def run(self, strategy: Strategy) -> Outcome:
         """Train until the epochs, the patience or the user's are at their end; restore the best model; score it."""
@@ -136,17 +156,18 @@ class Trainer:
     def _epoch(self, execution: Execution, steps: Iterator[Step]) -> EpochReport:
         progress, config = self.progress, self.config
         edges_before, seconds_before = self.ledger.counters["edges_aggregated"], progress.seconds_so_far
-        began = time.perf_counter()
+        progress.course, began = self.course, time.perf_counter()
         for step in steps:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             progress.stepped(step.loss, step.num_seeds)
-            progress.seconds_so_far = seconds_before + time.perf_counter() - began
+            progress.seconds_so_far += time.perf_counter() - began
             if config.checkpoint_steps is not None and progress.step % config.checkpoint_steps == 0:
                 _require_finite(progress.loss_so_far, progress.epoch + 1)
                 self._save()
-        seconds = time.perf_counter() - began
-        progress.seconds_so_far = seconds_before + seconds
+            began = time.perf_counter()
+        progress.seconds_so_far += time.perf_counter() - began
+        seconds = progress.seconds_so_far - seconds_before
         edges = self._summed(self.ledger.counters["edges_aggregated"] - edges_before)
         _require_finite(progress.loss_so_far, progress.epoch + 1)
         progress.end_epoch()
