@@ -47,6 +47,11 @@ _DEBIAN = Recipe(
     source="tuned on the validation nodes of Debian",
 )
 _LINKS = Recipe(
+    model={"hidden": 128, "layers": 2, "dropout": 0.2, "norm": True},
+    train={"lr": 0.01, "optimizer": "adamw", "epochs": 100, "eval_every": 20},
+    source="a first choice, not tuned",
+)
+_WORDNET_LINKS = Recipe(
     model={"hidden": 128, "layers": 2, "dropout": 0.2},
     train={"lr": 0.02, "optimizer": "adamw", "epochs": 200, "eval_every": 50},
     source="tuned on links of WordNet that were set aside: R-GCN, with and without norms and dropout",
@@ -74,5 +79,5 @@ def default_model(graph: str) -> str:
 def recipe_of(graph: str, model: str, *, links: bool = False) -> Recipe:
     """The recipe of a model on a data set, or one that does well on any graph; for nodes or for links."""
     if links:
-        return _LINKS
+        return _WORDNET_LINKS if graph == "wordnet" else _LINKS
     return _BY_DATA_SET.get((graph, model), _ANY_GRAPH)
