@@ -17,8 +17,9 @@ from torch import Tensor
 
 from outgrow.app.models import build_model
 from outgrow.core.block import Block
+from outgrow.engine import micro_batches
+from outgrow.engine.batches import Batches
 from outgrow.engine.journey import models_of, tour
-from outgrow.engine.share import view_of
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampler import Sampler
 from outgrow.nn.model import Model
@@ -72,8 +73,7 @@ def dressed(graph: Graph, width: int | None) -> Graph:
 
 def sampler_of(setting: Setting, model: Model) -> Sampler:
     """Draws blocks for a model of as many layers as there are hops; with self-loops where it wants them."""
-    views = [view_of(setting.graph.topology, layer) for layer in model.stages()]
-    return Sampler(views, setting.fanout, setting.seed)
+    return micro_batches.sampler_of(setting.graph.topology, model, Batches(fanout=setting.fanout), setting.seed)
 
 
 def model_of(kind: str, graph: Graph, hidden: int, layers: int, **options: object) -> Model:

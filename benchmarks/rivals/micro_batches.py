@@ -8,8 +8,7 @@ They have no names on the command line. Their classes travel to the workers by v
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import cloudpickle
@@ -17,14 +16,13 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.journey import Tour, models_of
-from outgrow.engine.micro_batches import Ahead, Loss, MicroBatches, sampler_of
+from outgrow.engine.micro_batches import Ahead, sampler_of
 from outgrow.engine.rows import RowStore, row_type
 from outgrow.engine.share import Part
-from outgrow.ops import buffers
 from outgrow.ops.keyed import derive, keyed_order
-from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy
 
-_Mine = Callable[[Tensor], Tour]
+_AHEAD = 4
 _LOCAL = -2  # no step has this number
 
 
@@ -34,8 +32,6 @@ class ModelCentric(Strategy):
 
     Attributes:
         partition: How nodes and their features are dealt out to workers.
-        threads: Threads of a worker that draw batches; None for half as many as compute.
-        ahead: Batches that are drawn, or being drawn, besides the one that is computed.
     """
 
     name = "model-centric"
@@ -43,8 +39,6 @@ class ModelCentric(Strategy):
     takes_batches = True
 
     partition: str = "metis"
-    threads: int | None = None
-    ahead: int = 4
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -52,7 +46,9 @@ class ModelCentric(Strategy):
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        return _ModelCentricExecution(problem, Ahead.of(self.threads, self.ahead))
+        comm = problem.share.comm
+        labels = problem.seed_labels  # fetched now, by all workers together
+        return _execution(problem, lambda seeds: seeds[models_of(len(seeds), comm.size) == comm.rank], labels.of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +57,6 @@ class LocalShuffles(Strategy):
 
     Attributes:
         partition: How nodes, their features and their seeds are dealt out to workers.
-        threads: Threads of a worker that draw batches; None for half as many as compute.
-        ahead: Batches that are drawn, or being drawn, besides the one that is computed.
     """
 
     name = "local-shuffles"
@@ -70,8 +64,6 @@ class LocalShuffles(Strategy):
     takes_batches = True
 
     partition: str = "metis"
-    threads: int | None = None
-    ahead: int = 4
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -79,58 +71,14 @@ class LocalShuffles(Strategy):
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        return _LocalExecution(problem, Ahead.of(self.threads, self.ahead))
+        share, nodes = problem.share, problem.labelled.nodes
+        homes = share.owner[nodes] if isinstance(share, Part) else torch.zeros_like(nodes)
+        pools = [nodes[homes == rank] for rank in range(share.comm.size)]
 
+        def batches(epoch: int) -> list[Tensor]:
+            return [torch.cat(each) for each in local_batches(pools, problem.batches.size, problem.seed, epoch)]
 
-class _ModelCentricExecution:
-    in_memory = True
-
-    def __init__(self, problem: Problem, ahead: Ahead) -> None:
-        self.problem, self.comm = problem, problem.share.comm
-        self.labels = problem.seed_labels  # fetched now, by all workers together
-        self.work = _work(problem, self._loss, ahead)
-
-    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        yield from _steps(self.work, epoch, self.problem.seeds(epoch), self._mine, first)
-
-    def inference(self) -> Iterator[tuple[int, Tensor]]:
-        return whole_inference(self.problem)
-
-    def close(self) -> None:
-        buffers.clear()
-
-    def _mine(self, seeds: Tensor) -> Tour:
-        return Tour.at_once(seeds[models_of(len(seeds), self.comm.size) == self.comm.rank])
-
-    def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
-        return self.problem.batch_loss(logits, self.labels.of(seeds), num_seeds)
-
-
-class _LocalExecution:
-    in_memory = True
-
-    def __init__(self, problem: Problem, ahead: Ahead) -> None:
-        self.problem, self.share = problem, problem.share
-        self.work = _work(problem, self._loss, ahead)
-
-    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        problem, nodes = self.problem, self.problem.labelled.nodes
-        homes = self.share.owner[nodes] if isinstance(self.share, Part) else torch.zeros_like(nodes)
-        pools = [nodes[homes == rank] for rank in range(self.share.comm.size)]
-        dealt = local_batches(pools, problem.batches.size, problem.seed, epoch)
-        yield from _steps(self.work, epoch, [torch.cat(each) for each in dealt], self._mine, first)
-
-    def inference(self) -> Iterator[tuple[int, Tensor]]:
-        return whole_inference(self.problem)
-
-    def close(self) -> None:
-        buffers.clear()
-
-    def _mine(self, seeds: Tensor) -> Tour:
-        return Tour.at_once(self.share.mine(seeds))
-
-    def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
-        return self.problem.batch_loss(logits, self.problem.own_labels(seeds), num_seeds)
+        return _execution(problem, share.mine, problem.own_labels, batches)
 
 
 def local_batches(pools: Sequence[Tensor], batch_size: int | None, seed: int, epoch: int) -> list[list[Tensor]]:
@@ -148,17 +96,22 @@ def local_batches(pools: Sequence[Tensor], batch_size: int | None, seed: int, ep
     return [[order[first : first + share] for order in orders] for first in range(0, largest, share)]
 
 
-def _work(problem: Problem, loss: Loss, ahead: Ahead) -> MicroBatches:
+def _execution(
+    problem: Problem,
+    mine: Callable[[Tensor], Tensor],
+    labels: Callable[[Tensor], Tensor],
+    batches: Callable[[int], Sequence[Tensor]] | None = None,
+) -> Execution:
     share = problem.share
-    sampler = sampler_of(share.topology, problem.model, problem.batches, problem.seed)
-    rows = RowStore(share, problem.features, row_type(problem.model, problem.features))
-    return MicroBatches(problem.model, share.comm, sampler, rows, loss, ahead=ahead)
-
-
-def _steps(work: MicroBatches, epoch: int, batches: Sequence[Tensor], mine: _Mine, first: int) -> Generator[Step]:
-    with closing(work.steps(epoch, batches, mine, first)) as steps:
-        for loss, num_seeds in steps:
-            yield Step(loss=loss, num_seeds=num_seeds)
+    return BatchExecution(
+        problem,
+        sampler_of(share.topology, problem.model, problem.batches, problem.seed),
+        RowStore(share, problem.features, row_type(problem.model, problem.features)),
+        lambda seeds: Tour.at_once(mine(seeds)),
+        labels=labels,
+        ahead=Ahead.of(None, _AHEAD),
+        batches=batches,
+    )
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

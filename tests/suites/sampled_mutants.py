@@ -14,8 +14,8 @@ from outgrow.core.block import Block
 from outgrow.engine.micro_batches import MicroBatches, Stop
 from outgrow.engine.rows import RowStore, Waiting, Wanted
 from outgrow.graph.sampler import Sampler
-from outgrow.strategies.base import Problem
-from outgrow.strategies.sampled import Sampled, _SampledExecution
+from outgrow.strategies.base import BatchExecution, Execution, Problem
+from outgrow.strategies.sampled import Sampled
 from suites.hits import Hits
 
 
@@ -49,15 +49,17 @@ def _other_blocks(change: Callable[[Block], Block]) -> Iterator[Hits]:
 @contextmanager
 def workers_draw_by_seeds_of_their_own() -> Iterator[Hits]:
     """Each worker draws neighbours by the seed of the run plus its rank."""
-    hits, right = Hits(), _SampledExecution.__init__
+    hits, right = Hits(), Sampled.prepare
 
-    def begin(self: Any, problem: Problem, options: Sampled) -> None:
+    def prepare(self: Sampled, problem: Problem) -> Execution:
         rank = problem.share.comm.rank
-        right(self, replace(problem, seed=problem.seed + rank), options)
-        self.problem = problem
+        execution = right(self, replace(problem, seed=problem.seed + rank))
+        assert isinstance(execution, BatchExecution)
+        execution.problem = problem
         hits.note(rank > 0)
+        return execution
 
-    with patch.object(_SampledExecution, "__init__", begin):
+    with patch.object(Sampled, "prepare", prepare):
         yield hits
 
 

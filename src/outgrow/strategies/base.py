@@ -3,156 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.goal import Goal
 from outgrow.engine.inference import infer_share
-from outgrow.engine.inputs import Input, input_of
+from outgrow.engine.journey import Tour
+from outgrow.engine.micro_batches import Ahead, MicroBatches
+from outgrow.engine.problem import Problem as Problem
 from outgrow.engine.resident import ResidentPass
-from outgrow.engine.seed_labels import SeedLabels
+from outgrow.engine.rows import RowStore
 from outgrow.engine.share import Share, share_of
-from outgrow.engine.targets import LinkTargets, NodeTargets
 from outgrow.graph.edge_choice import EdgeChoice
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
-from outgrow.nn.heads import Task
-from outgrow.nn.layer import Features
+from outgrow.graph.sampler import Sampler
 from outgrow.nn.model import Model
+from outgrow.ops import buffers
 from outgrow.runtime.comm import Comm
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Problem:
-    """What is trained: a model on the nodes of a graph, as one worker sees it.
-
-    Attributes:
-        share: What the worker holds of the graph; rows below are those of its own nodes.
-        features: ``[V, D]`` of all nodes, as the graph has them: memory-mapped where they are many.
-        targets: What its output is trained for.
-        model: The model, the same on all workers; its parameters are changed in place.
-        seed: Seed of every random draw.
-        batches: What mini-batches are made of.
-        find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
-        timeline: Told when what was done.
-        facts: What a strategy found out, by name; plain values.
-        hints: What a run that went on before has found out, by strategy, and what shall be known when this one is
-            resumed; plain values, which change no result, and may be missing.
-    """
-
-    share: Share
-    features: Features
-    targets: NodeTargets | LinkTargets
-    model: Model
-    seed: int
-    batches: Batches = EVERYTHING
-    find_feature_file: Callable[[], Path | None] = lambda: None
-    timeline: Timeline = field(default_factory=Timeline)
-    facts: dict[str, object] = field(default_factory=dict)
-    hints: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def num_train(self) -> int:
-        """Number of nodes or links to train on, over all workers."""
-        return self.targets.number
-
-    @property
-    def labelled(self) -> NodeTargets:
-        """Labelled nodes to train on, where these are what is trained on."""
-        assert isinstance(self.targets, NodeTargets)
-        return self.targets
-
-    @cached_property
-    def input(self) -> Input:
-        """Features of the worker's nodes, in memory; made when first asked for, which all workers do together."""
-        return input_of(self.model, self.share, self.features)
-
-    @cached_property
-    def feature_file(self) -> Path | None:
-        """The .npy file of the features; looked for when first asked for, as few strategies read it."""
-        return self.find_feature_file()
-
-    @cached_property
-    def goal(self) -> Goal:
-        """What the output of all own nodes is trained for; made when first asked for, which all workers do together."""
-        return self.targets.goal(self.share, self.model)
-
-    @property
-    def number_bytes(self) -> int:
-        """Of a number that the model computes."""
-        return next(self.model.parameters()).element_size()
-
-    @property
-    def bytes_beside(self) -> int:
-        """Memory that the goal needs beside the layers."""
-        return self.goal.bytes_beside(self.model.stages()[-1].widths.out_features, self.number_bytes)
-
-    def seeds(self, epoch: int) -> list[Tensor]:
-        """The seeds of each step of an epoch, over all workers."""
-        return self.batches.of_epoch(self.labelled.nodes, self.seed, epoch)
-
-    @cached_property
-    def seed_labels(self) -> SeedLabels:
-        """Labels of all nodes to train on; fetched when first asked for, which all workers do together."""
-        return SeedLabels(self.share, self.labelled.labels, self.labelled.nodes)
-
-    def own_labels(self, seeds: Tensor) -> Tensor:
-        """``[n, ...]`` labels of some of the worker's own nodes, in the order given."""
-        return self.labelled.labels[self.share.places(seeds)]
-
-    def batch_loss(self, logits: Tensor, labels: Tensor, num_seeds: int) -> Tensor:
-        """The worker's share of the loss of a batch, differentiable.
-
-        Args:
-            logits: ``[n, C]`` of the seeds that it computes.
-            labels: ``[n, ...]`` of these.
-            num_seeds: Number of seeds over all workers.
-        """
-        return self.labelled.task.loss(logits, labels.to(logits.device), num_seeds)
-
-    @staticmethod
-    def of(
-        share: Share,
-        *,
-        features: Features,
-        labels: Tensor,
-        train: Tensor,
-        task: Task,
-        model: Model,
-        seed: int,
-        batches: Batches = EVERYTHING,
-    ) -> Problem:
-        """The problem on a share, from what is known of all nodes.
-
-        Args:
-            share: What the worker holds of the graph.
-            features: ``[V, D]``, as the graph has them.
-            labels: ``[V]`` integer, or ``[V, C]`` zeros and ones.
-            train: Ids of all nodes to train on.
-            task: What the logits mean.
-            model: The model, the same on all workers.
-            seed: Seed of every random draw.
-            batches: What mini-batches are made of.
-        """
-        own = share.rows(labels)
-        assert isinstance(own, Tensor)
-        return Problem(
-            share=share,
-            features=features,
-            targets=NodeTargets(labels=own, train=share.places(train), nodes=train, task=task),
-            model=model,
-            seed=seed,
-            batches=batches,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +102,58 @@ class WholeExecution:
     def close(self) -> None:
         """See `Execution.close`."""
         self.work.close()
+
+
+class BatchExecution:
+    """Training on sampled mini-batches, of which each worker computes some seeds by itself. Final.
+
+    Args:
+        problem: What is trained.
+        sampler: Draws neighbourhoods.
+        rows: Features.
+        tour: What the worker computes of a batch: see `MicroBatches.steps`.
+        labels: ``[n, ...]`` labels of the seeds ``[n]`` that it computes.
+        ahead: How much is made before its use.
+        gather_once: See `MicroBatches`.
+        batches: Seeds of each step of an epoch; None for those of the problem.
+    """
+
+    in_memory = True
+
+    def __init__(
+        self,
+        problem: Problem,
+        sampler: Sampler,
+        rows: RowStore,
+        tour: Callable[[Tensor], Tour],
+        *,
+        labels: Callable[[Tensor], Tensor],
+        ahead: Ahead,
+        gather_once: bool = True,
+        batches: Callable[[int], Sequence[Tensor]] | None = None,
+    ) -> None:
+        self.problem, self.tour, self.labels, self.batches = problem, tour, labels, batches
+        self.work = MicroBatches(
+            problem.model, problem.share.comm, sampler, rows, self._loss, ahead=ahead, gather_once=gather_once
+        )
+
+    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
+        """See `Execution.steps`."""
+        batches = (self.batches or self.problem.seeds)(epoch)
+        with closing(self.work.steps(epoch, batches, self.tour, first)) as steps:
+            for loss, num_seeds in steps:
+                yield Step(loss=loss, num_seeds=num_seeds)
+
+    def inference(self) -> Iterator[tuple[int, Tensor]]:
+        """See `Execution.inference`."""
+        return whole_inference(self.problem)
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        buffers.clear()
+
+    def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
+        return self.problem.batch_loss(logits, self.labels(seeds), num_seeds)
 
 
 class Strategy(ABC):

@@ -23,12 +23,11 @@ from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.engine.journey import Tour, tour
 from outgrow.engine.merging import Merging
-from outgrow.engine.micro_batches import Ahead, MicroBatches, sampler_of
+from outgrow.engine.micro_batches import Ahead, sampler_of
 from outgrow.engine.rows import RowStore, row_type
 from outgrow.engine.share import Part
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
-from outgrow.ops import buffers
-from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+from outgrow.strategies.base import BatchExecution, Execution, Problem, Step, Strategy
 
 _OF_TRAVEL: Mapping[str, object] = {"pregather": True, "merge": True, "time_steps": None}
 """Options that only travelling models have, and what they are if not given."""
@@ -96,13 +95,16 @@ class _MigrateExecution:
 
     def __init__(self, problem: Problem, options: Migrate) -> None:
         self.problem, self.share, self.comm = problem, problem.share, problem.share.comm
-        travel = options.travel and isinstance(self.share, Part)
-        sampler = sampler_of(self.share.topology, problem.model, problem.batches, problem.seed)
-        rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features))
-        ahead = Ahead.of(options.threads, options.ahead)
-        self.work = MicroBatches(
-            problem.model, self.comm, sampler, rows, self._loss, ahead=ahead, gather_once=options.pregather
+        self.batches = BatchExecution(
+            problem,
+            sampler_of(self.share.topology, problem.model, problem.batches, problem.seed),
+            RowStore(self.share, problem.features, row_type(problem.model, problem.features)),
+            self._tour,
+            labels=self._labels,
+            ahead=Ahead.of(options.threads, options.ahead),
+            gather_once=options.pregather,
         )
+        travel = options.travel and isinstance(self.share, Part)
         self.merging = self._merging(options) if travel else None
         if self.merging is not None and self.merging.may_drop:
             _ = problem.seed_labels  # fetched now, by all workers together
@@ -110,20 +112,20 @@ class _MigrateExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         seconds, began = 0.0, time.perf_counter()
-        with closing(self.work.steps(epoch, self.problem.seeds(epoch), self._tour, first)) as steps:
-            for loss, num_seeds in steps:
+        with closing(self.batches.steps(epoch, first)) as steps:
+            for step in steps:
                 seconds += time.perf_counter() - began
-                yield Step(loss=loss, num_seeds=num_seeds)
+                yield step
                 began = time.perf_counter()
         if self.merging is not None and self.warm and first == 0:
             self._heard(self.merging, seconds)
         self.warm = True
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        return whole_inference(self.problem)
+        return self.batches.inference()
 
     def close(self) -> None:
-        buffers.clear()
+        self.batches.close()
 
     def _tour(self, seeds: Tensor) -> Tour:
         if self.merging is None:
@@ -131,11 +133,10 @@ class _MigrateExecution:
         assert isinstance(self.share, Part)
         return tour(seeds, self.share.owner[seeds], self.comm.rank, self.comm.size, self.merging.dropped)
 
-    def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
+    def _labels(self, seeds: Tensor) -> Tensor:
         """Where time steps are dropped, seeds may be others' than the worker's own."""
         dropped = self.merging is not None and self.merging.may_drop
-        labels = self.problem.seed_labels.of(seeds) if dropped else self.problem.own_labels(seeds)
-        return self.problem.batch_loss(logits, labels, num_seeds)
+        return self.problem.seed_labels.of(seeds) if dropped else self.problem.own_labels(seeds)
 
     def _merging(self, options: Migrate) -> Merging:
         """How many time steps there are, and whether that may change; an interrupted run may have found it out."""

@@ -7,8 +7,7 @@ from their owners, and computes. Sampling and fetching of later batches go on wh
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import get_type_hints
 
@@ -18,11 +17,11 @@ from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.engine.hot import Cache, hotness_by, require_cache
 from outgrow.engine.journey import Tour
-from outgrow.engine.micro_batches import Ahead, MicroBatches, sampler_of
+from outgrow.engine.micro_batches import Ahead, sampler_of
 from outgrow.engine.rows import RowStore, row_type
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
-from outgrow.ops import buffers
-from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+from outgrow.graph.sampler import Sampler
+from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy
 
 _BEFORE = 0  # epochs are numbered from 1
 
@@ -65,43 +64,26 @@ class Sampled(Strategy):
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        return _SampledExecution(problem, self)
+        share = problem.share
+        sampler = sampler_of(share.topology, problem.model, problem.batches, problem.seed)
+        cache = self._cache(problem, sampler) if self.cache and share.comm.size > 1 else None
+        return BatchExecution(
+            problem,
+            sampler,
+            RowStore(share, problem.features, row_type(problem.model, problem.features), cache),
+            lambda seeds: Tour.at_once(share.mine(seeds)),
+            labels=problem.own_labels,
+            ahead=Ahead.of(self.threads, self.ahead),
+        )
 
-
-class _SampledExecution:
-    in_memory = True
-
-    def __init__(self, problem: Problem, options: Sampled) -> None:
-        self.problem, self.share = problem, problem.share
-        self.sampler = sampler_of(self.share.topology, problem.model, problem.batches, problem.seed)
-        cache = self._cache(options) if options.cache and self.share.comm.size > 1 else None
-        rows = RowStore(self.share, problem.features, row_type(problem.model, problem.features), cache)
-        ahead = Ahead.of(options.threads, options.ahead)
-        self.work = MicroBatches(problem.model, self.share.comm, self.sampler, rows, self._loss, ahead=ahead)
-
-    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        with closing(self.work.steps(epoch, self.problem.seeds(epoch), self._tour, first)) as steps:
-            for loss, num_seeds in steps:
-                yield Step(loss=loss, num_seeds=num_seeds)
-
-    def inference(self) -> Iterator[tuple[int, Tensor]]:
-        return whole_inference(self.problem)
-
-    def close(self) -> None:
-        buffers.clear()
-
-    def _tour(self, seeds: Tensor) -> Tour:
-        return Tour.at_once(self.share.mine(seeds))
-
-    def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
-        return self.problem.batch_loss(logits, self.problem.own_labels(seeds), num_seeds)
-
-    def _cache(self, options: Sampled) -> Cache:
+    def _cache(self, problem: Problem, sampler: Sampler) -> Cache:
         """The cache that is asked for, not filled yet."""
-        hotness = hotness_by(options.cache_by, self.share.topology, self._asked_before)
-        return Cache(hotness=hotness, size=options.cache, place=options.cache_over)
+        share = problem.share
 
-    def _asked_before(self) -> Iterator[Tensor]:
-        """The nodes whose rows each batch of an epoch asks for that is not trained."""
-        for step, seeds in enumerate(self.problem.seeds(_BEFORE)):
-            yield self.sampler.blocks(self.share.mine(seeds), _BEFORE, step)[0].src_nodes
+        def asked_before() -> Iterator[Tensor]:
+            """The nodes whose rows each batch of an epoch asks for that is not trained."""
+            for step, seeds in enumerate(problem.seeds(_BEFORE)):
+                yield sampler.blocks(share.mine(seeds), _BEFORE, step)[0].src_nodes
+
+        hotness = hotness_by(self.cache_by, share.topology, asked_before)
+        return Cache(hotness=hotness, size=self.cache, place=self.cache_over)

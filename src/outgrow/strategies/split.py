@@ -22,6 +22,7 @@ from outgrow.core.option_types import require_positive, require_types
 from outgrow.core.types import Kind
 from outgrow.engine.batches import Batches, count_drawn
 from outgrow.engine.hot import hotness_by, hottest_own, require_cache
+from outgrow.engine.micro_batches import sampler_of
 from outgrow.engine.pipeline import in_background
 from outgrow.engine.rows import row_type
 from outgrow.engine.share import Part, view_of
@@ -32,7 +33,6 @@ from outgrow.engine.splits.sums import RowBytes, is_summed, summed_hop
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.access import MetisByAccess, access_weights, course_of
 from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
-from outgrow.graph.sampler import Sampler
 from outgrow.graph.split_sampler import SplitHop, SplitSampler
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
@@ -90,7 +90,7 @@ class SplitParallel(Strategy):
         views, nodes = [view_of(graph.topology, layer) for layer in model.stages()], graph.split.train
 
         def weights() -> Tensor:
-            sampler = Sampler(views, batches.hops(len(views)), _ANY_SEED, weighted=batches.weighted)
+            sampler = sampler_of(graph.topology, model, batches, _ANY_SEED)
             return access_weights(sampler, _BEFORE, batches.of_epoch(nodes, _ANY_SEED, _BEFORE), graph.num_nodes)
 
         return MetisByAccess(course=course_of(views, nodes, batches), weights=weights)
