@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from outgrow.strategies.full import Full as Full
     from outgrow.strategies.migrate import Migrate as Migrate
     from outgrow.strategies.offload import Offload as Offload
+    from outgrow.strategies.orchestrate import Orchestrate as Orchestrate
     from outgrow.strategies.sampled import Sampled as Sampled
     from outgrow.strategies.split import SplitParallel as SplitParallel
     from outgrow.strategies.tensor import TensorParallel as TensorParallel
@@ -60,6 +61,7 @@ _HOME = {
     "Full": "outgrow.strategies.full",
     "Migrate": "outgrow.strategies.migrate",
     "Offload": "outgrow.strategies.offload",
+    "Orchestrate": "outgrow.strategies.orchestrate",
     "Sampled": "outgrow.strategies.sampled",
     "SplitParallel": "outgrow.strategies.split",
     "TensorParallel": "outgrow.strategies.tensor",
@@ -72,6 +74,7 @@ __all__ = [
     "Migrate",
     "NodeType",
     "Offload",
+    "Orchestrate",
     "OutgrowError",
     "Run",
     "Sampled",

@@ -137,6 +137,7 @@ class Session:
         if model.decoder is None:
             share = self.strategy.share(graph, comm, model, self.config.batches)
             problem = problem_of(graph, model, self.config.seed, share, self.config.batches)
+            problem = replace(problem, checkpoint_steps=self.config.checkpoint_steps)
             return problem, NodeEvaluation(problem, graph.split.val, graph.split.test)
         split = split_of(graph, self.config)
         share = self.strategy.share(without_held_out(graph, split), comm, model)
@@ -188,7 +189,7 @@ class Session:
             "peak_bytes": dict(zip(("device", "host"), map(max, *self.comm.gather(peaks), (0, 0)), strict=True)),
             "ledger": ledger.as_dict(),
             "counters": dict(ledger.counters),
-            "exact": strategy.exact and all(layer.conv.exact for layer in self.model.stages()),
+            "exact": strategy.is_exact(self.config.batches) and all(layer.conv.exact for layer in self.model.stages()),
             "found": problem.facts,
             "seconds": dict(seconds),
             "graph": self.graph.name,

@@ -13,6 +13,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate import Migrate
 from outgrow.strategies.offload import Offload
+from outgrow.strategies.orchestrate import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
 from outgrow.strategies.tensor import TensorParallel
@@ -24,6 +25,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "sampled": Sampled,
     "split": SplitParallel,
     "migrate": Migrate,
+    "orchestrate": Orchestrate,
 }
 _REASONS = {
     "full": "every worker holds its share of the graph in memory",

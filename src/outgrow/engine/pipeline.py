@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from queue import SimpleQueue
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -91,3 +91,48 @@ class _Ended(NamedTuple):
     """There are no more results; the error that has ended the work, if one has."""
 
     error: BaseException | None
+
+
+class Background(Generic[T, R]):
+    """Work that one thread does in the order in which it is given, while whoever gives it does other things. Final.
+
+    The thread may talk to other workers that give the same work in the same order.
+
+    Args:
+        work: Called by the thread.
+    """
+
+    def __init__(self, work: Callable[[T], R]) -> None:
+        self._given: SimpleQueue[T | None] = SimpleQueue()
+        self._results: SimpleQueue[R | _Ended] = SimpleQueue()
+        self._work = work
+        threading.Thread(target=self._run, name="outgrow-ahead", daemon=True).start()
+
+    def give(self, item: T) -> None:
+        """More work."""
+        self._given.put(item)
+
+    def take(self) -> R:
+        """The next result; waits for it.
+
+        Raises:
+            Exception: What the work has raised; from then on, always.
+        """
+        result = self._results.get()
+        if isinstance(result, _Ended):
+            self._results.put(result)
+            raise result.error or RuntimeError("the work has ended")
+        return result
+
+    def close(self) -> None:
+        """Begin nothing more. Nobody waits for what is under way, which may itself wait for a worker that is gone."""
+        self._given.put(None)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            while (item := self._given.get()) is not None:
+                self._results.put(self._work(item))
+        except BaseException as raised:
+            error = raised
+        self._results.put(_Ended(error))

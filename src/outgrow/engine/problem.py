@@ -32,6 +32,8 @@ class Problem:
         model: The model, the same on all workers; its parameters are changed in place.
         seed: Seed of every random draw.
         batches: What mini-batches are made of.
+        checkpoint_steps: Steps of an epoch between checkpoints within it, after which what a strategy has in memory is
+            lost if the run goes on from there; None for none.
         find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
         timeline: Told when what was done.
         facts: What a strategy found out, by name; plain values.
@@ -45,6 +47,7 @@ class Problem:
     model: Model
     seed: int
     batches: Batches = EVERYTHING
+    checkpoint_steps: int | None = None
     find_feature_file: Callable[[], Path | None] = lambda: None
     timeline: Timeline = field(default_factory=Timeline)
     facts: dict[str, object] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.ops.gather import deal
+from outgrow.runtime.comm import Comm
 from outgrow.runtime.voyage import Route
 
 
@@ -92,10 +93,19 @@ class RowStore:
         features: ``[V, D]`` dense or sparse, as the graph has them; memory-mapped where they are many.
         dtype: Type of the rows that are given out.
         cache: Copies of hot rows, fetched now by all workers together; None for none. A single worker keeps none.
+        comm: The line on which rows are asked for; None for that of the share.
     """
 
-    def __init__(self, share: Share, features: Features, dtype: torch.dtype, cache: Cache | None = None) -> None:
-        self.comm, self.features, self.dtype = share.comm, features, dtype
+    def __init__(
+        self,
+        share: Share,
+        features: Features,
+        dtype: torch.dtype,
+        cache: Cache | None = None,
+        *,
+        comm: Comm | None = None,
+    ) -> None:
+        self.comm, self.features, self.dtype = comm or share.comm, features, dtype
         self.dtype_sent = min(dtype, features.dtype, key=lambda each: each.itemsize)
         self.owner = self.holder = share.owner if isinstance(share, Part) else None
         self.copies: Features | None = None

@@ -24,6 +24,8 @@ from outgrow.ops.sampling_bits import new_bits
 from outgrow.ops.sampling_memory import Memory
 from outgrow.ops.sampling_nodes import number_seeds, number_sources
 
+_ALL = slice(None)
+
 
 class Sampler:
     """Draws blocks. Final; may be called from several threads at once.
@@ -44,7 +46,7 @@ class Sampler:
         self.draws = LayerDraws(views, fanout, seed, weighted=weighted)
         self._idle = deque[_Scratch]()
 
-    def blocks(self, seeds: Tensor, epoch: int, step: int) -> list[Block]:
+    def blocks(self, seeds: Tensor, epoch: int, step: int, layers: slice = _ALL) -> list[Block]:
         """The blocks of a batch, one for each layer.
 
         The first source nodes of a block are its destinations, and ``edge_ids`` are positions in the layer's view.
@@ -53,19 +55,21 @@ class Sampler:
             seeds: ``[n]`` int64, distinct; may be empty. The destinations of the last block.
             epoch: Part of the key.
             step: Part of the key.
+            layers: Which layers of the model to draw blocks for, one after the other; by default all.
 
         Raises:
             InputError: A seed is no node of the graph, or comes twice.
         """
         scratch, draws = self._scratch(), self.draws
+        numbers = range(len(draws.views))[layers]
         nodes, hops = scratch.begin(array(seeds)), []
-        for layer in draws.outward:
+        for layer in reversed(numbers):
             chosen = draws.choose(layer, nodes, epoch, step, scratch.bits)
             nodes, indices = scratch.number(chosen.edges, draws.indices(layer), nodes, draws.memory)
             hops.append(_Hop(chosen, indices, len(nodes)))
         scratch.end(len(nodes))
         self._idle.append(scratch)
-        return self._blocks(hops[::-1], nodes)
+        return self._blocks(numbers, hops[::-1], nodes)
 
     def _scratch(self) -> _Scratch:
         try:
@@ -73,9 +77,10 @@ class Sampler:
         except IndexError:
             return _Scratch(self.draws.num_nodes, self.draws.most_bits)
 
-    def _blocks(self, hops: Sequence[_Hop], nodes: Ids) -> list[Block]:
+    def _blocks(self, layers: Sequence[int], hops: Sequence[_Hop], nodes: Ids) -> list[Block]:
         node_ids, degrees, blocks = tensor(nodes), dict[Topology, Tensor](), []
-        for layer, (view, hop) in enumerate(zip(self.draws.views, hops, strict=True)):
+        for layer, hop in zip(layers, hops, strict=True):
+            view = self.draws.views[layer]
             if view not in degrees:  # the first layer that wants it has the most sources
                 degrees[view] = self.draws.degrees(layer, nodes[: hop.num_src])
             sources = node_ids[: hop.num_src], degrees[view][: hop.num_src]

@@ -111,16 +111,17 @@ class Model(nn.Module):
         Returns:
             ``[Vd, C]``.
         """
-        x = self.input(x_VD, blocks[0].src_nodes, key)
-        for index, (layer, block) in enumerate(zip(self.stages(), blocks, strict=True)):
-            keyed = block.keyed(layer_key(key, index))
-            x, x_dst = both_sides(x, len(block.dst_nodes))
-            if index == 0 and first_aggregate is not None:
-                x = layer.update(x_dst, first_aggregate, keyed)
-            else:
-                x = layer(keyed, x, x_dst)
-        assert isinstance(x, Tensor)
-        return x
+        x, x_dst = both_sides(self.input(x_VD, blocks[0].src_nodes, key), len(blocks[0].dst_nodes))
+        first, keyed = self.stages()[0], blocks[0].keyed(layer_key(key, 0))
+        if first_aggregate is None:
+            return self.above(blocks[1:], first(keyed, x, x_dst), key)
+        return self.above(blocks[1:], first.update(x_dst, first_aggregate, keyed), key)
+
+    def above(self, blocks: Sequence[Block], x_VO: Tensor, key: int | None) -> Tensor:
+        """`forward` from what the first layer gives: ``[Vs, O]`` of the sources of the second layer's block."""
+        for index, (layer, block) in enumerate(zip(self.stages()[1:], blocks, strict=True), 1):
+            x_VO = layer(block.keyed(layer_key(key, index)), *both_sides(x_VO, len(block.dst_nodes)))
+        return x_VO
 
 
 def both_sides(x: Features, num_dst: int) -> tuple[Features, Features]:

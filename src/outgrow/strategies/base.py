@@ -161,7 +161,7 @@ class Strategy(ABC):
 
     Attributes:
         name: Name on the command line.
-        exact: Whether the gradient equals the reference's up to floating-point reassociation.
+        exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its options.
         takes_batches: Whether steps see samples of the graph, so that nothing computed from it can be kept.
         partition: How nodes are dealt out to workers; by default ranges of nodes with equally many in-edges.
     """
@@ -191,6 +191,10 @@ class Strategy(ABC):
     def options(self) -> dict[str, object]:
         """Its options by name; by default it has none."""
         return {}
+
+    def is_exact(self, batches: Batches) -> bool:
+        """Whether the gradient equals the reference's, with these options and in these batches."""
+        return self.exact
 
     def home(self, device: torch.device) -> torch.device:
         """Where a model's parameters are, and the rows that it makes, of a worker that computes on ``device``."""

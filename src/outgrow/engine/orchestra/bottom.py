@@ -1,0 +1,71 @@
+"""The device's part: cold nodes of the bottom layer, what is reused of hot ones, and all layers above."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outgrow.core.types import Kind, Link
+from outgrow.engine.orchestra.draws import Draw
+from outgrow.engine.orchestra.hot_rows import HotRows, HotTable, reused
+from outgrow.nn.layer import Features
+from outgrow.nn.model import Model, both_sides, layer_key
+from outgrow.runtime.comm import Comm
+
+
+class Device:
+    """Computes batches. Final.
+
+    Args:
+        model: The model.
+        comm: Whose device and ledger.
+        bound: How many updates old what is reused may be.
+    """
+
+    def __init__(self, model: Model, comm: Comm, bound: int) -> None:
+        self.model, self.comm, self.bound = model, comm, bound
+        self._bottom = model.stages()[0]
+
+    def logits(self, draw: Draw, x: Features, hot: HotTable | None, key: int) -> Tensor:
+        """``[n, C]`` of the seeds of a batch.
+
+        Args:
+            draw: Their neighbourhood.
+            x: ``[Vs, D]`` features of the sources of its cold nodes, in memory.
+            hot: What the CPU has made of its hot nodes; None if it has none.
+            key: Of (seed, epoch, step).
+        """
+        above = [block.to(self.comm.device) for block in draw.above]
+        return self.model.above(above, self._bottom_rows(draw, x, hot, key), key)
+
+    def _bottom_rows(self, draw: Draw, x: Features, hot: HotTable | None, key: int) -> Tensor:
+        """``[Vs, O]`` of the sources of the second layer."""
+        if draw.cold_to is None:
+            return self._cold(draw, x, key)
+        assert hot is not None
+        rows = hot.take(draw.hot)
+        self._require_fresh(rows, draw.step)
+        self.comm.ledger.count("cache_hits", len(draw.hot))
+        warm = reused(self._bottom, rows, layer_key(key, 0))
+        to = torch.cat([draw.cold_to, draw.hot_to]).to(warm.device)
+        if not len(draw.cold_to):
+            return warm
+        both = torch.cat([self._cold(draw, x, key), warm])
+        return torch.zeros_like(both).index_copy(0, to, both)
+
+    def _cold(self, draw: Draw, x: Features, key: int) -> Tensor:
+        self.comm.ledger.count("cache_misses", draw.cold.edges.num_dst)
+        self.comm.ledger.move(Link.HOST_TO_DEVICE, Kind.FEATURES, x.nbytes)  # on a CPU too: as it would on a GPU
+        block, device = draw.cold.to(self.comm.device), self.comm.device
+        x_src, x_dst = both_sides(self.model.input(x.to(device), block.src_nodes, key), block.edges.num_dst)
+        cold: Tensor = self._bottom(block.keyed(layer_key(key, 0)), x_src, x_dst)
+        return cold
+
+    def _require_fresh(self, rows: HotRows, step: int) -> None:
+        """No embedding is older than it may be."""
+        if rows.embedding is None:
+            return
+        oldest = step - int(rows.versions.min())
+        assert oldest <= self.bound, f"an embedding is {oldest} updates old, of {self.bound} at most"
+        counters = self.comm.ledger.counters
+        counters["staleness_max"] = max(counters["staleness_max"], oldest)

@@ -1,0 +1,155 @@
+"""The CPU's part: the bottom layer of the hot nodes that the next super-batch will use, slice by slice."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.core.block import Block
+from outgrow.engine.orchestra.draws import Drawing, SuperBatches
+from outgrow.engine.orchestra.hot_rows import HotRows, Reuse
+from outgrow.engine.pipeline import Background
+from outgrow.engine.rows import RowStore
+from outgrow.nn.layer import Features
+from outgrow.nn.model import Model, both_sides, layer_key
+from outgrow.ops.keyed import derive
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.device import Streams
+
+_HOT = -3  # steps of batches are numbered from 0
+
+
+class Version(NamedTuple):
+    """Parameters of the bottom layer at one time.
+
+    Attributes:
+        updates: How many updates of the epoch they had seen.
+        values: Copies of what `bottom_parameters` gives, in memory.
+    """
+
+    updates: int
+    values: list[Tensor]
+
+
+class Slice(NamedTuple):
+    """A part of the CPU's work.
+
+    Attributes:
+        number: Of the super-batch that will use it.
+        first_step: The first step of that.
+        part: Number of the slice.
+        parts: How many slices there are.
+    """
+
+    number: int
+    first_step: int
+    part: int
+    parts: int
+
+
+def bottom_parameters(model: Model) -> list[nn.Parameter]:
+    """Parameters of the bottom layer, and of the encoder before it."""
+    return [p for part in (model.encoder, model.stages()[0]) if part is not None for p in part.parameters()]
+
+
+def version_of(model: Model, updates: int) -> Version:
+    """The parameters as they are now."""
+    return Version(updates, [p.detach().to("cpu", copy=True) for p in bottom_parameters(model)])
+
+
+class HostSide:
+    """Computes slices in a thread of its own, through one epoch's part. Final.
+
+    Args:
+        model: The model, of which the bottom layer is copied.
+        comm: Of the device that will use the slices.
+        rows: Features, over a line of the thread's own.
+        drawing: How batches are drawn; hot nodes draw theirs anew for each super-batch.
+        batches: The super-batches, whose hot nodes are computed.
+        hotness: ``[V]`` int64; the hottest are computed first.
+        reuse: What is made of hot nodes.
+        newest: Whether a slice is computed with the newest parameters when it is begun; else with those given with it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        comm: Comm,
+        rows: RowStore,
+        drawing: Drawing,
+        batches: SuperBatches,
+        *,
+        hotness: Tensor,
+        reuse: Reuse,
+        newest: bool,
+    ) -> None:
+        self._model = Model([copy.deepcopy(model.stages()[0])], encoder=copy.deepcopy(model.encoder)).to("cpu")
+        self._model.input_dropout = model.input_dropout
+        self._comm, self._streams = comm, Streams(comm.device)
+        self._rows, self._drawing, self._batches = rows, drawing, batches
+        self._hotness, self._reuse = hotness, reuse
+        self._queue = torch.empty(0, dtype=torch.int64)
+        self._newest, self._free = Version(0, []), newest
+        self.busy = self.waited = 0.0
+        self._work = Background(self._computed)
+
+    def give(self, slices: Sequence[Slice], version: Version) -> None:
+        """Have slices computed, and tell the newest parameters. All workers together."""
+        self._newest = version
+        for each in slices:
+            self._work.give((each, version))
+
+    def take(self) -> HotRows:
+        """The next slice, on the device, in the order in which they were given; waits for it."""
+        began = time.perf_counter()
+        found = self._work.take()
+        self.waited += time.perf_counter() - began
+        return found
+
+    def close(self) -> None:
+        """End the thread."""
+        self._work.close()
+
+    @torch.no_grad()
+    def _computed(self, given: tuple[Slice, Version]) -> HotRows:
+        """In the thread."""
+        work, version = given
+        if work.part == 0:
+            self._queue = self._queued(work.number)
+        nodes = torch.tensor_split(self._queue, work.parts)[work.part]
+        block = self._drawing.bottom(nodes, _HOT - work.first_step)
+        x = self._rows.ask(self._rows.prepare(block.src_nodes)).wait()
+        began = time.perf_counter()
+        version = self._newest if self._free else version
+        for mine, value in zip(bottom_parameters(self._model), version.values, strict=True):
+            mine.copy_(value)
+        key = derive(self._drawing.sampler.draws.seed, self._drawing.epoch, _HOT - work.first_step)
+        x_src, x_dst = both_sides(self._model.input(x, block.src_nodes, key), len(nodes))
+        found = self._made(block.keyed(layer_key(key, 0)), x_src, x_dst, version.updates)
+        self._rows.comm.ledger.count("hot_rows_computed", len(nodes))
+        self._rows.comm.ledger.count("edges_aggregated", block.edges.num_edges)
+        self.busy += time.perf_counter() - began
+        with self._streams.loading():
+            return found.moved(self._comm)
+
+    def _queued(self, number: int) -> Tensor:
+        """The hot nodes that a super-batch will use, hottest first."""
+        nodes = torch.unique(torch.cat([draw.hot for draw in self._batches.at(number)]))
+        hottest_first: Tensor = nodes[self._hotness[nodes].sort(descending=True, stable=True).indices]
+        return hottest_first
+
+    def _made(self, block: Block, x_src: Features, x_dst: Features, updates: int) -> HotRows:
+        [layer], reuse, nodes = self._model.stages(), self._reuse, block.dst_nodes
+        aggregate = layer.aggregate(block, *layer.ends(x_src, x_dst))
+        return HotRows(
+            nodes,
+            torch.full((len(nodes),), updates),
+            layer.update_nodes(x_dst, aggregate, nodes, None) if reuse.embedding else None,
+            aggregate if reuse.aggregate else None,
+            x_dst if reuse.target else None,
+        )
