@@ -131,7 +131,7 @@ def keep(cache: Cache, features: Features, owner: Tensor, comm: Comm) -> Kept:
     elsewhere = torch.tensor([peer not in here for peer in range(comm.size)])[owner.long()]
     hot = ((hotness > 0) & elsewhere).nonzero()[:, 0]
     hottest = hot[hotness[hot].sort(descending=True, stable=True).indices]
-    hottest = hottest[: len(here) * _most_rows(cache.size, features)]
+    hottest = hottest[: len(here) * most_rows(cache.size, features)]
     holder = owner.to(torch.int32, copy=True)
     for turn, peer in enumerate(here):
         holder[hottest[turn :: len(here)]] = comm.size if peer == comm.rank else peer
@@ -147,7 +147,14 @@ def hottest_own(hotness: Tensor, own: Tensor, size: str | float, features: Featu
         size: See `Cache`.
         features: ``[V, D]``, for the size of rows.
     """
-    return own[hotness[own].sort(descending=True, stable=True).indices][: _most_rows(size, features)]
+    return own[hotness[own].sort(descending=True, stable=True).indices][: most_rows(size, features)]
+
+
+def most_rows(size: str | float, features: Features) -> int:
+    """How many rows a cache holds; see `Cache` for its size."""
+    if isinstance(size, str):
+        return int(parse_bytes(size) / row_bytes(features))
+    return int(size * len(features))
 
 
 def _summed(counts: Tensor, here: list[int], comm: Comm) -> Tensor:
@@ -160,13 +167,8 @@ def _summed(counts: Tensor, here: list[int], comm: Comm) -> Tensor:
     return torch.cat(sums)
 
 
-def _most_rows(size: str | float, features: Features) -> int:
-    if isinstance(size, str):
-        return int(parse_bytes(size) / _row_bytes(features))
-    return int(size * len(features))
-
-
-def _row_bytes(features: Features) -> float:
+def row_bytes(features: Features) -> float:
+    """Of a row of features; of sparse ones in the mean."""
     if isinstance(features, SparseRows):
         stored = len(features.values) * (features.indices.itemsize + features.values.itemsize)
         return features.indptr.itemsize + stored / max(1, len(features))

@@ -9,9 +9,12 @@ old then.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import math
+import time
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import get_type_hints
 
 import torch
@@ -20,22 +23,25 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
-from outgrow.engine.batches import Batches, count_drawn
+from outgrow.engine.batches import Batches
+from outgrow.engine.hot import most_rows, require_cache, row_bytes
 from outgrow.engine.micro_batches import Ahead, sampler_of
+from outgrow.engine.orchestra.balance import Balance
 from outgrow.engine.orchestra.bottom import Device
-from outgrow.engine.orchestra.draws import Draw, Drawing, SuperBatches, bottom_counts, hottest, super_batches
-from outgrow.engine.orchestra.host import HostSide, Slice, version_of
-from outgrow.engine.orchestra.hot_rows import HotTable, Reuse
-from outgrow.engine.pipeline import prefetched
-from outgrow.engine.rows import RowStore, Waiting, Wanted, row_type
+from outgrow.engine.orchestra.draws import Draw, Drawing, bottom_counts, hottest, super_batches
+from outgrow.engine.orchestra.gather import Gather
+from outgrow.engine.orchestra.host import HostSide
+from outgrow.engine.orchestra.hot_rows import Reuse
+from outgrow.engine.orchestra.loop import SuperBatchLoop
+from outgrow.engine.rows import RowStore, row_type
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
-from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
-from outgrow.ops.keyed import derive
+from outgrow.runtime.device import free_bytes
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
 _BEFORE = (0, -1)  # epochs are numbered from 1
+_FIRST_RATIO = 0.05
 _SPARE = 0.5  # no two batches are of one size
 _REUSES = dict.fromkeys(("embedding", "aggregate"))
 
@@ -46,8 +52,9 @@ class Orchestrate(Strategy):
 
     Attributes:
         partition: How nodes, their features and their seeds are dealt out to workers: see ``outgrow partition``.
-        hot_ratio: Share of all nodes that may be hot: those that batches need most often in the bottom layer, counted
-            in epochs that are sampled first and not trained.
+        hot_ratio: Share of all nodes that are hot: those that batches need most often in the bottom layer, counted in
+            epochs that are sampled first and not trained. None to begin with 0.05 and to double it after each epoch
+            as long as epochs get faster; then two runs differ.
         super_batch: ``n``, how many batches use what the CPU has made of hot nodes meanwhile.
         reuse: What batches use: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old; or
             ``"aggregate"``, that of raw features, which has no parameters and does not age.
@@ -55,6 +62,9 @@ class Orchestrate(Strategy):
             layer; else embeddings are constants.
         newest: Whether the CPU uses the newest parameters when it begins a slice; then two runs differ. Else slice
             ``k`` uses those that batch ``k`` of the super-batch begins with.
+        cache: Memory of the device for features of hot nodes that it computes itself, as bytes (``"64MiB"``) or as a
+            share of all rows (0.1): as long as the device waits for the CPU, and there is room, the least hot nodes
+            move there after each epoch; then two runs differ. 0 to leave all of them to the CPU.
         threads: Threads of a worker that draw batches; None for half as many as compute.
     """
 
@@ -63,11 +73,12 @@ class Orchestrate(Strategy):
     takes_batches = True
 
     partition: str = "metis"
-    hot_ratio: float = 0.2
+    hot_ratio: float | None = 0.2
     super_batch: int = 4
     reuse: str = "embedding"
     hot_gradient: bool = True
     newest: bool = False
+    cache: str | float = 0.0
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -75,10 +86,11 @@ class Orchestrate(Strategy):
         pick("partition", self.partition, WITHOUT_CHUNKS)
         pick("reuse", self.reuse, _REUSES)
         require_positive(self.name, super_batch=self.super_batch, threads=self.threads)
-        if not 0 <= self.hot_ratio <= 1:
+        require_cache(self.cache, "worker")
+        if self.hot_ratio is not None and not 0 <= self.hot_ratio <= 1:
             raise InputError(
                 f"option hot_ratio of {self.name} is out of range",
-                needed="a share of all nodes, from 0 to 1",
+                needed="a share of all nodes, from 0 to 1, or null to have it found out",
                 got=str(self.hot_ratio),
                 repair="give 0.2, say; 0 for no hot nodes, as strategy sampled trains",
             )
@@ -138,20 +150,51 @@ class OrchestrateExecution:
         self.problem, self.options, self.share = problem, options, problem.share
         self.comm, self.model = problem.share.comm, problem.model
         self.sampler = sampler_of(self.share.topology, self.model, problem.batches, problem.seed)
-        given = row_type(self.model, problem.features)
-        self.rows = RowStore(self.share, problem.features, given)
-        self.host_rows = RowStore(self.share, problem.features, given, comm=self.comm.aside)
-        self.device = Device(self.model, self.comm, 2 * options.super_batch - 1)
-        self.hotness, self.is_hot = self._found_hot()
+        rows = partial(RowStore, self.share, problem.features, row_type(self.model, problem.features))
+        self.gather = Gather(rows(), self.share.topology.num_nodes)
+        self.hotness = self._counted()
+        self.balance = self._begun()
+        self.work = SuperBatchLoop(
+            Device(self.model, self.comm, 2 * options.super_batch - 1),
+            self.gather,
+            partial(
+                HostSide,
+                self.model,
+                self.comm,
+                rows(comm=self.comm.aside),
+                hotness=self.hotness,
+                reuse=options.reused(self.model),
+                newest=options.newest,
+            ),
+            self._loss,
+            ahead=Ahead.of(options.threads, 2 * options.super_batch),
+            newest=options.newest,
+        )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`."""
         buffers.keep_spare(_SPARE)
-        batches = self.problem.seeds(epoch)
-        drawing = Drawing(self.sampler, epoch, batches, self.share.mine, self.is_hot)
+        seconds, began = 0.0, time.perf_counter()
+        with closing(self._epoch(epoch, first)) as steps:
+            for step in steps:
+                seconds += time.perf_counter() - began
+                yield step
+                began = time.perf_counter()
+        self.balance = self.balance.after(seconds, self.work.waited, self._room())
+        self._tell()
+
+    def _epoch(self, epoch: int, first: int) -> Generator[Step]:
+        batches, is_hot = self.problem.seeds(epoch), torch.zeros(len(self.hotness), dtype=torch.bool)
+        hot = hottest(self.hotness, self.balance.hot)
+        is_hot[hot[: self.balance.on_cpu]] = True
+        if self.options.cache:
+            self.gather.keep(hot[self.balance.on_cpu :])
+        drawing, self.work.waited = Drawing(self.sampler, epoch, batches, self.share.mine, is_hot), 0.0
         restart = self.problem.checkpoint_steps
         for part in super_batches(first, len(batches), self.options.super_batch, restart):
-            yield from self._part(drawing, part)
+            with closing(self.work.steps(drawing, part)) as steps:
+                for loss, num_seeds in steps:
+                    yield Step(loss=loss, num_seeds=num_seeds)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """See `Execution.inference`."""
@@ -161,87 +204,34 @@ class OrchestrateExecution:
         """See `Execution.close`."""
         buffers.clear()
 
-    def _part(self, drawing: Drawing, supers: Sequence[range]) -> Generator[Step]:
-        """Super-batches of which the first has no hot nodes."""
-        ahead = Ahead.of(self.options.threads, 2 * self.options.super_batch)
-        every = range(supers[0].start, supers[-1].stop)
+    def _loss(self, logits: Tensor, draw: Draw) -> Tensor:
+        return self.problem.batch_loss(logits, self.problem.own_labels(draw.seeds), draw.num_seeds)
 
-        def draw(step: int) -> Draw:
-            return drawing.draw(step, all_cold=step in supers[0])
+    def _counted(self) -> Tensor:
+        """``[V]`` int64, how hot each node is for this worker."""
+        num_nodes = self.share.topology.num_nodes
+        if self.options.hot_ratio == 0:
+            return torch.zeros(num_nodes, dtype=torch.int64)
+        seeds, none = self.problem.seeds, torch.zeros(num_nodes, dtype=torch.bool)
+        return bottom_counts([Drawing(self.sampler, each, seeds(each), self.share.mine, none) for each in _BEFORE])
 
-        drawn = prefetched(draw, every, threads=ahead.threads, ahead=ahead.batches)
-        with (
-            closing(SuperBatches(drawn, [len(each) for each in supers])) as batches,
-            closing(self._host_side(drawing, batches)) as host,
-            closing(self._with_rows(batches)) as ready,
-        ):
-            for number, steps in enumerate(supers):
-                hot = HotTable([host.take() for _ in supers[number - 1]], len(self.is_hot)) if number else None
-                for step in steps:
-                    if number + 1 < len(supers):
-                        host.give(self._slices(number + 1, steps, step), version_of(self.model, step))
-                    yield self._step(drawing.epoch, *next(ready), hot)
-            self._tell(host)
+    def _begun(self) -> Balance:
+        """The worker's share of the hot nodes before the first epoch."""
+        ratio, share = self.options.hot_ratio, len(self.hotness) / self.comm.size
+        possible = int((self.hotness > 0).sum())
+        if ratio is None:
+            return Balance(hot=min(possible, math.ceil(_FIRST_RATIO * share)), most=possible, growing=True)
+        return Balance(hot=min(possible, round(ratio * share)), most=possible)
 
-    def _slices(self, number: int, before: range, step: int) -> list[Slice]:
-        """The CPU's work for a super-batch that may begin before a step of the one before."""
-        slices = [Slice(number, before.stop, part, len(before)) for part in range(len(before))]
-        if self.options.newest:
-            return slices if step == before.start else []
-        return [slices[step - before.start]]
+    def _room(self) -> int:
+        """Rows that the device could keep besides."""
+        features, device = self.problem.features, self.comm.device
+        if not self.options.cache:
+            return 0
+        free = int(free_bytes(device) / row_bytes(features))
+        return max(0, min(most_rows(self.options.cache, features) - self.balance.kept, free))
 
-    def _with_rows(self, draws: Iterable[Draw]) -> Generator[tuple[Draw, Features]]:
-        """Draws with the rows of their cold nodes; those of the next are under way before one is given."""
-
-        def gather(draw: Draw) -> tuple[Draw, Wanted]:
-            return draw, self.rows.prepare(draw.cold.src_nodes)
-
-        asked: tuple[Draw, Waiting] | None = None
-        with closing(prefetched(gather, draws, threads=1, ahead=1)) as gathered:
-            for draw, wanted in gathered:
-                following = draw, self.rows.ask(wanted)
-                if asked is not None:
-                    yield asked[0], asked[1].wait()
-                asked = following
-        if asked is not None:
-            yield asked[0], asked[1].wait()
-
-    def _step(self, epoch: int, draw: Draw, x: Features, hot: HotTable | None) -> Step:
-        problem, comm, loss = self.problem, self.comm, torch.zeros((), dtype=torch.float64)
-        if len(draw.seeds):
-            logits = self.device.logits(draw, x, hot, derive(problem.seed, epoch, draw.step))
-            found = problem.batch_loss(logits, problem.own_labels(draw.seeds), draw.num_seeds)
-            torch.autograd.backward(found)
-            loss += found.detach().cpu()
-        comm.sum_gradients(self.model)
-        for block in (draw.cold, *draw.above):
-            count_drawn(comm.ledger, block.edges)
-        return Step(loss=comm.sum_(loss).item(), num_seeds=draw.num_seeds)
-
-    def _host_side(self, drawing: Drawing, batches: SuperBatches) -> HostSide:
-        return HostSide(
-            self.model,
-            self.comm,
-            self.host_rows,
-            drawing,
-            batches,
-            hotness=self.hotness,
-            reuse=self.options.reused(self.model),
-            newest=self.options.newest,
-        )
-
-    def _found_hot(self) -> tuple[Tensor, Tensor]:
-        """``[V]`` how hot each node is for this worker, and ``[V]`` whether it is hot."""
-        ratio, num_nodes = self.options.hot_ratio, self.share.topology.num_nodes
-        is_hot = torch.zeros(num_nodes, dtype=torch.bool)
-        if ratio == 0:
-            return torch.zeros(num_nodes, dtype=torch.int64), is_hot
-        seeds = self.problem.seeds
-        counts = bottom_counts([Drawing(self.sampler, each, seeds(each), self.share.mine, is_hot) for each in _BEFORE])
-        is_hot[hottest(counts, round(ratio * num_nodes / self.comm.size))] = True
-        return counts, is_hot
-
-    def _tell(self, host: HostSide) -> None:
-        """What there is to know of the last part."""
-        facts = {"hot_nodes": int(self.is_hot.sum()), "cpu_seconds": host.busy, "waited_seconds": host.waited}
-        self.problem.facts[Orchestrate.name] = facts
+    def _tell(self) -> None:
+        names = ("hot_nodes", "kept_on_device", "seconds", "waited")
+        log = [dict(zip(names, each, strict=True)) for each in self.balance.log]
+        self.problem.facts["hot_nodes"] = log

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind, Link
 from outgrow.engine.orchestra.draws import Draw
 from outgrow.engine.orchestra.hot_rows import HotRows, HotTable, reused
 from outgrow.nn.layer import Features
@@ -31,7 +30,7 @@ class Device:
 
         Args:
             draw: Their neighbourhood.
-            x: ``[Vs, D]`` features of the sources of its cold nodes, in memory.
+            x: ``[Vs, D]`` features of the sources of its cold nodes, on the device.
             hot: What the CPU has made of its hot nodes; None if it has none.
             key: Of (seed, epoch, step).
         """
@@ -55,9 +54,8 @@ class Device:
 
     def _cold(self, draw: Draw, x: Features, key: int) -> Tensor:
         self.comm.ledger.count("cache_misses", draw.cold.edges.num_dst)
-        self.comm.ledger.move(Link.HOST_TO_DEVICE, Kind.FEATURES, x.nbytes)  # on a CPU too: as it would on a GPU
-        block, device = draw.cold.to(self.comm.device), self.comm.device
-        x_src, x_dst = both_sides(self.model.input(x.to(device), block.src_nodes, key), block.edges.num_dst)
+        block = draw.cold.to(self.comm.device)
+        x_src, x_dst = both_sides(self.model.input(x, block.src_nodes, key), block.edges.num_dst)
         cold: Tensor = self._bottom(block.keyed(layer_key(key, 0)), x_src, x_dst)
         return cold
 

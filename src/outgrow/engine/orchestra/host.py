@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -95,7 +94,6 @@ class HostSide:
         self._hotness, self._reuse = hotness, reuse
         self._queue = torch.empty(0, dtype=torch.int64)
         self._newest, self._free = Version(0, []), newest
-        self.busy = self.waited = 0.0
         self._work = Background(self._computed)
 
     def give(self, slices: Sequence[Slice], version: Version) -> None:
@@ -106,10 +104,7 @@ class HostSide:
 
     def take(self) -> HotRows:
         """The next slice, on the device, in the order in which they were given; waits for it."""
-        began = time.perf_counter()
-        found = self._work.take()
-        self.waited += time.perf_counter() - began
-        return found
+        return self._work.take()
 
     def close(self) -> None:
         """End the thread."""
@@ -124,7 +119,6 @@ class HostSide:
         nodes = torch.tensor_split(self._queue, work.parts)[work.part]
         block = self._drawing.bottom(nodes, _HOT - work.first_step)
         x = self._rows.ask(self._rows.prepare(block.src_nodes)).wait()
-        began = time.perf_counter()
         version = self._newest if self._free else version
         for mine, value in zip(bottom_parameters(self._model), version.values, strict=True):
             mine.copy_(value)
@@ -133,7 +127,6 @@ class HostSide:
         found = self._made(block.keyed(layer_key(key, 0)), x_src, x_dst, version.updates)
         self._rows.comm.ledger.count("hot_rows_computed", len(nodes))
         self._rows.comm.ledger.count("edges_aggregated", block.edges.num_edges)
-        self.busy += time.perf_counter() - began
         with self._streams.loading():
             return found.moved(self._comm)
 

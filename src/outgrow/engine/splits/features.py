@@ -7,13 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.engine.device_cache import DeviceCache, Places
 from outgrow.engine.drafts import draft_of
 from outgrow.engine.inputs import to_device
 from outgrow.nn.layer import Features
-from outgrow.ops.gather import deal
 from outgrow.runtime.comm import Comm
-
-_MISSING = -1
 
 
 class Found(NamedTuple):
@@ -21,20 +19,16 @@ class Found(NamedTuple):
 
     Attributes:
         missing: ``[m, D]`` those, in memory.
-        to: ``[m]`` int64, where they belong; None for all rows in order.
-        slots: ``[n - m]`` int64, rows among the kept ones.
-        kept_to: ``[n - m]`` int64, where these belong.
+        places: Where rows belong; None for all in order.
     """
 
     missing: Features
-    to: Tensor | None
-    slots: Tensor
-    kept_to: Tensor
+    places: Places | None
 
     @property
     def num_rows(self) -> int:
         """How many rows there are."""
-        return len(self.missing) + len(self.slots)
+        return len(self.missing) + (0 if self.places is None else len(self.places.slots))
 
 
 class DeviceRows:
@@ -51,11 +45,10 @@ class DeviceRows:
     """
 
     def __init__(self, comm: Comm, features: Features, dtype: torch.dtype, kept: Tensor | None = None) -> None:
-        self.comm, self.features, self.dtype, self.has_cache = comm, features, dtype, kept is not None
-        nodes = torch.empty(0, dtype=torch.int64) if kept is None else kept
-        self.copies = self._gathered(nodes).to(comm.device)
-        self._slot = torch.full((len(features) if self.has_cache else 0,), _MISSING, dtype=torch.int32)
-        self._slot[nodes] = torch.arange(len(nodes), dtype=torch.int32)
+        self.comm, self.features, self.dtype = comm, features, dtype
+        self.cache = None
+        if kept is not None:
+            self.cache = DeviceCache(self._gathered(kept).to(comm.device), kept, len(features))
 
     def find(self, nodes: Tensor) -> Found:
         """Gather the rows that are not on the device.
@@ -63,26 +56,20 @@ class DeviceRows:
         Args:
             nodes: ``[n]`` int64, distinct own nodes.
         """
-        if not self.has_cache:
-            return Found(self._gathered(nodes), None, nodes[:0], nodes[:0])
-        slot = self._slot[nodes].long()
-        places, (num_missing, _) = deal(torch.arange(len(nodes)), (slot != _MISSING).to(torch.int8), 2)
-        to, kept_to = places[:num_missing], places[num_missing:]
-        return Found(self._gathered(nodes[to]), to, slot[kept_to], kept_to)
+        if self.cache is None:
+            return Found(self._gathered(nodes), None)
+        missing, places = self.cache.find(nodes)
+        return Found(self._gathered(missing), places)
 
     def bring(self, found: Found) -> Features:
         """``[n, D]`` on the device, in the order of the nodes."""
-        comm, device = self.comm, self.comm.device
-        comm.ledger.count("rows_loaded", found.num_rows)
-        missing = to_device(found.missing, comm)
-        if found.to is None:
+        count, missing = self.comm.ledger.count, to_device(found.missing, self.comm)
+        count("rows_loaded", found.num_rows)
+        if self.cache is None or found.places is None:
             return missing
-        comm.ledger.count("cache_hits", len(found.slots))
-        comm.ledger.count("cache_misses", len(found.missing))
-        draft = draft_of(found.num_rows, self.copies, self.dtype)
-        draft.put(self.copies, found.slots.to(device), found.kept_to.to(device))
-        draft.put(missing, None, found.to.to(device))
-        return draft.done()
+        count("cache_hits", len(found.places.slots))
+        count("cache_misses", len(missing))
+        return self.cache.complete(missing, found.places, self.dtype)
 
     def _gathered(self, nodes: Tensor) -> Features:
         draft = draft_of(len(nodes), self.features, self.dtype)

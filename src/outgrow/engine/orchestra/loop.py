@@ -1,0 +1,120 @@
+"""Super-batches of four stages that overlap: sampling, the CPU's embeddings, gathering, and training on the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+
+import torch
+from torch import Tensor
+
+from outgrow.engine.batches import count_drawn
+from outgrow.engine.device_cache import Places
+from outgrow.engine.micro_batches import Ahead
+from outgrow.engine.orchestra.bottom import Device
+from outgrow.engine.orchestra.draws import Draw, Drawing, SuperBatches
+from outgrow.engine.orchestra.gather import Gather, Gathered
+from outgrow.engine.orchestra.host import HostSide, Slice, version_of
+from outgrow.engine.orchestra.hot_rows import HotTable
+from outgrow.engine.pipeline import prefetched
+from outgrow.engine.rows import Waiting
+from outgrow.nn.layer import Features
+from outgrow.ops.keyed import derive
+
+
+class SuperBatchLoop:
+    """Trains one worker's share of the batches of an epoch. Final.
+
+    Args:
+        device: Computes batches.
+        gather: Rows of cold nodes.
+        host_side: Makes what computes hot nodes, for some batches and how they are drawn.
+        loss: The worker's share of the loss, from logits ``[n, C]`` of the seeds of a draw.
+        ahead: How much is drawn before its use.
+        newest: Whether all slices are given at once, and take the newest parameters when they are begun; else one with
+            each batch, with the parameters that this begins with.
+
+    Attributes:
+        waited: Seconds for which the device has waited for the CPU; whoever reads them may set them to 0.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        gather: Gather,
+        host_side: Callable[[Drawing, SuperBatches], HostSide],
+        loss: Callable[[Tensor, Draw], Tensor],
+        *,
+        ahead: Ahead,
+        newest: bool,
+    ) -> None:
+        self.device, self.gather, self.host_side, self.loss = device, gather, host_side, loss
+        self.ahead, self.newest, self.waited = ahead, newest, 0.0
+
+    def steps(self, drawing: Drawing, supers: Sequence[range]) -> Generator[tuple[float, int]]:
+        """Losses and numbers of seeds, over all workers, of the batches of super-batches. All workers together.
+
+        Args:
+            drawing: How batches are drawn.
+            supers: Their numbers; no node is hot in the first.
+        """
+
+        def draw(step: int) -> Draw:
+            return drawing.draw(step, all_cold=step in supers[0])
+
+        every = range(supers[0].start, supers[-1].stop)
+        drawn = prefetched(draw, every, threads=self.ahead.threads, ahead=self.ahead.batches)
+        with (
+            closing(SuperBatches(drawn, [len(each) for each in supers])) as batches,
+            closing(self.host_side(drawing, batches)) as host,
+            closing(self._with_rows(batches)) as ready,
+        ):
+            for number, steps in enumerate(supers):
+                hot = self._taken(host, len(supers[number - 1]), len(drawing.is_hot)) if number else None
+                for step in steps:
+                    if number + 1 < len(supers):
+                        host.give(self._slices(number + 1, steps, step), version_of(self.device.model, step))
+                    yield self._step(drawing, *next(ready), hot)
+
+    def _taken(self, host: HostSide, slices: int, num_nodes: int) -> HotTable:
+        """What the CPU has made; the device waits for it."""
+        began = time.perf_counter()
+        table = HotTable([host.take() for _ in range(slices)], num_nodes)
+        self.waited += time.perf_counter() - began
+        return table
+
+    def _slices(self, number: int, before: range, step: int) -> list[Slice]:
+        """The CPU's work for a super-batch that may begin before a step of the one before."""
+        slices = [Slice(number, before.stop, part, len(before)) for part in range(len(before))]
+        if self.newest:
+            return slices if step == before.start else []
+        return [slices[step - before.start]]
+
+    def _with_rows(self, draws: Iterable[Draw]) -> Generator[tuple[Draw, Features]]:
+        """Draws with the rows of their cold nodes; those of the next are under way before one is given."""
+
+        def gather(draw: Draw) -> tuple[Draw, Gathered]:
+            return draw, self.gather.prepare(draw.cold.src_nodes)
+
+        asked: tuple[Draw, Waiting, Places | None] | None = None
+        with closing(prefetched(gather, draws, threads=1, ahead=1)) as gathered:
+            for draw, found in gathered:
+                following = draw, *self.gather.ask(found)
+                if asked is not None:
+                    yield asked[0], self.gather.wait(*asked[1:])
+                asked = following
+        if asked is not None:
+            yield asked[0], self.gather.wait(*asked[1:])
+
+    def _step(self, drawing: Drawing, draw: Draw, x: Features, hot: HotTable | None) -> tuple[float, int]:
+        comm, model, loss = self.device.comm, self.device.model, torch.zeros((), dtype=torch.float64)
+        if len(draw.seeds):
+            key = derive(drawing.sampler.draws.seed, drawing.epoch, draw.step)
+            found = self.loss(self.device.logits(draw, x, hot, key), draw)
+            torch.autograd.backward(found)
+            loss += found.detach().cpu()
+        comm.sum_gradients(model)
+        for block in (draw.cold, *draw.above):
+            count_drawn(comm.ledger, block.edges)
+        return comm.sum_(loss).item(), draw.num_seeds
