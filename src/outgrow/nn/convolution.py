@@ -5,7 +5,9 @@ Letters as in `outgrow.nn.layer`.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +63,10 @@ class GCNConv(Conv):
         assert source.columns is not None
         return symmetric_weight(block, source.columns.dtype)
 
+    def summing_first(self) -> Conv:
+        """See `Conv.summing_first`: the product commutes with the sum."""
+        return _summing_first(self)
+
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: project, unless that is done, and add the bias."""
         total = aggregate_VCF[:, 0]
@@ -111,6 +117,10 @@ class MeanConv(Conv, ABC):
         """``[E, 1]``: one over the degree of the destination."""
         assert source.columns is not None
         return mean_weight(block, source.columns.dtype)
+
+    def summing_first(self) -> Conv:
+        """See `Conv.summing_first`: the product commutes with the sum."""
+        return _summing_first(self)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``."""
@@ -230,6 +240,10 @@ class GINConv(Conv):
         assert source.columns is not None
         return graph_weight(block, source.columns.dtype)
 
+    def summing_first(self) -> Conv:
+        """See `Conv.summing_first`: the product commutes with the sum."""
+        return _summing_first(self)
+
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: the node itself is added, then both projections."""
         total = aggregate_VCF[:, 0]
@@ -254,3 +268,13 @@ def _one_channel(x_VF: Features) -> Rows:
     """Rows of one channel without a score."""
     assert isinstance(x_VF, Tensor)
     return Rows(x_VF[:, None], None)
+
+
+def _summing_first(conv: GCNConv | MeanConv | GINConv) -> Conv:
+    """A convolution that projects after the sum, with the parameters of one that may do so before."""
+    if not conv.takes_sparse:
+        return conv
+    twin, width = copy.copy(conv), conv.widths.in_features
+    twin.takes_sparse = False
+    twin.widths = replace(conv.widths, source=(1, width), aggregate=(1, width), raw_source=True)
+    return twin

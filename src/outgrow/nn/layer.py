@@ -109,6 +109,13 @@ class Conv(nn.Module, ABC):
         """
         return None
 
+    def summing_first(self) -> Conv | None:
+        """The same convolution with the same parameters, whose source rows are its input as it is (`raw_source`).
+
+        Itself if they are; None if there is none: where anything but a product precedes the sum.
+        """
+        return self if self.widths.raw_source else None
+
     @abstractmethod
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]`` from the destinations' input and their aggregate, without `late_bias`; dense."""
@@ -255,6 +262,15 @@ class Layer(nn.Module):
         """
         y_VO = self.conv.update(x_VD, aggregate_VCF)
         return finished(self.finish, self.norm, x_VD, y_VO, self.conv.late_bias, nodes_V, key)
+
+    def summing_first(self) -> Layer | None:
+        """The same layer with the same parameters, of `Conv.summing_first`; None if there is none."""
+        conv = self.conv.summing_first()
+        if conv is None or conv is self.conv:
+            return None if conv is None else self
+        twin = Layer(conv, self.finish)
+        twin.norm = self.norm
+        return twin
 
     @property
     def constant_aggregate(self) -> bool:

@@ -35,6 +35,7 @@ from outgrow.engine.orchestra.hot_rows import Reuse
 from outgrow.engine.orchestra.loop import SuperBatchLoop
 from outgrow.engine.rows import RowStore, row_type
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.runtime.device import free_bytes
@@ -59,7 +60,8 @@ class Orchestrate(Strategy):
         reuse: What batches use: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old; or
             ``"aggregate"``, that of raw features, which has no parameters and does not age.
         hot_gradient: Whether aggregates travel with embeddings, so that hot nodes add to the gradient of the bottom
-            layer; else embeddings are constants.
+            layer: of all its parameters where raw features can be summed first, of those behind the aggregation in
+            other layers. Else embeddings are constants.
         newest: Whether the CPU uses the newest parameters when it begins a slice; then two runs differ. Else slice
             ``k`` uses those that batch ``k`` of the super-batch begins with.
         cache: Memory of the device for features of hot nodes that it computes itself, as bytes (``"64MiB"``) or as a
@@ -113,23 +115,48 @@ class Orchestrate(Strategy):
                 got="1 layer",
                 repair="add a layer, or choose strategy sampled",
             )
-        first = model.stages()[0]
-        if self.reuse == "aggregate" and not (
-            first.constant_aggregate and model.encoder is None and model.input_dropout == 0
-        ):
+        if self.reuse == "aggregate" and not self._constant(model, self._bottom(model)):
+            first = model.stages()[0].conv
             raise InputError(
                 "aggregates of this model's bottom layer cannot be reused: they change as it is trained",
-                needed="a layer that sums raw features with weights of the graph, and neither dropout nor an encoder "
+                needed="a layer that sums features with weights of the graph, and neither dropout nor an encoder "
                 "before it",
-                got=f"{type(first.conv).__name__}, input_dropout {model.input_dropout}"
+                got=f"{type(first).__name__}, input_dropout {model.input_dropout}"
                 + ("" if model.encoder is None else f", encoder {type(model.encoder).__name__}"),
-                repair="choose reuse=embedding; or a model such as sage or gcn, with more hidden columns than features",
+                repair="choose reuse=embedding; or a model such as sage or gcn without input_dropout",
             )
 
-    def reused(self, model: Model) -> Reuse:
+    def bottom(self, model: Model, features: Features) -> Layer:
+        """The bottom layer as hot nodes go through it: raw features are summed first where that gives the same.
+
+        Then what is reused has no parameters, or a gradient for all of them. Sums of sparse rows would be dense.
+
+        Raises:
+            InputError: Aggregates are to be reused, and features are sparse.
+        """
+        if isinstance(features, Tensor):
+            return self._bottom(model)
+        if self.reuse == "aggregate":
+            raise InputError(
+                "aggregates of sparse features cannot be reused: they would be dense",
+                needed="dense features",
+                got=f"sparse ones of {features.shape[1]} columns",
+                repair="choose reuse=embedding",
+            )
+        return model.stages()[0]
+
+    def _bottom(self, model: Model) -> Layer:
+        first = model.stages()[0]
+        return ((self.reuse == "aggregate" or self.hot_gradient) and first.summing_first()) or first
+
+    @staticmethod
+    def _constant(model: Model, bottom: Layer) -> bool:
+        return bottom.constant_aggregate and model.encoder is None and model.input_dropout == 0
+
+    def reused(self, bottom: Layer) -> Reuse:
         """What is made of hot nodes."""
         kept = self.reuse == "aggregate" or self.hot_gradient
-        return Reuse(self.reuse == "embedding", kept, kept and model.stages()[0].reads_target)
+        return Reuse(self.reuse == "embedding", kept, kept and bottom.reads_target)
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
@@ -154,16 +181,18 @@ class OrchestrateExecution:
         self.gather = Gather(rows(), self.share.topology.num_nodes)
         self.hotness = self._counted()
         self.balance = self._begun()
+        bottom = options.bottom(self.model, problem.features)
         self.work = SuperBatchLoop(
-            Device(self.model, self.comm, 2 * options.super_batch - 1),
+            Device(self.model, bottom, self.comm, 2 * options.super_batch - 1),
             self.gather,
             partial(
                 HostSide,
+                bottom,
                 self.model,
                 self.comm,
                 rows(comm=self.comm.aside),
                 hotness=self.hotness,
-                reuse=options.reused(self.model),
+                reuse=options.reused(bottom),
                 newest=options.newest,
             ),
             self._loss,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from outgrow.engine.orchestra.draws import Draw
 from outgrow.engine.orchestra.hot_rows import HotRows, HotTable, reused
-from outgrow.nn.layer import Features
+from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, both_sides, layer_key
 from outgrow.runtime.comm import Comm
 
@@ -17,13 +17,13 @@ class Device:
 
     Args:
         model: The model.
+        bottom: Its bottom layer, as hot nodes go through it.
         comm: Whose device and ledger.
         bound: How many updates old what is reused may be.
     """
 
-    def __init__(self, model: Model, comm: Comm, bound: int) -> None:
-        self.model, self.comm, self.bound = model, comm, bound
-        self._bottom = model.stages()[0]
+    def __init__(self, model: Model, bottom: Layer, comm: Comm, bound: int) -> None:
+        self.model, self.bottom, self.comm, self.bound = model, bottom, comm, bound
 
     def logits(self, draw: Draw, x: Features, hot: HotTable | None, key: int) -> Tensor:
         """``[n, C]`` of the seeds of a batch.
@@ -45,7 +45,7 @@ class Device:
         rows = hot.take(draw.hot)
         self._require_fresh(rows, draw.step)
         self.comm.ledger.count("cache_hits", len(draw.hot))
-        warm = reused(self._bottom, rows, layer_key(key, 0))
+        warm = reused(self.bottom, rows, layer_key(key, 0))
         to = torch.cat([draw.cold_to, draw.hot_to]).to(warm.device)
         if not len(draw.cold_to):
             return warm
@@ -56,7 +56,7 @@ class Device:
         self.comm.ledger.count("cache_misses", draw.cold.edges.num_dst)
         block = draw.cold.to(self.comm.device)
         x_src, x_dst = both_sides(self.model.input(x, block.src_nodes, key), block.edges.num_dst)
-        cold: Tensor = self._bottom(block.keyed(layer_key(key, 0)), x_src, x_dst)
+        cold: Tensor = self.model.stages()[0](block.keyed(layer_key(key, 0)), x_src, x_dst)
         return cold
 
     def _require_fresh(self, rows: HotRows, step: int) -> None:

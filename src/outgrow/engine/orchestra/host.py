@@ -14,7 +14,7 @@ from outgrow.engine.orchestra.draws import Drawing, SuperBatches
 from outgrow.engine.orchestra.hot_rows import HotRows, Reuse
 from outgrow.engine.pipeline import Background
 from outgrow.engine.rows import RowStore
-from outgrow.nn.layer import Features
+from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, both_sides, layer_key
 from outgrow.ops.keyed import derive
 from outgrow.runtime.comm import Comm
@@ -65,7 +65,8 @@ class HostSide:
     """Computes slices in a thread of its own, through one epoch's part. Final.
 
     Args:
-        model: The model, of which the bottom layer is copied.
+        bottom: The bottom layer, as hot nodes go through it; it is copied.
+        model: The model, of which the encoder is copied.
         comm: Of the device that will use the slices.
         rows: Features, over a line of the thread's own.
         drawing: How batches are drawn; hot nodes draw theirs anew for each super-batch.
@@ -77,6 +78,7 @@ class HostSide:
 
     def __init__(
         self,
+        bottom: Layer,
         model: Model,
         comm: Comm,
         rows: RowStore,
@@ -87,7 +89,7 @@ class HostSide:
         reuse: Reuse,
         newest: bool,
     ) -> None:
-        self._model = Model([copy.deepcopy(model.stages()[0])], encoder=copy.deepcopy(model.encoder)).to("cpu")
+        self._model = Model([copy.deepcopy(bottom)], encoder=copy.deepcopy(model.encoder)).to("cpu")
         self._model.input_dropout = model.input_dropout
         self._comm, self._streams = comm, Streams(comm.device)
         self._rows, self._drawing, self._batches = rows, drawing, batches
