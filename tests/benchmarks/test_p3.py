@@ -41,10 +41,12 @@ class Case(NamedTuple):
     Attributes:
         build: Makes the model; its first layer projects first if it is narrow, else sums first.
         batches: Some leave a worker without seeds.
+        width: Of the features; with fewer columns than workers some have none.
     """
 
     build: Callable[[], Model]
     batches: Batches = Batches(size=10, fanout=(2, 3))
+    width: int = WIDTH
 
 
 CASES = {
@@ -54,6 +56,8 @@ CASES = {
     "sage, projects first": Case(lambda: SAGE(WIDTH, 5, CLASSES, dropout=0.3)),
     "one layer": Case(lambda: SAGE(WIDTH, 5, CLASSES, layers=1), Batches(size=14, fanout=(4,))),
     "three layers, all neighbours": Case(lambda: GCN(WIDTH, 6, CLASSES, layers=3), Batches(size=16)),
+    "two columns": Case(lambda: SAGE(2, 5, CLASSES, input_dropout=0.4), width=2),
+    "two columns, projects first": Case(lambda: GCN(2, 1, CLASSES), width=2),
     "too few seeds": Case(lambda: SAGE(WIDTH, 5, CLASSES), Batches(size=2, fanout=(2, 3))),
 }
 Gradients = list[dict[str, Tensor]]
@@ -84,7 +88,7 @@ def seen(share: Share, case: Case, strategy: Strategy) -> Seen:
     comm, model = share.comm, model_of(case)
     problem = Problem.of(
         share,
-        features=normal(NODES, WIDTH, seed=1),
+        features=normal(NODES, case.width, seed=1),
         labels=torch.arange(NODES) * 7 % CLASSES,
         train=TRAIN,
         task=SingleLabel(),
@@ -155,7 +159,7 @@ def test_the_ledger_is_what_is_counted(name: str, workers: int) -> None:
     sent = sum((each[name].sent for each in trained(workers)), Counter[Kind]())
     found, steps = counted(name, workers)
     model = model_of(CASES[name])
-    graph = Graph(name="random", topology=TOPOLOGY, features=torch.ones(NODES, WIDTH))
+    graph = Graph(name="random", topology=TOPOLOGY, features=torch.ones(NODES, CASES[name].width))
     once = model.stages()[0].widths.out_features * found["activations"] * LONG
     assert sent[Kind.ACTIVATIONS] == sent[Kind.GRADIENTS] == once
     assert sent[Kind.ACTIVATIONS] + sent[Kind.GRADIENTS] == 2 * priced(found, model, graph, workers)["partial"]
