@@ -6,7 +6,7 @@
     sudo python benchmarks/network.py --graphs products@0.05 --models sage --partitions "" --batch-sizes 1024,4096 \
         --fanout 20,20,20 --layers 3 --ways split:cache=0.1 sampled:cache=0.1 sampled:cache=0.1:cache_over=host
     sudo python benchmarks/network.py --graphs it-2004@0.003 --width 600 --models sage,gcn,gat --partitions "" \
-        --fanout 10,10,10 --layers 3 --batch-sizes 4096 --ways model-centric migrate migrate:travel=true
+        --fanout 10,10,10 --layers 3 --batch-sizes 4096 --ways model-centric p3 migrate migrate:travel=true
     python benchmarks/network.py --one-host ...           # the same with all workers on this machine, without a network
 
 The hosts are those of `netlab.py`. Every cell of the table is `outgrow train` under torchrun, one worker on each host,
@@ -182,7 +182,7 @@ def _parse() -> argparse.Namespace:
         "--ways",
         nargs="*",
         default=[],
-        help="other strategies and their settings, such as tensor:chunks=4; or model-centric, local-shuffles",
+        help="other strategies and their settings, such as tensor:chunks=4; or model-centric, local-shuffles, p3",
     )
     add(
         "--batch-sizes", type=lambda text: [*map(int, _names(text))], default=[], help="seeds of a step; else all nodes"

@@ -1,4 +1,4 @@
-"""The command `outgrow`, with the strategies of `micro_batches.py` beside its own."""
+"""The command `outgrow`, with the strategies of `micro_batches.py` and `p3.py` beside its own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ def main() -> None:
     """Run the command line."""
     set_threads()
     from micro_batches import LocalShuffles, ModelCentric
+    from p3 import P3
 
     from outgrow.app.cli.main import run
     from outgrow.app.strategies import STRATEGIES
 
-    STRATEGIES.update({kind.name: kind for kind in (ModelCentric, LocalShuffles)})
+    STRATEGIES.update({kind.name: kind for kind in (ModelCentric, LocalShuffles, P3)})
     run()
 
 

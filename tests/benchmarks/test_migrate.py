@@ -43,6 +43,7 @@ from migrate_local import (
     reaching,
     seeds_met,
 )
+from rivals import p3
 from rivals.micro_batches import LocalShuffles, ModelCentric, local_batches
 from split_counts import Setting
 
@@ -255,6 +256,13 @@ def test_model_centric_training_is_that_of_sampled(monkeypatch: pytest.MonkeyPat
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
     assert ours["counters"]["remote_rows"] == in_training(monkeypatch, MODEL_CENTRIC)
     assert theirs["counters"]["remote_rows"] == in_training(monkeypatch, ELIDED)
+
+
+def test_p3_trains_what_sampled_trains_and_fetches_no_rows() -> None:
+    ours, theirs = trained(p3.P3()), trained(og.Sampled())
+    assert ours["strategy"] == "p3"
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    assert ours["counters"]["remote_rows"] == 0
 
 
 def test_local_shuffles_train_on_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:

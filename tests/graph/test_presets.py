@@ -13,12 +13,14 @@ from outgrow.graph.synthetic.presets import presets
 
 PUBLISHED = {
     "reddit": (232_965, 114.6e6, 602, 41, 0.66),
+    "arxiv": (169_343, 1_166_243, 128, 40, 0.537),
     "products": (2_449_029, 61.9e6, 100, 47, 0.08),
     "papers100M": (111_059_956, 1.616e9, 128, 172, 0.011),
     "it-2004": (41.3e6, 1.15e9, 256, 64, 0.25),
     "friendster": (65.6e6, 2.5e9, 256, 64, 0.25),
 }
 FITTED = {
+    "arxiv": (2.4, 13_161, 2_500, 0.55, 1.4),
     "it-2004": (2.5, 1_300_000, 400, 0.975, 0.0),
     "papers100M": (2.8, 250_000, 6_000, 0.1, 1.9),
     "friendster": (2.9, 5_200, 5_000, 0.5, 2.2),
@@ -73,7 +75,7 @@ def test_a_scale_too_small_is_refused_with_the_smallest_one(scale):
 def test_fitted_parameters_stay_as_they_were_when_results_were_measured(name):
     found = presets()[name]
     assert (found.exponent, found.max_degree, found.community_size, found.locality, found.decay) == FITTED[name]
-    made = found.at(0.01).structure
+    made = found.at(1.0 if name == "arxiv" else 0.01).structure
     assert (made.exponent, made.locality, made.decay) == (found.exponent, found.locality, found.decay)
     assert made.communities == pytest.approx(made.nodes / found.community_size, rel=0.01)
 
@@ -91,12 +93,18 @@ def test_presets_that_were_not_fitted_have_the_edges_of_all_versions(name, scale
 
 
 @pytest.mark.parametrize(
-    ("name", "of_2", "of_32"), [("it-2004", 1.23, 1.66), ("papers100M", 1.35, 4.2), ("friendster", 1.55, 6.6)]
+    ("name", "scale", "of_2", "of_32"),
+    [
+        ("it-2004", 0.0005, 1.23, 1.66),
+        ("papers100M", 0.0005, 1.35, 4.2),
+        ("friendster", 0.0005, 1.55, 6.6),
+        ("arxiv", 0.3, 1.52, 4.8),
+    ],
 )
-def test_replication_under_metis_stays_where_it_was(name, of_2, of_32):
-    """A quick look at a small scale; benchmarks/replication.py measures at the one that was fitted."""
+def test_replication_under_metis_stays_where_it_was(name, scale, of_2, of_32):
+    """A quick look at a small scale; benchmarks/replication.py, and for arxiv migrate.py, measure at the fitted one."""
     preset = presets()[name]
-    made = preset.at(0.0005)
+    made = preset.at(scale)
     bare = BlockModel(structure=made.structure, signal=replace(made.signal, features=0))
     topology = assemble(bare, undirected=preset.undirected).topology
     two, many = (quality_of(topology, Metis(balance="both").split(topology, n)).replication_factor for n in (2, 32))
