@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,22 @@ class Slice(NamedTuple):
     parts: int
 
 
+Given = tuple[Slice, Version]
+
+
+class Line(Protocol):
+    """Work done in the order in which it is given; see `Background`."""
+
+    def give(self, item: Given) -> None:
+        """More work."""
+
+    def take(self) -> HotRows:
+        """The next result."""
+
+    def close(self) -> None:
+        """Begin nothing more."""
+
+
 def bottom_parameters(model: Model) -> list[nn.Parameter]:
     """Parameters of the bottom layer, and of the encoder before it."""
     return [p for part in (model.encoder, model.stages()[0]) if part is not None for p in part.parameters()]
@@ -74,6 +90,7 @@ class HostSide:
         hotness: ``[V]`` int64; the hottest are computed first.
         reuse: What is made of hot nodes.
         newest: Whether a slice is computed with the newest parameters when it is begun; else with those given with it.
+        line: Does the work: a thread of its own, unless given.
     """
 
     def __init__(
@@ -88,6 +105,7 @@ class HostSide:
         hotness: Tensor,
         reuse: Reuse,
         newest: bool,
+        line: Callable[[Callable[[Given], HotRows]], Line] = Background,
     ) -> None:
         self._model = Model([copy.deepcopy(bottom)], encoder=copy.deepcopy(model.encoder)).to("cpu")
         self._model.input_dropout = model.input_dropout
@@ -96,7 +114,7 @@ class HostSide:
         self._hotness, self._reuse = hotness, reuse
         self._queue = torch.empty(0, dtype=torch.int64)
         self._newest, self._free = Version(0, []), newest
-        self._work = Background(self._computed)
+        self._work = line(self._computed)
 
     def give(self, slices: Sequence[Slice], version: Version) -> None:
         """Have slices computed, and tell the newest parameters. All workers together."""
@@ -113,7 +131,7 @@ class HostSide:
         self._work.close()
 
     @torch.no_grad()
-    def _computed(self, given: tuple[Slice, Version]) -> HotRows:
+    def _computed(self, given: Given) -> HotRows:
         """In the thread."""
         work, version = given
         if work.part == 0:
