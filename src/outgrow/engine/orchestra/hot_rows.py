@@ -129,14 +129,15 @@ def reused(layer: Layer, rows: HotRows, key: int | None) -> Tensor:
     """
     if rows.aggregate is None:
         assert rows.embedding is not None
-        return dropped(layer, rows.embedding, rows.nodes, key)
-    target = rows.aggregate.new_empty(len(rows.nodes), 0) if rows.target is None else rows.target
+        return _dropped(layer, rows.embedding, rows.nodes, key)
+    nodes = rows.nodes.to(rows.aggregate.device)
+    target = rows.aggregate.new_empty(len(nodes), 0) if rows.target is None else rows.target
     if rows.embedding is None:
-        return layer.update_nodes(target, rows.aggregate, rows.nodes, key)
-    fresh = layer.update_nodes(target, rows.aggregate, rows.nodes, None)
-    return dropped(layer, rows.embedding + (fresh - fresh.detach()), rows.nodes, key)
+        return layer.update_nodes(target, rows.aggregate, nodes, key)
+    fresh = layer.update_nodes(target, rows.aggregate, nodes, None)
+    return _dropped(layer, rows.embedding + (fresh - fresh.detach()), nodes, key)
 
 
-def dropped(layer: Layer, y_VO: Tensor, nodes_V: Tensor, key: int | None) -> Tensor:
+def _dropped(layer: Layer, y_VO: Tensor, nodes_V: Tensor, key: int | None) -> Tensor:
     """The dropout that ends a layer."""
     return y_VO if key is None else dropout(y_VO, nodes_V.to(y_VO.device), key, layer.finish.dropout)
