@@ -1,0 +1,267 @@
+"""What `orchestrate` should compute, one thing after the other: no threads, no lines between workers, no kept rows.
+
+For each batch the whole bottom layer is computed, and of the hot nodes it is replaced by what was made of them with
+parameters of the super-batch before. Of the package it takes the layers and the draws of neighbours alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from layer_table import RELATIONS
+from torch import Tensor, nn
+
+from outgrow.engine.batches import Batches
+from outgrow.engine.share import Part, Whole, view_of
+from outgrow.graph.sampler import Sampler
+from outgrow.nn import Conv, Finish, GATConv, GCNConv, GGCNConv, Layer, RGCNConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.heads import SingleLabel
+from outgrow.nn.model import Model
+from outgrow.ops.keyed import derive, dropout
+from outgrow.runtime.comm import Comm
+from outgrow.strategies.base import Problem, Strategy
+from outgrow.strategies.orchestrate import Orchestrate
+from planted import NODES, WIDTH, planted
+from support import with_relations
+
+SEED, RATE = 4, 0.5
+BATCHES = Batches(size=4, fanout=(3, 2))
+STEPS = 10
+HOT = -3  # hot nodes of a super-batch that begins with step s draw as if for step -3 - s
+EARLIER = (0, -1)  # epochs that are sampled, and not trained
+HIDDEN = 2 * WIDTH
+CONVS: dict[str, tuple[Callable[[], Conv], int]] = {
+    "gcn": (lambda: GCNConv(WIDTH, HIDDEN, project_first=False), HIDDEN),
+    "gcn-project-first": (lambda: GCNConv(WIDTH, WIDTH, project_first=True), WIDTH),
+    "sage": (lambda: SAGEConv(WIDTH, WIDTH, project_first=False), WIDTH),
+    "sage-max": (lambda: SAGEMaxConv(WIDTH, HIDDEN), HIDDEN),
+    "gat": (lambda: GATConv(WIDTH, WIDTH, 2, attention_dropout=0.3), WIDTH),
+    "ggcn": (lambda: GGCNConv(WIDTH, WIDTH), WIDTH),
+    "rgcn": (lambda: RGCNConv(WIDTH, HIDDEN, RELATIONS, bases=2), HIDDEN),
+}
+"""A bottom layer, and how wide it makes rows."""
+
+
+def model_of(kind: str, *, input_dropout: float = 0.2) -> Model:
+    """Two layers with all that may follow a convolution; the one above is always the same."""
+    torch.manual_seed(SEED)
+    conv, width = CONVS[kind]
+    finish = Finish(norm=True, activation=nn.functional.elu, residual=width == WIDTH, dropout=0.3)
+    return Model([Layer(conv(), finish), Layer(SAGEConv(width, 2))], input_dropout=input_dropout).double()
+
+
+def problem_of(
+    model: Model, *, comm: Comm | None = None, batches: Batches = BATCHES, checkpoint_steps: int | None = None
+) -> Problem:
+    """A problem of 40 seeds on one worker, or a worker's side of one."""
+    world = planted()
+    topology = with_relations(world.topology, RELATIONS)
+    alone = comm is None or comm.size == 1
+    problem = Problem.of(
+        Whole(topology, comm) if comm is None or alone else Part(topology, owner_of(comm.size), comm),
+        features=world.features,
+        labels=world.labels,
+        train=torch.arange(0, NODES, 3),
+        task=SingleLabel(),
+        model=model,
+        seed=SEED,
+        batches=batches,
+    )
+    return replace(problem, checkpoint_steps=checkpoint_steps)
+
+
+def owner_of(workers: int) -> Tensor:
+    """Nodes are dealt out without order, and not equally many."""
+    return torch.arange(NODES) * 7 % 11 % workers
+
+
+class Trained(NamedTuple):
+    """The losses of all steps, and the parameters in the end."""
+
+    losses: list[float]
+    parameters: list[Tensor]
+
+    def difference(self, other: Trained) -> float:
+        """The largest."""
+        assert len(self.losses) == len(other.losses)
+        mine, theirs = ([torch.tensor(each.losses, dtype=torch.float64), *each.parameters] for each in (self, other))
+        return max((a - b).abs().max().item() for a, b in zip(mine, theirs, strict=True))
+
+    def same_bits(self, other: Trained) -> bool:
+        """Whether nothing differs."""
+        same = [torch.equal(a, b) for a, b in zip(self.parameters, other.parameters, strict=True)]
+        return self.losses == other.losses and all(same)
+
+
+def trained(problem: Problem, strategy: Strategy, epochs: int = 2) -> Trained:
+    """What a strategy makes of a problem."""
+    execution, losses = strategy.prepare(problem), list[float]()
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=RATE)
+    for epoch in range(1, epochs + 1):
+        for step in execution.steps(epoch):
+            losses.append(step.loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    execution.close()
+    return Trained(losses, [parameter.detach() for parameter in problem.model.parameters()])
+
+
+class Serial:
+    """The same by the book, for one worker or for several one after the other.
+
+    Args:
+        model: The model, changed in place.
+        options: How it is trained.
+        batches: What batches are made of.
+        workers: How many.
+        restart: After how many steps of an epoch the CPU knows nothing again; None for never.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        options: Orchestrate,
+        *,
+        batches: Batches = BATCHES,
+        workers: int = 1,
+        restart: int | None = None,
+    ) -> None:
+        world, self.model, self.options = planted(), model, options
+        self.batches, self.workers, self.restart = batches, workers, restart
+        self.features, self.labels = world.features, world.labels
+        topology, hops = with_relations(world.topology, RELATIONS), batches.hops(2)
+        views = [view_of(topology, layer) for layer in model.stages()]
+        self.sampler = Sampler(views, hops, SEED, weighted=batches.weighted)
+        self.one_hop = Sampler(views[:1], hops[-1:], SEED, weighted=batches.weighted)
+        self.owner, self.gaps, self.reused = owner_of(workers), list[int](), 0
+        self.hotness = [self._hotness(rank) for rank in range(workers)]
+        self.hot = [self._hottest(counts) for counts in self.hotness]
+
+    def trained(self, epochs: int = 2) -> Trained:
+        """What comes of it."""
+        optimizer, losses = torch.optim.SGD(self.model.parameters(), lr=RATE), list[float]()
+        for epoch in range(1, epochs + 1):
+            seeds, before, made = self._seeds(epoch), list[Model](), dict[int, list[Made]]()
+            for step, first, previous in self._order(len(seeds)):
+                before.append(copy.deepcopy(self.model))
+                if previous is not None and step == first:
+                    made = {rank: self._made(rank, epoch, first, previous, before) for rank in range(self.workers)}
+                total = 0.0
+                for rank in range(self.workers):
+                    known = {} if previous is None else {each.node: each for each in made[rank]}
+                    total += self._computed(epoch, step, seeds[step], rank, known)
+                losses.append(total)
+                optimizer.step()
+                optimizer.zero_grad()
+        return Trained(losses, [parameter.detach() for parameter in self.model.parameters()])
+
+    def _order(self, last: int) -> list[tuple[int, int, int | None]]:
+        """Each step, the first step of its super-batch, and of the one before; None for none that it could use."""
+        found, first, previous = list[tuple[int, int, int | None]](), 0, None
+        for step in range(last):
+            if self.restart is not None and step and step % self.restart == 0:
+                first, previous = step, None
+            elif step - first == self.options.super_batch:
+                first, previous = step, first
+            found.append((step, first, previous))
+        return found
+
+    def _seeds(self, epoch: int) -> list[Tensor]:
+        return self.batches.of_epoch(torch.arange(0, NODES, 3), SEED, epoch)
+
+    def _mine(self, seeds: Tensor, rank: int) -> Tensor:
+        return seeds[self.owner[seeds] == rank]
+
+    def _hotness(self, rank: int) -> list[int]:
+        counts = [0] * NODES
+        for epoch in EARLIER:
+            for step, seeds in enumerate(self._seeds(epoch)):
+                for node in self.sampler.blocks(self._mine(seeds, rank), epoch, step)[0].dst_nodes.tolist():
+                    counts[node] += 1
+        return counts
+
+    def _hottest(self, counts: list[int]) -> set[int]:
+        order = sorted((node for node in range(NODES) if counts[node]), key=lambda node: (-counts[node], node))
+        return {*order[: round(self.options.hot_ratio * NODES / self.workers)]}
+
+    def _made(self, rank: int, epoch: int, first: int, previous: int, before: list[Model]) -> list[Made]:
+        """What the CPU has made for the super-batch from ``first`` on, during the one from ``previous`` on."""
+        needed, seeds = set[int](), self._seeds(epoch)
+        end = next((s for s, begin, _ in self._order(len(seeds)) if begin > first), len(seeds))
+        for step in range(first, end):
+            needed |= {*self.sampler.blocks(self._mine(seeds[step], rank), epoch, step)[0].dst_nodes.tolist()}
+        counts = self.hotness[rank]
+        queue = torch.tensor(sorted(needed & self.hot[rank], key=lambda node: (-counts[node], node)), dtype=torch.int64)
+        found = list[Made]()
+        for part, nodes in enumerate(torch.tensor_split(queue, first - previous)):
+            if len(nodes):
+                found += self._slice(nodes, epoch, first, previous + part, before[previous + part])
+        return found
+
+    @torch.no_grad()
+    def _slice(self, nodes: Tensor, epoch: int, first: int, version: int, model: Model) -> list[Made]:
+        layer, key = model.stages()[0], derive(SEED, epoch, HOT - first)
+        [block] = self.one_hop.blocks(nodes, epoch, HOT - first)
+        x = model.input(self.features[block.src_nodes], block.src_nodes, key)
+        assert isinstance(x, Tensor)
+        own = x[: len(nodes)]
+        aggregate = layer.aggregate(block.keyed(derive(key, 1)), layer.source(x), layer.target(own))
+        embedding = layer.update_nodes(own, aggregate, nodes, None)
+        rows = zip(nodes.tolist(), own, aggregate, embedding, strict=True)
+        return [Made(node, version, *of_node) for node, *of_node in rows]
+
+    def _computed(self, epoch: int, step: int, batch: Tensor, rank: int, known: dict[int, Made]) -> float:
+        seeds, key = self._mine(batch, rank), derive(SEED, epoch, step)
+        if not len(seeds):
+            return 0.0
+        blocks, layer = self.sampler.blocks(seeds, epoch, step), self.model.stages()[0]
+        nodes = blocks[0].dst_nodes
+        x = self.model.input(self.features[blocks[0].src_nodes], blocks[0].src_nodes, key)
+        assert isinstance(x, Tensor)
+        y = layer(blocks[0].keyed(derive(key, 1)), x, x[: len(nodes)])
+        rows = [known.get(node) for node in nodes.tolist()]
+        y = torch.stack([own if made is None else self._reused(made, key) for own, made in zip(y, rows, strict=True)])
+        self.gaps += [step - made.version for made in rows if made is not None]
+        loss = nn.functional.cross_entropy(self.model.above(blocks[1:], y, key), self.labels[seeds], reduction="sum")
+        (loss / len(batch)).backward()  # type: ignore[no-untyped-call]
+        return loss.item() / len(batch)
+
+    def _reused(self, made: Made, key: int) -> Tensor:
+        """What stands for the row of a hot node."""
+        layer, node = self.model.stages()[0], torch.tensor([made.node])
+        fresh = layer.update_nodes(made.own[None], made.aggregate[None], node, None)
+        if self.options.reuse == "aggregate":
+            row = fresh
+        elif self.options.hot_gradient:
+            row = Instead.apply(fresh, made.embedding[None])
+        else:
+            row = made.embedding[None]
+        return dropout(row, node, derive(key, 1), layer.finish.dropout)[0]
+
+
+class Made(NamedTuple):
+    """What the CPU has made of a hot node: with which parameters, its input, its aggregate, its embedding."""
+
+    node: int
+    version: int
+    own: Tensor
+    aggregate: Tensor
+    embedding: Tensor
+
+
+class Instead(torch.autograd.Function):
+    """Other values, of which the gradient is that of the first."""
+
+    @staticmethod
+    def forward(context: Any, fresh: Tensor, stale: Tensor) -> Tensor:
+        """The second."""
+        return stale.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """To the first."""
+        return gradient, None
