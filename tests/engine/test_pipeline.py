@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from outgrow.engine.pipeline import in_background, prefetched
+from outgrow.engine.pipeline import Background, in_background, prefetched
 
 
 def test_results_come_in_order_whatever_takes_longest() -> None:
@@ -168,3 +168,87 @@ def test_after_an_early_end_nothing_more_is_begun() -> None:
     results.close()
     wait_until_gone(before)
     assert len(begun) <= 4
+
+
+def test_given_work_is_done_in_order_by_one_thread() -> None:
+    before, threads, done = background(), list[threading.Thread](), list[int]()
+
+    def work(item: int) -> int:
+        threads.append(threading.current_thread())
+        time.sleep(0.005 * (item % 3))
+        done.append(item)
+        return item * item
+
+    with closing(Background(work)) as given:
+        for item in range(5):
+            given.give(item)
+        assert [given.take() for _ in range(3)] == [0, 1, 4]
+        given.give(5)
+        assert [given.take() for _ in range(3)] == [9, 16, 25]
+    assert done == [*range(6)]
+    assert len({*threads}) == 1
+    assert threads[0] is not threading.current_thread()
+    wait_until_gone(before)
+
+
+def test_given_work_goes_on_beside_whoever_gave_it() -> None:
+    meeting = threading.Barrier(2, timeout=10)
+    with closing(Background(lambda item: meeting.wait())) as given:
+        for item in range(3):
+            given.give(item)
+            meeting.wait()
+            given.take()
+
+
+@pytest.mark.parametrize("error", [ValueError("no such item"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+@pytest.mark.timeout(60)
+def test_an_error_in_given_work_comes_when_its_result_is_due_and_from_then_on(error: BaseException) -> None:
+    before = background()
+
+    def work(item: int) -> int:
+        if item == 2:
+            raise error
+        return item
+
+    given = Background(work)
+    for item in range(5):
+        given.give(item)
+    assert [given.take(), given.take()] == [0, 1]
+    for _ in range(3):
+        with pytest.raises(type(error)) as caught:
+            given.take()
+        assert caught.value is error
+        given.give(7)
+    wait_until_gone(before)
+    given.close()
+
+
+@pytest.mark.timeout(60)
+def test_after_work_was_ended_nothing_is_due() -> None:
+    before, given = background(), Background(lambda item: item)
+    given.give(1)
+    given.close()
+    given.close()
+    given.give(2)
+    assert given.take() == 1
+    with pytest.raises(RuntimeError, match="ended"):
+        given.take()
+    wait_until_gone(before)
+
+
+def test_nobody_waits_for_given_work_that_is_under_way() -> None:
+    before, blocked, forever = background(), threading.Event(), threading.Event()
+
+    def work(item: int) -> int:
+        blocked.set()
+        forever.wait()
+        return item
+
+    given = Background(work)
+    given.give(0)
+    assert blocked.wait(10)
+    start = time.monotonic()
+    given.close()
+    assert time.monotonic() - start < 1
+    forever.set()
+    wait_until_gone(before)
