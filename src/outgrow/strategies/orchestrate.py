@@ -209,8 +209,9 @@ class OrchestrateExecution:
                 seconds += time.perf_counter() - began
                 yield step
                 began = time.perf_counter()
-        self.balance = self.balance.after(seconds, self.work.waited, self._room())
-        self._tell()
+        if first == 0:  # of an epoch that goes on in the middle a part is missing
+            self.balance = self.balance.after(seconds, self.work.waited, self._room())
+            self._tell()
 
     def _epoch(self, epoch: int, first: int) -> Generator[Step]:
         batches, is_hot = self.problem.seeds(epoch), torch.zeros(len(self.hotness), dtype=torch.bool)
