@@ -20,13 +20,13 @@ from outgrow.nn.model import Model
 from outgrow.strategies.base import Problem
 from outgrow.strategies.orchestrate import Orchestrate
 from outgrow.strategies.sampled import Sampled
-from suites.orchestrated import BATCHES, CONVS, STEPS, Serial, Trained, model_of, problem_of, trained
+from suites.orchestrated import BATCHES, CONVS, STEPS, Serial, Trained, input_dropout_of, model_of, problem_of, trained
 
 CLOSE, VISIBLE = 1e-10, 1e-4
 HOT = {"hot_ratio": 0.3}
 WHOLE = Batches(size=4, fanout=(3, -1))
-SUMS = ("gcn", "sage")
-"""Bottom layers that sum raw features."""
+SUMS = ("gcn", "sage-project-first")
+"""Bottom layers that sum features with weights of the graph."""
 REUSES: dict[str, dict[str, Any]] = {
     "gradient": {},
     "constant": {"hot_gradient": False},
@@ -46,10 +46,9 @@ def slow_computed(self: HostSide, given: Any) -> Any:
 def both(kind: str, batches: Batches = BATCHES, restart: int | None = None, **options: Any) -> tuple[Trained, Trained]:
     """What the strategy trains, and what it should."""
     strategy = Orchestrate(**{**HOT, **options})
-    dropout = 0.0 if strategy.reuse == "aggregate" else 0.2
-    mine, theirs = (model_of(kind, input_dropout=dropout) for _ in range(2))
-    found = trained(problem_of(mine, batches=batches, checkpoint_steps=restart), strategy)
-    return found, Serial(theirs, strategy, batches=batches, restart=restart).trained()
+    model = model_of(kind, input_dropout=input_dropout_of(strategy))
+    found = trained(problem_of(model, batches=batches, checkpoint_steps=restart), strategy)
+    return found, Serial(kind, strategy, batches=batches, restart=restart).trained()
 
 
 def counters_of(problem: Problem) -> dict[str, int]:
@@ -61,7 +60,7 @@ def counters_of(problem: Problem) -> dict[str, int]:
     [
         *((kind, "gradient", super_batch) for kind in CONVS for super_batch in (1, 2, 4)),
         *((kind, "constant", 2) for kind in CONVS),
-        *((kind, "aggregate", super_batch) for kind in SUMS for super_batch in (1, 4)),
+        *((kind, "aggregate", 3) for kind in (*SUMS, "gcn-project-first", "sage")),
     ],
 )
 def test_it_trains_as_the_serial_reference_does(kind: str, reuse: str, super_batch: int) -> None:
@@ -133,17 +132,17 @@ def test_two_runs_have_the_same_bits(reuse: str) -> None:
 def test_the_largest_gap_is_that_of_the_paper(super_batch: int, size: int, gap: int, slow: bool) -> None:
     """``2n - 1``, and less where the second super-batch is shorter; however slow the CPU is, which is waited for."""
     options, batches = Orchestrate(super_batch=super_batch, **HOT), Batches(size=size, fanout=(12, 2))
-    serial = Serial(model_of("sage"), options, batches=batches)
+    serial = Serial("sage", options, batches=batches)
     expected, problem = serial.trained(), problem_of(model_of("sage"), batches=batches)
     with patch.object(HostSide, "_computed", slow_computed if slow else right_computed):
         found = trained(problem, options)
     assert found.difference(expected) < CLOSE
     assert counters_of(problem)["staleness_max"] == max(serial.gaps) == gap <= 2 * super_batch - 1
     assert counters_of(problem)["cache_hits"] == len(serial.gaps)
-    facts = problem.facts["orchestrate"]
-    assert isinstance(facts, dict)
-    assert facts["hot_nodes"] == len(serial.hot[0]) > 0
-    assert min(facts["cpu_seconds"], facts["waited_seconds"]) > 0
+    facts = problem.facts["hot_nodes"]
+    assert isinstance(facts, list)
+    assert [each["hot_nodes"] for each in facts] == [len(serial.hot[0])] * 2
+    assert all(each["kept_on_device"] == 0 < each["waited"] < each["seconds"] for each in facts)
 
 
 def test_a_slow_cpu_changes_no_bits() -> None:
@@ -246,6 +245,8 @@ def test_an_epoch_may_begin_where_the_cpu_begins_anew() -> None:
         ({"hot_gradient": 1}, "hot_gradient"),
         ({"newest": "yes"}, "newest"),
         ({"threads": 0}, "threads"),
+        ({"cache": -0.5}, "cache"),
+        ({"cache": "much"}, "cache"),
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
@@ -259,7 +260,7 @@ def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
 
 def test_options_are_given_back() -> None:
     given = {"partition": "range", "hot_ratio": 1, "super_batch": 3, "reuse": "aggregate", "hot_gradient": False}
-    assert Orchestrate(**given).options() == given | {"newest": False, "threads": None}
+    assert Orchestrate(**given).options() == given | {"newest": False, "cache": 0.0, "threads": None}
     assert Orchestrate().options()["hot_ratio"] == 0.2
 
 
@@ -272,6 +273,7 @@ def models() -> dict[str, Model]:
         "dropout": SAGE(8, 16, 2, input_dropout=0.1),
         "encoder": Model(wide.stages(), encoder=Dense(8, 8)),
         "projection first": SAGE(16, 8, 2),
+        "maximum": SAGE(8, 16, 2, pool="max"),
         "attention": model_of("gat", input_dropout=0),
         "wide": wide,
     }
@@ -285,7 +287,7 @@ def models() -> dict[str, Model]:
         ("of links", {}, "decoder"),
         ("dropout", {"reuse": "aggregate"}, "input_dropout 0.1"),
         ("encoder", {"reuse": "aggregate"}, "encoder Dense"),
-        ("projection first", {"reuse": "aggregate"}, "SAGEConv"),
+        ("maximum", {"reuse": "aggregate"}, "SAGEMaxConv"),
         ("attention", {"reuse": "aggregate"}, "GATConv"),
     ],
 )
@@ -297,10 +299,10 @@ def test_models_that_are_refused(name: str, options: dict[str, Any], said: str) 
     assert caught.value.repair
 
 
-@pytest.mark.parametrize("name", ["dropout", "encoder", "projection first", "attention", "wide"])
+@pytest.mark.parametrize("name", ["dropout", "encoder", "projection first", "maximum", "attention", "wide"])
 def test_models_that_are_taken(name: str) -> None:
     Orchestrate().require_model(models()[name])
-    if name == "wide":
+    if name in ("wide", "projection first"):
         Orchestrate(reuse="aggregate").require_model(models()[name])
 
 

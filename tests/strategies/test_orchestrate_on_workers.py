@@ -18,7 +18,7 @@ from outgrow.runtime.worker import Workplace
 from outgrow.strategies.orchestrate import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from suites.checks import named, on_workers
-from suites.orchestrated import BATCHES, STEPS, Serial, Trained, model_of, problem_of, trained
+from suites.orchestrated import BATCHES, STEPS, Serial, Trained, input_dropout_of, model_of, problem_of, trained
 
 WORKERS = 3
 HOT: dict[str, Any] = {"hot_ratio": 0.4, "super_batch": 2}
@@ -27,9 +27,9 @@ right_computed = HostSide._computed
 
 def run(comm: Comm, kind: str = "gat", batches: Batches = BATCHES, **options: Any) -> Trained:
     """What workers train together; all of them have the same bits."""
-    dropout = 0.0 if options.get("reuse") == "aggregate" else 0.2
-    problem = problem_of(model_of(kind, input_dropout=dropout), comm=comm, batches=batches)
-    found = trained(problem, Orchestrate(**{**HOT, **options}))
+    strategy = Orchestrate(**{**HOT, **options})
+    problem = problem_of(model_of(kind, input_dropout=input_dropout_of(strategy)), comm=comm, batches=batches)
+    found = trained(problem, strategy)
     everyones = comm.gather(found)
     assert len(found.losses) == 2 * STEPS
     assert all(found.same_bits(other) for other in everyones)
@@ -37,9 +37,7 @@ def run(comm: Comm, kind: str = "gat", batches: Batches = BATCHES, **options: An
 
 
 def serial(kind: str, workers: int, batches: Batches = BATCHES, **options: Any) -> Serial:
-    dropout = 0.0 if options.get("reuse") == "aggregate" else 0.2
-    strategy = Orchestrate(**{**HOT, **options})
-    return Serial(model_of(kind, input_dropout=dropout), strategy, batches=batches, workers=workers)
+    return Serial(kind, Orchestrate(**{**HOT, **options}), batches=batches, workers=workers)
 
 
 def they_train_as_the_serial_reference_does(comm: Comm) -> None:
@@ -49,6 +47,7 @@ def they_train_as_the_serial_reference_does(comm: Comm) -> None:
         ("gcn", {"super_batch": 4}),
         ("ggcn", {"super_batch": 1, "hot_gradient": False}),
         ("sage", {"reuse": "aggregate", "super_batch": 3}),
+        ("gcn-project-first", {}),
         ("sage-max", {"hot_ratio": 1.0}),
     ):
         found = run(comm, kind, **options)

@@ -26,6 +26,7 @@ from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate import Migrate
 from outgrow.strategies.offload import Offload
+from outgrow.strategies.orchestrate import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
 from outgrow.strategies.tensor import TensorParallel
@@ -64,6 +65,8 @@ def offload(chunks: int, **techniques: Any) -> Way:
 
 FEW = Batches(size=7, fanout=(3, 2, 4))
 TINY = Batches(size=3, fanout=(3, 2, 4))
+WHOLE_BOTTOM = Batches(size=3, fanout=(3, 2, -1))
+AGGREGATES = Orchestrate(hot_ratio=0.5, super_batch=2, reuse="aggregate")
 TECHNIQUES = ("sharing", "reuse", "reorganise", "overlap", "cache")
 WAYS = {
     "full": Way(Full(), Full()),
@@ -77,6 +80,8 @@ WAYS = {
     "migrate-travel": Way(Migrate(travel=True, merge=False), Sampled(), FEW),
     "migrate-merged": Way(Migrate(travel=True, time_steps=2, pregather=False), Sampled(), TINY, epochs_before=1),
     "migrate-one-step": Way(Migrate(travel=True, time_steps=1), Sampled(), FEW),
+    "orchestrate-cold": Way(Orchestrate(hot_ratio=0.0), Sampled(), FEW),
+    "orchestrate-aggregate": Way(AGGREGATES, Sampled(), WHOLE_BOTTOM, epochs_before=1),
     "offload-3": offload(3),
     "offload-7-without-techniques": offload(7, **dict.fromkeys(TECHNIQUES, False)),
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),
@@ -172,6 +177,10 @@ DEALS: dict[str, Callable[[int, int], Tensor]] = {
 OPAQUE = [name for name, conv in CONVS.items() if not conv().aggregation.sliceable]
 FIXED = [name for name, conv in CONVS.items() if without_parameters(Layer(conv()))] + ["decoupled"]
 """Sums whose weights the graph fixes."""
+SUMS = [
+    name for name, conv in CONVS.items() if (summing := Layer(conv()).summing_first()) and summing.constant_aggregate
+]
+"""Layers whose sums of raw features have no parameters, though they may project first."""
 SPARSE = [name for name, conv in CONVS.items() if conv().takes_sparse]
 HALF = [name for name, conv in CONVS.items() if conv().takes_half]
 KINDS = ("gcn-aggregate-first", "sage-project-first", "gat-concatenated", "ggcn")
@@ -212,6 +221,13 @@ ENOUGH = {
     "migrate": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
     "migrate-travel": FIRST,
     "migrate-merged": [Case(conv, "weighted") for conv in KINDS],
+    "orchestrate-cold": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
+    "orchestrate-aggregate": [
+        *(Case(conv, "weighted", "one-node-part") for conv in SUMS),
+        *(Case(conv, "isolated", "ranges") for conv in SUMS[:1]),
+        *(Case(conv, features="half", dtype=torch.float32) for conv in SUMS if conv in HALF and conv in KINDS),
+        *(Case(conv, task="multi") for conv in SUMS if conv in KINDS),
+    ],
     "migrate-one-step": [Case(conv, "weighted", task="multi") for conv in KINDS],
     "offload-3": FIRST,
     "offload-3-pinned": FIRST,
@@ -226,7 +242,9 @@ EVERY_DEAL = [
     (way, case)
     for way in DEALT
     for case in ALL_CASES
-    if not (way.startswith("tensor") and case.conv in OPAQUE) and (way != "tensor-files" or case.conv in FIXED)
+    if not (way.startswith("tensor") and case.conv in OPAQUE)
+    and (way != "tensor-files" or case.conv in FIXED)
+    and (way != "orchestrate-aggregate" or (case.conv in SUMS and case.features != "sparse" and not case.input_dropout))
 ]
 
 

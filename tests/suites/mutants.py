@@ -10,7 +10,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from suites import full_mutants, migrate_mutants, offload_mutants, sampled_mutants, split_mutants, tensor_mutants
+from suites import (
+    full_mutants,
+    migrate_mutants,
+    offload_mutants,
+    orchestrate_mutants,
+    sampled_mutants,
+    split_mutants,
+    tensor_mutants,
+)
 from suites.hits import Hits
 
 
@@ -34,7 +42,9 @@ TRAVEL, MERGED = ("migrate-travel",), ("migrate-merged",)
 SPLIT, SPLIT_DRAWS = ("split", "split-everything"), ("split", "split-sources")
 OFFLOAD, WITHOUT_SHARING = ("offload-3",), ("offload-7-without-techniques",)
 TENSOR = ("tensor",)
+REUSE, ORCHESTRA = ("orchestrate-aggregate",), ("orchestrate-cold", "orchestrate-aggregate")
 GCN, GAT = ("gcn",), ("gat-concatenated",)
+SUMS = ("gcn", "sage-aggregate-first")
 ATTENTION, APART, SCALES = (*GAT, "decoupled-attention"), ("ggcn", "sage-max"), ("rgcn-diagonal", "decoupled-relations")
 
 MUTANTS = {
@@ -68,6 +78,16 @@ MUTANTS = {
     "mean_over_own_seeds_in_a_split": Mutant(split_mutants.mean_over_own_seeds, SPLIT),
     "kept_rows_misplaced": Mutant(split_mutants.kept_rows_misplaced, ("split",)),
     "draws_by_place_in_a_split": Mutant(tensor_mutants.draws_by_place, SPLIT),
+    "gradients_not_summed_in_an_orchestra": Mutant(full_mutants.gradients_not_summed, ORCHESTRA, SUMS),
+    "degrees_of_the_sample_in_an_orchestra": Mutant(sampled_mutants.degrees_of_the_sample, ORCHESTRA, GCN),
+    "rows_of_others_misplaced_in_an_orchestra": Mutant(sampled_mutants.rows_of_others_misplaced, ORCHESTRA, SUMS),
+    "rows_for_the_cpu_misplaced": Mutant(orchestrate_mutants.rows_for_the_cpu_misplaced, REUSE, SUMS),
+    "hot_rows_misplaced": Mutant(orchestrate_mutants.hot_rows_misplaced, REUSE, SUMS),
+    "hot_rows_in_the_place_of_others": Mutant(orchestrate_mutants.hot_rows_in_the_place_of_others, REUSE, SUMS),
+    "hot_rows_without_gradient": Mutant(orchestrate_mutants.hot_rows_without_gradient, REUSE, SUMS),
+    "hot_rows_without_dropout": Mutant(orchestrate_mutants.hot_rows_without_dropout, REUSE, SUMS),
+    "aggregates_of_other_nodes": Mutant(orchestrate_mutants.aggregates_of_other_nodes, REUSE, SUMS),
+    "mean_over_own_seeds_in_an_orchestra": Mutant(orchestrate_mutants.mean_over_own_seeds, ORCHESTRA, SUMS),
     "gradients_overwritten": Mutant(offload_mutants.gradients_overwritten, OFFLOAD, GCN),
     "gradients_of_the_step_before": Mutant(offload_mutants.gradients_of_the_step_before, WITHOUT_SHARING, GCN),
     "rows_from_host_misplaced": Mutant(offload_mutants.rows_from_host_misplaced, OFFLOAD, GCN),

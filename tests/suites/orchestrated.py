@@ -38,12 +38,15 @@ CONVS: dict[str, tuple[Callable[[], Conv], int]] = {
     "gcn": (lambda: GCNConv(WIDTH, HIDDEN, project_first=False), HIDDEN),
     "gcn-project-first": (lambda: GCNConv(WIDTH, WIDTH, project_first=True), WIDTH),
     "sage": (lambda: SAGEConv(WIDTH, WIDTH, project_first=False), WIDTH),
+    "sage-project-first": (lambda: SAGEConv(WIDTH, WIDTH, project_first=True), WIDTH),
     "sage-max": (lambda: SAGEMaxConv(WIDTH, HIDDEN), HIDDEN),
     "gat": (lambda: GATConv(WIDTH, WIDTH, 2, attention_dropout=0.3), WIDTH),
     "ggcn": (lambda: GGCNConv(WIDTH, WIDTH), WIDTH),
     "rgcn": (lambda: RGCNConv(WIDTH, HIDDEN, RELATIONS, bases=2), HIDDEN),
 }
 """A bottom layer, and how wide it makes rows."""
+SUMMING_FIRST = {"gcn-project-first": "gcn", "sage-project-first": "sage"}
+"""Layers that project first, and those that do the same the other way round, as hot nodes go through them."""
 
 
 def model_of(kind: str, *, input_dropout: float = 0.2) -> Model:
@@ -52,6 +55,21 @@ def model_of(kind: str, *, input_dropout: float = 0.2) -> Model:
     conv, width = CONVS[kind]
     finish = Finish(norm=True, activation=nn.functional.elu, residual=width == WIDTH, dropout=0.3)
     return Model([Layer(conv(), finish), Layer(SAGEConv(width, 2))], input_dropout=input_dropout).double()
+
+
+def input_dropout_of(options: Orchestrate) -> float:
+    """None before aggregates that are reused."""
+    return 0.0 if options.reuse == "aggregate" else 0.2
+
+
+def other_way_round(kind: str, layer: Layer) -> Layer:
+    """A bottom layer that sums raw features first, with the very parameters of one that projects first."""
+    made = {"gcn": GCNConv, "sage": SAGEConv}[SUMMING_FIRST[kind]]
+    twin = Layer(made(WIDTH, WIDTH, project_first=False), layer.finish).double()
+    for name, parameter in layer.named_parameters():
+        path, _, last = name.rpartition(".")
+        setattr(twin.get_submodule(path), last, parameter)
+    return twin
 
 
 def problem_of(
@@ -114,7 +132,7 @@ class Serial:
     """The same by the book, for one worker or for several one after the other.
 
     Args:
-        model: The model, changed in place.
+        kind: Which of `CONVS`.
         options: How it is trained.
         batches: What batches are made of.
         workers: How many.
@@ -123,21 +141,22 @@ class Serial:
 
     def __init__(
         self,
-        model: Model,
+        kind: str,
         options: Orchestrate,
         *,
         batches: Batches = BATCHES,
         workers: int = 1,
         restart: int | None = None,
     ) -> None:
-        world, self.model, self.options = planted(), model, options
+        world, self.kind, self.options = planted(), kind, options
+        self.model = model_of(kind, input_dropout=input_dropout_of(options))
         self.batches, self.workers, self.restart = batches, workers, restart
         self.features, self.labels = world.features, world.labels
         topology, hops = with_relations(world.topology, RELATIONS), batches.hops(2)
-        views = [view_of(topology, layer) for layer in model.stages()]
+        views = [view_of(topology, layer) for layer in self.model.stages()]
         self.sampler = Sampler(views, hops, SEED, weighted=batches.weighted)
         self.one_hop = Sampler(views[:1], hops[-1:], SEED, weighted=batches.weighted)
-        self.owner, self.gaps, self.reused = owner_of(workers), list[int](), 0
+        self.owner, self.gaps = owner_of(workers), list[int]()
         self.hotness = [self._hotness(rank) for rank in range(workers)]
         self.hot = [self._hottest(counts) for counts in self.hotness]
 
@@ -202,9 +221,14 @@ class Serial:
                 found += self._slice(nodes, epoch, first, previous + part, before[previous + part])
         return found
 
+    def _bottom(self, model: Model) -> Layer:
+        """As hot nodes go through it."""
+        layer, hot_gradient = model.stages()[0], self.options.reuse == "aggregate" or self.options.hot_gradient
+        return other_way_round(self.kind, layer) if hot_gradient and self.kind in SUMMING_FIRST else layer
+
     @torch.no_grad()
     def _slice(self, nodes: Tensor, epoch: int, first: int, version: int, model: Model) -> list[Made]:
-        layer, key = model.stages()[0], derive(SEED, epoch, HOT - first)
+        layer, key = self._bottom(model), derive(SEED, epoch, HOT - first)
         [block] = self.one_hop.blocks(nodes, epoch, HOT - first)
         x = model.input(self.features[block.src_nodes], block.src_nodes, key)
         assert isinstance(x, Tensor)
@@ -232,7 +256,7 @@ class Serial:
 
     def _reused(self, made: Made, key: int) -> Tensor:
         """What stands for the row of a hot node."""
-        layer, node = self.model.stages()[0], torch.tensor([made.node])
+        layer, node = self._bottom(self.model), torch.tensor([made.node])
         fresh = layer.update_nodes(made.own[None], made.aggregate[None], node, None)
         if self.options.reuse == "aggregate":
             row = fresh

@@ -37,8 +37,8 @@ def edge_numbers_of_the_sample() -> Any:
 def _other_blocks(change: Callable[[Block], Block]) -> Iterator[Hits]:
     hits, right = Hits(), Sampler.blocks
 
-    def blocks(self: Sampler, seeds: torch.Tensor, epoch: int, step: int) -> list[Block]:
-        found = right(self, seeds, epoch, step)
+    def blocks(self: Sampler, seeds: torch.Tensor, epoch: int, step: int, *layers: slice) -> list[Block]:
+        found = right(self, seeds, epoch, step, *layers)
         hits.note(any(block.edges.num_edges > 0 for block in found))
         return [change(block) for block in found]
 

@@ -14,6 +14,7 @@ from outgrow.core.errors import InputError, TrainingError
 from outgrow.engine.batches import Batches
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.strategies.migrate import Migrate
+from outgrow.strategies.orchestrate import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
 from outgrow.training import checkpoint
@@ -22,6 +23,7 @@ from outgrow.training.trainer import Trainer
 from planted import Planted, planted
 
 BATCHES = Batches(size=9, fanout=(3, 2))  # five steps an epoch
+HOT = Orchestrate(hot_ratio=0.3, super_batch=1)
 
 
 class Lost(Exception):
@@ -61,7 +63,8 @@ def world() -> Planted:
 
 
 def trainer_of(world: Planted, folder: Path | None = None, **options: int) -> Trainer:
-    problem = replace(world.problem(kind="sage"), batches=BATCHES)
+    steps = options.get("checkpoint_steps")
+    problem = replace(world.problem(kind="sage"), batches=BATCHES, checkpoint_steps=steps)
     return world.trainer(problem, TrainConfig(epochs=4, lr=0.05, **options), folder=folder)
 
 
@@ -71,12 +74,12 @@ def left_by(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("strategy", [Sampled(), Migrate(), SplitParallel()], ids=lambda each: each.name)
+@pytest.mark.parametrize("strategy", [Sampled(), Migrate(), SplitParallel(), HOT], ids=lambda each: each.name)
 @pytest.mark.parametrize(("step", "saved"), [(0, "epoch-00000002-step-00000004"), (3, "epoch-00000002-step-00000002")])
 def test_the_curve_is_the_same_bit_by_bit(
     world: Planted, tmp_path: Path, strategy: Strategy, step: int, saved: str
 ) -> None:
-    straight = trainer_of(world)
+    straight = trainer_of(world, checkpoint_steps=2)
     expected = straight.run(strategy).progress
     with pytest.raises(Lost):
         trainer_of(world, tmp_path, checkpoint_steps=2, checkpoint_every=100).run(
@@ -100,6 +103,33 @@ def test_it_goes_on_under_another_strategy(world: Planted, tmp_path: Path) -> No
     resumed.resume(left_by(tmp_path))
     assert (resumed.progress.epoch, resumed.progress.step) == (1, 3)
     assert resumed.run(Migrate()).progress.loss == pytest.approx(expected.loss, rel=1e-12)
+
+
+@pytest.mark.parametrize("strategies", [(HOT, Sampled()), (Sampled(), HOT)], ids=lambda each: each[0].name)
+def test_hot_nodes_may_come_and_go(world: Planted, tmp_path: Path, strategies: tuple[Strategy, Strategy]) -> None:
+    """What a strategy trained before the loss stays; what another trains afterwards is its own."""
+    before, after = strategies
+    expected = [trainer_of(world, checkpoint_steps=2).run(each).progress.loss for each in strategies]
+    with pytest.raises(Lost):
+        trainer_of(world, tmp_path, checkpoint_steps=2).run(Failing(before, 3, 3))
+    resumed = trainer_of(world, tmp_path, checkpoint_steps=2)
+    resumed.resume(left_by(tmp_path))
+    assert (resumed.progress.epoch, resumed.progress.step) == (2, 2)
+    found = resumed.run(after).progress.loss
+    hits = resumed.ledger.counters["cache_hits"]
+    assert found[:2] == expected[0][:2]
+    assert found[2:] != expected[0][2:]
+    assert len(found) == 4
+    assert expected[0] != expected[1]
+    assert (hits > 0) == (after is HOT)
+
+
+def test_the_cpu_begins_anew_after_each_step_that_is_saved(world: Planted) -> None:
+    """So what is saved may be gone on from, and another number of steps between gives another curve."""
+    curves = [trainer_of(world, checkpoint_steps=steps).run(HOT).progress.loss for steps in (1, 2, 5)]
+    assert curves[0] == trainer_of(world).run(Sampled()).progress.loss
+    assert curves[1] != curves[2] != curves[0]
+    assert curves[2] == trainer_of(world).run(HOT).progress.loss
 
 
 def test_seconds_before_the_loss_count(world: Planted, tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""Mutants of `orchestrate`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.engine.orchestra import bottom
+from outgrow.engine.orchestra.draws import Draw, Drawing
+from outgrow.engine.orchestra.host import HostSide
+from outgrow.engine.orchestra.hot_rows import HotRows, HotTable, reused
+from outgrow.engine.rows import RowStore, Waiting, Wanted
+from outgrow.nn.layer import Features, Layer
+from suites.hits import Hits
+
+
+@contextmanager
+def hot_rows_misplaced() -> Iterator[Hits]:
+    """Of what was made of hot nodes each gets that of the one before."""
+    hits, right = Hits(), HotTable.take
+
+    def take(self: HotTable, nodes: Tensor) -> HotRows:
+        hits.note(len(nodes) > 1)
+        return right(self, nodes.roll(1))._replace(nodes=nodes)
+
+    with patch.object(HotTable, "take", take):
+        yield hits
+
+
+@contextmanager
+def aggregates_of_other_nodes() -> Iterator[Hits]:
+    """The CPU hands over sums one place off."""
+    hits, right = Hits(), HostSide._made
+
+    def made(self: HostSide, block: Block, x_src: Features, x_dst: Features, updates: int) -> HotRows:
+        found = right(self, block, x_src, x_dst, updates)
+        assert found.aggregate is not None
+        hits.note(len(found.nodes) > 1)
+        return found._replace(aggregate=found.aggregate.roll(1, 0))
+
+    with patch.object(HostSide, "_made", made):
+        yield hits
+
+
+@contextmanager
+def hot_rows_without_gradient() -> Iterator[Hits]:
+    """Hot nodes add nothing to the gradient of the bottom layer."""
+    hits = Hits()
+
+    def constant(layer: Layer, rows: HotRows, key: int | None) -> Tensor:
+        hits.note(len(rows.nodes) > 0)
+        return reused(layer, rows, key).detach()
+
+    with patch.object(bottom, "reused", constant):
+        yield hits
+
+
+@contextmanager
+def hot_rows_without_dropout() -> Iterator[Hits]:
+    """What is reused is used as it was made, in every batch."""
+    hits = Hits()
+
+    def kept(layer: Layer, rows: HotRows, key: int | None) -> Tensor:
+        hits.note(len(rows.nodes) > 0)
+        return reused(layer, rows, None)
+
+    with patch.object(bottom, "reused", kept):
+        yield hits
+
+
+@contextmanager
+def rows_for_the_cpu_misplaced() -> Iterator[Hits]:
+    """Rows that other workers send to the CPU's thread are one place off."""
+    hits, right = Hits(), RowStore.ask
+
+    def ask(self: RowStore, wanted: Wanted) -> Waiting:
+        remote = wanted.remote
+        if remote is not None and threading.current_thread() is not threading.main_thread():
+            hits.note(len(remote.places) > 1)
+            wanted = replace(wanted, remote=remote._replace(places=remote.places.roll(1)))
+        return right(self, wanted)
+
+    with patch.object(RowStore, "ask", ask):
+        yield hits
+
+
+def hot_rows_in_the_place_of_others() -> Any:
+    """They are put where other hot nodes belong."""
+    return _other_draws(lambda draw: draw._replace(hot_to=draw.hot_to.roll(1)), lambda draw: len(draw.hot_to) > 1)
+
+
+def mean_over_own_seeds() -> Any:
+    """The loss is the mean over the worker's own seeds."""
+    return _other_draws(
+        lambda draw: draw._replace(num_seeds=max(1, len(draw.seeds))),
+        lambda draw: len(draw.seeds) not in (0, draw.num_seeds),
+    )
+
+
+@contextmanager
+def _other_draws(change: Callable[[Draw], Draw], changed: Callable[[Draw], bool]) -> Iterator[Hits]:
+    hits, right = Hits(), Drawing.draw
+
+    def draw(self: Drawing, step: int, *, all_cold: bool) -> Draw:
+        found = right(self, step, all_cold=all_cold)
+        hits.note(changed(found))
+        return change(found)
+
+    with patch.object(Drawing, "draw", draw):
+        yield hits
