@@ -35,7 +35,14 @@ def killed_after(saved: str, args: list[str], out: Path) -> int:
     return process.returncode
 
 
-@pytest.mark.parametrize("strategy", [("split",), ("migrate", "--set", "travel=true", "--set", "merge=false")])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        ("split",),
+        ("migrate", "--set", "travel=true", "--set", "merge=false"),
+        ("orchestrate", "--set", "super_batch=1", "--set", "hot_ratio=0.5"),
+    ],
+)
 def test_the_losses_are_the_same(outgrow: Command, npz: Path, tmp_path: Path, strategy: tuple[str, ...]) -> None:
     args = ["train", str(npz), *BATCHES, *SHORT, *SAVED, "--strategy", *strategy]
     whole = outgrow(*args, "--out", "whole", "--json").summary

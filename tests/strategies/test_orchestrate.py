@@ -12,13 +12,11 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from outgrow.core.errors import InputError
-from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.core.types import Kind, Link
+from outgrow.engine.batches import Batches
 from outgrow.engine.orchestra.host import HostSide
-from outgrow.nn import GCN, SAGE, Dense, Dot
-from outgrow.nn.model import Model
 from outgrow.strategies.base import Problem
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.orchestrate import Orchestrate, OrchestrateExecution
 from outgrow.strategies.sampled import Sampled
 from suites.orchestrated import BATCHES, CONVS, STEPS, Serial, Trained, input_dropout_of, model_of, problem_of, trained
 
@@ -218,6 +216,37 @@ def require_ended(before: set[threading.Thread]) -> None:
         assert not thread.is_alive(), thread
 
 
+@pytest.mark.parametrize("reuse", REUSES)
+def test_hot_nodes_that_moved_to_the_device_are_trained_as_cold_ones(reuse: str) -> None:
+    """Bit by bit: the CPU computes the hottest, and fewer features cross to the device."""
+    found, crossed = list[list[float]](), list[int]()
+    for options, moved in (({"hot_ratio": 0.2}, 0), ({"hot_ratio": 0.3, "cache": 0.5}, 12)):
+        strategy = Orchestrate(super_batch=2, **options, **REUSES[reuse])
+        problem = problem_of(model_of("sage", input_dropout=input_dropout_of(strategy)))
+        execution = strategy.prepare(problem)
+        assert isinstance(execution, OrchestrateExecution)
+        execution.balance = replace(execution.balance, kept=moved)
+        found.append([])
+        optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.5)
+        for step in execution.steps(1):
+            found[-1].append(step.loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        crossed.append(problem.share.comm.ledger.crossed[Link.HOST_TO_DEVICE, Kind.FEATURES])
+        execution.close()
+    assert found[0] == found[1]
+    assert crossed[0] > crossed[1] > 0
+
+
+def test_how_many_nodes_are_hot_may_be_found_out() -> None:
+    problem = problem_of(model_of("sage"))
+    trained(problem, Orchestrate(hot_ratio=None, super_batch=2, cache="1MiB"), epochs=4)
+    log = problem.facts["hot_nodes"]
+    assert isinstance(log, list)
+    assert [each["hot_nodes"] for each in log[:3]] == [6, 6, 12]
+    assert log[3]["hot_nodes"] in (6, 24)
+
+
 def test_an_epoch_may_begin_where_the_cpu_begins_anew() -> None:
     execution = Orchestrate(super_batch=2, **HOT).prepare(problem_of(model_of("gat"), checkpoint_steps=4))
     whole = [step.loss for step in execution.steps(2)]
@@ -225,102 +254,3 @@ def test_an_epoch_may_begin_where_the_cpu_begins_anew() -> None:
     for first in (4, 8, STEPS):
         assert [step.loss for step in execution.steps(2, first)] == whole[first:]
     assert [step.loss for step in execution.steps(3)] != whole
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"partition": "metiss"}, "partition"),
-        ({"hot_ratio": -0.1}, "hot_ratio"),
-        ({"hot_ratio": 1.01}, "hot_ratio"),
-        ({"hot_ratio": float("nan")}, "hot_ratio"),
-        ({"hot_ratio": "many"}, "hot_ratio"),
-        ({"super_batch": 0}, "super_batch"),
-        ({"super_batch": -1}, "super_batch"),
-        ({"super_batch": 2.0}, "super_batch"),
-        ({"super_batch": None}, "super_batch"),
-        ({"super_batch": True}, "super_batch"),
-        ({"reuse": "embeddings"}, "reuse"),
-        ({"reuse": 3}, "reuse"),
-        ({"hot_gradient": 1}, "hot_gradient"),
-        ({"newest": "yes"}, "newest"),
-        ({"threads": 0}, "threads"),
-        ({"cache": -0.5}, "cache"),
-        ({"cache": "much"}, "cache"),
-    ],
-)
-def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said) as caught:
-        Orchestrate(**options)
-    error, (value,) = caught.value, options.values()
-    assert str(value) in error.got
-    assert error.needed
-    assert error.repair
-
-
-def test_options_are_given_back() -> None:
-    given = {"partition": "range", "hot_ratio": 1, "super_batch": 3, "reuse": "aggregate", "hot_gradient": False}
-    assert Orchestrate(**given).options() == given | {"newest": False, "cache": 0.0, "threads": None}
-    assert Orchestrate().options()["hot_ratio"] == 0.2
-
-
-def models() -> dict[str, Model]:
-    torch.manual_seed(0)
-    wide = SAGE(8, 16, 2)
-    return {
-        "one layer": GCN(8, 8, 2, layers=1),
-        "of links": GCN(8, 8, 8).with_decoder(Dot()),
-        "dropout": SAGE(8, 16, 2, input_dropout=0.1),
-        "encoder": Model(wide.stages(), encoder=Dense(8, 8)),
-        "projection first": SAGE(16, 8, 2),
-        "maximum": SAGE(8, 16, 2, pool="max"),
-        "attention": model_of("gat", input_dropout=0),
-        "wide": wide,
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [
-        ("one layer", {}, "1 layer"),
-        ("one layer", {"hot_ratio": 0}, "1 layer"),
-        ("of links", {}, "decoder"),
-        ("dropout", {"reuse": "aggregate"}, "input_dropout 0.1"),
-        ("encoder", {"reuse": "aggregate"}, "encoder Dense"),
-        ("maximum", {"reuse": "aggregate"}, "SAGEMaxConv"),
-        ("attention", {"reuse": "aggregate"}, "GATConv"),
-    ],
-)
-def test_models_that_are_refused(name: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as caught:
-        Orchestrate(**options).require_model(models()[name])
-    assert said in caught.value.got
-    assert caught.value.needed
-    assert caught.value.repair
-
-
-@pytest.mark.parametrize("name", ["dropout", "encoder", "projection first", "maximum", "attention", "wide"])
-def test_models_that_are_taken(name: str) -> None:
-    Orchestrate().require_model(models()[name])
-    if name in ("wide", "projection first"):
-        Orchestrate(reuse="aggregate").require_model(models()[name])
-
-
-@pytest.mark.parametrize(
-    ("options", "batches", "exact"),
-    [
-        ({}, BATCHES, False),
-        ({}, WHOLE, False),
-        ({"hot_ratio": 0.0}, BATCHES, True),
-        ({"hot_ratio": 0}, WHOLE, True),
-        ({"hot_ratio": 0.0, "newest": True}, BATCHES, True),
-        ({"reuse": "aggregate"}, BATCHES, False),
-        ({"reuse": "aggregate"}, WHOLE, True),
-        ({"reuse": "aggregate"}, Batches(size=4, fanout=(-1, 3)), False),
-        ({"reuse": "aggregate"}, Batches(size=4), True),
-        ({"reuse": "aggregate"}, EVERYTHING, True),
-    ],
-)
-def test_whether_it_is_exact(options: dict[str, Any], batches: Batches, exact: bool) -> None:
-    assert Orchestrate(**options).is_exact(batches) is exact
-    assert Orchestrate.exact is False

@@ -11,6 +11,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate import Migrate
 from outgrow.strategies.offload import Offload
+from outgrow.strategies.orchestrate import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
 from outgrow.strategies.tensor import TensorParallel
@@ -45,6 +46,7 @@ WAYS = {
     "split with a cache": Way(SplitParallel(partition="hash", cache=0.2, cache_by="presampling", ahead=1), BATCHES),
     "migrate": Way(Migrate(partition="hash"), BATCHES),
     "migrate with travelling models": Way(Migrate(travel=True), BATCHES),
+    "orchestrate without hot nodes": Way(Orchestrate(partition="hash", hot_ratio=0.0), BATCHES),
     "sampled with a cache": Way(Sampled(partition="range", cache=0.3, cache_by="presampling", ahead=1), BATCHES),
 }
 TWICE = {("gat", way): ("gat", f"{way} once more") for way in ("metis", "sampled hash", "split")}
@@ -66,6 +68,7 @@ SOME = [
     ("gcn", "split with a cache"),
     ("sage", "migrate"),
     ("gat", "migrate with travelling models"),
+    ("gcn", "orchestrate without hot nodes"),
 ]
 
 

@@ -105,7 +105,8 @@ def train(
             "(full: partition, overlap; offload: host_memory, chunks, scratch, sharing, reuse, reorganise, overlap, "
             "cache; tensor: chunks, constant, attention, files, scratch, nn; sampled: partition, cache, cache_by, "
             "cache_over, threads, ahead; split: partition, cache, cache_by, ahead, partial; migrate: partition, "
-            "travel, pregather, merge, time_steps, threads, ahead); may be given several times.",
+            "travel, pregather, merge, time_steps, threads, ahead; orchestrate: partition, hot_ratio, super_batch, "
+            "reuse, hot_gradient, newest, cache, threads); may be given several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
