@@ -30,7 +30,7 @@ from outgrow.engine.orchestra.balance import Balance
 from outgrow.engine.orchestra.bottom import Device
 from outgrow.engine.orchestra.draws import Draw, Drawing, bottom_counts, hottest, super_batches
 from outgrow.engine.orchestra.gather import Gather
-from outgrow.engine.orchestra.host import HostSide
+from outgrow.engine.orchestra.host import HostSide, bottom_alone
 from outgrow.engine.orchestra.hot_rows import Reuse
 from outgrow.engine.orchestra.loop import SuperBatchLoop
 from outgrow.engine.rows import RowStore, row_type
@@ -187,9 +187,7 @@ class OrchestrateExecution:
             self.gather,
             partial(
                 HostSide,
-                bottom,
-                self.model,
-                self.comm,
+                bottom_alone(self.model, bottom),
                 rows(comm=self.comm.aside),
                 hotness=self.hotness,
                 reuse=options.reused(bottom),

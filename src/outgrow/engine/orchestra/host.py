@@ -17,7 +17,6 @@ from outgrow.engine.rows import RowStore
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, both_sides, layer_key
 from outgrow.ops.keyed import derive
-from outgrow.runtime.comm import Comm
 from outgrow.runtime.device import Streams
 
 _HOT = -3  # steps of batches are numbered from 0
@@ -77,14 +76,17 @@ def version_of(model: Model, updates: int) -> Version:
     return Version(updates, [p.detach().to("cpu", copy=True) for p in bottom_parameters(model)])
 
 
+def bottom_alone(model: Model, bottom: Layer) -> Model:
+    """A model up to its bottom layer, as hot nodes go through it."""
+    return Model([bottom], input_dropout=model.input_dropout, encoder=model.encoder)
+
+
 class HostSide:
     """Computes slices in a thread of its own, through one epoch's part. Final.
 
     Args:
-        bottom: The bottom layer, as hot nodes go through it; it is copied.
-        model: The model, of which the encoder is copied.
-        comm: Of the device that will use the slices.
-        rows: Features, over a line of the thread's own.
+        model: What `bottom_alone` makes of the model.
+        rows: Features, over a line of the thread's own; slices go to the device of its worker.
         drawing: How batches are drawn; hot nodes draw theirs anew for each super-batch.
         batches: The super-batches, whose hot nodes are computed.
         hotness: ``[V]`` int64; the hottest are computed first.
@@ -95,9 +97,7 @@ class HostSide:
 
     def __init__(
         self,
-        bottom: Layer,
         model: Model,
-        comm: Comm,
         rows: RowStore,
         drawing: Drawing,
         batches: SuperBatches,
@@ -107,9 +107,8 @@ class HostSide:
         newest: bool,
         line: Callable[[Callable[[Given], HotRows]], Line] = Background,
     ) -> None:
-        self._model = Model([copy.deepcopy(bottom)], encoder=copy.deepcopy(model.encoder)).to("cpu")
-        self._model.input_dropout = model.input_dropout
-        self._comm, self._streams = comm, Streams(comm.device)
+        self._model = copy.deepcopy(model).to("cpu")
+        self._comm, self._streams = rows.comm, Streams(rows.comm.device)
         self._rows, self._drawing, self._batches = rows, drawing, batches
         self._hotness, self._reuse = hotness, reuse
         self._queue = torch.empty(0, dtype=torch.int64)
@@ -145,8 +144,8 @@ class HostSide:
         key = derive(self._drawing.sampler.draws.seed, self._drawing.epoch, _HOT - work.first_step)
         x_src, x_dst = both_sides(self._model.input(x, block.src_nodes, key), len(nodes))
         found = self._made(block.keyed(layer_key(key, 0)), x_src, x_dst, version.updates)
-        self._rows.comm.ledger.count("hot_rows_computed", len(nodes))
-        self._rows.comm.ledger.count("edges_aggregated", block.edges.num_edges)
+        self._comm.ledger.count("hot_rows_computed", len(nodes))
+        self._comm.ledger.count("edges_aggregated", block.edges.num_edges)
         with self._streams.loading():
             return found.moved(self._comm)
 
