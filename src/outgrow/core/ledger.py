@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from threading import Lock
 
 from outgrow.core.types import Kind, Link
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ledger:
-    """Counts of one run.
+    """Counts of one run. Several threads may count.
 
     Attributes:
         crossed: Bytes by link and kind.
@@ -20,14 +21,26 @@ class Ledger:
 
     crossed: Counter[tuple[Link, Kind]] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    def __reduce__(self) -> tuple[Callable[..., Ledger], tuple[object, ...]]:
+        """Without the lock."""
+        return _with, (self.crossed, self.counters)
 
     def move(self, link: Link, kind: Kind, num_bytes: int) -> None:
         """Count bytes that crossed a link."""
-        self.crossed[link, kind] += num_bytes
+        with self._lock:
+            self.crossed[link, kind] += num_bytes
 
     def count(self, counter: str, amount: int) -> None:
         """Add to a counter."""
-        self.counters[counter] += amount
+        with self._lock:
+            self.counters[counter] += amount
+
+    def largest(self, counter: str, amount: int) -> None:
+        """Keep the largest value of a counter (``..._max``)."""
+        with self._lock:
+            self.counters[counter] = max(self.counters[counter], amount)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """Bytes as ``{link: {kind: bytes}}``, every link named, kinds that crossed it only."""
@@ -35,6 +48,10 @@ class Ledger:
         for (link, kind), num_bytes in self.crossed.items():
             table[link.value][kind.value] = num_bytes
         return table
+
+
+def _with(crossed: Counter[tuple[Link, Kind]], counters: Counter[str]) -> Ledger:
+    return Ledger(crossed=crossed, counters=counters)
 
 
 def merged(ledgers: Iterable[Ledger]) -> Ledger:

@@ -65,5 +65,4 @@ class Device:
             return
         oldest = step - int(rows.versions.min())
         assert oldest <= self.bound, f"an embedding is {oldest} updates old, of {self.bound} at most"
-        counters = self.comm.ledger.counters
-        counters["staleness_max"] = max(counters["staleness_max"], oldest)
+        self.comm.ledger.largest("staleness_max", oldest)
