@@ -158,9 +158,9 @@ def bytes_of_run(traffic: Traffic, way: Migrate, workers: int) -> Counter[Kind]:
             )
             found += bytes_of_batch(traffic, rows, time_steps, 1 if way.pregather else time_steps, workers)
     if way.travel:
-        if way.merge or way.time_steps is not None:
-            found += bytes_of_labels(owner, workers)
         judged = way.merge and way.time_steps is None
+        if judged or time_steps < workers:  # time steps are dropped, or may be
+            found += bytes_of_labels(owner, workers)
         found[Kind.METRICS] += ring(LONG, workers) if judged else 0  # seconds of the second epoch
     return +found
 
