@@ -34,6 +34,7 @@ from outgrow.engine.orchestra.host import HostSide, bottom_alone
 from outgrow.engine.orchestra.hot_rows import Reuse
 from outgrow.engine.orchestra.loop import SuperBatchLoop
 from outgrow.engine.rows import RowStore, row_type
+from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
@@ -104,6 +105,20 @@ class Orchestrate(Strategy):
     def is_exact(self, batches: Batches) -> bool:
         """Without hot nodes it is `sampled`; aggregates of whole neighbourhoods are what the device would compute."""
         return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.hops(1)[-1] == -1)
+
+    def require(self, graph: Graph, batches: Batches) -> None:
+        """See `Strategy.require`: an epoch needs batches after the first super-batch, or nothing would be reused."""
+        super().require(graph, batches)
+        seeds = len(graph.split.train)
+        size = batches.size or max(1, seeds)
+        if self.hot_ratio != 0 and 0 < seeds <= self.super_batch * size:
+            raise InputError(
+                f"strategy {self.name} would reuse nothing",
+                needed=f"more than {self.super_batch} batches an epoch (super_batch): hot nodes are computed for the next "
+                "super-batch while one is trained",
+                got=f"{math.ceil(seeds / size)} of {size} seeds at most, of {seeds} nodes to train on",
+                repair="give a smaller batch_size, or a smaller super_batch; or choose strategy sampled",
+            )
 
     def require_model(self, model: Model) -> None:
         """See `Strategy.require_model`: it needs a layer above the bottom one."""
