@@ -114,8 +114,8 @@ class Orchestrate(Strategy):
         if self.hot_ratio != 0 and 0 < seeds <= self.super_batch * size:
             raise InputError(
                 f"strategy {self.name} would reuse nothing",
-                needed=f"more than {self.super_batch} batches an epoch (super_batch): hot nodes are computed for the next "
-                "super-batch while one is trained",
+                needed=f"more than {self.super_batch} batches an epoch (super_batch): hot nodes are computed for "
+                "the next super-batch while one is trained",
                 got=f"{math.ceil(seeds / size)} of {size} seeds at most, of {seeds} nodes to train on",
                 repair="give a smaller batch_size, or a smaller super_batch; or choose strategy sampled",
             )
