@@ -202,8 +202,10 @@ def kept_rows_misplaced() -> Iterator[Hits]:
 
     def find(self: DeviceRows, nodes: Tensor) -> Found:
         found = right(self, nodes)
-        hits.note(len(found.slots) > 1)
-        return found._replace(slots=found.slots.roll(1))
+        if found.places is None:
+            return found
+        hits.note(len(found.places.slots) > 1)
+        return found._replace(places=found.places._replace(slots=found.places.slots.roll(1)))
 
     with patch.object(DeviceRows, "find", find):
         yield hits
