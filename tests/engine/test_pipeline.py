@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from outgrow.engine.pipeline import Background, in_background, prefetched
+from outgrow.engine.pipeline import Background, begun_ahead, in_background, prefetched
 
 
 def test_results_come_in_order_whatever_takes_longest() -> None:
@@ -252,3 +252,17 @@ def test_nobody_waits_for_given_work_that_is_under_way() -> None:
     assert time.monotonic() - start < 1
     forever.set()
     wait_until_gone(before)
+
+
+@pytest.mark.parametrize("number", [0, 1, 4])
+def test_the_next_is_begun_before_one_is_given(number: int) -> None:
+    begun: list[int] = []
+
+    def begin(item: int) -> int:
+        begun.append(item)
+        return -item
+
+    for item, result in begun_ahead(begin, range(number)):
+        assert result == -item
+        assert begun == [*range(min(item + 2, number))]
+    assert begun == [*range(number)]

@@ -130,8 +130,7 @@ def keep(cache: Cache, features: Features, owner: Tensor, comm: Comm) -> Kept:
     hotness = _summed(cache.hotness, here, comm) if shared else cache.hotness
     elsewhere = torch.tensor([peer not in here for peer in range(comm.size)])[owner.long()]
     hot = ((hotness > 0) & elsewhere).nonzero()[:, 0]
-    hottest = hot[hotness[hot].sort(descending=True, stable=True).indices]
-    hottest = hottest[: len(here) * most_rows(cache.size, features)]
+    hottest = hottest_first(hot, hotness)[: len(here) * most_rows(cache.size, features)]
     holder = owner.to(torch.int32, copy=True)
     for turn, peer in enumerate(here):
         holder[hottest[turn :: len(here)]] = comm.size if peer == comm.rank else peer
@@ -147,7 +146,18 @@ def hottest_own(hotness: Tensor, own: Tensor, size: str | float, features: Featu
         size: See `Cache`.
         features: ``[V, D]``, for the size of rows.
     """
-    return own[hotness[own].sort(descending=True, stable=True).indices][: most_rows(size, features)]
+    return hottest_first(own, hotness)[: most_rows(size, features)]
+
+
+def hottest_first(nodes: Tensor, hotness: Tensor) -> Tensor:
+    """Some nodes ``[n]`` int64 by how hot they are; of equally hot ones in the order given.
+
+    Args:
+        nodes: Ids.
+        hotness: ``[V]`` int64, see `Cache`.
+    """
+    ordered: Tensor = nodes[hotness[nodes].sort(descending=True, stable=True).indices]
+    return ordered
 
 
 def most_rows(size: str | float, features: Features) -> int:

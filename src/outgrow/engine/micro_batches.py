@@ -17,7 +17,7 @@ from outgrow.core.block import Block
 from outgrow.engine.batches import Batches, count_drawn
 from outgrow.engine.inputs import to_device
 from outgrow.engine.journey import Tour, pass_on
-from outgrow.engine.pipeline import prefetched
+from outgrow.engine.pipeline import begun_ahead, prefetched
 from outgrow.engine.rows import RowStore, Waiting, Wanted
 from outgrow.engine.share import view_of
 from outgrow.graph.csc import Topology
@@ -169,14 +169,7 @@ class MicroBatches:
 
     def _asked(self, stops: Iterable[Stop]) -> Iterator[tuple[Stop, Waiting | None]]:
         """Stops with their rows under way; those of the next one are asked for before a stop is given."""
-        asked = None
-        for stop in stops:
-            following = stop, None if stop.wanted is None else self.rows.ask(stop.wanted)
-            if asked is not None:
-                yield asked
-            asked = following
-        if asked is not None:
-            yield asked
+        return begun_ahead(lambda stop: None if stop.wanted is None else self.rows.ask(stop.wanted), stops)
 
     def _computed(self, epoch: int, stop: Stop, x: Features) -> Tensor:
         """The worker's share of the loss; adds to the gradients."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from queue import SimpleQueue
@@ -40,6 +40,23 @@ def prefetched(work: Callable[[T], R], items: Iterable[T], *, threads: int, ahea
         finally:
             for future in pending:
                 future.cancel()
+
+
+def begun_ahead(begin: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
+    """Items, each with what was begun for it; the next one is begun before one is given.
+
+    Args:
+        begin: Called in the thread that takes the items, in their order.
+        items: What to begin something for.
+    """
+    begun: tuple[T, R] | None = None
+    for item in items:
+        following = item, begin(item)
+        if begun is not None:
+            yield begun
+        begun = following
+    if begun is not None:
+        yield begun
 
 
 def in_background(

@@ -162,7 +162,11 @@ class Orchestrate(Strategy):
 
     def _bottom(self, model: Model) -> Layer:
         first = model.stages()[0]
-        return ((self.reuse == "aggregate" or self.hot_gradient) and first.summing_first()) or first
+        return (self._keeps_aggregates and first.summing_first()) or first
+
+    @property
+    def _keeps_aggregates(self) -> bool:
+        return self.reuse == "aggregate" or self.hot_gradient
 
     @staticmethod
     def _constant(model: Model, bottom: Layer) -> bool:
@@ -170,7 +174,7 @@ class Orchestrate(Strategy):
 
     def reused(self, bottom: Layer) -> Reuse:
         """What is made of hot nodes."""
-        kept = self.reuse == "aggregate" or self.hot_gradient
+        kept = self._keeps_aggregates
         return Reuse(self.reuse == "embedding", kept, kept and bottom.reads_target)
 
     def prepare(self, problem: Problem) -> Execution:
@@ -195,6 +199,7 @@ class OrchestrateExecution:
         rows = partial(RowStore, self.share, problem.features, row_type(self.model, problem.features))
         self.gather = Gather(rows(), self.share.topology.num_nodes)
         self.hotness = self._counted()
+        self.hot = hottest(self.hotness, len(self.hotness))
         self.balance = self._begun()
         bottom = options.bottom(self.model, problem.features)
         self.work = SuperBatchLoop(
@@ -228,10 +233,9 @@ class OrchestrateExecution:
 
     def _epoch(self, epoch: int, first: int) -> Generator[Step]:
         batches, is_hot = self.problem.seeds(epoch), torch.zeros(len(self.hotness), dtype=torch.bool)
-        hot = hottest(self.hotness, self.balance.hot)
-        is_hot[hot[: self.balance.on_cpu]] = True
+        is_hot[self.hot[: self.balance.on_cpu]] = True
         if self.options.cache:
-            self.gather.keep(hot[self.balance.on_cpu :])
+            self.gather.keep(self.hot[self.balance.on_cpu : self.balance.hot])
         drawing, self.work.waited = Drawing(self.sampler, epoch, batches, self.share.mine, is_hot), 0.0
         restart = self.problem.checkpoint_steps
         for part in super_batches(first, len(batches), self.options.super_batch, restart):
@@ -261,7 +265,7 @@ class OrchestrateExecution:
     def _begun(self) -> Balance:
         """The worker's share of the hot nodes before the first epoch."""
         ratio, share = self.options.hot_ratio, len(self.hotness) / self.comm.size
-        possible = int((self.hotness > 0).sum())
+        possible = len(self.hot)
         if ratio is None:
             return Balance(hot=min(possible, math.ceil(_FIRST_RATIO * share)), most=possible, growing=True)
         return Balance(hot=min(possible, round(ratio * share)), most=possible)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.engine.hot import by_batches, hottest_first
 from outgrow.graph.sampler import Sampler
-from outgrow.ops.gather import count_into
 
 _BOTTOM, _ABOVE = slice(0, 1), slice(1, None)
 
@@ -138,15 +137,14 @@ def hottest(counts: Tensor, most: int) -> Tensor:
         counts: ``[V]`` int64; nodes with 0 are not hot.
         most: At most this many.
     """
-    hot = counts.nonzero()[:, 0]
-    return hot[counts[hot].sort(descending=True, stable=True).indices][:most]
+    return hottest_first(counts.nonzero()[:, 0], counts)[:most]
 
 
 def bottom_counts(drawings: Sequence[Drawing]) -> Tensor:
     """``[V]`` int64: in how many batches of some epochs the bottom layer computes each node for this worker."""
-    counts = torch.zeros(drawings[0].sampler.draws.num_nodes, dtype=torch.int64)
-    for drawing in drawings:
-        for step, seeds in enumerate(drawing.batches):
-            above = drawing.sampler.blocks(drawing.mine(seeds), drawing.epoch, step, _ABOVE)
-            count_into(counts, above[0].src_nodes)
-    return counts
+    above = (
+        drawing.sampler.blocks(drawing.mine(seeds), drawing.epoch, step, _ABOVE)
+        for drawing in drawings
+        for step, seeds in enumerate(drawing.batches)
+    )
+    return by_batches((blocks[0].src_nodes for blocks in above), drawings[0].sampler.draws.num_nodes)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
+from outgrow.engine.hot import hottest_first
 from outgrow.engine.orchestra.draws import Drawing, SuperBatches
 from outgrow.engine.orchestra.hot_rows import HotRows, Reuse
 from outgrow.engine.pipeline import Background
@@ -152,8 +153,7 @@ class HostSide:
     def _queued(self, number: int) -> Tensor:
         """The hot nodes that a super-batch will use, hottest first."""
         nodes = torch.unique(torch.cat([draw.hot for draw in self._batches.at(number)]))
-        hottest_first: Tensor = nodes[self._hotness[nodes].sort(descending=True, stable=True).indices]
-        return hottest_first
+        return hottest_first(nodes, self._hotness)
 
     def _made(self, block: Block, x_src: Features, x_dst: Features, updates: int) -> HotRows:
         [layer], reuse, nodes = self._model.stages(), self._reuse, block.dst_nodes

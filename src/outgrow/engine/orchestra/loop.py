@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.batches import count_drawn
-from outgrow.engine.device_cache import Places
 from outgrow.engine.micro_batches import Ahead
 from outgrow.engine.orchestra.bottom import Device
 from outgrow.engine.orchestra.draws import Draw, Drawing, SuperBatches
 from outgrow.engine.orchestra.gather import Gather, Gathered
 from outgrow.engine.orchestra.host import HostSide, Slice, version_of
 from outgrow.engine.orchestra.hot_rows import HotTable
-from outgrow.engine.pipeline import prefetched
-from outgrow.engine.rows import Waiting
+from outgrow.engine.pipeline import begun_ahead, prefetched
 from outgrow.nn.layer import Features
 from outgrow.ops.keyed import derive
 
@@ -97,15 +95,9 @@ class SuperBatchLoop:
         def gather(draw: Draw) -> tuple[Draw, Gathered]:
             return draw, self.gather.prepare(draw.cold.src_nodes)
 
-        asked: tuple[Draw, Waiting, Places | None] | None = None
         with closing(prefetched(gather, draws, threads=1, ahead=1)) as gathered:
-            for draw, found in gathered:
-                following = draw, *self.gather.ask(found)
-                if asked is not None:
-                    yield asked[0], self.gather.wait(*asked[1:])
-                asked = following
-        if asked is not None:
-            yield asked[0], self.gather.wait(*asked[1:])
+            for (draw, _), asked in begun_ahead(lambda each: self.gather.ask(each[1]), gathered):
+                yield draw, self.gather.wait(*asked)
 
     def _step(self, drawing: Drawing, draw: Draw, x: Features, hot: HotTable | None) -> tuple[float, int]:
         comm, model, loss = self.device.comm, self.device.model, torch.zeros((), dtype=torch.float64)
