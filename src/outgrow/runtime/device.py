@@ -61,6 +61,13 @@ def free_bytes(device: torch.device) -> int:
     return available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
+def memory_bytes(device: torch.device) -> int:
+    """All memory of a GPU; of a CPU, that of its host, and no more than the process may take."""
+    if device.type == "cpu":
+        return available_bytes() + resident_bytes()
+    return torch.cuda.mem_get_info(device)[1]
+
+
 class PeakOnDevice:
     """The most that tensors on a device took since this was made; 0 for a CPU, where `PeakMemory` tells."""
 

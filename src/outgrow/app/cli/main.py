@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from outgrow.app.cli import convert, datasets, doctor, info, partition, predict, train
+from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, predict, train
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ for command in (
     convert.convert,
     partition.partition,
     datasets.datasets,
+    calibrate.calibrate,
     doctor.doctor,
 ):
     app.command()(command)

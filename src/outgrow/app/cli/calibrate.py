@@ -1,0 +1,81 @@
+"""``outgrow calibrate``: how fast this machine is."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outgrow.app.say import say
+
+if TYPE_CHECKING:
+    from outgrow.planning.profile import Profile
+
+
+def calibrate(
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that measure at the same time; torchrun's own under torchrun.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    scratch: Annotated[
+        Path | None, typer.Option(help="Folder on the disk to measure.", show_default="that of temporary files")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the profile.", show_default="that of this host")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write.", show_default="one in the cache, which plans on this host use")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure how fast this machine computes and moves rows, in under a minute, and write a dated profile."""
+    from outgrow.app.calibration import Calibration, kept_at, measured
+    from outgrow.app.crew import Workers, number_of
+    from outgrow.planning.profile import write_profile
+
+    crew = Workers(number=number_of(workers), device=device)
+    say("measuring this machine: what else runs on it is measured with it")
+    started = time.perf_counter()
+    profile = measured(Calibration(device=device, scratch=scratch, name=name), crew)
+    if profile is None:  # torchrun's first worker reports
+        return
+    path = out or kept_at(profile)
+    write_profile(profile, path)
+    say(f"measured in {time.perf_counter() - started:.1f} s, written to {path}")
+    if as_json:
+        print(json.dumps(profile.as_dict()))
+    else:
+        _show(profile)
+
+
+def _show(profile: Profile) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from outgrow.planning.rates import ByWidth
+
+    def by_width(rates: ByWidth, unit: float) -> list[str]:
+        return [f"{rate / unit:,.2f}" for rate in rates.per_second.values()]
+
+    device, host = profile.device, profile.host
+    widths = [f"{width} wide" for width in device.product.per_second]
+    table = Table(title=f"{profile.name}, {profile.date}: {profile.source}", title_justify="left")
+    for column in ("", *widths):
+        table.add_column(column, justify="right" if column else "left")
+    together = "all workers of a host together" if device.shared else "each device"
+    table.add_row(f"matrix products, Gflop/s, {together}", *by_width(device.product, 1e9))
+    table.add_row(f"sums over in-neighbours, GB/s, {together}", *by_width(device.aggregate, 1e9))
+    table.add_row("rows taken from memory, GB/s, one thread", *by_width(host.gather, 1e9))
+    Console().print(table)
+    facts = Table(show_header=False)
+    facts.add_row(f"{device.kind}: {device.name}", f"{device.memory_bytes / 2**30:,.1f} GiB")
+    facts.add_row("copy within its memory", f"{device.copy / 1e9:,.2f} GB/s read and written")
+    facts.add_row("smallest call", f"{device.call_seconds * 1e6:,.1f} us")
+    facts.add_row("neighbours drawn, one thread", f"{host.sampled_edges / 1e6:,.1f} million edges/s")
+    for link, rate in profile.links.items():
+        text = f"{rate.bytes_per_second / 1e9:,.2f} GB/s"
+        if rate.message_seconds:
+            text += f", {rate.message_seconds * 1e6:,.0f} us a message"
+        facts.add_row(link.value.replace("_", " "), text)
+    Console().print(facts)

@@ -1,0 +1,1 @@
+"""What a machine can do, and what that makes of a workload."""

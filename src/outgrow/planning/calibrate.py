@@ -1,0 +1,150 @@
+"""A machine measured: what each worker does while all others do the same, put together to a profile."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import reduce
+from pathlib import Path
+
+from outgrow.core.types import Link
+from outgrow.planning.measure import Speed, speed_on
+from outgrow.planning.measure_links import links_of
+from outgrow.planning.profile import Device, Host, Profile
+from outgrow.planning.rates import ByWidth, LinkRate
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.device import memory_bytes
+from outgrow.runtime.hardware import Machine, describe
+from outgrow.runtime.scratch_disk import scratch_folder
+
+_ROOM = 1 << 27
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one worker has found."""
+
+    host: str
+    machine: Machine
+    kind: str
+    device: str
+    memory_bytes: int
+    speed: Speed
+    links: dict[Link, LinkRate]
+
+
+def calibrate(comm: Comm, scratch: Path | None, name: str | None = None) -> Profile:
+    """Measure the workers' machines. All workers together; each computes on the device of its line.
+
+    Args:
+        comm: The line to the other workers.
+        scratch: Folder on the disk that is measured; None for the system's folder of temporary files.
+        name: Of the profile; None for that of the host.
+
+    Raises:
+        InputError: The folder cannot be used.
+    """
+    machine = describe()
+    with scratch_folder(scratch, _ROOM) as folder:
+        links = links_of(comm, folder)
+    on_gpu = comm.device.type == "cuda"
+    mine = Measured(
+        host=comm.hosts[comm.rank],
+        machine=machine,
+        kind=comm.device.type,
+        device=machine.gpus[comm.device.index or 0] if on_gpu else machine.processor,
+        memory_bytes=memory_bytes(comm.device),
+        speed=speed_on(comm.device),
+        links=links,
+    )
+    return put_together(comm.gather(mine), name)
+
+
+def put_together(workers: Sequence[Measured], name: str | None) -> Profile:
+    """One profile of several workers' measurements: of hosts and devices that differ, the slowest and smallest.
+
+    Args:
+        workers: What each has found.
+        name: Of the profile; None for that of this host.
+    """
+    first, per_host = workers[0], Counter(each.host for each in workers)
+    shared = first.kind == "cpu"
+    speeds = [_of_host([each.speed for each in workers if each.host == host], shared=shared) for host in per_host]
+    slowest = reduce(_slower, speeds)
+    machine = min((each.machine for each in workers), key=lambda each: each.cores)
+    found = f"{len(per_host)} host{'s' * (len(per_host) > 1)} with {max(per_host.values())} worker"
+    return Profile(
+        name=name or platform.node() or "this machine",
+        date=date.today().isoformat(),
+        source=f"outgrow calibrate {machine.versions['outgrow']}, {found}{'s' * (max(per_host.values()) > 1)} each",
+        hosts=len(per_host),
+        workers=max(per_host.values()),
+        device=Device(
+            kind=first.kind,
+            name=first.device,
+            memory_bytes=min(each.memory_bytes for each in workers),
+            product=slowest.product,
+            aggregate=slowest.aggregate,
+            copy=slowest.copy,
+            call_seconds=slowest.call_seconds,
+        ),
+        host=Host(
+            cores=machine.cores,
+            memory_bytes=min(each.machine.memory_bytes for each in workers),
+            gather=slowest.gather,
+            sampled_edges=slowest.sampled_edges,
+        ),
+        links=_slowest_links(workers),
+    )
+
+
+def _of_host(speeds: Sequence[Speed], *, shared: bool) -> Speed:
+    """What the workers of a host do together on a device that they share; else what the slowest of them does."""
+    slowest = reduce(_slower, speeds)
+    if not shared:
+        return slowest
+    return Speed(
+        product=_sum([each.product for each in speeds]),
+        aggregate=_sum([each.aggregate for each in speeds]),
+        copy=sum(each.copy for each in speeds),
+        call_seconds=slowest.call_seconds,
+        gather=slowest.gather,
+        sampled_edges=slowest.sampled_edges,
+    )
+
+
+def _slower(one: Speed, other: Speed) -> Speed:
+    return Speed(
+        product=_each(min, one.product, other.product),
+        aggregate=_each(min, one.aggregate, other.aggregate),
+        copy=min(one.copy, other.copy),
+        call_seconds=max(one.call_seconds, other.call_seconds),
+        gather=_each(min, one.gather, other.gather),
+        sampled_edges=min(one.sampled_edges, other.sampled_edges),
+    )
+
+
+def _each(of: Callable[[float, float], float], one: ByWidth, other: ByWidth) -> ByWidth:
+    return ByWidth({width: of(rate, other.per_second[width]) for width, rate in one.per_second.items()})
+
+
+def _sum(rates: Sequence[ByWidth]) -> ByWidth:
+    return reduce(lambda one, other: _each(lambda a, b: a + b, one, other), rates)
+
+
+def _slowest_links(workers: Sequence[Measured]) -> dict[Link, LinkRate]:
+    """Of each link that some worker has."""
+    found: dict[Link, list[LinkRate]] = {}
+    for link, rate in (item for each in workers for item in each.links.items()):
+        found.setdefault(link, []).append(rate)
+    return {
+        link: LinkRate(
+            bytes_per_second=min(rate.bytes_per_second for rate in found[link]),
+            message_seconds=max(rate.message_seconds for rate in found[link]),
+        )
+        for link in Link
+        if link in found
+    }

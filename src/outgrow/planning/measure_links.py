@@ -1,0 +1,139 @@
+"""How fast bytes come from a disk, cross the border between a host and its device, and go to other workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from outgrow.core.types import Kind, Link
+from outgrow.planning.measure import best_seconds
+from outgrow.planning.rates import LinkRate
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.device import Streams
+from outgrow.runtime.disk import Disk, DiskRows
+from outgrow.runtime.host_rows import HostRows
+from outgrow.runtime.pinned import pinned_rows
+from outgrow.runtime.voyage import Route
+
+_ROWS, _WIDTH, _STEP = 1 << 16, 128, 3
+_SENT = 1 << 13
+_FEW = 64
+
+
+def links_of(comm: Comm, folder: Path) -> dict[Link, LinkRate]:
+    """Measure the links of this worker, while all others do the same. All workers together.
+
+    Args:
+        comm: The line to the other workers, and the device that this one computes on.
+        folder: Where files are written, on the disk that is measured.
+    """
+    found = {link: _exchanged(comm, there) for link, there in _peers(comm).items() if any(comm.gather(there))}
+    with _rows(comm, folder) as rows:
+        found |= _border(comm, rows)
+    found[Link.DISK_TO_HOST] = _disk(folder / f"disk-{comm.rank}")
+    return found
+
+
+def _peers(comm: Comm) -> dict[Link, list[int]]:
+    """The other workers on this host, and those on others."""
+    here = comm.hosts[comm.rank]
+    others = [peer for peer in range(comm.size) if peer != comm.rank]
+    return {
+        Link.PEER: [peer for peer in others if comm.hosts[peer] == here],
+        Link.NETWORK: [peer for peer in others if comm.hosts[peer] != here],
+    }
+
+
+def _exchanged(comm: Comm, peers: Sequence[int]) -> LinkRate:
+    """Rows of equal size to some workers, who send as many."""
+
+    def seconds(count: int) -> float:
+        sizes = tuple(count if peer in peers else 0 for peer in range(comm.size))
+        rows = torch.zeros(sum(sizes), _WIDTH, device=comm.device)
+        finish = Streams(comm.device).finish
+        return _in_step(comm, lambda: comm.rows(rows, Route(sizes, sizes), Kind.METRICS).wait(), finish)
+
+    message = seconds(1)
+    long = seconds(_SENT)
+    num_bytes = 4 * _SENT * _WIDTH * max(1, len(peers))
+    return LinkRate(bytes_per_second=num_bytes / max(long - message, 1e-9), message_seconds=message)
+
+
+def _in_step(comm: Comm, work: Callable[[], object], finish: Callable[[], None]) -> float:
+    """Seconds of what all workers do together, so often that all of them do it as often."""
+    best = float("inf")
+    for turn in range(8):
+        comm.barrier()
+        began = time.perf_counter()
+        work()
+        finish()
+        if turn:
+            best = min(best, time.perf_counter() - began)
+    return best
+
+
+@contextmanager
+def _rows(comm: Comm, folder: Path) -> Iterator[HostRows]:
+    """Rows of the HOST tier: in scratch files beside a CPU, in pinned memory beside a GPU."""
+    if comm.device.type != "cpu":
+        rows: HostRows = pinned_rows(_ROWS, _WIDTH, torch.float32, comm.device)
+        yield rows
+        rows.close()
+        return
+    path = folder / f"rows-{comm.rank}"
+    rows = DiskRows.create(Disk(), path, _ROWS, _WIDTH, torch.float32)
+    try:
+        yield rows
+    finally:
+        rows.close()
+        path.unlink(missing_ok=True)
+
+
+def _border(comm: Comm, rows: HostRows) -> dict[Link, LinkRate]:
+    """Every third row to the device, and all rows from it."""
+    device = comm.device
+    finish = Streams(device).finish
+    values = torch.rand(_ROWS, _WIDTH, device=device)
+    stored = best_seconds(lambda: rows.write_range(0, values), finish)
+
+    def load(count: int) -> float:
+        wanted = torch.arange(0, _STEP * count, _STEP, device=device)
+        out, places = torch.empty(count, _WIDTH, device=device), torch.arange(count, device=device)
+        return best_seconds(lambda: rows.read(wanted, out, places), finish)
+
+    most, few = _ROWS // _STEP, load(_FEW)
+    loaded = 4 * most * _WIDTH / max(load(most) - few, 1e-9)
+    return {
+        Link.HOST_TO_DEVICE: LinkRate(bytes_per_second=loaded, message_seconds=few),
+        Link.DEVICE_TO_HOST: LinkRate(bytes_per_second=values.nbytes / stored, message_seconds=few),
+    }
+
+
+def _disk(path: Path) -> LinkRate:
+    """A file read in order, after the system has let go of what it had of it in memory, where it can be told to."""
+    block = os.urandom(1 << 20)
+    try:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(32):
+                file.write(block)
+            os.fsync(file.fileno())
+        seconds = min(_read_once(path) for _ in range(3))
+    finally:
+        path.unlink(missing_ok=True)
+    return LinkRate(bytes_per_second=32 * len(block) / seconds)
+
+
+def _read_once(path: Path) -> float:
+    with path.open("rb", buffering=0) as file:
+        if sys.platform == "linux":
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        began = time.perf_counter()
+        while file.read(1 << 20):
+            pass
+        return max(time.perf_counter() - began, 1e-9)

@@ -1,0 +1,221 @@
+"""What is known of a machine, measured (``outgrow calibrate``) or from its makers, as a dated file."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, get_type_hints
+
+from outgrow.core.errors import InputError
+from outgrow.core.nearest import pick
+from outgrow.core.types import Link
+from outgrow.planning.rates import ByWidth, LinkRate
+
+T = TypeVar("T")
+FORMAT = 1
+_MACHINES = resources.files("outgrow.planning") / "machines"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Where a worker computes: a GPU of its own, or the CPU of its host, which all workers there share.
+
+    Attributes:
+        kind: ``"cuda"`` or ``"cpu"``.
+        name: Its maker's.
+        memory_bytes: Memory of the GPU, or of the host.
+        product: Floating-point operations per second of ``[n, w] @ [w, w]`` in float32, by ``w``.
+        aggregate: Bytes of float32 rows read per second by a sum over in-neighbours, by columns.
+        copy: Bytes read and written per second by a copy in its memory.
+        call_seconds: What the smallest step of a model takes, however little it computes.
+    """
+
+    kind: str
+    name: str
+    memory_bytes: int
+    product: ByWidth
+    aggregate: ByWidth
+    copy: float
+    call_seconds: float
+
+    @property
+    def shared(self) -> bool:
+        """Whether all workers of a host share it, its rates and its memory."""
+        return self.kind == "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What a host has for all of its workers.
+
+    Attributes:
+        cores: Of its CPU.
+        memory_bytes: Of its memory.
+        gather: Bytes of float32 rows that its CPU takes from memory per second, at random, by columns.
+        sampled_edges: Edges of sampled blocks that its CPU draws per second.
+    """
+
+    cores: int
+    memory_bytes: int
+    gather: ByWidth
+    sampled_edges: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A machine, or several alike.
+
+    Attributes:
+        name: By which it is asked for.
+        date: When it was measured or written, ``YYYY-MM-DD``.
+        source: Where the numbers are from.
+        hosts: Number of hosts.
+        workers: Most workers of a host: its GPUs, or its cores.
+        device: Where a worker computes.
+        host: Each of the hosts.
+        links: What has been measured or is known. ``peer`` and ``network`` are rates of a worker that sends to all
+            others while these do so too. Between a CPU, as device, and its host are scratch files.
+    """
+
+    name: str
+    date: str
+    source: str
+    hosts: int
+    workers: int
+    device: Device
+    host: Host
+    links: Mapping[Link, LinkRate]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written to a file."""
+        return {
+            "format": FORMAT,
+            **{field.name: getattr(self, field.name) for field in fields(self)},
+            "device": _plain(self.device),
+            "host": _plain(self.host),
+            "links": {link.value: asdict(rate) for link, rate in self.links.items()},
+        }
+
+
+def machines() -> list[str]:
+    """Names of the profiles that come with Outgrow."""
+    return sorted(Path(each.name).stem for each in _MACHINES.iterdir() if each.name.endswith(".json"))
+
+
+def profile_of(hardware: str) -> Profile:
+    """A profile by its name (see `machines`), or from a file.
+
+    Raises:
+        InputError: There is none, or it is broken.
+    """
+    path = Path(hardware).expanduser()
+    if path.suffix == ".json" or path.is_file():
+        return read_profile(path)
+    known = dict.fromkeys(machines())
+    pick("hardware", hardware, known)
+    return _parsed(hardware, (_MACHINES / f"{hardware}.json").read_text("utf-8"))
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a file.
+
+    Raises:
+        InputError: It cannot be read, or is broken.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse(str(path), f"{type(error).__name__}: {error}")
+    return _parsed(str(path), text)
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write a profile to a file, whole or not at all.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    made = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(json.dumps(profile.as_dict(), indent=2) + "\n", "utf-8")
+        made.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"the profile cannot be written to {path}",
+            needed="a file that can be written",
+            got=str(error),
+            repair="give another --out",
+        ) from error
+
+
+def _plain(part: Device | Host) -> dict[str, Any]:
+    return {
+        field.name: {str(width): rate for width, rate in value.per_second.items()}
+        if isinstance(value := getattr(part, field.name), ByWidth)
+        else value
+        for field in fields(part)
+    }
+
+
+def _parsed(where: str, text: str) -> Profile:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        _refuse(where, f"no JSON: {error}")
+    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+        _refuse(where, f"no profile of format {FORMAT}")
+    try:
+        links = {Link(name): _read(LinkRate, rate) for name, rate in found.pop("links").items()}
+        device, host = _read(Device, found.pop("device")), _read(Host, found.pop("host"))
+        profile = _read(Profile, {**found, "device": device, "host": host, "links": links})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _refuse(where, str(error))
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", profile.date) or device.kind not in ("cpu", "cuda"):
+        _refuse(where, f"date {profile.date}, device of kind {device.kind}")
+    return profile
+
+
+def _read(kind: type[T], values: Mapping[str, Any]) -> T:
+    types = get_type_hints(kind)
+    if missing := types.keys() - values.keys() - {"message_seconds"}:
+        raise KeyError(f"no {', '.join(sorted(missing))}")
+    return kind(**{name: _value(name, value, pick("entry", name, types)) for name, value in values.items()})
+
+
+def _value(name: str, value: Any, kind: Any) -> Any:
+    if kind is ByWidth:
+        if not value:
+            raise ValueError(f"{name} has no rates")
+        return ByWidth({int(width): _positive(name, rate) for width, rate in value.items()})
+    if kind is int:
+        if _positive(name, value) != int(value):
+            raise ValueError(f"{name} is {value}, no whole number")
+        return int(value)
+    if kind is float:
+        return _positive(name, value, zero=name.endswith("_seconds"))
+    if kind is str and not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, no text")
+    return value
+
+
+def _positive(name: str, value: Any, *, zero: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {value!r}, no positive number")
+    if value == 0 and not zero:
+        raise ValueError(f"{name} is 0")
+    return float(value)
+
+
+def _refuse(where: str, why: str) -> NoReturn:
+    raise InputError(
+        f"the machine profile {where} cannot be used",
+        needed="a file that outgrow calibrate has written",
+        got=why,
+        repair="run outgrow calibrate --out FILE, or name a machine that comes with Outgrow: " + ", ".join(machines()),
+    )
