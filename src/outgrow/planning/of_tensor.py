@@ -1,0 +1,108 @@
+"""What `tensor` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from outgrow.core.types import Kind, Link
+from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added, of_training
+from outgrow.planning.workload import LayerSizes, Matrix, Workload
+from outgrow.strategies.tensor import TensorParallel
+
+
+class Move(NamedTuple):
+    """Rows of all nodes that are split into slices or gathered from them; or that go to all workers whole.
+
+    Attributes:
+        channels: Channels.
+        columns: Columns, which are dealt out to the workers.
+        whole: Whether they go to all workers.
+        trained: Whether a gradient comes back.
+        kind: What they are.
+    """
+
+    channels: int
+    columns: int
+    whole: bool = False
+    trained: bool = True
+    kind: Kind = Kind.ACTIVATIONS
+
+
+def traffic_of_tensor(strategy: TensorParallel, work: Workload, place: Place) -> Traffic:
+    """A split before each aggregation and a gather behind it, once for layers that only propagate, and scores.
+
+    A collective moves ``sum_i n_i (D - D_i)`` numbers, and scores ``V K (P - 1)``: see NeutronTP, sections 3.1 and 4.1.
+    Attention is taken to be told by scores, whatever the option says.
+    """
+    model, bottom = work.model, work.model.layers[0]
+    deal = work.shape.dealt(strategy.chunks, place.workers, self_loops=bottom.widths.self_loops)
+    traffic = of_training(work, deal.nodes, deal.owner_bytes, place)
+    if place.workers == 1:
+        return traffic
+    if not deal.in_order:
+        to_all = np.broadcast_to(deal.nodes, (place.workers, place.workers))
+        added(traffic.once, Kind.IDS, place.sent(to_all), ID_BYTES)
+    kept = model.takes_raw and not model.drops_raw
+    if kept:
+        added(
+            traffic.once, Kind.FEATURES, _sliced(deal.nodes, (1, work.graph.features), place), work.graph.feature_bytes
+        )
+    if kept and bottom.constant and strategy.constant:
+        gathered = _sliced(deal.nodes, bottom.widths.aggregate, place)
+        added(traffic.once, Kind.FEATURES, gathered, model.number_bytes)
+    for move in _moves(work, constant=strategy.constant):
+        moved = _moved(move, deal.nodes, place)
+        for each in (traffic.epoch, traffic.evaluation):
+            added(each, move.kind, moved, model.number_bytes)
+        if move.trained:
+            added(traffic.epoch, Kind.GRADIENTS, moved, model.number_bytes)
+    return traffic
+
+
+def _moves(work: Workload, *, constant: bool) -> Iterator[Move]:
+    """What moves in each pass."""
+    layers = list(enumerate(work.model.layers))
+    for run, same in groupby(layers, key=lambda each: each[1].run if each[1].run is not None else -1 - each[0]):
+        index, layer = next(same)
+        raw = index == 0 and work.model.takes_raw
+        yield from _of_run(layer) if run >= 0 else _of_layer(work, layer, raw=raw, constant=constant)
+
+
+def _of_run(layer: LayerSizes) -> Iterator[Move]:
+    """Rounds of propagation, one after the other."""
+    yield Move(*layer.widths.source)
+    yield Move(*layer.widths.aggregate)
+    if layer.widths.score:
+        yield Move(1, 2 * layer.widths.score, whole=True)
+
+
+def _of_layer(work: Workload, layer: LayerSizes, *, raw: bool, constant: bool) -> Iterator[Move]:
+    widths, trained = layer.widths, not (raw and layer.fixed)
+    if raw and layer.constant and constant:
+        return
+    if not raw:
+        yield Move(*widths.source)
+    elif work.model.drops_raw:
+        yield Move(*widths.source, trained=False, kind=Kind.FEATURES)
+    if widths.target != (0, 0):
+        yield Move(*widths.target)
+    if widths.score:
+        yield Move(1, 2 * widths.score, whole=True)
+    yield Move(*widths.aggregate, trained=trained)
+
+
+def _moved(move: Move, nodes: Matrix, place: Place) -> dict[Link, int]:
+    if not move.whole:
+        return _sliced(nodes, (move.channels, move.columns), place)
+    return place.sent(np.broadcast_to(nodes, (len(nodes), len(nodes))) * move.channels * move.columns)
+
+
+def _sliced(nodes: Matrix, row: tuple[int, int], place: Place) -> dict[Link, int]:
+    """Numbers of rows that are whole at their nodes' workers, of which each worker gets its columns; or back."""
+    channels, columns = row
+    ends = np.arange(place.workers + 1) * columns // place.workers
+    return place.sent(np.outer(np.diff(ends), nodes) * channels)

@@ -1,0 +1,116 @@
+"""Bytes that cross links, before anything runs: what the ledger will say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from outgrow.core.types import Kind, Link
+from outgrow.planning.workload import Matrix, Workload
+
+Bytes = Counter[tuple[Link, Kind]]
+ID_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Workers on hosts, which have equally many, in order.
+
+    Attributes:
+        workers: Number of workers ``P``.
+        hosts: Number of hosts.
+    """
+
+    workers: int
+    hosts: int = 1
+
+    @property
+    def per_host(self) -> int:
+        """Workers of a host, at most."""
+        return -(-self.workers // self.hosts)
+
+    def link(self, one: int, other: int) -> Link:
+        """What bytes cross between two workers."""
+        return Link.PEER if one // self.per_host == other // self.per_host else Link.NETWORK
+
+    def sent(self, rows: Matrix) -> dict[Link, int]:
+        """What of ``[P, P]`` that the second sends the first crosses each link, in all."""
+        found: Counter[Link] = Counter()
+        for (one, other), count in np.ndenumerate(rows):
+            if one != other and count:
+                found[self.link(one, other)] += int(count)
+        return found
+
+    def summed(self, num_bytes: int) -> dict[Link, int]:
+        """Bytes summed over workers, in a ring: each passes on all parts but one, twice."""
+        found: Counter[Link] = Counter()
+        for worker in range(self.workers if self.workers > 1 else 0):
+            found[self.link(worker, (worker + 1) % self.workers)] += 2 * num_bytes * (self.workers - 1) // self.workers
+        return found
+
+    def shared(self, num_bytes: int) -> dict[Link, int]:
+        """Bytes that the first worker gives all others."""
+        return Counter(
+            {
+                link: num_bytes * count
+                for link, count in Counter(self.link(0, each) for each in range(1, self.workers)).items()
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes by link and kind, over all workers. What they tell each other of losses and of sizes is left out.
+
+    Attributes:
+        once: Before the first epoch and after the last one.
+        epoch: In each epoch.
+        evaluation: Each time that the model is evaluated; that of the restored model at the end is one of these.
+    """
+
+    once: Bytes = field(default_factory=Counter)
+    epoch: Bytes = field(default_factory=Counter)
+    evaluation: Bytes = field(default_factory=Counter)
+
+    def of_run(self, epochs: int, evaluations: int) -> Bytes:
+        """All of a run's, with so many evaluations besides that of the restored model."""
+        whole: Bytes = Counter(self.once)
+        for part, times in ((self.epoch, epochs), (self.evaluation, evaluations + 1)):
+            for key, count in part.items():
+                whole[key] += times * count
+        return +whole
+
+
+def added(into: Bytes, kind: Kind, moved: Mapping[Link, int], times: int = 1) -> None:
+    """Count what crosses links, so many times."""
+    for link, count in moved.items():
+        if count * times:
+            into[link, kind] += count * times
+
+
+def of_training(work: Workload, nodes: Matrix, owner_bytes: int, place: Place) -> Traffic:
+    """What any strategy moves that deals out nodes and sums gradients once an epoch.
+
+    Parameters and owners of nodes go to all workers, gradients are summed, and logits of all nodes go to the first.
+
+    Args:
+        work: What is trained.
+        nodes: ``[P]`` int64, nodes of each worker.
+        owner_bytes: Of the list of all nodes' owners, as it is sent to a worker.
+        place: Where the workers are.
+    """
+    traffic, model = Traffic(), work.model
+    if place.workers == 1:
+        return traffic
+    tensors, numbers = model.parameters
+    added(traffic.once, Kind.PARAMETERS, place.shared(model.state_bytes))
+    added(traffic.once, Kind.TOPOLOGY, place.shared(owner_bytes))
+    added(traffic.epoch, Kind.PARAMETERS, place.summed((tensors + numbers) * model.number_bytes))
+    to_first = np.zeros((place.workers, place.workers), dtype=np.int64)
+    to_first[0, 1:] = nodes[1:]
+    for kind, width in ((Kind.ACTIVATIONS, work.graph.classes * model.number_bytes), (Kind.IDS, ID_BYTES)):
+        added(traffic.once, kind, place.sent(to_first), width)
+    return traffic
