@@ -82,6 +82,7 @@ def test_degrees_and_sizes_are_those_of_the_view(choice: tuple[Topology, list[in
     assert graph.row_sizes(ids(nodes)).tolist() == [
         n + loops for n, loops in zip(exact.tolist(), replaced, strict=True)
     ]
+    assert graph.num_edges(ids(nodes)) == int(exact.sum())
 
 
 def test_a_large_graph_in_small_and_large_chunks() -> None:

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pytest
+import torch
 
 from outgrow.core.types import Kind, Link
 from outgrow.graph.graph import Graph
+from outgrow.graph.partition.waves import Throughputs
+from outgrow.graph.store import write_store
+from outgrow.nn import Decoupled, Model
 from outgrow.planning.of_full import traffic_of_full
+from outgrow.planning.of_offload import traffic_of_offload
 from outgrow.planning.of_tensor import traffic_of_tensor
 from outgrow.planning.shapes import workload_of
 from outgrow.planning.traffic import Place, Traffic
+from outgrow.runtime.launch import run_workers
+from outgrow.runtime.worker import Workplace
 from outgrow.strategies.full import Full
+from outgrow.strategies.offload import Offload
+from outgrow.training.config import TrainConfig
 from planted import planted
-from suites import test_tensor_traffic, test_traffic
-from suites.sessions import graph_of
+from suites import test_offload_traffic, test_tensor_traffic, test_traffic
+from suites.sessions import Plan, Result, graph_of, train_in_turn
 from suites.traffic import Sizes
+from support import disk_folder
+
+WORKERS = 3
+SIZES = Sizes(epochs=3, evaluations=1, number=8, feature=8)
 
 
 def graph_at_hand(*, half: bool) -> Graph:
@@ -26,11 +43,11 @@ def graph_at_hand(*, half: bool) -> Graph:
     return replace(graph, features=graph.features.half()) if half else graph  # type: ignore[union-attr]
 
 
-def is_the_ledger(estimate: Traffic, sizes: Sizes, ledger: Mapping[str, Mapping[str, int]]) -> bool:
-    """Whether a run of workers on one host moved what was estimated, besides what they told each other of losses."""
+def is_the_ledger(estimate: Traffic, sizes: Sizes, ledger: Mapping[str, Mapping[str, int]]) -> None:
+    """A run of workers on one host has moved what was estimated, besides what they told each other of losses."""
+    found = {(Link(link), Kind(kind)): count for link, kinds in ledger.items() for kind, count in kinds.items()}
     expected = estimate.of_run(sizes.epochs, sizes.evaluations)
-    found = {kind: count for kind, count in ledger["peer"].items() if kind != Kind.METRICS}
-    return expected == {(Link.PEER, Kind(kind)): count for kind, count in found.items()}
+    assert expected == {key: count for key, count in found.items() if count and key[1] != Kind.METRICS}
 
 
 @pytest.mark.parametrize("sizes", [test_traffic.SHORT, test_traffic.LONG], ids=["short", "long"])
@@ -40,7 +57,7 @@ def test_full(name: str, sizes: Sizes) -> None:
     work = workload_of(graph_at_hand(half=traffic.half), test_traffic.model_of(traffic))
     place = Place(workers=test_traffic.WORKERS)
     estimate = traffic_of_full(Full(partition=traffic.partition), work, place)
-    assert is_the_ledger(estimate, sizes, test_traffic.results()[name, sizes].summary["ledger"])
+    is_the_ledger(estimate, sizes, test_traffic.results()[name, sizes].summary["ledger"])
 
 
 @pytest.mark.parametrize("sizes", [test_tensor_traffic.SHORT, test_tensor_traffic.LONG], ids=["short", "long"])
@@ -51,4 +68,66 @@ def test_tensor(name: str, sizes: Sizes) -> None:
     work = workload_of(graph, test_tensor_traffic.model_of(traffic))
     estimate = traffic_of_tensor(traffic.strategy, work, Place(workers=test_tensor_traffic.WORKERS))
     [first, *_] = test_tensor_traffic.seen(sizes)
-    assert is_the_ledger(estimate, sizes, first.results[name].summary["ledger"])
+    is_the_ledger(estimate, sizes, first.results[name].summary["ledger"])
+
+
+OFFLOADED = {
+    f"{name}, {label}": (name, options)
+    for name in test_offload_traffic.MODELS
+    for label, options in {
+        "everything": Offload(chunks=3),
+        "five chunks as they are": Offload(chunks=5, reorganise=False),
+        "vanilla": Offload(chunks=3, sharing=False, reuse=False, cache=False),
+        "reuse alone": Offload(chunks=4, sharing=False),
+        "sharing alone": Offload(chunks=4, reuse=False, partition="hash"),
+    }.items()
+}
+OFFLOADED["decoupled"] = ("decoupled", Offload(chunks=3))
+RATES = Throughputs(host=1e9, device=5e9, reuse=2e10)
+
+
+def offloaded(name: str) -> Model:
+    """In float64, unless the features are in half precision."""
+    torch.manual_seed(0)
+    if name == "decoupled":
+        return Decoupled(8, 16, 2, rounds=2).double()
+    kinds = test_offload_traffic.MODELS[name]
+    return kinds.build() if kinds.half else kinds.build().double()
+
+
+def is_half(name: str) -> bool:
+    return name != "decoupled" and test_offload_traffic.MODELS[name].half
+
+
+@cache
+def offload_runs() -> dict[str, Result]:
+    """Runs of three workers, with the same rates on each machine."""
+
+    def on_worker(place: Workplace) -> dict[str, Result]:
+        with patch("outgrow.strategies.offload.rates_of", lambda *_: RATES):
+            return train_in_turn(place, plans)
+
+    with TemporaryDirectory(dir=disk_folder()) as name:
+        folder = Path(name)
+        for half in (False, True):
+            write_store(graph_at_hand(half=half), folder / str(half))
+        plans = {
+            case: Plan(
+                folder / str(is_half(model)),
+                offloaded(model),
+                TrainConfig(epochs=SIZES.epochs, eval_every=2),
+                replace(strategy, scratch=str(disk_folder())),
+            )
+            for case, (model, strategy) in OFFLOADED.items()
+        }
+        return run_workers(on_worker, WORKERS)[0]
+
+
+@pytest.mark.parametrize("case", OFFLOADED)
+def test_offload(case: str) -> None:
+    name, strategy = OFFLOADED[case]
+    work = workload_of(graph_at_hand(half=is_half(name)), offloaded(name))
+    summary = offload_runs()[case].summary
+    kept = summary["found"]["waves_kept"]
+    estimate = traffic_of_offload(strategy, work, Place(workers=WORKERS), RATES, kept=kept)
+    is_the_ledger(estimate, SIZES, summary["ledger"])

@@ -76,6 +76,12 @@ class ChunkGraph:
         ends = self._edges.indptr
         return ends[nodes + 1] - ends[nodes] + int(self.self_loops)
 
+    def num_edges(self, nodes: Tensor) -> int:
+        """How many in-edges some nodes have in the view."""
+        before = self._loops_before
+        replaced = 0 if before is None else int((before[nodes + 1] - before[nodes]).sum())
+        return int(self.row_sizes(nodes).sum()) - replaced
+
     def take(self, nodes: Tensor, place_V: Tensor, num_src: int) -> tuple[Edges, Tensor]:
         """The in-edges of some nodes, and where each destination's edges begin in the graph.
 

@@ -22,7 +22,7 @@ def traffic_of_full(strategy: Full, work: Workload, place: Place) -> Traffic:
     added(traffic.once, Kind.IDS, halo, ID_BYTES)
     if model.takes_raw:
         added(traffic.once, Kind.FEATURES, halo, graph.features * graph.feature_bytes)
-    sent = sum(layer.source + layer.widths.score for layer in model.layers[model.takes_raw :])
+    sent = sum(layer.source_row for layer in model.layers[model.takes_raw :])
     added(traffic.epoch, Kind.ACTIVATIONS, halo, sent * model.number_bytes)
     added(traffic.epoch, Kind.GRADIENTS, halo, sent * model.number_bytes)
     added(traffic.evaluation, Kind.ACTIVATIONS, halo, sent * model.number_bytes)

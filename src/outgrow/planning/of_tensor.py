@@ -10,7 +10,8 @@ import numpy as np
 
 from outgrow.core.types import Kind, Link
 from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added, of_training
-from outgrow.planning.workload import LayerSizes, Matrix, Workload
+from outgrow.planning.waves import Matrix
+from outgrow.planning.workload import LayerSizes, Workload
 from outgrow.strategies.tensor import TensorParallel
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+from torch import Tensor
 
+from outgrow.engine.chunks.plan import Techniques
 from outgrow.engine.slices.lane import dealt
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.cache import partition_of
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.nn.model import Model
-from outgrow.planning.workload import Cut, Dealt, Workload, cut_of, graph_sizes, model_sizes
+from outgrow.planning.waves import Cutter, Cutting
+from outgrow.planning.workload import Chunked, Cut, Dealt, Workload, cut_of, graph_sizes, model_sizes
 from outgrow.runtime.packing import packed
 
 
@@ -29,12 +32,15 @@ class Counted:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.cut, self.dealt = cache(self._cut), cache(self._dealt)
+        self.cut, self.dealt, self.chunked = cache(self._cut), cache(self._dealt), cache(self._chunked)
+
+    def _partition(self, method: str, parts: int) -> Tensor:
+        topology = self.graph.topology
+        return partition_of(topology, WITHOUT_CHUNKS[method], parts, store=self.graph.store).part
 
     def _cut(self, method: str, parts: int) -> Cut:
         topology = self.graph.topology
-        found = partition_of(topology, WITHOUT_CHUNKS[method], parts, store=self.graph.store)
-        return cut_of(topology.indptr, topology.indices, found.part, parts)
+        return cut_of(topology.indptr, topology.indices, self._partition(method, parts), parts)
 
     def _dealt(self, chunks: int, parts: int, *, self_loops: bool) -> Dealt:
         topology = self.graph.topology
@@ -42,3 +48,9 @@ class Counted:
         owner = dealt(view.indptr, view.indices, chunks, parts)
         nodes = torch.bincount(owner.long(), minlength=parts).numpy()
         return Dealt(nodes, bool((owner.diff() >= 0).all()), len(packed(owner)))
+
+    def _chunked(self, cutting: Cutting, views: tuple[bool, ...], parts: int, techniques: Techniques) -> Chunked:
+        owner = self._partition(cutting.partition, parts)
+        own = [(owner == part).nonzero()[:, 0] for part in range(parts)]
+        cutter = Cutter(self.graph.topology, views, own, cutting)
+        return Chunked(len(packed(cutter.order)), {view: cutter.waves(view, techniques) for view in views})

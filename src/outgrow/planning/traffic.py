@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from outgrow.core.types import Kind, Link
-from outgrow.planning.workload import Matrix, Workload
+from outgrow.planning.waves import Matrix
+from outgrow.planning.workload import Workload
 
 Bytes = Counter[tuple[Link, Kind]]
 ID_BYTES = 8
@@ -91,16 +92,15 @@ def added(into: Bytes, kind: Kind, moved: Mapping[Link, int], times: int = 1) ->
             into[link, kind] += count * times
 
 
-def of_training(work: Workload, nodes: Matrix, owner_bytes: int, place: Place) -> Traffic:
+def of_training(work: Workload, nodes: Matrix, owner_bytes: int, place: Place, *, logits: bool = True) -> Traffic:
     """What any strategy moves that deals out nodes and sums gradients once an epoch.
-
-    Parameters and owners of nodes go to all workers, gradients are summed, and logits of all nodes go to the first.
 
     Args:
         work: What is trained.
         nodes: ``[P]`` int64, nodes of each worker.
         owner_bytes: Of the list of all nodes' owners, as it is sent to a worker.
         place: Where the workers are.
+        logits: Whether the first worker is given those of all nodes in the end.
     """
     traffic, model = Traffic(), work.model
     if place.workers == 1:
@@ -109,6 +109,8 @@ def of_training(work: Workload, nodes: Matrix, owner_bytes: int, place: Place) -
     added(traffic.once, Kind.PARAMETERS, place.shared(model.state_bytes))
     added(traffic.once, Kind.TOPOLOGY, place.shared(owner_bytes))
     added(traffic.epoch, Kind.PARAMETERS, place.summed((tensors + numbers) * model.number_bytes))
+    if not logits:
+        return traffic
     to_first = np.zeros((place.workers, place.workers), dtype=np.int64)
     to_first[0, 1:] = nodes[1:]
     for kind, width in ((Kind.ACTIVATIONS, work.graph.classes * model.number_bytes), (Kind.IDS, ID_BYTES)):

@@ -8,18 +8,17 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from outgrow.engine.chunks.layers import without_parameters
+from outgrow.engine.chunks.plan import Techniques
 from outgrow.engine.constant import is_constant
 from outgrow.engine.slices.passes import only_propagates, runs_of
 from outgrow.graph.graph import Graph
 from outgrow.nn.layer import Layer, Widths
 from outgrow.nn.model import Model
+from outgrow.planning.waves import Cutting, Matrix, Waves
 from outgrow.runtime.packing import packed
-
-Matrix = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +79,16 @@ class LayerSizes:
         """Columns of a source's row over all channels, without scores."""
         return self.widths.source[0] * self.widths.source[1]
 
+    @property
+    def source_row(self) -> int:
+        """Numbers of a source's row: its columns, then its scores."""
+        return self.source + self.widths.score
+
+    @property
+    def aggregate(self) -> int:
+        """Columns of the aggregate over all channels."""
+        return self.widths.aggregate[0] * self.widths.aggregate[1]
+
     def edges(self, edges: int, nodes: int) -> int:
         """Of a graph, as the layer sees it."""
         return edges + self.widths.self_loops * nodes
@@ -96,6 +105,7 @@ class ModelSizes:
         state_bytes: Of all parameters and buffers as they are sent to a worker.
         takes_raw: Whether raw features are sources of the first layer.
         drops_raw: Whether they have dropout.
+        reads_features: Whether the first layer's input are the features: there is no encoder.
     """
 
     layers: tuple[LayerSizes, ...]
@@ -104,6 +114,7 @@ class ModelSizes:
     state_bytes: int
     takes_raw: bool
     drops_raw: bool
+    reads_features: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +158,18 @@ class Dealt(NamedTuple):
     owner_bytes: int
 
 
+class Chunked(NamedTuple):
+    """How `offload` cuts a graph.
+
+    Attributes:
+        order_bytes: Of the order of the chunks, as it is sent to a worker.
+        waves: What a layer moves, by view of the graph: whether nodes have edges to themselves besides.
+    """
+
+    order_bytes: int
+    waves: dict[bool, Waves]
+
+
 class Shape(Protocol):
     """A graph as far as it is cut, sampled and dealt out."""
 
@@ -155,6 +178,9 @@ class Shape(Protocol):
 
     def dealt(self, chunks: int, parts: int, *, self_loops: bool) -> Dealt:
         """How `tensor` deals it out that reads it in chunks."""
+
+    def chunked(self, cutting: Cutting, views: tuple[bool, ...], parts: int, techniques: Techniques) -> Chunked:
+        """How `offload` cuts it that reads it by some views, of which the first decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +234,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
         state_bytes=len(packed(model.state_dict())),
         takes_raw=model.passes_features_on and layers[0].widths.raw_source,
         drops_raw=model.input_dropout > 0,
+        reads_features=model.encoder is None,
     )
 
 

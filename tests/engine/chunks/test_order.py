@@ -69,7 +69,7 @@ def owners(read: Sets, seed: int) -> list[int]:
 
 @settings(deadline=None)
 @given(reads(), rates, st.integers(0, 9))
-def test_the_cheapest_of_three(read: Sets, machine: Throughputs, seed: int) -> None:
+def test_thecheapest_of_three(read: Sets, machine: Throughputs, seed: int) -> None:
     owner, count = owners(read, seed), len(read[0])
     bits = np.stack([bits_of([ids(nodes) for nodes in row], NODES, None) for row in read])
     ranges = np.tile(np.arange(count), (len(read), 1))

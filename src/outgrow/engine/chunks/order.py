@@ -58,11 +58,11 @@ def order_of(share: Share, sources: Sequence[Tensor], row_bytes: int, rates: Thr
     if comm.leads:
         bits, owned = (np.stack(parts) for parts in zip(*gathered, strict=True))
         scale = 1.0 if sample is None else num_nodes / len(sample)
-        found = _cheapest(bits, owned, scale, row_bytes, rates, reorganise=reorganise)
+        found = cheapest(bits, owned, scale, row_bytes, rates, reorganise=reorganise)
     return Order(*comm.broadcast(found, Kind.TOPOLOGY))
 
 
-def _cheapest(
+def cheapest(
     bits: NDArray[np.uint64],
     owned: NDArray[np.uint64],
     scale: float,
@@ -71,6 +71,16 @@ def _cheapest(
     *,
     reorganise: bool,
 ) -> Order:
+    """The cheapest order of chunks whose sources are known.
+
+    Args:
+        bits: ``[P, n, W]`` nodes that each chunk reads: see `outgrow.graph.partition.waves`.
+        owned: ``[P, W]`` nodes of each worker.
+        scale: Nodes of the graph for each that has a bit.
+        row_bytes: Of a row of nodes.
+        rates: What the machine moves in a second.
+        reorganise: Whether to look for another order than that of the ranges.
+    """
     given = np.tile(np.arange(bits.shape[1]), (len(bits), 1))
     choices = [given, reordered(bits), reorganised(bits)] if reorganise and bits.shape[1] > 1 else [given]
     moved = [_scaled(volumes(bits, owned, order), scale) for order in choices]

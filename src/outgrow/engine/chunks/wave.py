@@ -154,7 +154,8 @@ class Form(NamedTuple):
     num_bytes: int
 
 
-_LINE = 64
+LINE = 64
+"""Each tensor of a wave begins at a multiple of so many bytes of the file."""
 
 
 def packed(wave: Wave) -> tuple[Form, Tensor]:
@@ -165,7 +166,7 @@ def packed(wave: Wave) -> tuple[Form, Tensor]:
     tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices, edges.relation, edges.weight]
     for each in tensors:
         parts.append(None if each is None else (each.dtype, len(each), begin))
-        begin += 0 if each is None else -(-each.nbytes // _LINE) * _LINE
+        begin += 0 if each is None else -(-each.nbytes // LINE) * LINE
     out = torch.zeros(begin, dtype=torch.uint8)
     for each, part in zip(tensors, parts, strict=True):
         if each is not None and part is not None and len(each):
