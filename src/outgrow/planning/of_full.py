@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outgrow.core.types import Kind
-from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added, of_training
+from outgrow.planning.traffic import Place, Traffic, added, halo_numbers, of_inference, of_training
 from outgrow.planning.workload import Workload
 from outgrow.strategies.full import Full
 
@@ -13,17 +13,9 @@ def traffic_of_full(strategy: Full, work: Workload, place: Place) -> Traffic:
 
     ``sum_i |R_i|`` rows of ``C F + K`` numbers for each layer that sends what it has computed.
     """
-    model, graph = work.model, work.graph
     cut = work.shape.cut(strategy.partition, place.workers)
-    traffic = of_training(work, cut.nodes, cut.owner_bytes, place)
-    if place.workers == 1:
-        return traffic
-    halo = place.sent(cut.halo)
-    added(traffic.once, Kind.IDS, halo, ID_BYTES)
-    if model.takes_raw:
-        added(traffic.once, Kind.FEATURES, halo, graph.features * graph.feature_bytes)
-    sent = sum(layer.source_row for layer in model.layers[model.takes_raw :])
-    added(traffic.epoch, Kind.ACTIVATIONS, halo, sent * model.number_bytes)
-    added(traffic.epoch, Kind.GRADIENTS, halo, sent * model.number_bytes)
-    added(traffic.evaluation, Kind.ACTIVATIONS, halo, sent * model.number_bytes)
+    traffic = of_training(work, cut.nodes, cut.owner_bytes, place) + of_inference(work, cut, place)
+    row_bytes = halo_numbers(work.model) * work.model.number_bytes
+    for kind in (Kind.ACTIVATIONS, Kind.GRADIENTS):
+        added(traffic.epoch, kind, place.sent(cut.halo), row_bytes)
     return traffic

@@ -13,8 +13,9 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.partition.cache import partition_of
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.nn.model import Model
+from outgrow.planning.draws import Draws
 from outgrow.planning.waves import Cutter, Cutting
-from outgrow.planning.workload import Chunked, Cut, Dealt, Workload, cut_of, graph_sizes, model_sizes
+from outgrow.planning.workload import Chunked, Cut, Dealt, Drawing, Drawn, Workload, cut_of, graph_sizes, model_sizes
 from outgrow.runtime.packing import packed
 
 
@@ -32,7 +33,8 @@ class Counted:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.cut, self.dealt, self.chunked = cache(self._cut), cache(self._dealt), cache(self._chunked)
+        self.cut, self.dealt = cache(self._cut), cache(self._dealt)
+        self.chunked, self.drawn = cache(self._chunked), cache(self._drawn)
 
     def _partition(self, method: str, parts: int) -> Tensor:
         topology = self.graph.topology
@@ -54,3 +56,7 @@ class Counted:
         own = [(owner == part).nonzero()[:, 0] for part in range(parts)]
         cutter = Cutter(self.graph.topology, views, own, cutting)
         return Chunked(len(packed(cutter.order)), {view: cutter.waves(view, techniques) for view in views})
+
+    def _drawn(self, drawing: Drawing, parts: int) -> Drawn:
+        owner = self._partition(drawing.partition, parts)
+        return Draws(self.graph, owner, parts, drawing).look()

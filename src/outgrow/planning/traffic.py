@@ -10,7 +10,7 @@ import numpy as np
 
 from outgrow.core.types import Kind, Link
 from outgrow.planning.waves import Matrix
-from outgrow.planning.workload import Workload
+from outgrow.planning.workload import Cut, ModelSizes, Workload
 
 Bytes = Counter[tuple[Link, Kind]]
 ID_BYTES = 8
@@ -76,6 +76,11 @@ class Traffic:
     epoch: Bytes = field(default_factory=Counter)
     evaluation: Bytes = field(default_factory=Counter)
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            once=self.once + other.once, epoch=self.epoch + other.epoch, evaluation=self.evaluation + other.evaluation
+        )
+
     def of_run(self, epochs: int, evaluations: int) -> Bytes:
         """All of a run's, with so many evaluations besides that of the restored model."""
         whole: Bytes = Counter(self.once)
@@ -92,8 +97,10 @@ def added(into: Bytes, kind: Kind, moved: Mapping[Link, int], times: int = 1) ->
             into[link, kind] += count * times
 
 
-def of_training(work: Workload, nodes: Matrix, owner_bytes: int, place: Place, *, logits: bool = True) -> Traffic:
-    """What any strategy moves that deals out nodes and sums gradients once an epoch.
+def of_training(
+    work: Workload, nodes: Matrix, owner_bytes: int, place: Place, *, logits: bool = True, steps: int = 1
+) -> Traffic:
+    """What any strategy moves that deals out nodes and sums gradients.
 
     Args:
         work: What is trained.
@@ -101,6 +108,7 @@ def of_training(work: Workload, nodes: Matrix, owner_bytes: int, place: Place, *
         owner_bytes: Of the list of all nodes' owners, as it is sent to a worker.
         place: Where the workers are.
         logits: Whether the first worker is given those of all nodes in the end.
+        steps: Of an epoch.
     """
     traffic, model = Traffic(), work.model
     if place.workers == 1:
@@ -108,7 +116,7 @@ def of_training(work: Workload, nodes: Matrix, owner_bytes: int, place: Place, *
     tensors, numbers = model.parameters
     added(traffic.once, Kind.PARAMETERS, place.shared(model.state_bytes))
     added(traffic.once, Kind.TOPOLOGY, place.shared(owner_bytes))
-    added(traffic.epoch, Kind.PARAMETERS, place.summed((tensors + numbers) * model.number_bytes))
+    added(traffic.epoch, Kind.PARAMETERS, place.summed((tensors + numbers) * model.number_bytes), steps)
     if not logits:
         return traffic
     to_first = np.zeros((place.workers, place.workers), dtype=np.int64)
@@ -116,3 +124,23 @@ def of_training(work: Workload, nodes: Matrix, owner_bytes: int, place: Place, *
     for kind, width in ((Kind.ACTIVATIONS, work.graph.classes * model.number_bytes), (Kind.IDS, ID_BYTES)):
         added(traffic.once, kind, place.sent(to_first), width)
     return traffic
+
+
+def of_inference(work: Workload, cut: Cut, place: Place) -> Traffic:
+    """What whole layers move whose rows are in memory, each time that the model is evaluated: rows of the halo.
+
+    Raw features, and ids of whose, cross once, where they are sources; each time, what layers send that they have
+    computed.
+    """
+    traffic, model = Traffic(), work.model
+    halo = place.sent(cut.halo)
+    added(traffic.once, Kind.IDS, halo, ID_BYTES)
+    if model.takes_raw:
+        added(traffic.once, Kind.FEATURES, halo, work.graph.features * work.graph.feature_bytes)
+    added(traffic.evaluation, Kind.ACTIVATIONS, halo, halo_numbers(model) * model.number_bytes)
+    return traffic
+
+
+def halo_numbers(model: ModelSizes) -> int:
+    """Numbers of a node's rows in all layers that send what they have computed: ``C F + K`` of each."""
+    return sum(layer.source_row for layer in model.layers[model.takes_raw :])

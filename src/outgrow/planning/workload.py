@@ -8,8 +8,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from outgrow.engine.batches import Batches
 from outgrow.engine.chunks.layers import without_parameters
 from outgrow.engine.chunks.plan import Techniques
 from outgrow.engine.constant import is_constant
@@ -170,6 +172,50 @@ class Chunked(NamedTuple):
     waves: dict[bool, Waves]
 
 
+class Drawing(NamedTuple):
+    """How mini-batches are drawn.
+
+    Attributes:
+        batches: What they are made of.
+        views: For each layer, whether nodes have edges to themselves besides.
+        seed: Seed of the run.
+        partition: How nodes are dealt out to workers.
+        cached: Rows of other workers' nodes of which each worker keeps copies, the hottest by `cached_by`.
+        cached_by: ``"degree"``, or ``"presampling"``: asked for most in batches of an epoch that is not
+            trained.
+    """
+
+    batches: Batches
+    views: tuple[bool, ...]
+    seed: int
+    partition: str
+    cached: int = 0
+    cached_by: str = "degree"
+
+
+class Drawn(NamedTuple):
+    """What batches of full size are like, in the mean over some of them.
+
+    Attributes:
+        steps: Batches of an epoch.
+        full: Batches of full size that have as many seeds.
+        rows: ``[P, L + 1]`` float64, nodes of each worker's neighbourhood before each layer, from the bottom up, and
+            its seeds.
+        edges: ``[P, L]`` float64, edges of each layer.
+        asked: ``[P, P]`` float64, rows of raw features that the first asks the second for.
+        entries: Entries that are stored of such a row.
+        kept: ``[P, P]`` int64, rows of the second worker's nodes of which the first keeps copies.
+    """
+
+    steps: int
+    full: float
+    rows: NDArray[np.float64]
+    edges: NDArray[np.float64]
+    asked: NDArray[np.float64]
+    entries: float
+    kept: Matrix
+
+
 class Shape(Protocol):
     """A graph as far as it is cut, sampled and dealt out."""
 
@@ -181,6 +227,9 @@ class Shape(Protocol):
 
     def chunked(self, cutting: Cutting, views: tuple[bool, ...], parts: int, techniques: Techniques) -> Chunked:
         """How `offload` cuts it that reads it by some views, of which the first decides."""
+
+    def drawn(self, drawing: Drawing, parts: int) -> Drawn:
+        """What mini-batches are like whose seeds are computed by the workers that own them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,101 @@
+"""What mini-batches are like, from some that are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.engine.hot import by_batches, by_degree, hottest_first
+from outgrow.graph.graph import Graph
+from outgrow.graph.sampler import Sampler
+from outgrow.planning.waves import Matrix
+from outgrow.planning.workload import Drawing, Drawn
+
+_BEFORE, _EPOCH = 0, 1
+_STEPS, _STEPS_BEFORE = 8, 32
+
+
+class Draws:
+    """Batches of some workers, drawn as they will be when trained on. Final.
+
+    Args:
+        graph: The graph, which has features.
+        owner: ``[V]`` the worker of each node.
+        parts: Number of workers ``P``.
+        drawing: How batches are drawn.
+    """
+
+    def __init__(self, graph: Graph, owner: Tensor, parts: int, drawing: Drawing) -> None:
+        topology = graph.topology
+        self.topology, self.train, self.owner = topology, graph.split.train, owner.long()
+        self.entries = _entries(graph)
+        self.parts, self.drawing = parts, drawing
+        views = [topology.with_self_loops if looped else topology for looped in drawing.views]
+        hops = drawing.batches.hops(len(views))
+        self.sampler = Sampler(views, hops, drawing.seed, weighted=drawing.batches.weighted)
+
+    def look(self) -> Drawn:
+        """What some batches of the first epoch are like."""
+        layers, shape = len(self.drawing.views), (self.parts, self.parts)
+        rows, edges = np.zeros((self.parts, layers + 1)), np.zeros((self.parts, layers))
+        asked, kept = np.zeros(shape), np.zeros(shape, dtype=np.int64)
+        steps, entries = self._some(_STEPS), 0.0
+        for part in range(self.parts):
+            copies = self._copies(part)
+            kept[part] = self._by_owner(copies)
+            has_copy = torch.zeros(self.topology.num_nodes, dtype=torch.bool)
+            has_copy[copies] = True
+            for blocks in self._blocks(part, _EPOCH, steps):
+                nodes = blocks[0].src_nodes
+                rows[part] += [*(len(block.src_nodes) for block in blocks), blocks[-1].edges.num_dst]
+                edges[part] += [block.edges.num_edges for block in blocks]
+                nodes = nodes[~has_copy[nodes]]
+                asked[part] += self._by_owner(nodes)
+                entries += float(self.entries[nodes[self.owner[nodes] != part]].sum())
+        np.fill_diagonal(asked, 0)
+        looked, seeds = len(steps), self._seeds(_EPOCH)
+        full = len(self.train) / max(1, len(seeds[0]))
+        of_row = entries / max(1.0, asked.sum())
+        return Drawn(len(seeds), full, rows / looked, edges / looked, asked / looked, of_row, kept)
+
+    def _seeds(self, epoch: int) -> list[Tensor]:
+        return self.drawing.batches.of_epoch(self.train, self.drawing.seed, epoch)
+
+    def _some(self, most: int) -> list[int]:
+        """Steps of an epoch, evenly apart; without the last one, which may have fewer seeds."""
+        last = max(0, len(self._seeds(_EPOCH)) - 2)
+        chosen: list[int] = np.unique(np.linspace(0, last, most).round().astype(int)).tolist()
+        return chosen
+
+    def _blocks(self, part: int, epoch: int, steps: list[int]) -> Iterator[list[Block]]:
+        seeds = self._seeds(epoch)
+        for step in steps:
+            yield self.sampler.blocks(seeds[step][self.owner[seeds[step]] == part], epoch, step)
+
+    def _copies(self, part: int) -> Tensor:
+        """Nodes of other workers whose rows a worker keeps."""
+        if not self.drawing.cached:
+            return torch.empty(0, dtype=torch.int64)
+        if self.drawing.cached_by == "degree":
+            hotness = by_degree(self.topology)
+        else:
+            before = self._blocks(part, _BEFORE, self._some(_STEPS_BEFORE))
+            hotness = by_batches((blocks[0].src_nodes for blocks in before), self.topology.num_nodes)
+        hot = ((hotness > 0) & (self.owner != part)).nonzero()[:, 0]
+        return hottest_first(hot, hotness)[: self.drawing.cached]
+
+    def _by_owner(self, nodes: Tensor) -> Matrix:
+        return torch.bincount(self.owner[nodes], minlength=self.parts).numpy()
+
+
+def _entries(graph: Graph) -> Tensor:
+    """``[V]``: how many entries of each row of features are stored."""
+    features = graph.features
+    assert features is not None
+    if isinstance(features, Tensor):
+        return torch.tensor(features.shape[1]).expand(graph.num_nodes)
+    return features.indptr.diff()

@@ -1,0 +1,105 @@
+"""What is estimated to cross links in mini-batches is nearly what the ledger says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from outgrow.core.types import Kind, Link
+from outgrow.graph import datasets
+from outgrow.graph.graph import Graph
+from outgrow.graph.store import write_store
+from outgrow.nn import GCN, SAGE, Model
+from outgrow.ops.sparse import SparseRows
+from outgrow.planning.of_sampled import traffic_of_sampled
+from outgrow.planning.shapes import workload_of
+from outgrow.planning.traffic import Place
+from outgrow.runtime.launch import run_workers
+from outgrow.strategies.sampled import Sampled
+from outgrow.training.config import TrainConfig
+from suites.sessions import Plan, Result, train_in_turn
+
+WORKERS, EPOCHS = 3, 3
+SPARSE = "sparse products@0.002"
+
+
+class Case(NamedTuple):
+    """What is trained, on which graph, and how."""
+
+    graph: str
+    layers: int
+    strategy: Sampled
+    fanout: tuple[int, ...]
+    batch_size: int = 128
+
+
+CASES = {
+    "no cache": Case("products@0.002", 2, Sampled(), (5, 5)),
+    "hashed, three layers": Case("products@0.002", 3, Sampled(partition="hash"), (5, 3, 2), 64),
+    "a cache by degree": Case("products@0.002", 2, Sampled(cache=0.1), (5, 5)),
+    "a cache of bytes": Case("reddit@0.01", 2, Sampled(cache="500KiB", partition="hash"), (4, 4)),
+    "a cache by presampling": Case("reddit@0.01", 2, Sampled(cache=0.1, cache_by="presampling"), (4, 4)),
+    "sparse features": Case(SPARSE, 2, Sampled(), (5, 5)),
+}
+
+
+@cache
+def graph_of(name: str) -> Graph:
+    graph = datasets.load(name.removeprefix("sparse "))
+    if name != SPARSE:
+        return graph
+    assert isinstance(graph.features, torch.Tensor)
+    rows, columns = (graph.features > 1).nonzero(as_tuple=True)
+    ends = torch.bincount(rows, minlength=graph.num_nodes).cumsum(0)
+    sparse = SparseRows(
+        indptr=torch.cat([ends.new_zeros(1), ends]),
+        indices=columns.int(),
+        values=graph.features[rows, columns],
+        num_columns=graph.num_features,
+    )
+    return replace(graph, features=sparse)
+
+
+def model_of(case: Case) -> Model:
+    torch.manual_seed(0)
+    graph, build = graph_of(case.graph), GCN if case.layers == 3 else SAGE
+    return build(graph.num_features, 16, graph.num_classes, layers=case.layers)
+
+
+def config_of(case: Case) -> TrainConfig:
+    return TrainConfig(epochs=EPOCHS, eval_every=EPOCHS, batch_size=case.batch_size, fanout=case.fanout, seed=3)
+
+
+@cache
+def runs() -> dict[str, Result]:
+    """A run of each case."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for graph in {case.graph for case in CASES.values()}:
+            write_store(graph_of(graph), folder / graph)
+        plans = {
+            name: Plan(folder / case.graph, model_of(case), config_of(case), case.strategy)
+            for name, case in CASES.items()
+        }
+        return run_workers(lambda place: train_in_turn(place, plans), WORKERS)[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sampled(name: str) -> None:
+    case = CASES[name]
+    config, work = config_of(case), workload_of(graph_of(case.graph), model_of(case))
+    estimate = traffic_of_sampled(case.strategy, work, Place(workers=WORKERS), config.batches, config.seed)
+    expected = estimate.of_run(EPOCHS, 1)
+    ledger = runs()[name].summary["ledger"]
+    assert not any(ledger[link] for link in ledger if link != Link.PEER)
+    found = {(Link.PEER, Kind(kind)): count for kind, count in ledger[Link.PEER].items() if kind != Kind.METRICS}
+    assert expected.keys() == found.keys()
+    for key, count in found.items():
+        exact = key[1] not in (Kind.FEATURES, Kind.IDS)
+        assert expected[key] == (count if exact else pytest.approx(count, rel=0.05)), key
