@@ -17,10 +17,12 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.store import write_store
 from outgrow.nn import GCN, SAGE, Model
 from outgrow.ops.sparse import SparseRows
+from outgrow.planning.of_migrate import traffic_of_migrate
 from outgrow.planning.of_sampled import traffic_of_sampled
 from outgrow.planning.shapes import workload_of
-from outgrow.planning.traffic import Place
+from outgrow.planning.traffic import Place, Traffic
 from outgrow.runtime.launch import run_workers
+from outgrow.strategies.migrate import Migrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 from suites.sessions import Plan, Result, train_in_turn
@@ -34,7 +36,7 @@ class Case(NamedTuple):
 
     graph: str
     layers: int
-    strategy: Sampled
+    strategy: Sampled | Migrate
     fanout: tuple[int, ...]
     batch_size: int = 128
 
@@ -46,6 +48,12 @@ CASES = {
     "a cache of bytes": Case("reddit@0.01", 2, Sampled(cache="500KiB", partition="hash"), (4, 4)),
     "a cache by presampling": Case("reddit@0.01", 2, Sampled(cache=0.1, cache_by="presampling"), (4, 4)),
     "sparse features": Case(SPARSE, 2, Sampled(), (5, 5)),
+    "models stay": Case("products@0.002", 2, Migrate(), (5, 5)),
+    "models travel": Case("products@0.002", 3, Migrate(travel=True, merge=False), (5, 3, 2)),
+    "rows for each time step": Case(
+        "products@0.002", 2, Migrate(travel=True, time_steps=2, pregather=False, partition="hash"), (5, 5)
+    ),
+    "one time step": Case("reddit@0.01", 2, Migrate(travel=True, time_steps=1), (4, 4)),
 }
 
 
@@ -76,6 +84,14 @@ def config_of(case: Case) -> TrainConfig:
     return TrainConfig(epochs=EPOCHS, eval_every=EPOCHS, batch_size=case.batch_size, fanout=case.fanout, seed=3)
 
 
+def estimate_of(case: Case) -> Traffic:
+    config, work = config_of(case), workload_of(graph_of(case.graph), model_of(case))
+    place = Place(workers=WORKERS)
+    if isinstance(case.strategy, Migrate):
+        return traffic_of_migrate(case.strategy, work, place, config.batches, config.seed)
+    return traffic_of_sampled(case.strategy, work, place, config.batches, config.seed)
+
+
 @cache
 def runs() -> dict[str, Result]:
     """A run of each case."""
@@ -91,11 +107,9 @@ def runs() -> dict[str, Result]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_sampled(name: str) -> None:
+def test_batches(name: str) -> None:
     case = CASES[name]
-    config, work = config_of(case), workload_of(graph_of(case.graph), model_of(case))
-    estimate = traffic_of_sampled(case.strategy, work, Place(workers=WORKERS), config.batches, config.seed)
-    expected = estimate.of_run(EPOCHS, 1)
+    expected = estimate_of(case).of_run(EPOCHS, 1)
     ledger = runs()[name].summary["ledger"]
     assert not any(ledger[link] for link in ledger if link != Link.PEER)
     found = {(Link.PEER, Kind(kind)): count for kind, count in ledger[Link.PEER].items() if kind != Kind.METRICS}

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Block
 from outgrow.engine.hot import by_batches, by_degree, hottest_first
+from outgrow.engine.journey import tour
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampler import Sampler
 from outgrow.planning.waves import Matrix
@@ -49,10 +49,13 @@ class Draws:
             kept[part] = self._by_owner(copies)
             has_copy = torch.zeros(self.topology.num_nodes, dtype=torch.bool)
             has_copy[copies] = True
-            for blocks in self._blocks(part, _EPOCH, steps):
-                nodes = blocks[0].src_nodes
-                rows[part] += [*(len(block.src_nodes) for block in blocks), blocks[-1].edges.num_dst]
-                edges[part] += [block.edges.num_edges for block in blocks]
+            for step in steps:
+                groups = [self.sampler.blocks(seeds, _EPOCH, step) for seeds in self._groups(step, part)]
+                for blocks in groups:
+                    rows[part] += [*(len(block.src_nodes) for block in blocks), blocks[-1].edges.num_dst]
+                    edges[part] += [block.edges.num_edges for block in blocks]
+                nodes = torch.cat([blocks[0].src_nodes for blocks in groups])
+                nodes = torch.unique(nodes) if self.drawing.pregather else nodes
                 nodes = nodes[~has_copy[nodes]]
                 asked[part] += self._by_owner(nodes)
                 entries += float(self.entries[nodes[self.owner[nodes] != part]].sum())
@@ -71,10 +74,13 @@ class Draws:
         chosen: list[int] = np.unique(np.linspace(0, last, most).round().astype(int)).tolist()
         return chosen
 
-    def _blocks(self, part: int, epoch: int, steps: list[int]) -> Iterator[list[Block]]:
-        seeds = self._seeds(epoch)
-        for step in steps:
-            yield self.sampler.blocks(seeds[step][self.owner[seeds[step]] == part], epoch, step)
+    def _groups(self, step: int, part: int) -> list[Tensor]:
+        """The seeds that a worker computes of a batch, by time step."""
+        seeds, drawing = self._seeds(_EPOCH)[step], self.drawing
+        homes = self.owner[seeds]
+        if drawing.time_steps is None:
+            return [seeds[homes == part]]
+        return tour(seeds, homes, part, self.parts, self.parts - drawing.time_steps).groups
 
     def _copies(self, part: int) -> Tensor:
         """Nodes of other workers whose rows a worker keeps."""
@@ -83,10 +89,15 @@ class Draws:
         if self.drawing.cached_by == "degree":
             hotness = by_degree(self.topology)
         else:
-            before = self._blocks(part, _BEFORE, self._some(_STEPS_BEFORE))
-            hotness = by_batches((blocks[0].src_nodes for blocks in before), self.topology.num_nodes)
+            hotness = by_batches(self._asked_before(part), self.topology.num_nodes)
         hot = ((hotness > 0) & (self.owner != part)).nonzero()[:, 0]
         return hottest_first(hot, hotness)[: self.drawing.cached]
+
+    def _asked_before(self, part: int) -> Iterator[Tensor]:
+        batches = self._seeds(_BEFORE)
+        for step in self._some(_STEPS_BEFORE):
+            seeds = batches[step]
+            yield self.sampler.blocks(seeds[self.owner[seeds] == part], _BEFORE, step)[0].src_nodes
 
     def _by_owner(self, nodes: Tensor) -> Matrix:
         return torch.bincount(self.owner[nodes], minlength=self.parts).numpy()

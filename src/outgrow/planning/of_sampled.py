@@ -22,8 +22,14 @@ def traffic_of_sampled(strategy: Sampled, work: Workload, place: Place, batches:
         batches: What batches are made of.
         seed: Seed of the run.
     """
-    cut = work.shape.cut(strategy.partition, place.workers)
-    drawn = work.shape.drawn(drawing_of(strategy, work, batches, seed), place.workers)
+    cached = cached_rows(strategy.cache, work.graph)
+    drawing = Drawing(batches, work.model.views, seed, strategy.partition, cached, strategy.cache_by)
+    return traffic_of_batches(work, place, drawing)
+
+
+def traffic_of_batches(work: Workload, place: Place, drawing: Drawing) -> Traffic:
+    """What all workers move that draw around seeds by themselves, and fetch features."""
+    cut, drawn = work.shape.cut(drawing.partition, place.workers), work.shape.drawn(drawing, place.workers)
     traffic = of_training(work, cut.nodes, cut.owner_bytes, place, steps=drawn.steps)
     traffic += of_inference(work, cut, place)
     asked = np.rint(drawn.asked * drawn.full).astype(np.int64)
@@ -34,13 +40,6 @@ def traffic_of_sampled(strategy: Sampled, work: Workload, place: Place, batches:
         added(moved, Kind.FEATURES, place.sent(rows), round(sent_row_bytes(work, entries)))
         added(moved, Kind.IDS, place.sent(rows), ID_BYTES)
     return traffic
-
-
-def drawing_of(strategy: Sampled, work: Workload, batches: Batches, seed: int) -> Drawing:
-    """How its batches are drawn."""
-    views = tuple(layer.widths.self_loops for layer in work.model.layers)
-    cached = cached_rows(strategy.cache, work.graph)
-    return Drawing(batches, views, seed, strategy.partition, cached, strategy.cache_by)
 
 
 def cached_rows(size: str | float, graph: Sizes) -> int:

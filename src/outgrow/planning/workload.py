@@ -118,6 +118,11 @@ class ModelSizes:
     drops_raw: bool
     reads_features: bool
 
+    @property
+    def views(self) -> tuple[bool, ...]:
+        """For each layer, whether nodes have edges to themselves besides."""
+        return tuple(layer.widths.self_loops for layer in self.layers)
+
 
 @dataclass(frozen=True, eq=False)
 class Cut:
@@ -183,6 +188,8 @@ class Drawing(NamedTuple):
         cached: Rows of other workers' nodes of which each worker keeps copies, the hottest by `cached_by`.
         cached_by: ``"degree"``, or ``"presampling"``: asked for most in batches of an epoch that is not
             trained.
+        time_steps: In how many time steps models travel to the seeds; None where each worker computes its own seeds.
+        pregather: Whether rows that several time steps need are asked for once.
     """
 
     batches: Batches
@@ -191,6 +198,8 @@ class Drawing(NamedTuple):
     partition: str
     cached: int = 0
     cached_by: str = "degree"
+    time_steps: int | None = None
+    pregather: bool = True
 
 
 class Drawn(NamedTuple):
