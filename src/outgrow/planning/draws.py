@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from outgrow.core.block import Block
 from outgrow.engine.hot import by_batches, by_degree, hottest_first
 from outgrow.engine.journey import tour
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampler import Sampler
 from outgrow.planning.waves import Matrix
-from outgrow.planning.workload import Drawing, Drawn
+from outgrow.planning.workload import Crossed, Drawing, Drawn, Together
 
 _BEFORE, _EPOCH = 0, 1
 _STEPS, _STEPS_BEFORE = 8, 32
@@ -60,10 +61,46 @@ class Draws:
                 asked[part] += self._by_owner(nodes)
                 entries += float(self.entries[nodes[self.owner[nodes] != part]].sum())
         np.fill_diagonal(asked, 0)
-        looked, seeds = len(steps), self._seeds(_EPOCH)
-        full = len(self.train) / max(1, len(seeds[0]))
-        of_row = entries / max(1.0, asked.sum())
-        return Drawn(len(seeds), full, rows / looked, edges / looked, asked / looked, of_row, kept)
+        looked, of_row = len(steps), entries / max(1.0, asked.sum())
+        count = len(self._seeds(_EPOCH))
+        return Drawn(count, self._full, rows / looked, edges / looked, asked / looked, of_row, kept)
+
+    def together(self) -> Together:
+        """What some batches of the first epoch are like whose nodes are computed by the workers that own them."""
+        steps, layers = self._some(_STEPS), len(self.drawing.views)
+        rows, edges = np.zeros((self.parts, layers + 1)), np.zeros((self.parts, layers))
+        crossed = []
+        for step in steps:
+            blocks = self.sampler.blocks(self._seeds(_EPOCH)[step], _EPOCH, step)
+            for layer, block in enumerate(blocks):
+                rows[:, layer] += self._by_owner(block.src_nodes)
+                owners = self.owner[block.dst_nodes]
+                edges[:, layer] += np.bincount(owners, block.edges.indptr.diff(), minlength=self.parts)
+            rows[:, layers] += self._by_owner(blocks[-1].dst_nodes)
+            crossed.append(tuple(self._crossed(block) for block in blocks))
+        looked = len(steps)
+        return Together(len(self._seeds(_EPOCH)), self._full, rows / looked, edges / looked, tuple(crossed))
+
+    def _crossed(self, block: Block) -> Crossed:
+        source = block.edges.indices.long()
+        target = torch.arange(block.edges.num_dst).repeat_interleave(block.edges.indptr.diff())
+        pair = self.owner[block.dst_nodes][target] * self.parts + self.owner[block.src_nodes][source]
+        away = pair % self.parts != pair // self.parts
+        pair, source, target = pair[away], source[away], target[away]
+
+        def distinct(ends: Tensor, number: int) -> Matrix:
+            return self._pairs(torch.unique(pair * number + ends) // max(1, number))
+
+        return Crossed(distinct(source, len(block.src_nodes)), distinct(target, block.edges.num_dst), self._pairs(pair))
+
+    def _pairs(self, pair: Tensor) -> Matrix:
+        """``[P, P]``: how often each pair occurs."""
+        return torch.bincount(pair, minlength=self.parts**2).view(self.parts, self.parts).numpy()
+
+    @property
+    def _full(self) -> float:
+        """Batches of full size that have as many seeds as an epoch."""
+        return len(self.train) / max(1, len(self._seeds(_EPOCH)[0]))
 
     def _seeds(self, epoch: int) -> list[Tensor]:
         return self.drawing.batches.of_epoch(self.train, self.drawing.seed, epoch)

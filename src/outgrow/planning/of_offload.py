@@ -9,9 +9,10 @@ import numpy as np
 
 from outgrow.core.types import Kind, Link
 from outgrow.graph.partition.waves import Throughputs
+from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Bytes, Place, Traffic, added, of_training
 from outgrow.planning.waves import Cutting, Waves
-from outgrow.planning.workload import LayerSizes, Workload
+from outgrow.planning.workload import Workload
 from outgrow.strategies.offload import Offload
 
 

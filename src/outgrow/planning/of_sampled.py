@@ -7,8 +7,9 @@ import numpy as np
 from outgrow.core.sizes import parse_bytes
 from outgrow.core.types import Kind
 from outgrow.engine.batches import Batches
+from outgrow.planning.sizes import Sizes
 from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added, of_inference, of_training
-from outgrow.planning.workload import Drawing, Sizes, Workload
+from outgrow.planning.workload import Drawing, Workload
 from outgrow.strategies.sampled import Sampled
 
 

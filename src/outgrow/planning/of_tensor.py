@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from outgrow.core.types import Kind, Link
+from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added, of_training
 from outgrow.planning.waves import Matrix
-from outgrow.planning.workload import LayerSizes, Workload
+from outgrow.planning.workload import Workload
 from outgrow.strategies.tensor import TensorParallel
 
 

@@ -7,15 +7,27 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from outgrow.engine.access import by_access
 from outgrow.engine.chunks.plan import Techniques
 from outgrow.engine.slices.lane import dealt
 from outgrow.graph.graph import Graph
+from outgrow.graph.partition.access import MetisByAccess
 from outgrow.graph.partition.cache import partition_of
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.nn.model import Model
 from outgrow.planning.draws import Draws
+from outgrow.planning.sizes import graph_sizes, model_sizes
 from outgrow.planning.waves import Cutter, Cutting
-from outgrow.planning.workload import Chunked, Cut, Dealt, Drawing, Drawn, Workload, cut_of, graph_sizes, model_sizes
+from outgrow.planning.workload import (
+    Chunked,
+    Cut,
+    Dealt,
+    Drawing,
+    Drawn,
+    Together,
+    Workload,
+    cut_of,
+)
 from outgrow.runtime.packing import packed
 
 
@@ -34,15 +46,20 @@ class Counted:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.cut, self.dealt = cache(self._cut), cache(self._dealt)
-        self.chunked, self.drawn = cache(self._chunked), cache(self._drawn)
+        self.chunked, self.drawn, self.together = cache(self._chunked), cache(self._drawn), cache(self._together)
 
-    def _partition(self, method: str, parts: int) -> Tensor:
+    def _partition(self, method: str, parts: int, by: Drawing | None = None) -> Tensor:
         topology = self.graph.topology
-        return partition_of(topology, WITHOUT_CHUNKS[method], parts, store=self.graph.store).part
+        if method != MetisByAccess.name:
+            return partition_of(topology, WITHOUT_CHUNKS[method], parts, store=self.graph.store).part
+        assert by is not None
+        views = [topology.with_self_loops if looped else topology for looped in by.views]
+        found = by_access(views, self.graph.split.train, by.batches, topology.num_nodes)
+        return partition_of(topology, found, parts, store=self.graph.store).part
 
-    def _cut(self, method: str, parts: int) -> Cut:
+    def _cut(self, method: str, parts: int, by: Drawing | None = None) -> Cut:
         topology = self.graph.topology
-        return cut_of(topology.indptr, topology.indices, self._partition(method, parts), parts)
+        return cut_of(topology.indptr, topology.indices, self._partition(method, parts, by), parts)
 
     def _dealt(self, chunks: int, parts: int, *, self_loops: bool) -> Dealt:
         topology = self.graph.topology
@@ -58,5 +75,10 @@ class Counted:
         return Chunked(len(packed(cutter.order)), {view: cutter.waves(view, techniques) for view in views})
 
     def _drawn(self, drawing: Drawing, parts: int) -> Drawn:
-        owner = self._partition(drawing.partition, parts)
-        return Draws(self.graph, owner, parts, drawing).look()
+        return self._draws(drawing, parts).look()
+
+    def _together(self, drawing: Drawing, parts: int) -> Together:
+        return self._draws(drawing, parts).together()
+
+    def _draws(self, drawing: Drawing, parts: int) -> Draws:
+        return Draws(self.graph, self._partition(drawing.partition, parts, drawing), parts, drawing)

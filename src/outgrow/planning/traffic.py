@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from outgrow.core.types import Kind, Link
+from outgrow.planning.sizes import ModelSizes
 from outgrow.planning.waves import Matrix
-from outgrow.planning.workload import Cut, ModelSizes, Workload
+from outgrow.planning.workload import Cut, Workload
 
 Bytes = Counter[tuple[Link, Kind]]
 ID_BYTES = 8

@@ -2,126 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from outgrow.engine.batches import Batches
-from outgrow.engine.chunks.layers import without_parameters
 from outgrow.engine.chunks.plan import Techniques
-from outgrow.engine.constant import is_constant
-from outgrow.engine.slices.passes import only_propagates, runs_of
-from outgrow.graph.graph import Graph
-from outgrow.nn.layer import Layer, Widths
-from outgrow.nn.model import Model
+from outgrow.planning.sizes import ModelSizes, Sizes
 from outgrow.planning.waves import Cutting, Matrix, Waves
 from outgrow.runtime.packing import packed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Of a graph ``[V nodes, E edges]``.
-
-    Attributes:
-        name: Of the graph.
-        nodes: ``V``.
-        edges: ``E``, without self-loops that a layer adds.
-        features: Columns of raw features ``D``.
-        feature_bytes: Of a raw feature as it is stored.
-        row_entries: Entries of a row of raw features that are stored, on average: ``D``, or fewer in sparse rows.
-        train: Nodes to train on.
-        classes: Columns of the logits.
-    """
-
-    name: str
-    nodes: int
-    edges: int
-    features: int
-    feature_bytes: int
-    row_entries: float
-    train: int
-    classes: int
-
-    @property
-    def sparse(self) -> bool:
-        """Whether raw features are sparse rows."""
-        return self.row_entries < self.features
-
-    @property
-    def feature_row_bytes(self) -> float:
-        """Of a row of raw features as it is stored; an entry of a sparse one has a column number of 4 bytes."""
-        return self.row_entries * (self.feature_bytes + 4 * self.sparse)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerSizes:
-    """Of a layer.
-
-    Attributes:
-        widths: Those of its convolution.
-        constant: Whether the aggregate is that of raw features, and kept.
-        fixed: Whether its aggregation has no parameters.
-        run: Number of the layers that only propagate the same columns, one after the other; None for other layers.
-        weights: Numbers of its matrices, each of which every node is multiplied by once.
-    """
-
-    widths: Widths
-    constant: bool
-    fixed: bool
-    run: int | None
-    weights: int
-
-    @property
-    def source(self) -> int:
-        """Columns of a source's row over all channels, without scores."""
-        return self.widths.source[0] * self.widths.source[1]
-
-    @property
-    def source_row(self) -> int:
-        """Numbers of a source's row: its columns, then its scores."""
-        return self.source + self.widths.score
-
-    @property
-    def aggregate(self) -> int:
-        """Columns of the aggregate over all channels."""
-        return self.widths.aggregate[0] * self.widths.aggregate[1]
-
-    def edges(self, edges: int, nodes: int) -> int:
-        """Of a graph, as the layer sees it."""
-        return edges + self.widths.self_loops * nodes
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSizes:
-    """Of a model.
-
-    Attributes:
-        layers: From the bottom up; an encoder's products are among the first one's.
-        parameters: How many tensors of parameters there are, and how many numbers in all of them.
-        number_bytes: Of a parameter, an activation and a gradient.
-        state_bytes: Of all parameters and buffers as they are sent to a worker.
-        takes_raw: Whether raw features are sources of the first layer.
-        drops_raw: Whether they have dropout.
-        reads_features: Whether the first layer's input are the features: there is no encoder.
-    """
-
-    layers: tuple[LayerSizes, ...]
-    parameters: tuple[int, int]
-    number_bytes: int
-    state_bytes: int
-    takes_raw: bool
-    drops_raw: bool
-    reads_features: bool
-
-    @property
-    def views(self) -> tuple[bool, ...]:
-        """For each layer, whether nodes have edges to themselves besides."""
-        return tuple(layer.widths.self_loops for layer in self.layers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,11 +119,43 @@ class Drawn(NamedTuple):
     kept: Matrix
 
 
+class Crossed(NamedTuple):
+    """What crosses in a layer of a batch that all workers compute together: for each pair ``[P, P]``, to the first.
+
+    Attributes:
+        sources: Distinct sources of the second worker.
+        destinations: Distinct destinations of the first that have some.
+        edges: Edges from these to those.
+    """
+
+    sources: Matrix
+    destinations: Matrix
+    edges: Matrix
+
+
+class Together(NamedTuple):
+    """What batches of full size are like that all workers compute together.
+
+    Attributes:
+        steps: Batches of an epoch.
+        full: Batches of full size that have as many seeds.
+        rows: ``[P, L + 1]`` float64, own nodes of each worker before each layer, from the bottom up, and its seeds.
+        edges: ``[P, L]`` float64, edges to own destinations of each layer.
+        crossed: What crosses in each layer of each batch that was looked at.
+    """
+
+    steps: int
+    full: float
+    rows: NDArray[np.float64]
+    edges: NDArray[np.float64]
+    crossed: tuple[tuple[Crossed, ...], ...]
+
+
 class Shape(Protocol):
     """A graph as far as it is cut, sampled and dealt out."""
 
-    def cut(self, method: str, parts: int) -> Cut:
-        """How a partition deals it out, by the name of its method and the number of parts."""
+    def cut(self, method: str, parts: int, by: Drawing | None = None) -> Cut:
+        """How a partition deals it out, by the name of its method, the number of parts, and what is drawn on it."""
 
     def dealt(self, chunks: int, parts: int, *, self_loops: bool) -> Dealt:
         """How `tensor` deals it out that reads it in chunks."""
@@ -239,6 +165,9 @@ class Shape(Protocol):
 
     def drawn(self, drawing: Drawing, parts: int) -> Drawn:
         """What mini-batches are like whose seeds are computed by the workers that own them."""
+
+    def together(self, drawing: Drawing, parts: int) -> Together:
+        """What mini-batches are like of which each node is computed by the worker that owns it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,56 +183,6 @@ class Workload:
     graph: Sizes
     model: ModelSizes
     shape: Shape
-
-
-def graph_sizes(graph: Graph) -> Sizes:
-    """Of a graph at hand, which has features and labels."""
-    assert graph.features is not None
-    features = graph.features
-    entries = features.shape[1] if isinstance(features, Tensor) else len(features.values) / max(1, graph.num_nodes)
-    return Sizes(
-        name=graph.name,
-        nodes=graph.num_nodes,
-        edges=graph.num_edges,
-        features=graph.num_features,
-        feature_bytes=features.dtype.itemsize,
-        row_entries=entries,
-        train=len(graph.split.train),
-        classes=graph.num_classes,
-    )
-
-
-def model_sizes(model: Model, graph: Graph) -> ModelSizes:
-    """Of a model on a graph, which has features."""
-    assert graph.features is not None
-    constant = is_constant(model, graph.features)
-    layers = [
-        _layer(layer, constant=constant and number == place == 0, run=number if only_propagates(layer) else None)
-        for number, run in enumerate(runs_of(model.stages()))
-        for place, layer in enumerate(run)
-    ]
-    if model.encoder is not None:
-        layers[0] = replace(layers[0], weights=layers[0].weights + _weights(model.encoder))
-    parameters = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
-    return ModelSizes(
-        layers=tuple(layers),
-        parameters=(len(parameters), sum(parameters)),
-        number_bytes=next(model.parameters()).dtype.itemsize,
-        state_bytes=len(packed(model.state_dict())),
-        takes_raw=model.passes_features_on and layers[0].widths.raw_source,
-        drops_raw=model.input_dropout > 0,
-        reads_features=model.encoder is None,
-    )
-
-
-def _layer(layer: Layer, *, constant: bool, run: int | None) -> LayerSizes:
-    return LayerSizes(
-        widths=layer.widths, constant=constant, fixed=without_parameters(layer), run=run, weights=_weights(layer)
-    )
-
-
-def _weights(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() > 1)
 
 
 def cut_of(indptr: Tensor, indices: Tensor, part: Tensor, parts: int) -> Cut:

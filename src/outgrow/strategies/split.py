@@ -20,9 +20,9 @@ from torch import Tensor
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.core.types import Kind
+from outgrow.engine.access import by_access
 from outgrow.engine.batches import Batches, count_drawn
 from outgrow.engine.hot import hotness_by, hottest_own, require_cache
-from outgrow.engine.micro_batches import sampler_of
 from outgrow.engine.pipeline import in_background
 from outgrow.engine.rows import row_type
 from outgrow.engine.share import Part, view_of
@@ -31,7 +31,7 @@ from outgrow.engine.splits.features import DeviceRows, Found
 from outgrow.engine.splits.layers import Hop, cooperative
 from outgrow.engine.splits.sums import RowBytes, is_summed, summed_hop
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.access import MetisByAccess, access_weights, course_of
+from outgrow.graph.partition.access import MetisByAccess
 from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
 from outgrow.graph.split_sampler import SplitHop, SplitSampler
 from outgrow.nn.layer import Layer
@@ -42,7 +42,6 @@ from outgrow.ops.keyed import derive
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 
 BY_ACCESS = MetisByAccess.name
-_ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
 _BEFORE = 0  # epochs are numbered from 1
 _SPARE = 0.5  # no two batches are of one size
 
@@ -87,13 +86,8 @@ class SplitParallel(Strategy):
         """See `Strategy.method`."""
         if self.partition != BY_ACCESS:
             return WITHOUT_CHUNKS[self.partition]
-        views, nodes = [view_of(graph.topology, layer) for layer in model.stages()], graph.split.train
-
-        def weights() -> Tensor:
-            sampler = sampler_of(graph.topology, model, batches, _ANY_SEED)
-            return access_weights(sampler, _BEFORE, batches.of_epoch(nodes, _ANY_SEED, _BEFORE), graph.num_nodes)
-
-        return MetisByAccess(course=course_of(views, nodes, batches), weights=weights)
+        views = [view_of(graph.topology, layer) for layer in model.stages()]
+        return by_access(views, graph.split.train, batches, graph.num_nodes)
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""

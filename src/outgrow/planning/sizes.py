@@ -1,0 +1,184 @@
+"""Sizes of a graph and of a model, as far as costs depend on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.engine.chunks.layers import without_parameters
+from outgrow.engine.constant import is_constant
+from outgrow.engine.slices.passes import only_propagates, runs_of
+from outgrow.graph.csc import Topology
+from outgrow.graph.graph import Graph
+from outgrow.nn.layer import Layer, Rows, Widths
+from outgrow.nn.model import Model
+from outgrow.runtime.packing import packed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Of a graph ``[V nodes, E edges]``.
+
+    Attributes:
+        name: Of the graph.
+        nodes: ``V``.
+        edges: ``E``, without self-loops that a layer adds.
+        features: Columns of raw features ``D``.
+        feature_bytes: Of a raw feature as it is stored.
+        row_entries: Entries of a row of raw features that are stored, on average: ``D``, or fewer in sparse rows.
+        train: Nodes to train on.
+        classes: Columns of the logits.
+    """
+
+    name: str
+    nodes: int
+    edges: int
+    features: int
+    feature_bytes: int
+    row_entries: float
+    train: int
+    classes: int
+
+    @property
+    def sparse(self) -> bool:
+        """Whether raw features are sparse rows."""
+        return self.row_entries < self.features
+
+    @property
+    def feature_row_bytes(self) -> float:
+        """Of a row of raw features as it is stored; an entry of a sparse one has a column number of 4 bytes."""
+        return self.row_entries * (self.feature_bytes + 4 * self.sparse)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSizes:
+    """Of a layer.
+
+    Attributes:
+        widths: Those of its convolution.
+        constant: Whether the aggregate is that of raw features, and kept.
+        fixed: Whether its aggregation has no parameters.
+        weighed: Whether its edges have weights.
+        run: Number of the layers that only propagate the same columns, one after the other; None for other layers.
+        weights: Numbers of its matrices, each of which every node is multiplied by once.
+    """
+
+    widths: Widths
+    constant: bool
+    fixed: bool
+    weighed: bool
+    run: int | None
+    weights: int
+
+    @property
+    def source(self) -> int:
+        """Columns of a source's row over all channels, without scores."""
+        return self.widths.source[0] * self.widths.source[1]
+
+    @property
+    def source_row(self) -> int:
+        """Numbers of a source's row: its columns, then its scores."""
+        return self.source + self.widths.score
+
+    @property
+    def aggregate(self) -> int:
+        """Columns of the aggregate over all channels."""
+        return self.widths.aggregate[0] * self.widths.aggregate[1]
+
+    def edges(self, edges: int, nodes: int) -> int:
+        """Of a graph, as the layer sees it."""
+        return edges + self.widths.self_loops * nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSizes:
+    """Of a model.
+
+    Attributes:
+        layers: From the bottom up; an encoder's products are among the first one's.
+        parameters: How many tensors of parameters there are, and how many numbers in all of them.
+        number_bytes: Of a parameter, an activation and a gradient.
+        state_bytes: Of all parameters and buffers as they are sent to a worker.
+        takes_raw: Whether raw features are sources of the first layer.
+        drops_raw: Whether they have dropout.
+        reads_features: Whether the first layer's input are the features: there is no encoder.
+    """
+
+    layers: tuple[LayerSizes, ...]
+    parameters: tuple[int, int]
+    number_bytes: int
+    state_bytes: int
+    takes_raw: bool
+    drops_raw: bool
+    reads_features: bool
+
+    @property
+    def views(self) -> tuple[bool, ...]:
+        """For each layer, whether nodes have edges to themselves besides."""
+        return tuple(layer.widths.self_loops for layer in self.layers)
+
+
+def graph_sizes(graph: Graph) -> Sizes:
+    """Of a graph at hand, which has features and labels."""
+    assert graph.features is not None
+    features = graph.features
+    entries = features.shape[1] if isinstance(features, Tensor) else len(features.values) / max(1, graph.num_nodes)
+    return Sizes(
+        name=graph.name,
+        nodes=graph.num_nodes,
+        edges=graph.num_edges,
+        features=graph.num_features,
+        feature_bytes=features.dtype.itemsize,
+        row_entries=entries,
+        train=len(graph.split.train),
+        classes=graph.num_classes,
+    )
+
+
+def model_sizes(model: Model, graph: Graph) -> ModelSizes:
+    """Of a model on a graph, which has features."""
+    assert graph.features is not None
+    constant = is_constant(model, graph.features)
+    layers = [
+        _layer(layer, graph, constant=constant and number == place == 0, run=number if only_propagates(layer) else None)
+        for number, run in enumerate(runs_of(model.stages()))
+        for place, layer in enumerate(run)
+    ]
+    if model.encoder is not None:
+        layers[0] = replace(layers[0], weights=layers[0].weights + _weights(model.encoder))
+    parameters = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    return ModelSizes(
+        layers=tuple(layers),
+        parameters=(len(parameters), sum(parameters)),
+        number_bytes=next(model.parameters()).dtype.itemsize,
+        state_bytes=len(packed(model.state_dict())),
+        takes_raw=model.passes_features_on and layers[0].widths.raw_source,
+        drops_raw=model.input_dropout > 0,
+        reads_features=model.encoder is None,
+    )
+
+
+def _layer(layer: Layer, graph: Graph, *, constant: bool, run: int | None) -> LayerSizes:
+    fixed = without_parameters(layer)
+    return LayerSizes(
+        widths=layer.widths,
+        constant=constant,
+        fixed=fixed,
+        weighed=not fixed or _is_weighed(layer, graph),
+        run=run,
+        weights=_weights(layer),
+    )
+
+
+def _is_weighed(layer: Layer, graph: Graph) -> bool:
+    """Whether a layer whose weights the graph fixes has some: tried on one node with an edge to itself."""
+    weight = None if graph.topology.weight is None else graph.topology.weight[:1].new_ones(1)
+    one = Topology(indptr=torch.tensor([0, 1]), indices=torch.zeros(1, dtype=torch.int32), weight=weight)
+    rows = Rows(torch.empty(1, 1, layer.widths.source[1]), None)
+    return layer.conv.weigh(one.block, rows, Rows(None, None)) is not None
+
+
+def _weights(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() > 1)
