@@ -18,12 +18,14 @@ from outgrow.graph.store import write_store
 from outgrow.nn import GCN, SAGE, Model
 from outgrow.ops.sparse import SparseRows
 from outgrow.planning.of_migrate import traffic_of_migrate
+from outgrow.planning.of_orchestrate import traffic_of_orchestrate
 from outgrow.planning.of_sampled import traffic_of_sampled
 from outgrow.planning.of_split import traffic_of_split
 from outgrow.planning.shapes import workload_of
 from outgrow.planning.traffic import Place, Traffic
 from outgrow.runtime.launch import run_workers
 from outgrow.strategies.migrate import Migrate
+from outgrow.strategies.orchestrate import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
 from outgrow.training.config import TrainConfig
@@ -38,7 +40,7 @@ class Case(NamedTuple):
 
     graph: str
     layers: int
-    strategy: Sampled | Migrate | SplitParallel
+    strategy: Sampled | Migrate | SplitParallel | Orchestrate
     fanout: tuple[int, ...]
     batch_size: int = 128
 
@@ -58,6 +60,11 @@ CASES = {
     "split": Case("products@0.002", 2, SplitParallel(), (5, 5)),
     "split, hashed, sources only": Case("reddit@0.01", 3, SplitParallel(partition="hash", partial=False), (4, 3, 2)),
     "split, parts of sums": Case("reddit@0.01", 2, SplitParallel(partition="hash"), (25, 10), 512),
+    "hot nodes": Case("reddit@0.01", 2, Orchestrate(super_batch=2), (5, 5)),
+    "hot nodes as constants": Case("reddit@0.01", 3, Orchestrate(super_batch=3, hot_gradient=False), (4, 3, 2), 64),
+    "hot aggregates": Case("reddit@0.01", 2, Orchestrate(super_batch=2, reuse="aggregate"), (5, 5)),
+    "hot nodes of sparse features": Case(SPARSE, 2, Orchestrate(super_batch=2, hot_ratio=0.1), (3, 3), 32),
+    "no hot nodes": Case("products@0.002", 2, Orchestrate(hot_ratio=0), (5, 5)),
     "one time step": Case("reddit@0.01", 2, Migrate(travel=True, time_steps=1), (4, 4)),
 }
 
@@ -94,6 +101,10 @@ def estimate_of(case: Case) -> Traffic:
     place = Place(workers=WORKERS)
     if isinstance(case.strategy, Migrate):
         return traffic_of_migrate(case.strategy, work, place, config.batches, config.seed)
+    if isinstance(case.strategy, Orchestrate):
+        ratio = case.strategy.hot_ratio
+        assert ratio is not None
+        return traffic_of_orchestrate(case.strategy, work, place, config.batches, config.seed, hot_ratio=ratio)
     if isinstance(case.strategy, SplitParallel):
         return traffic_of_split(case.strategy, work, place, config.batches, config.seed)
     return traffic_of_sampled(case.strategy, work, place, config.batches, config.seed)

@@ -16,7 +16,8 @@ from outgrow.graph.sampler import Sampler
 from outgrow.planning.waves import Matrix
 from outgrow.planning.workload import Crossed, Drawing, Drawn, Together
 
-_BEFORE, _EPOCH = 0, 1
+BEFORE, EPOCH = 0, 1
+"""Epochs that are drawn first, downwards from this one, and the first that is trained."""
 _STEPS, _STEPS_BEFORE = 8, 32
 
 
@@ -44,42 +45,42 @@ class Draws:
         layers, shape = len(self.drawing.views), (self.parts, self.parts)
         rows, edges = np.zeros((self.parts, layers + 1)), np.zeros((self.parts, layers))
         asked, kept = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-        steps, entries = self._some(_STEPS), 0.0
+        steps, entries = self.some(_STEPS), 0.0
         for part in range(self.parts):
             copies = self._copies(part)
-            kept[part] = self._by_owner(copies)
+            kept[part] = self.by_owner(copies)
             has_copy = torch.zeros(self.topology.num_nodes, dtype=torch.bool)
             has_copy[copies] = True
             for step in steps:
-                groups = [self.sampler.blocks(seeds, _EPOCH, step) for seeds in self._groups(step, part)]
+                groups = [self.sampler.blocks(seeds, EPOCH, step) for seeds in self._groups(step, part)]
                 for blocks in groups:
                     rows[part] += [*(len(block.src_nodes) for block in blocks), blocks[-1].edges.num_dst]
                     edges[part] += [block.edges.num_edges for block in blocks]
                 nodes = torch.cat([blocks[0].src_nodes for blocks in groups])
                 nodes = torch.unique(nodes) if self.drawing.pregather else nodes
                 nodes = nodes[~has_copy[nodes]]
-                asked[part] += self._by_owner(nodes)
+                asked[part] += self.by_owner(nodes)
                 entries += float(self.entries[nodes[self.owner[nodes] != part]].sum())
         np.fill_diagonal(asked, 0)
         looked, of_row = len(steps), entries / max(1.0, asked.sum())
-        count = len(self._seeds(_EPOCH))
-        return Drawn(count, self._full, rows / looked, edges / looked, asked / looked, of_row, kept)
+        count = len(self.seeds(EPOCH))
+        return Drawn(count, self.full, rows / looked, edges / looked, asked / looked, of_row, kept)
 
     def together(self) -> Together:
         """What some batches of the first epoch are like whose nodes are computed by the workers that own them."""
-        steps, layers = self._some(_STEPS), len(self.drawing.views)
+        steps, layers = self.some(_STEPS), len(self.drawing.views)
         rows, edges = np.zeros((self.parts, layers + 1)), np.zeros((self.parts, layers))
         crossed = []
         for step in steps:
-            blocks = self.sampler.blocks(self._seeds(_EPOCH)[step], _EPOCH, step)
+            blocks = self.sampler.blocks(self.seeds(EPOCH)[step], EPOCH, step)
             for layer, block in enumerate(blocks):
-                rows[:, layer] += self._by_owner(block.src_nodes)
+                rows[:, layer] += self.by_owner(block.src_nodes)
                 owners = self.owner[block.dst_nodes]
                 edges[:, layer] += np.bincount(owners, block.edges.indptr.diff(), minlength=self.parts)
-            rows[:, layers] += self._by_owner(blocks[-1].dst_nodes)
+            rows[:, layers] += self.by_owner(blocks[-1].dst_nodes)
             crossed.append(tuple(self._crossed(block) for block in blocks))
         looked = len(steps)
-        return Together(len(self._seeds(_EPOCH)), self._full, rows / looked, edges / looked, tuple(crossed))
+        return Together(len(self.seeds(EPOCH)), self.full, rows / looked, edges / looked, tuple(crossed))
 
     def _crossed(self, block: Block) -> Crossed:
         source = block.edges.indices.long()
@@ -98,22 +99,23 @@ class Draws:
         return torch.bincount(pair, minlength=self.parts**2).view(self.parts, self.parts).numpy()
 
     @property
-    def _full(self) -> float:
+    def full(self) -> float:
         """Batches of full size that have as many seeds as an epoch."""
-        return len(self.train) / max(1, len(self._seeds(_EPOCH)[0]))
+        return len(self.train) / max(1, len(self.seeds(EPOCH)[0]))
 
-    def _seeds(self, epoch: int) -> list[Tensor]:
+    def seeds(self, epoch: int) -> list[Tensor]:
+        """Those of each batch of an epoch, over all workers."""
         return self.drawing.batches.of_epoch(self.train, self.drawing.seed, epoch)
 
-    def _some(self, most: int) -> list[int]:
+    def some(self, most: int) -> list[int]:
         """Steps of an epoch, evenly apart; without the last one, which may have fewer seeds."""
-        last = max(0, len(self._seeds(_EPOCH)) - 2)
+        last = max(0, len(self.seeds(EPOCH)) - 2)
         chosen: list[int] = np.unique(np.linspace(0, last, most).round().astype(int)).tolist()
         return chosen
 
     def _groups(self, step: int, part: int) -> list[Tensor]:
         """The seeds that a worker computes of a batch, by time step."""
-        seeds, drawing = self._seeds(_EPOCH)[step], self.drawing
+        seeds, drawing = self.seeds(EPOCH)[step], self.drawing
         homes = self.owner[seeds]
         if drawing.time_steps is None:
             return [seeds[homes == part]]
@@ -131,12 +133,13 @@ class Draws:
         return hottest_first(hot, hotness)[: self.drawing.cached]
 
     def _asked_before(self, part: int) -> Iterator[Tensor]:
-        batches = self._seeds(_BEFORE)
-        for step in self._some(_STEPS_BEFORE):
+        batches = self.seeds(BEFORE)
+        for step in self.some(_STEPS_BEFORE):
             seeds = batches[step]
-            yield self.sampler.blocks(seeds[self.owner[seeds] == part], _BEFORE, step)[0].src_nodes
+            yield self.sampler.blocks(seeds[self.owner[seeds] == part], BEFORE, step)[0].src_nodes
 
-    def _by_owner(self, nodes: Tensor) -> Matrix:
+    def by_owner(self, nodes: Tensor) -> Matrix:
+        """``[P]`` int64: how many of some nodes each worker owns."""
         return torch.bincount(self.owner[nodes], minlength=self.parts).numpy()
 
 

@@ -16,6 +16,7 @@ from outgrow.graph.partition.cache import partition_of
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.nn.model import Model
 from outgrow.planning.draws import Draws
+from outgrow.planning.hot_draws import HotDraws
 from outgrow.planning.sizes import graph_sizes, model_sizes
 from outgrow.planning.waves import Cutter, Cutting
 from outgrow.planning.workload import (
@@ -24,6 +25,7 @@ from outgrow.planning.workload import (
     Dealt,
     Drawing,
     Drawn,
+    Halves,
     Together,
     Workload,
     cut_of,
@@ -47,6 +49,7 @@ class Counted:
         self.graph = graph
         self.cut, self.dealt = cache(self._cut), cache(self._dealt)
         self.chunked, self.drawn, self.together = cache(self._chunked), cache(self._drawn), cache(self._together)
+        self.halves = cache(self._halves)
 
     def _partition(self, method: str, parts: int, by: Drawing | None = None) -> Tensor:
         topology = self.graph.topology
@@ -79,6 +82,9 @@ class Counted:
 
     def _together(self, drawing: Drawing, parts: int) -> Together:
         return self._draws(drawing, parts).together()
+
+    def _halves(self, drawing: Drawing, parts: int, hot_ratio: float, super_batch: int) -> Halves:
+        return HotDraws(self._draws(drawing, parts), hot_ratio, super_batch).look()
 
     def _draws(self, drawing: Drawing, parts: int) -> Draws:
         return Draws(self.graph, self._partition(drawing.partition, parts, drawing), parts, drawing)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from outgrow.engine.chunks.layers import without_parameters
 from outgrow.engine.constant import is_constant
+from outgrow.engine.rows import row_type
 from outgrow.engine.slices.passes import only_propagates, runs_of
 from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph
@@ -104,6 +105,8 @@ class ModelSizes:
         takes_raw: Whether raw features are sources of the first layer.
         drops_raw: Whether they have dropout.
         reads_features: Whether the first layer's input are the features: there is no encoder.
+        row_bytes: Of a row of dense features as the model computes with them.
+        summing: The first layer, where its input can be summed as it is, so summed; else None.
     """
 
     layers: tuple[LayerSizes, ...]
@@ -113,6 +116,8 @@ class ModelSizes:
     takes_raw: bool
     drops_raw: bool
     reads_features: bool
+    row_bytes: int
+    summing: Widths | None
 
     @property
     def views(self) -> tuple[bool, ...]:
@@ -140,7 +145,7 @@ def graph_sizes(graph: Graph) -> Sizes:
 def model_sizes(model: Model, graph: Graph) -> ModelSizes:
     """Of a model on a graph, which has features."""
     assert graph.features is not None
-    constant = is_constant(model, graph.features)
+    constant, first = is_constant(model, graph.features), model.stages()[0].summing_first()
     layers = [
         _layer(layer, graph, constant=constant and number == place == 0, run=number if only_propagates(layer) else None)
         for number, run in enumerate(runs_of(model.stages()))
@@ -157,6 +162,8 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
         takes_raw=model.passes_features_on and layers[0].widths.raw_source,
         drops_raw=model.input_dropout > 0,
         reads_features=model.encoder is None,
+        row_bytes=graph.num_features * row_type(model, graph.features).itemsize,
+        summing=None if graph.sparse or first is None else first.widths,
     )
 
 

@@ -151,6 +151,40 @@ class Together(NamedTuple):
     crossed: tuple[tuple[Crossed, ...], ...]
 
 
+class Gathered(NamedTuple):
+    """Rows of raw features that are taken from memory, in the mean.
+
+    Attributes:
+        rows: By all workers.
+        asked: ``[P, P]`` float64, those that the first worker asks the second for.
+        entries: Entries that are stored of one of these.
+    """
+
+    rows: float
+    asked: NDArray[np.float64]
+    entries: float
+
+
+class Halves(NamedTuple):
+    """What batches are like whose bottom layer is computed by two sides.
+
+    Attributes:
+        steps: Batches of an epoch.
+        full: Batches of full size that have as many seeds.
+        cold: For a batch without hot nodes.
+        warm: For another.
+        hot: For the hot nodes of a super-batch.
+        hot_nodes: How many these are, over all workers.
+    """
+
+    steps: int
+    full: float
+    cold: Gathered
+    warm: Gathered
+    hot: Gathered
+    hot_nodes: float
+
+
 class Shape(Protocol):
     """A graph as far as it is cut, sampled and dealt out."""
 
@@ -168,6 +202,9 @@ class Shape(Protocol):
 
     def together(self, drawing: Drawing, parts: int) -> Together:
         """What mini-batches are like of which each node is computed by the worker that owns it."""
+
+    def halves(self, drawing: Drawing, parts: int, hot_ratio: float, super_batch: int) -> Halves:
+        """What mini-batches are like whose bottom layer is computed by two sides, hot nodes by the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
