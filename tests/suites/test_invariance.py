@@ -21,6 +21,7 @@ from suites.invariance import BATCHES, CONFIG, EVERY, KINDS, SAME_BITS, SOME, TW
 from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn
 
 CLOSE, CLOSE_IN_SINGLE = 1e-8, 1e-5
+SLOW = (pytest.mark.slow, pytest.mark.timeout(1800))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def alone(store: Path) -> dict[tuple[str, TrainConfig], og.Run]:
 
 
 @pytest.mark.parametrize("workers", [2, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 3, 4))])
-@pytest.mark.parametrize("chosen", [SOME, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["some", "every"])
+@pytest.mark.parametrize("chosen", [SOME, pytest.param(EVERY, marks=SLOW)], ids=["some", "every"])
 def test_curves_accuracies_and_logits(
     chosen: list[tuple[str, str]], workers: int, store: Path, alone: dict[tuple[str, TrainConfig], og.Run]
 ) -> None:
