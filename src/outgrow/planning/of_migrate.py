@@ -39,7 +39,7 @@ def traffic_of_migrate(strategy: Migrate, work: Workload, place: Place, batches:
     traffic = traffic_of_batches(work, place, drawing)
     if time_steps is None:
         return traffic
-    steps, (tensors, numbers) = work.shape.drawn(drawing, place.workers).steps, work.model.parameters
+    steps, (tensors, numbers) = work.sampling.drawn(drawing, place.workers).steps, work.model.parameters
     onward = place.sent(np.roll(np.eye(place.workers, dtype=np.int64), 1, axis=1))
     moves = steps * (time_steps - 1)
     added(traffic.epoch, Kind.PARAMETERS, onward, moves * numbers * work.model.number_bytes)

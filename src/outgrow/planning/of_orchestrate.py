@@ -30,7 +30,7 @@ def traffic_of_orchestrate(
     """
     drawing = Drawing(batches, work.model.views, seed, strategy.partition)
     cut = work.shape.cut(strategy.partition, place.workers)
-    found = work.shape.halves(drawing, place.workers, hot_ratio, strategy.super_batch)
+    found = work.sampling.halves(drawing, place.workers, hot_ratio, strategy.super_batch)
     traffic = of_training(work, cut.nodes, cut.owner_bytes, place, steps=found.steps)
     traffic += of_inference(work, cut, place)
     first = min(strategy.super_batch, found.full)

@@ -30,7 +30,7 @@ def traffic_of_sampled(strategy: Sampled, work: Workload, place: Place, batches:
 
 def traffic_of_batches(work: Workload, place: Place, drawing: Drawing) -> Traffic:
     """What all workers move that draw around seeds by themselves, and fetch features."""
-    cut, drawn = work.shape.cut(drawing.partition, place.workers), work.shape.drawn(drawing, place.workers)
+    cut, drawn = work.shape.cut(drawing.partition, place.workers), work.sampling.drawn(drawing, place.workers)
     traffic = of_training(work, cut.nodes, cut.owner_bytes, place, steps=drawn.steps)
     traffic += of_inference(work, cut, place)
     asked = np.rint(drawn.asked * drawn.full).astype(np.int64)

@@ -28,7 +28,7 @@ def traffic_of_split(strategy: SplitParallel, work: Workload, place: Place, batc
     """
     drawing = Drawing(batches, work.model.views, seed, strategy.partition)
     cut = work.shape.cut(strategy.partition, place.workers, drawing)
-    found = work.shape.together(drawing, place.workers)
+    found = work.sampling.together(drawing, place.workers)
     traffic = of_training(work, cut.nodes, cut.owner_bytes, place, steps=found.steps)
     traffic += of_inference(work, cut, place)
     looked: Bytes = Counter()

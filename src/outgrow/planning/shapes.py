@@ -35,11 +35,12 @@ from outgrow.runtime.packing import packed
 
 def workload_of(graph: Graph, model: Model) -> Workload:
     """A graph with features and labels, and a model for it; partitions are made when they are asked for."""
-    return Workload(graph=graph_sizes(graph), model=model_sizes(model, graph), shape=Counted(graph))
+    counted = Counted(graph)
+    return Workload(graph=graph_sizes(graph), model=model_sizes(model, graph), shape=counted, sampling=counted)
 
 
 class Counted:
-    """A graph at hand; see `Shape`. What was asked for is kept. Final.
+    """A graph at hand; see `Shape` and `Sampling`. What was asked for is kept. Final.
 
     Args:
         graph: The graph.

@@ -186,7 +186,7 @@ class Halves(NamedTuple):
 
 
 class Shape(Protocol):
-    """A graph as far as it is cut, sampled and dealt out."""
+    """A graph as far as it is dealt out and cut."""
 
     def cut(self, method: str, parts: int, by: Drawing | None = None) -> Cut:
         """How a partition deals it out, by the name of its method, the number of parts, and what is drawn on it."""
@@ -196,6 +196,10 @@ class Shape(Protocol):
 
     def chunked(self, cutting: Cutting, views: tuple[bool, ...], parts: int, techniques: Techniques) -> Chunked:
         """How `offload` cuts it that reads it by some views, of which the first decides."""
+
+
+class Sampling(Protocol):
+    """A graph as far as batches are drawn of it."""
 
     def drawn(self, drawing: Drawing, parts: int) -> Drawn:
         """What mini-batches are like whose seeds are computed by the workers that own them."""
@@ -214,12 +218,14 @@ class Workload:
     Attributes:
         graph: Sizes of the graph.
         model: Sizes of the model.
-        shape: How the graph is dealt out.
+        shape: How the graph is dealt out and cut.
+        sampling: What batches are like.
     """
 
     graph: Sizes
     model: ModelSizes
     shape: Shape
+    sampling: Sampling
 
 
 def cut_of(indptr: Tensor, indices: Tensor, part: Tensor, parts: int) -> Cut:
