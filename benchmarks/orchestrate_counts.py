@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.hot import by_batches, by_degree
-from outgrow.engine.orchestra.draws import Drawing, SuperBatches, bottom_counts, hottest, super_batches
+from outgrow.engine.hot import by_batches, by_degree, hottest
+from outgrow.engine.orchestra.draws import Drawing, SuperBatches, bottom_counts, super_batches
 from outgrow.graph.sampler import Sampler
 
 BEFORE, EPOCH = (0, -1), 1

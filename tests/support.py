@@ -20,6 +20,7 @@ from outgrow.core.block import Block, Edges
 from outgrow.engine.share import view_of
 from outgrow.graph.csc import Topology
 from outgrow.nn.model import Model
+from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.scratch_disk import is_in_memory
 
 
@@ -150,3 +151,15 @@ def disk_folder() -> Path:
         pytest.skip("neither temporary files nor the repository are on a disk", allow_module_level=True)
     own.mkdir(exist_ok=True)
     return own
+
+
+def sparse_rows(x_VD: Tensor, *, least: float) -> SparseRows:
+    """The elements that are larger than ``least``."""
+    rows, columns = (x_VD > least).nonzero(as_tuple=True)
+    ends = torch.bincount(rows, minlength=len(x_VD)).cumsum(0)
+    return SparseRows(
+        indptr=torch.cat([ends.new_zeros(1), ends]),
+        indices=columns.int(),
+        values=x_VD[rows, columns],
+        num_columns=x_VD.shape[1],
+    )

@@ -16,7 +16,6 @@ from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import write_store
 from outgrow.nn import GCN, SAGE, Model
-from outgrow.ops.sparse import SparseRows
 from outgrow.planning.of_migrate import traffic_of_migrate
 from outgrow.planning.of_orchestrate import traffic_of_orchestrate
 from outgrow.planning.of_sampled import traffic_of_sampled
@@ -30,6 +29,7 @@ from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
 from outgrow.training.config import TrainConfig
 from suites.sessions import Plan, Result, train_in_turn
+from support import sparse_rows
 
 WORKERS, EPOCHS = 3, 3
 SPARSE = "sparse products@0.002"
@@ -64,6 +64,7 @@ CASES = {
     "hot nodes as constants": Case("reddit@0.01", 3, Orchestrate(super_batch=3, hot_gradient=False), (4, 3, 2), 64),
     "hot aggregates": Case("reddit@0.01", 2, Orchestrate(super_batch=2, reuse="aggregate"), (5, 5)),
     "hot nodes of sparse features": Case(SPARSE, 2, Orchestrate(super_batch=2, hot_ratio=0.1), (3, 3), 32),
+    "a cache of bytes of sparse rows": Case(SPARSE, 2, Sampled(cache="40KiB", partition="hash"), (5, 5)),
     "no hot nodes": Case("products@0.002", 2, Orchestrate(hot_ratio=0), (5, 5)),
     "one time step": Case("reddit@0.01", 2, Migrate(travel=True, time_steps=1), (4, 4)),
 }
@@ -75,15 +76,7 @@ def graph_of(name: str) -> Graph:
     if name != SPARSE:
         return graph
     assert isinstance(graph.features, torch.Tensor)
-    rows, columns = (graph.features > 1).nonzero(as_tuple=True)
-    ends = torch.bincount(rows, minlength=graph.num_nodes).cumsum(0)
-    sparse = SparseRows(
-        indptr=torch.cat([ends.new_zeros(1), ends]),
-        indices=columns.int(),
-        values=graph.features[rows, columns],
-        num_columns=graph.num_features,
-    )
-    return replace(graph, features=sparse)
+    return replace(graph, features=sparse_rows(graph.features, least=1))
 
 
 def model_of(case: Case) -> Model:
@@ -97,17 +90,18 @@ def config_of(case: Case) -> TrainConfig:
 
 
 def estimate_of(case: Case) -> Traffic:
-    config, work = config_of(case), workload_of(graph_of(case.graph), model_of(case))
+    config = config_of(case)
+    work = workload_of(graph_of(case.graph), model_of(case), config.batches, config.seed)
     place = Place(workers=WORKERS)
     if isinstance(case.strategy, Migrate):
-        return traffic_of_migrate(case.strategy, work, place, config.batches, config.seed)
+        return traffic_of_migrate(case.strategy, work, place)
     if isinstance(case.strategy, Orchestrate):
         ratio = case.strategy.hot_ratio
         assert ratio is not None
-        return traffic_of_orchestrate(case.strategy, work, place, config.batches, config.seed, hot_ratio=ratio)
+        return traffic_of_orchestrate(case.strategy, work, place, hot_ratio=ratio)
     if isinstance(case.strategy, SplitParallel):
-        return traffic_of_split(case.strategy, work, place, config.batches, config.seed)
-    return traffic_of_sampled(case.strategy, work, place, config.batches, config.seed)
+        return traffic_of_split(case.strategy, work, place)
+    return traffic_of_sampled(case.strategy, work, place)
 
 
 @cache

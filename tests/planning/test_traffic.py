@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from outgrow.core.types import Kind, Link
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.waves import Throughputs
 from outgrow.graph.store import write_store
-from outgrow.nn import Decoupled, Model
+from outgrow.nn import GCN, SAGE, Decoupled, Model
 from outgrow.planning.of_full import traffic_of_full
 from outgrow.planning.of_offload import traffic_of_offload
 from outgrow.planning.of_tensor import traffic_of_tensor
@@ -31,16 +31,19 @@ from planted import planted
 from suites import test_offload_traffic, test_tensor_traffic, test_traffic
 from suites.sessions import Plan, Result, graph_of, train_in_turn
 from suites.traffic import Sizes
-from support import disk_folder
+from support import disk_folder, sparse_rows
 
 WORKERS = 3
 SIZES = Sizes(epochs=3, evaluations=1, number=8, feature=8)
 
 
-def graph_at_hand(*, half: bool) -> Graph:
-    """The graph that the suites train on."""
+def graph_at_hand(form: str) -> Graph:
+    """The graph that the suites train on, with features in double or half precision, or some of them in sparse rows."""
     graph = graph_of(planted())
-    return replace(graph, features=graph.features.half()) if half else graph  # type: ignore[union-attr]
+    assert isinstance(graph.features, torch.Tensor)
+    if form == "half":
+        return replace(graph, features=graph.features.half())
+    return replace(graph, features=sparse_rows(graph.features, least=0.5)) if form == "sparse" else graph
 
 
 def is_the_ledger(estimate: Traffic, sizes: Sizes, ledger: Mapping[str, Mapping[str, int]]) -> None:
@@ -54,7 +57,7 @@ def is_the_ledger(estimate: Traffic, sizes: Sizes, ledger: Mapping[str, Mapping[
 @pytest.mark.parametrize("name", test_traffic.MODELS)
 def test_full(name: str, sizes: Sizes) -> None:
     traffic = test_traffic.MODELS[name]
-    work = workload_of(graph_at_hand(half=traffic.half), test_traffic.model_of(traffic))
+    work = workload_of(graph_at_hand("half" if traffic.half else "double"), test_traffic.model_of(traffic))
     place = Place(workers=test_traffic.WORKERS)
     estimate = traffic_of_full(Full(partition=traffic.partition), work, place)
     is_the_ledger(estimate, sizes, test_traffic.results()[name, sizes].summary["ledger"])
@@ -64,7 +67,7 @@ def test_full(name: str, sizes: Sizes) -> None:
 @pytest.mark.parametrize("name", test_tensor_traffic.MODELS)
 def test_tensor(name: str, sizes: Sizes) -> None:
     traffic = test_tensor_traffic.MODELS[name]
-    graph = replace(graph_at_hand(half=traffic.half), topology=test_tensor_traffic.topology())
+    graph = replace(graph_at_hand("half" if traffic.half else "double"), topology=test_tensor_traffic.topology())
     work = workload_of(graph, test_tensor_traffic.model_of(traffic))
     estimate = traffic_of_tensor(traffic.strategy, work, Place(workers=test_tensor_traffic.WORKERS))
     [first, *_] = test_tensor_traffic.seen(sizes)
@@ -82,21 +85,30 @@ OFFLOADED = {
         "sharing alone": Offload(chunks=4, reuse=False, partition="hash"),
     }.items()
 }
-OFFLOADED["decoupled"] = ("decoupled", Offload(chunks=3))
+OTHERS: dict[str, Callable[[], Model]] = {
+    "decoupled": lambda: Decoupled(8, 16, 2, rounds=2),
+    "residual gcn": lambda: GCN(8, 8, 2, layers=3, residual=True),
+    "sparse sage": lambda: SAGE(8, 4, 2, sparse_input=True),
+    "sparse gcn": lambda: GCN(8, 8, 2, layers=3, sparse_input=True),
+}
+OFFLOADED |= {name: (name, Offload(chunks=3)) for name in OTHERS}
 RATES = Throughputs(host=1e9, device=5e9, reuse=2e10)
 
 
 def offloaded(name: str) -> Model:
     """In float64, unless the features are in half precision."""
     torch.manual_seed(0)
-    if name == "decoupled":
-        return Decoupled(8, 16, 2, rounds=2).double()
+    if name in OTHERS:
+        return OTHERS[name]().double()
     kinds = test_offload_traffic.MODELS[name]
     return kinds.build() if kinds.half else kinds.build().double()
 
 
-def is_half(name: str) -> bool:
-    return name != "decoupled" and test_offload_traffic.MODELS[name].half
+def form_of(name: str) -> str:
+    """How the features are stored that a model is trained on."""
+    if name in OTHERS:
+        return "sparse" if name.startswith("sparse") else "double"
+    return "half" if test_offload_traffic.MODELS[name].half else "double"
 
 
 @cache
@@ -109,11 +121,11 @@ def offload_runs() -> dict[str, Result]:
 
     with TemporaryDirectory(dir=disk_folder()) as name:
         folder = Path(name)
-        for half in (False, True):
-            write_store(graph_at_hand(half=half), folder / str(half))
+        for form in ("double", "half", "sparse"):
+            write_store(graph_at_hand(form), folder / form)
         plans = {
             case: Plan(
-                folder / str(is_half(model)),
+                folder / form_of(model),
                 offloaded(model),
                 TrainConfig(epochs=SIZES.epochs, eval_every=2),
                 replace(strategy, scratch=str(disk_folder())),
@@ -126,7 +138,7 @@ def offload_runs() -> dict[str, Result]:
 @pytest.mark.parametrize("case", OFFLOADED)
 def test_offload(case: str) -> None:
     name, strategy = OFFLOADED[case]
-    work = workload_of(graph_at_hand(half=is_half(name)), offloaded(name))
+    work = workload_of(graph_at_hand(form_of(name)), offloaded(name))
     summary = offload_runs()[case].summary
     kept = summary["found"]["waves_kept"]
     estimate = traffic_of_offload(strategy, work, Place(workers=WORKERS), RATES, kept=kept)

@@ -67,8 +67,6 @@ def measured(asked: Calibration, workers: Workers) -> Profile | None:
 
 def kept_at(profile: Profile) -> Path:
     """Where a profile of this machine is kept for plans."""
-    return _folder() / f"{platform.node()}-{profile.device.kind}-{profile.hosts}x{profile.workers}.json"
-
-
-def _folder() -> Path:
-    return cache_folder() / "machines"
+    return (
+        cache_folder() / "machines" / f"{platform.node()}-{profile.device.kind}-{profile.hosts}x{profile.workers}.json"
+    )

@@ -129,12 +129,11 @@ def keep(cache: Cache, features: Features, owner: Tensor, comm: Comm) -> Kept:
     here = [peer for peer, host in enumerate(comm.hosts) if host == comm.hosts[comm.rank]] if shared else [comm.rank]
     hotness = _summed(cache.hotness, here, comm) if shared else cache.hotness
     elsewhere = torch.tensor([peer not in here for peer in range(comm.size)])[owner.long()]
-    hot = ((hotness > 0) & elsewhere).nonzero()[:, 0]
-    hottest = hottest_first(hot, hotness)[: len(here) * most_rows(cache.size, features)]
+    chosen = hottest(hotness * elsewhere, len(here) * most_rows(cache.size, features))
     holder = owner.to(torch.int32, copy=True)
     for turn, peer in enumerate(here):
-        holder[hottest[turn :: len(here)]] = comm.size if peer == comm.rank else peer
-    return Kept(holder, hottest[here.index(comm.rank) :: len(here)])
+        holder[chosen[turn :: len(here)]] = comm.size if peer == comm.rank else peer
+    return Kept(holder, chosen[here.index(comm.rank) :: len(here)])
 
 
 def hottest_own(hotness: Tensor, own: Tensor, size: str | float, features: Features) -> Tensor:
@@ -160,11 +159,24 @@ def hottest_first(nodes: Tensor, hotness: Tensor) -> Tensor:
     return ordered
 
 
+def hottest(counts: Tensor, most: int) -> Tensor:
+    """``[h]`` int64: the nodes that were counted most often, at most so many; of several, those with smaller ids.
+
+    Args:
+        counts: ``[V]`` int64; nodes with 0 are not hot.
+        most: At most this many.
+    """
+    return hottest_first(counts.nonzero()[:, 0], counts)[:most]
+
+
 def most_rows(size: str | float, features: Features) -> int:
     """How many rows a cache holds; see `Cache` for its size."""
-    if isinstance(size, str):
-        return int(parse_bytes(size) / row_bytes(features))
-    return int(size * len(features))
+    return rows_within(size, len(features), row_bytes(features))
+
+
+def rows_within(size: str | float, num_rows: int, row_bytes: float) -> int:
+    """How many of so many rows a cache holds, each of which has so many bytes; see `Cache` for its size."""
+    return int(parse_bytes(size) / row_bytes) if isinstance(size, str) else int(size * num_rows)
 
 
 def _summed(counts: Tensor, here: list[int], comm: Comm) -> Tensor:

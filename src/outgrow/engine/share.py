@@ -252,4 +252,4 @@ def share_of(topology: Topology, comm: Comm, parts: Method, store: Path | None, 
 
 def view_of(topology: Topology, layer: Layer) -> Topology:
     """The graph as a layer wants it: as it is, or with one self-loop per node."""
-    return topology.with_self_loops if layer.widths.self_loops else topology
+    return topology.view(self_loops=layer.widths.self_loops)

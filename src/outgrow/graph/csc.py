@@ -50,6 +50,10 @@ class Topology:
         """``[V]`` int64: all node ids."""
         return torch.arange(self.num_nodes, device=self.indptr.device)
 
+    def view(self, *, self_loops: bool) -> Topology:
+        """The graph with exactly one self-loop per node, or as it is."""
+        return self.with_self_loops if self_loops else self
+
     @cached_property
     def with_self_loops(self) -> Topology:
         """The same graph in which every node has exactly one self-loop, of weight 1, at the end of its row.

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.hot import by_batches, by_degree, hottest_first
+from outgrow.engine.hot import hotness_by, hottest
 from outgrow.engine.journey import tour
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampler import Sampler
 from outgrow.planning.waves import Matrix
-from outgrow.planning.workload import Crossed, Drawing, Drawn, Together
+from outgrow.planning.workload import Crossed, Drawing, Drawn, Gathered, Together
 
 BEFORE, EPOCH = 0, 1
 """Epochs that are drawn first, downwards from this one, and the first that is trained."""
-_STEPS, _STEPS_BEFORE = 8, 32
+_STEPS, STEPS_BEFORE = 8, 32
+"""How many steps are looked at, of an epoch and of one before."""
 
 
 class Draws:
@@ -29,6 +31,9 @@ class Draws:
         owner: ``[V]`` the worker of each node.
         parts: Number of workers ``P``.
         drawing: How batches are drawn.
+
+    Attributes:
+        seeds: Gives those of each batch of an epoch, over all workers.
     """
 
     def __init__(self, graph: Graph, owner: Tensor, parts: int, drawing: Drawing) -> None:
@@ -36,51 +41,31 @@ class Draws:
         self.topology, self.train, self.owner = topology, graph.split.train, owner.long()
         self.entries = _entries(graph)
         self.parts, self.drawing = parts, drawing
-        views = [topology.with_self_loops if looped else topology for looped in drawing.views]
+        views = [topology.view(self_loops=looped) for looped in drawing.views]
         hops = drawing.batches.hops(len(views))
+        self.seeds = cache(self._seeds)
         self.sampler = Sampler(views, hops, drawing.seed, weighted=drawing.batches.weighted)
 
     def look(self) -> Drawn:
         """What some batches of the first epoch are like."""
-        layers, shape = len(self.drawing.views), (self.parts, self.parts)
-        rows, edges = np.zeros((self.parts, layers + 1)), np.zeros((self.parts, layers))
-        asked, kept = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-        steps, entries = self.some(_STEPS), 0.0
+        kept, tally = np.zeros((self.parts, self.parts), dtype=np.int64), Tally(self)
         for part in range(self.parts):
             copies = self._copies(part)
             kept[part] = self.by_owner(copies)
             has_copy = torch.zeros(self.topology.num_nodes, dtype=torch.bool)
             has_copy[copies] = True
-            for step in steps:
-                groups = [self.sampler.blocks(seeds, EPOCH, step) for seeds in self._groups(step, part)]
-                for blocks in groups:
-                    rows[part] += [*(len(block.src_nodes) for block in blocks), blocks[-1].edges.num_dst]
-                    edges[part] += [block.edges.num_edges for block in blocks]
-                nodes = torch.cat([blocks[0].src_nodes for blocks in groups])
+            for step in self.some(_STEPS):
+                groups = [self.sampler.blocks(seeds, EPOCH, step)[0].src_nodes for seeds in self._groups(step, part)]
+                nodes = torch.cat(groups)
                 nodes = torch.unique(nodes) if self.drawing.pregather else nodes
-                nodes = nodes[~has_copy[nodes]]
-                asked[part] += self.by_owner(nodes)
-                entries += float(self.entries[nodes[self.owner[nodes] != part]].sum())
-        np.fill_diagonal(asked, 0)
-        looked, of_row = len(steps), entries / max(1.0, asked.sum())
-        count = len(self.seeds(EPOCH))
-        return Drawn(count, self.full, rows / looked, edges / looked, asked / looked, of_row, kept)
+                tally.add(part, nodes[~has_copy[nodes]])
+        return Drawn(len(self.seeds(EPOCH)), self.full, tally.mean(), kept)
 
     def together(self) -> Together:
         """What some batches of the first epoch are like whose nodes are computed by the workers that own them."""
-        steps, layers = self.some(_STEPS), len(self.drawing.views)
-        rows, edges = np.zeros((self.parts, layers + 1)), np.zeros((self.parts, layers))
-        crossed = []
-        for step in steps:
-            blocks = self.sampler.blocks(self.seeds(EPOCH)[step], EPOCH, step)
-            for layer, block in enumerate(blocks):
-                rows[:, layer] += self.by_owner(block.src_nodes)
-                owners = self.owner[block.dst_nodes]
-                edges[:, layer] += np.bincount(owners, block.edges.indptr.diff(), minlength=self.parts)
-            rows[:, layers] += self.by_owner(blocks[-1].dst_nodes)
-            crossed.append(tuple(self._crossed(block) for block in blocks))
-        looked = len(steps)
-        return Together(len(self.seeds(EPOCH)), self.full, rows / looked, edges / looked, tuple(crossed))
+        seeds = self.seeds(EPOCH)
+        drawn = (self.sampler.blocks(seeds[step], EPOCH, step) for step in self.some(_STEPS))
+        return Together(len(seeds), self.full, tuple(tuple(map(self._crossed, blocks)) for blocks in drawn))
 
     def _crossed(self, block: Block) -> Crossed:
         source = block.edges.indices.long()
@@ -103,15 +88,12 @@ class Draws:
         """Batches of full size that have as many seeds as an epoch."""
         return len(self.train) / max(1, len(self.seeds(EPOCH)[0]))
 
-    def seeds(self, epoch: int) -> list[Tensor]:
-        """Those of each batch of an epoch, over all workers."""
+    def _seeds(self, epoch: int) -> list[Tensor]:
         return self.drawing.batches.of_epoch(self.train, self.drawing.seed, epoch)
 
     def some(self, most: int) -> list[int]:
         """Steps of an epoch, evenly apart; without the last one, which may have fewer seeds."""
-        last = max(0, len(self.seeds(EPOCH)) - 2)
-        chosen: list[int] = np.unique(np.linspace(0, last, most).round().astype(int)).tolist()
-        return chosen
+        return evenly(max(1, len(self.seeds(EPOCH)) - 1), most)
 
     def _groups(self, step: int, part: int) -> list[Tensor]:
         """The seeds that a worker computes of a batch, by time step."""
@@ -125,22 +107,50 @@ class Draws:
         """Nodes of other workers whose rows a worker keeps."""
         if not self.drawing.cached:
             return torch.empty(0, dtype=torch.int64)
-        if self.drawing.cached_by == "degree":
-            hotness = by_degree(self.topology)
-        else:
-            hotness = by_batches(self._asked_before(part), self.topology.num_nodes)
-        hot = ((hotness > 0) & (self.owner != part)).nonzero()[:, 0]
-        return hottest_first(hot, hotness)[: self.drawing.cached]
+        hotness = hotness_by(self.drawing.cached_by, self.topology, lambda: self._asked_before(part))
+        return hottest(hotness * (self.owner != part), self.drawing.cached)
 
     def _asked_before(self, part: int) -> Iterator[Tensor]:
         batches = self.seeds(BEFORE)
-        for step in self.some(_STEPS_BEFORE):
+        for step in self.some(STEPS_BEFORE):
             seeds = batches[step]
             yield self.sampler.blocks(seeds[self.owner[seeds] == part], BEFORE, step)[0].src_nodes
 
     def by_owner(self, nodes: Tensor) -> Matrix:
         """``[P]`` int64: how many of some nodes each worker owns."""
         return torch.bincount(self.owner[nodes], minlength=self.parts).numpy()
+
+
+class Tally:
+    """Rows of raw features that workers take from memory, counted for several batches. Final.
+
+    Args:
+        draws: Who draws.
+    """
+
+    def __init__(self, draws: Draws) -> None:
+        self.draws, self.rows, self.count, self.entries = draws, 0, 0, 0.0
+        self.asked = np.zeros((draws.parts, draws.parts))
+
+    def add(self, part: int, nodes: Tensor) -> None:
+        """Those of a worker, for one batch."""
+        draws = self.draws
+        self.rows += len(nodes)
+        self.count += 1
+        self.asked[part] += draws.by_owner(nodes)
+        self.entries += float(draws.entries[nodes[draws.owner[nodes] != part]].sum())
+
+    def mean(self) -> Gathered:
+        """Of a batch, all workers together."""
+        batches = max(1, self.count // self.draws.parts)
+        np.fill_diagonal(self.asked, 0)
+        return Gathered(self.rows / batches, self.asked / batches, self.entries / max(1.0, self.asked.sum()))
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most so many of the numbers below ``count``, evenly apart."""
+    chosen: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
+    return chosen
 
 
 def _entries(graph: Graph) -> Tensor:

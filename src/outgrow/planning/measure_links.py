@@ -87,11 +87,13 @@ def _rows(comm: Comm, folder: Path) -> Iterator[HostRows]:
         rows.close()
         return
     path = folder / f"rows-{comm.rank}"
-    rows = DiskRows.create(Disk(), path, _ROWS, _WIDTH, torch.float32)
+    disk = Disk()
+    rows = DiskRows.create(disk, path, _ROWS, _WIDTH, torch.float32)
     try:
         yield rows
     finally:
         rows.close()
+        disk.close()
         path.unlink(missing_ok=True)
 
 

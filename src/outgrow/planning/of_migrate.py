@@ -5,37 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from outgrow.core.types import Kind
-from outgrow.engine.batches import Batches
 from outgrow.planning.of_sampled import traffic_of_batches
 from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added
-from outgrow.planning.workload import Drawing, Workload
+from outgrow.planning.workload import Workload
 from outgrow.strategies.migrate import Migrate
 
 _LABEL_BYTES = 8
 
 
-def traffic_of_migrate(strategy: Migrate, work: Workload, place: Place, batches: Batches, seed: int) -> Traffic:
+def traffic_of_migrate(strategy: Migrate, work: Workload, place: Place) -> Traffic:
     """Features that seeds need beyond their homes; and models with their gradients, where they travel.
 
     Time steps are not merged: a model goes to all workers, unless ``time_steps`` says to how many.
-
-    Args:
-        strategy: How.
-        work: What is trained.
-        place: Where the workers are.
-        batches: What batches are made of.
-        seed: Seed of the run.
     """
     travels = strategy.travel and place.workers > 1
     time_steps = min(place.workers, strategy.time_steps or place.workers) if travels else None
-    drawing = Drawing(
-        batches,
-        work.model.views,
-        seed,
-        strategy.partition,
-        time_steps=time_steps,
-        pregather=strategy.pregather,
-    )
+    drawing = work.drawing(strategy.partition)._replace(time_steps=time_steps, pregather=strategy.pregather)
     traffic = traffic_of_batches(work, place, drawing)
     if time_steps is None:
         return traffic

@@ -15,6 +15,8 @@ from outgrow.planning.waves import Cutting, Waves
 from outgrow.planning.workload import Workload
 from outgrow.strategies.offload import Offload
 
+_END_BYTES = 8
+
 
 def traffic_of_offload(
     strategy: Offload, work: Workload, place: Place, rates: Throughputs, *, kept: int | None = None
@@ -36,11 +38,9 @@ def traffic_of_offload(
     chunked = work.shape.chunked(cutting, tuple(views), place.workers, strategy.techniques)
     cut = work.shape.cut(strategy.partition, place.workers)
     traffic = of_training(work, cut.nodes, cut.owner_bytes, place, logits=False)
-    if place.workers > 1:
-        added(traffic.once, Kind.TOPOLOGY, place.shared(chunked.order_bytes))
-    if strategy.sharing:
-        for waves in chunked.waves.values():
-            added(traffic.once, Kind.IDS, place.sent(waves.told), ID_BYTES)
+    added(traffic.once, Kind.TOPOLOGY, place.shared(chunked.order_bytes))
+    for waves in chunked.waves.values():
+        added(traffic.once, Kind.IDS, place.sent(waves.told), ID_BYTES)
     passes = _Passes(work, strategy, place, chunked.waves)
     for moved, found in (
         (traffic.once, passes.prepared()),
@@ -143,7 +143,7 @@ class _Passes(NamedTuple):
     @staticmethod
     def _target(layer: LayerSizes) -> int:
         """Numbers of the input that destinations read."""
-        return layer.widths.in_features if layer.widths.reads_target else 0
+        return layer.widths.in_features if layer.reads_target else 0
 
     def _assembled(self, index: int) -> Bytes:
         layer, graph = self.layers[index], self.work.graph
@@ -155,15 +155,17 @@ class _Passes(NamedTuple):
         return moved
 
     def _inputs(self, index: int) -> Bytes:
-        target = self._target(self.layers[index]) * self.work.graph.nodes
+        target = self._target(self.layers[index])
         if index == 0 and self.work.model.reads_features:
-            return Counter({(Link.HOST_TO_DEVICE, Kind.FEATURES): target * self.work.graph.feature_bytes})
-        return self._moved(Link.HOST_TO_DEVICE, target)
+            return self._features() if target else Counter()
+        return self._moved(Link.HOST_TO_DEVICE, target * self.work.graph.nodes)
 
     def _features(self) -> Bytes:
-        """All features, once."""
+        """All features, once, chunk by chunk; the ends of sparse rows are one more than these."""
         graph = self.work.graph
-        return Counter({(Link.HOST_TO_DEVICE, Kind.FEATURES): round(graph.nodes * graph.feature_row_bytes)})
+        chunks = (self.strategy.chunks or 1) * self.place.workers
+        num_bytes = round(graph.nodes * graph.row_bytes) + _END_BYTES * chunks * graph.sparse
+        return Counter({(Link.HOST_TO_DEVICE, Kind.FEATURES): num_bytes})
 
     def _written(self, width: int) -> Bytes:
         return self._moved(Link.DEVICE_TO_HOST, self.work.graph.nodes * width)

@@ -7,30 +7,20 @@ from collections import Counter
 import numpy as np
 
 from outgrow.core.types import Kind
-from outgrow.engine.batches import Batches
 from outgrow.planning.sizes import LayerSizes
-from outgrow.planning.traffic import ID_BYTES, Bytes, Place, Traffic, added, of_inference, of_training
-from outgrow.planning.workload import Crossed, Drawing, Workload
+from outgrow.planning.traffic import ID_BYTES, Bytes, Place, Traffic, added, of_resident
+from outgrow.planning.workload import Crossed, Workload
 from outgrow.strategies.split import SplitParallel
 
 _TOLD_BYTES = 4
 
 
-def traffic_of_split(strategy: SplitParallel, work: Workload, place: Place, batches: Batches, seed: int) -> Traffic:
-    """Each layer sends sources to the workers of their destinations, or parts of sums where that is fewer bytes.
-
-    Args:
-        strategy: How.
-        work: What is trained.
-        place: Where the workers are.
-        batches: What batches are made of.
-        seed: Seed of the run.
-    """
-    drawing = Drawing(batches, work.model.views, seed, strategy.partition)
+def traffic_of_split(strategy: SplitParallel, work: Workload, place: Place) -> Traffic:
+    """Each layer sends sources to the workers of their destinations, or parts of sums where that is fewer bytes."""
+    drawing = work.drawing(strategy.partition)
     cut = work.shape.cut(strategy.partition, place.workers, drawing)
     found = work.sampling.together(drawing, place.workers)
-    traffic = of_training(work, cut.nodes, cut.owner_bytes, place, steps=found.steps)
-    traffic += of_inference(work, cut, place)
+    traffic = of_resident(work, cut, place, steps=found.steps)
     looked: Bytes = Counter()
     for batch in found.crossed:
         for index, (layer, crossed) in enumerate(zip(work.model.layers, batch, strict=True)):
@@ -38,17 +28,10 @@ def traffic_of_split(strategy: SplitParallel, work: Workload, place: Place, batc
             looked.update(_of_layer(layer, crossed, work, place, raw=raw, partial=strategy.partial))
     scale = found.full / max(1, len(found.crossed))
     traffic.epoch.update({key: round(count * scale) for key, count in looked.items()})
-    for layer in work.model.layers:
-        counts = 1 + 3 * _is_summed(layer)
-        one_each = np.ones((place.workers, place.workers), dtype=np.int64)
-        added(traffic.epoch, Kind.IDS, place.sent(one_each), ID_BYTES * counts * found.steps)
+    counts = sum(1 + 3 * layer.summed for layer in work.model.layers)
+    one_each = np.ones((place.workers, place.workers), dtype=np.int64)
+    added(traffic.epoch, Kind.IDS, place.sent(one_each), ID_BYTES * counts * found.steps)
     return traffic
-
-
-def _is_summed(layer: LayerSizes) -> bool:
-    """See `outgrow.engine.splits.sums.is_summed`."""
-    widths = layer.widths
-    return layer.fixed and widths.source == widths.aggregate and widths.source[0] == 1
 
 
 def _of_layer(layer: LayerSizes, crossed: Crossed, work: Workload, place: Place, *, raw: bool, partial: bool) -> Bytes:
@@ -58,7 +41,7 @@ def _of_layer(layer: LayerSizes, crossed: Crossed, work: Workload, place: Place,
     row_bytes = layer.source_row * number
     told = _TOLD_BYTES * crossed.destinations + (_TOLD_BYTES + number * layer.weighed) * crossed.edges
     both_ways = row_bytes * (1 if raw else 2)
-    parts = (crossed.destinations * both_ways + told < crossed.sources * both_ways) & (_is_summed(layer) and partial)
+    parts = (crossed.destinations * both_ways + told < crossed.sources * both_ways) & (layer.summed and partial)
     rows = place.sent(np.where(parts, crossed.destinations, crossed.sources))
     added(moved, Kind.IDS, place.sent(crossed.sources), ID_BYTES)
     added(moved, Kind.TOPOLOGY, place.sent(told * parts))

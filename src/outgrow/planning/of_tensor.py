@@ -43,16 +43,13 @@ def traffic_of_tensor(strategy: TensorParallel, work: Workload, place: Place) ->
     model, bottom = work.model, work.model.layers[0]
     deal = work.shape.dealt(strategy.chunks, place.workers, self_loops=bottom.widths.self_loops)
     traffic = of_training(work, deal.nodes, deal.owner_bytes, place)
-    if place.workers == 1:
-        return traffic
     if not deal.in_order:
         to_all = np.broadcast_to(deal.nodes, (place.workers, place.workers))
         added(traffic.once, Kind.IDS, place.sent(to_all), ID_BYTES)
     kept = model.takes_raw and not model.drops_raw
     if kept:
-        added(
-            traffic.once, Kind.FEATURES, _sliced(deal.nodes, (1, work.graph.features), place), work.graph.feature_bytes
-        )
+        split = _sliced(deal.nodes, bottom.widths.source, place)
+        added(traffic.once, Kind.FEATURES, split, work.graph.feature_bytes)
     if kept and bottom.constant and strategy.constant:
         gathered = _sliced(deal.nodes, bottom.widths.aggregate, place)
         added(traffic.once, Kind.FEATURES, gathered, model.number_bytes)
@@ -67,11 +64,10 @@ def traffic_of_tensor(strategy: TensorParallel, work: Workload, place: Place) ->
 
 def _moves(work: Workload, *, constant: bool) -> Iterator[Move]:
     """What moves in each pass."""
-    layers = list(enumerate(work.model.layers))
-    for run, same in groupby(layers, key=lambda each: each[1].run if each[1].run is not None else -1 - each[0]):
-        index, layer = next(same)
-        raw = index == 0 and work.model.takes_raw
-        yield from _of_run(layer) if run >= 0 else _of_layer(work, layer, raw=raw, constant=constant)
+    for run, same in groupby(work.model.layers, key=lambda each: each.run):
+        layer = next(same)
+        raw = run == 0 and work.model.takes_raw
+        yield from _of_run(layer) if layer.propagates else _of_layer(work, layer, raw=raw, constant=constant)
 
 
 def _of_run(layer: LayerSizes) -> Iterator[Move]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -146,6 +147,8 @@ def write_profile(profile: Profile, path: Path) -> None:
         made.write_text(json.dumps(profile.as_dict(), indent=2) + "\n", "utf-8")
         made.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            made.unlink()
         raise InputError(
             f"the profile cannot be written to {path}",
             needed="a file that can be written",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.access import by_access
+from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.chunks.plan import Techniques
 from outgrow.engine.slices.lane import dealt
 from outgrow.graph.graph import Graph
@@ -33,10 +34,17 @@ from outgrow.planning.workload import (
 from outgrow.runtime.packing import packed
 
 
-def workload_of(graph: Graph, model: Model) -> Workload:
-    """A graph with features and labels, and a model for it; partitions are made when they are asked for."""
-    counted = Counted(graph)
-    return Workload(graph=graph_sizes(graph), model=model_sizes(model, graph), shape=counted, sampling=counted)
+def workload_of(graph: Graph, model: Model, batches: Batches = EVERYTHING, seed: int = 0) -> Workload:
+    """What is to be trained at hand; partitions are made, and batches are drawn, when they are asked for.
+
+    Args:
+        graph: It has features and labels.
+        model: For this graph.
+        batches: What batches are made of.
+        seed: Seed of the run.
+    """
+    counted, sizes = Counted(graph), model_sizes(model, graph)
+    return Workload(graph=graph_sizes(graph), model=sizes, shape=counted, sampling=counted, batches=batches, seed=seed)
 
 
 class Counted:
@@ -57,17 +65,15 @@ class Counted:
         if method != MetisByAccess.name:
             return partition_of(topology, WITHOUT_CHUNKS[method], parts, store=self.graph.store).part
         assert by is not None
-        views = [topology.with_self_loops if looped else topology for looped in by.views]
-        found = by_access(views, self.graph.split.train, by.batches, topology.num_nodes)
+        views = [topology.view(self_loops=looped) for looped in by.views]
+        found = by_access(views, self.graph.split.train, by.batches)
         return partition_of(topology, found, parts, store=self.graph.store).part
 
     def _cut(self, method: str, parts: int, by: Drawing | None = None) -> Cut:
-        topology = self.graph.topology
-        return cut_of(topology.indptr, topology.indices, self._partition(method, parts, by), parts)
+        return cut_of(self.graph.topology, self._partition(method, parts, by), parts)
 
     def _dealt(self, chunks: int, parts: int, *, self_loops: bool) -> Dealt:
-        topology = self.graph.topology
-        view = topology.with_self_loops if self_loops else topology
+        view = self.graph.topology.view(self_loops=self_loops)
         owner = dealt(view.indptr, view.indices, chunks, parts)
         nodes = torch.bincount(owner.long(), minlength=parts).numpy()
         return Dealt(nodes, bool((owner.diff() >= 0).all()), len(packed(owner)))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from outgrow.engine.chunks.layers import without_parameters
 from outgrow.engine.constant import is_constant
+from outgrow.engine.hot import row_bytes
 from outgrow.engine.rows import row_type
 from outgrow.engine.slices.passes import only_propagates, runs_of
+from outgrow.engine.splits.sums import is_summed
 from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph
 from outgrow.nn.layer import Layer, Rows, Widths
@@ -20,37 +22,27 @@ from outgrow.runtime.packing import packed
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Of a graph ``[V nodes, E edges]``.
+    """Of a graph.
 
     Attributes:
-        name: Of the graph.
         nodes: ``V``.
-        edges: ``E``, without self-loops that a layer adds.
         features: Columns of raw features ``D``.
         feature_bytes: Of a raw feature as it is stored.
         row_entries: Entries of a row of raw features that are stored, on average: ``D``, or fewer in sparse rows.
+        row_bytes: Of a row of raw features as it is stored.
+        sparse: Whether raw features are sparse rows.
         train: Nodes to train on.
         classes: Columns of the logits.
     """
 
-    name: str
     nodes: int
-    edges: int
     features: int
     feature_bytes: int
     row_entries: float
+    row_bytes: float
+    sparse: bool
     train: int
     classes: int
-
-    @property
-    def sparse(self) -> bool:
-        """Whether raw features are sparse rows."""
-        return self.row_entries < self.features
-
-    @property
-    def feature_row_bytes(self) -> float:
-        """Of a row of raw features as it is stored; an entry of a sparse one has a column number of 4 bytes."""
-        return self.row_entries * (self.feature_bytes + 4 * self.sparse)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,36 +53,32 @@ class LayerSizes:
         widths: Those of its convolution.
         constant: Whether the aggregate is that of raw features, and kept.
         fixed: Whether its aggregation has no parameters.
+        summed: See `outgrow.engine.splits.sums.is_summed`.
         weighed: Whether its edges have weights.
-        run: Number of the layers that only propagate the same columns, one after the other; None for other layers.
-        weights: Numbers of its matrices, each of which every node is multiplied by once.
+        reads_target: Whether it reads the input of its destinations.
+        run: See `outgrow.engine.slices.passes.runs_of`: the number of that which it is in.
+        propagates: Whether it only propagates.
     """
 
     widths: Widths
     constant: bool
     fixed: bool
+    summed: bool
     weighed: bool
-    run: int | None
-    weights: int
-
-    @property
-    def source(self) -> int:
-        """Columns of a source's row over all channels, without scores."""
-        return self.widths.source[0] * self.widths.source[1]
+    reads_target: bool
+    run: int
+    propagates: bool
 
     @property
     def source_row(self) -> int:
         """Numbers of a source's row: its columns, then its scores."""
-        return self.source + self.widths.score
+        channels, columns = self.widths.source
+        return channels * columns + self.widths.score
 
     @property
     def aggregate(self) -> int:
         """Columns of the aggregate over all channels."""
         return self.widths.aggregate[0] * self.widths.aggregate[1]
-
-    def edges(self, edges: int, nodes: int) -> int:
-        """Of a graph, as the layer sees it."""
-        return edges + self.widths.self_loops * nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +86,7 @@ class ModelSizes:
     """Of a model.
 
     Attributes:
-        layers: From the bottom up; an encoder's products are among the first one's.
+        layers: From the bottom up.
         parameters: How many tensors of parameters there are, and how many numbers in all of them.
         number_bytes: Of a parameter, an activation and a gradient.
         state_bytes: Of all parameters and buffers as they are sent to a worker.
@@ -106,7 +94,7 @@ class ModelSizes:
         drops_raw: Whether they have dropout.
         reads_features: Whether the first layer's input are the features: there is no encoder.
         row_bytes: Of a row of dense features as the model computes with them.
-        summing: The first layer, where its input can be summed as it is, so summed; else None.
+        summing: The first layer, where dense features can be summed first, so summed; else None.
     """
 
     layers: tuple[LayerSizes, ...]
@@ -117,7 +105,7 @@ class ModelSizes:
     drops_raw: bool
     reads_features: bool
     row_bytes: int
-    summing: Widths | None
+    summing: LayerSizes | None
 
     @property
     def views(self) -> tuple[bool, ...]:
@@ -131,12 +119,12 @@ def graph_sizes(graph: Graph) -> Sizes:
     features = graph.features
     entries = features.shape[1] if isinstance(features, Tensor) else len(features.values) / max(1, graph.num_nodes)
     return Sizes(
-        name=graph.name,
         nodes=graph.num_nodes,
-        edges=graph.num_edges,
         features=graph.num_features,
         feature_bytes=features.dtype.itemsize,
         row_entries=entries,
+        row_bytes=row_bytes(features),
+        sparse=graph.sparse,
         train=len(graph.split.train),
         classes=graph.num_classes,
     )
@@ -147,35 +135,35 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
     assert graph.features is not None
     constant, first = is_constant(model, graph.features), model.stages()[0].summing_first()
     layers = [
-        _layer(layer, graph, constant=constant and number == place == 0, run=number if only_propagates(layer) else None)
+        _layer(layer, graph, constant=constant and number == place == 0, run=number)
         for number, run in enumerate(runs_of(model.stages()))
         for place, layer in enumerate(run)
     ]
-    if model.encoder is not None:
-        layers[0] = replace(layers[0], weights=layers[0].weights + _weights(model.encoder))
     parameters = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
     return ModelSizes(
         layers=tuple(layers),
         parameters=(len(parameters), sum(parameters)),
         number_bytes=next(model.parameters()).dtype.itemsize,
         state_bytes=len(packed(model.state_dict())),
-        takes_raw=model.passes_features_on and layers[0].widths.raw_source,
+        takes_raw=model.passes_features_on,
         drops_raw=model.input_dropout > 0,
         reads_features=model.encoder is None,
         row_bytes=graph.num_features * row_type(model, graph.features).itemsize,
-        summing=None if graph.sparse or first is None else first.widths,
+        summing=None if graph.sparse or first is None else _layer(first, graph, constant=constant, run=0),
     )
 
 
-def _layer(layer: Layer, graph: Graph, *, constant: bool, run: int | None) -> LayerSizes:
+def _layer(layer: Layer, graph: Graph, *, constant: bool, run: int) -> LayerSizes:
     fixed = without_parameters(layer)
     return LayerSizes(
         widths=layer.widths,
         constant=constant,
         fixed=fixed,
+        summed=is_summed(layer),
         weighed=not fixed or _is_weighed(layer, graph),
+        reads_target=layer.reads_target,
         run=run,
-        weights=_weights(layer),
+        propagates=only_propagates(layer),
     )
 
 
@@ -185,7 +173,3 @@ def _is_weighed(layer: Layer, graph: Graph) -> bool:
     one = Topology(indptr=torch.tensor([0, 1]), indices=torch.zeros(1, dtype=torch.int32), weight=weight)
     rows = Rows(torch.empty(1, 1, layer.widths.source[1]), None)
     return layer.conv.weigh(one.block, rows, Rows(None, None)) is not None
-
-
-def _weights(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() > 1)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outgrow.core.types import Kind, Link
 from outgrow.planning.sizes import ModelSizes
@@ -49,18 +50,16 @@ class Place:
     def summed(self, num_bytes: int) -> dict[Link, int]:
         """Bytes summed over workers, in a ring: each passes on all parts but one, twice."""
         found: Counter[Link] = Counter()
-        for worker in range(self.workers if self.workers > 1 else 0):
+        for worker in range(self.workers):
             found[self.link(worker, (worker + 1) % self.workers)] += 2 * num_bytes * (self.workers - 1) // self.workers
         return found
 
     def shared(self, num_bytes: int) -> dict[Link, int]:
         """Bytes that the first worker gives all others."""
-        return Counter(
-            {
-                link: num_bytes * count
-                for link, count in Counter(self.link(0, each) for each in range(1, self.workers)).items()
-            }
-        )
+        found: Counter[Link] = Counter()
+        for worker in range(1, self.workers):
+            found[self.link(0, worker)] += num_bytes
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +111,6 @@ def of_training(
         steps: Of an epoch.
     """
     traffic, model = Traffic(), work.model
-    if place.workers == 1:
-        return traffic
     tensors, numbers = model.parameters
     added(traffic.once, Kind.PARAMETERS, place.shared(model.state_bytes))
     added(traffic.once, Kind.TOPOLOGY, place.shared(owner_bytes))
@@ -125,6 +122,11 @@ def of_training(
     for kind, width in ((Kind.ACTIVATIONS, work.graph.classes * model.number_bytes), (Kind.IDS, ID_BYTES)):
         added(traffic.once, kind, place.sent(to_first), width)
     return traffic
+
+
+def of_resident(work: Workload, cut: Cut, place: Place, *, steps: int = 1) -> Traffic:
+    """What any strategy moves besides that deals out nodes by a partition, and evaluates whole layers in memory."""
+    return of_training(work, cut.nodes, cut.owner_bytes, place, steps=steps) + of_inference(work, cut, place)
 
 
 def of_inference(work: Workload, cut: Cut, place: Place) -> Traffic:
@@ -145,3 +147,29 @@ def of_inference(work: Workload, cut: Cut, place: Place) -> Traffic:
 def halo_numbers(model: ModelSizes) -> int:
     """Numbers of a node's rows in all layers that send what they have computed: ``C F + K`` of each."""
     return sum(layer.source_row for layer in model.layers[model.takes_raw :])
+
+
+def add_asked(traffic: Bytes, rows: Matrix, row_bytes: float, place: Place) -> None:
+    """Count rows of features ``[P, P]`` that the first worker asks the second for, and their ids."""
+    asked = place.sent(rows)
+    added(traffic, Kind.FEATURES, asked, round(row_bytes))
+    added(traffic, Kind.IDS, asked, ID_BYTES)
+
+
+def sent_row_bytes(work: Workload, entries: float) -> float:
+    """Of a row of raw features as it is sent: in its own type or that of the model, whichever is smaller.
+
+    Of a sparse row go its number of entries, and a column number with each.
+
+    Args:
+        work: What is trained.
+        entries: How many of a row are stored.
+    """
+    graph = work.graph
+    number = min(graph.feature_bytes, work.model.number_bytes)
+    return entries * (number + 4 * graph.sparse) + 8 * graph.sparse
+
+
+def whole(rows: NDArray[np.float64]) -> Matrix:
+    """Rounded."""
+    return np.rint(rows).astype(np.int64)

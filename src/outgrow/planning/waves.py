@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outgrow.engine.chunks.order import cheapest
 from outgrow.engine.chunks.plan import Techniques, chunks_of
-from outgrow.engine.chunks.wave import LINE
+from outgrow.engine.chunks.wave import filed
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.csc import Topology
 from outgrow.graph.partition.waves import Throughputs, Words, bits_of, volumes
@@ -134,7 +134,7 @@ class Cutter:
                     held = (int(union[i]), int(needed[i].sum() - needed[i, i]), int(needed[:, i].sum() - needed[i, i]))
                 tensors = [size * count for count in held for size in _HELD]
                 tensors += [8 * (high - low), 8 * (high - low + 1), 4 * edges, *(size * edges for size in of_edge)]
-                found[i, wave] = sum(-(-size // LINE) * LINE for size in tensors)
+                found[i, wave] = sum(map(filed, tensors))
         return found
 
 

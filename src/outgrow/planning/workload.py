@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -11,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.engine.batches import Batches
+from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.chunks.plan import Techniques
+from outgrow.graph.chunk import ChunkGraph
+from outgrow.graph.csc import Topology
 from outgrow.planning.sizes import ModelSizes, Sizes
 from outgrow.planning.waves import Cutting, Matrix, Waves
 from outgrow.runtime.packing import packed
@@ -24,25 +25,13 @@ class Cut:
 
     Attributes:
         nodes: ``[P]`` int64, nodes of each.
-        edges: ``[P]`` int64, their in-edges.
         halo: ``[P, P]`` int64, how many nodes of the second have an edge to one of the first; 0 on the diagonal.
         owner_bytes: Of the list of all nodes' owners, as it is sent to a worker.
     """
 
     nodes: Matrix
-    edges: Matrix
     halo: Matrix
     owner_bytes: int
-
-    @property
-    def parts(self) -> int:
-        """``P``."""
-        return len(self.nodes)
-
-    @cached_property
-    def away(self) -> int:
-        """Nodes that the first worker does not own."""
-        return int(self.nodes[1:].sum())
 
 
 class Dealt(NamedTuple):
@@ -96,26 +85,33 @@ class Drawing(NamedTuple):
     pregather: bool = True
 
 
+class Gathered(NamedTuple):
+    """Rows of raw features that are taken from memory, in the mean.
+
+    Attributes:
+        rows: By all workers.
+        asked: ``[P, P]`` float64, those that the first worker asks the second for.
+        entries: Entries that are stored of one of these.
+    """
+
+    rows: float
+    asked: NDArray[np.float64]
+    entries: float
+
+
 class Drawn(NamedTuple):
     """What batches of full size are like, in the mean over some of them.
 
     Attributes:
         steps: Batches of an epoch.
         full: Batches of full size that have as many seeds.
-        rows: ``[P, L + 1]`` float64, nodes of each worker's neighbourhood before each layer, from the bottom up, and
-            its seeds.
-        edges: ``[P, L]`` float64, edges of each layer.
-        asked: ``[P, P]`` float64, rows of raw features that the first asks the second for.
-        entries: Entries that are stored of such a row.
+        gathered: For a batch.
         kept: ``[P, P]`` int64, rows of the second worker's nodes of which the first keeps copies.
     """
 
     steps: int
     full: float
-    rows: NDArray[np.float64]
-    edges: NDArray[np.float64]
-    asked: NDArray[np.float64]
-    entries: float
+    gathered: Gathered
     kept: Matrix
 
 
@@ -139,30 +135,12 @@ class Together(NamedTuple):
     Attributes:
         steps: Batches of an epoch.
         full: Batches of full size that have as many seeds.
-        rows: ``[P, L + 1]`` float64, own nodes of each worker before each layer, from the bottom up, and its seeds.
-        edges: ``[P, L]`` float64, edges to own destinations of each layer.
         crossed: What crosses in each layer of each batch that was looked at.
     """
 
     steps: int
     full: float
-    rows: NDArray[np.float64]
-    edges: NDArray[np.float64]
     crossed: tuple[tuple[Crossed, ...], ...]
-
-
-class Gathered(NamedTuple):
-    """Rows of raw features that are taken from memory, in the mean.
-
-    Attributes:
-        rows: By all workers.
-        asked: ``[P, P]`` float64, those that the first worker asks the second for.
-        entries: Entries that are stored of one of these.
-    """
-
-    rows: float
-    asked: NDArray[np.float64]
-    entries: float
 
 
 class Halves(NamedTuple):
@@ -220,40 +198,32 @@ class Workload:
         model: Sizes of the model.
         shape: How the graph is dealt out and cut.
         sampling: What batches are like.
+        batches: What batches are made of.
+        seed: Seed of the run.
     """
 
     graph: Sizes
     model: ModelSizes
     shape: Shape
     sampling: Sampling
+    batches: Batches = EVERYTHING
+    seed: int = 0
+
+    def drawing(self, partition: str) -> Drawing:
+        """How batches are drawn whose seeds each worker has of its own nodes."""
+        return Drawing(self.batches, self.model.views, self.seed, partition)
 
 
-def cut_of(indptr: Tensor, indices: Tensor, part: Tensor, parts: int) -> Cut:
-    """How a partition deals a graph out: counted, edge by edge.
+def cut_of(topology: Topology, part: Tensor, parts: int) -> Cut:
+    """How a partition deals a graph out: counted.
 
     Args:
-        indptr: ``[V + 1]`` int64.
-        indices: ``[E]`` sources.
+        topology: The graph.
         part: ``[V]`` the worker of each node.
         parts: ``P``.
     """
-    degree = indptr[1:] - indptr[:-1]
-    halo = np.zeros((parts, parts), dtype=np.int64)
-    for mine in range(parts):
-        rows = (part == mine).nonzero()[:, 0]
-        sources = torch.unique(indices[_edges_of(indptr, rows)].long())
-        halo[mine] = torch.bincount(part[sources].long(), minlength=parts).numpy()
+    graph, owner = ChunkGraph(topology, self_loops=False), part.long()
+    own = [(owner == mine).nonzero()[:, 0] for mine in range(parts)]
+    halo = np.stack([torch.bincount(owner[graph.sources(nodes)], minlength=parts).numpy() for nodes in own])
     np.fill_diagonal(halo, 0)
-    return Cut(
-        nodes=torch.bincount(part.long(), minlength=parts).numpy(),
-        edges=torch.zeros(parts, dtype=torch.int64).index_add_(0, part.long(), degree).numpy(),
-        halo=halo,
-        owner_bytes=len(packed(part)),
-    )
-
-
-def _edges_of(indptr: Tensor, rows: Tensor) -> Tensor:
-    """Positions of the in-edges of some nodes."""
-    first, count = indptr[rows], indptr[rows + 1] - indptr[rows]
-    ends = count.cumsum(0)
-    return torch.arange(int(count.sum())) + (first - (ends - count)).repeat_interleave(count)
+    return Cut(np.array([len(nodes) for nodes in own]), halo, len(packed(part)))

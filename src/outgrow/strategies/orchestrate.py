@@ -24,11 +24,11 @@ from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
 from outgrow.engine.batches import Batches
-from outgrow.engine.hot import most_rows, require_cache, row_bytes
+from outgrow.engine.hot import hottest, most_rows, require_cache, row_bytes
 from outgrow.engine.micro_batches import Ahead, sampler_of
 from outgrow.engine.orchestra.balance import Balance
 from outgrow.engine.orchestra.bottom import Device
-from outgrow.engine.orchestra.draws import Draw, Drawing, bottom_counts, hottest, super_batches
+from outgrow.engine.orchestra.draws import Draw, Drawing, bottom_counts, super_batches
 from outgrow.engine.orchestra.gather import Gather
 from outgrow.engine.orchestra.host import HostSide, bottom_alone
 from outgrow.engine.orchestra.hot_rows import Reuse
@@ -162,10 +162,11 @@ class Orchestrate(Strategy):
 
     def _bottom(self, model: Model) -> Layer:
         first = model.stages()[0]
-        return (self._keeps_aggregates and first.summing_first()) or first
+        return (self.keeps_aggregates and first.summing_first()) or first
 
     @property
-    def _keeps_aggregates(self) -> bool:
+    def keeps_aggregates(self) -> bool:
+        """Whether aggregates of hot nodes go to the device."""
         return self.reuse == "aggregate" or self.hot_gradient
 
     @staticmethod
@@ -174,7 +175,7 @@ class Orchestrate(Strategy):
 
     def reused(self, bottom: Layer) -> Reuse:
         """What is made of hot nodes."""
-        kept = self._keeps_aggregates
+        kept = self.keeps_aggregates
         return Reuse(self.reuse == "embedding", kept, kept and bottom.reads_target)
 
     def prepare(self, problem: Problem) -> Execution:

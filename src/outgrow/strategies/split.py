@@ -87,7 +87,7 @@ class SplitParallel(Strategy):
         if self.partition != BY_ACCESS:
             return WITHOUT_CHUNKS[self.partition]
         views = [view_of(graph.topology, layer) for layer in model.stages()]
-        return by_access(views, graph.split.train, batches, graph.num_nodes)
+        return by_access(views, graph.split.train, batches)
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""

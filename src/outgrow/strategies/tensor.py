@@ -90,7 +90,7 @@ class TensorParallel(Strategy):
         owner, looped = None, model.stages()[0].widths.self_loops
         if comm.leads:
             held = self.memory is None and self.files in ("auto", "nothing")
-            view = graph.topology.with_self_loops if looped and held else graph.topology
+            view = graph.topology.view(self_loops=looped and held)
             owner = dealt(view.indptr, view.indices, self.chunks, comm.size)
         return Part(graph.topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=looped)
 

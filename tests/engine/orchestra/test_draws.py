@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from outgrow.core.block import Block
 from outgrow.engine.batches import Batches
-from outgrow.engine.orchestra.draws import Draw, Drawing, SuperBatches, bottom_counts, hottest, super_batches
+from outgrow.engine.hot import hottest
+from outgrow.engine.orchestra.draws import Draw, Drawing, SuperBatches, bottom_counts, super_batches
 from outgrow.graph.sampler import Sampler
 from support import random_topology
 

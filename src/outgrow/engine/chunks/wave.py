@@ -154,8 +154,12 @@ class Form(NamedTuple):
     num_bytes: int
 
 
-LINE = 64
-"""Each tensor of a wave begins at a multiple of so many bytes of the file."""
+_LINE = 64
+
+
+def filed(num_bytes: int) -> int:
+    """What a tensor of so many bytes takes in a file of waves."""
+    return -(-num_bytes // _LINE) * _LINE
 
 
 def packed(wave: Wave) -> tuple[Form, Tensor]:
@@ -166,7 +170,7 @@ def packed(wave: Wave) -> tuple[Form, Tensor]:
     tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices, edges.relation, edges.weight]
     for each in tensors:
         parts.append(None if each is None else (each.dtype, len(each), begin))
-        begin += 0 if each is None else -(-each.nbytes // LINE) * LINE
+        begin += 0 if each is None else filed(each.nbytes)
     out = torch.zeros(begin, dtype=torch.uint8)
     for each, part in zip(tensors, parts, strict=True):
         if each is not None and part is not None and len(each):

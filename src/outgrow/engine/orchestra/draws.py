@@ -10,10 +10,16 @@ from typing import NamedTuple
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.hot import by_batches, hottest_first
+from outgrow.engine.hot import by_batches
 from outgrow.graph.sampler import Sampler
 
 _BOTTOM, _ABOVE = slice(0, 1), slice(1, None)
+_HOT = -3  # steps of batches are numbered from 0
+
+
+def hot_step(first_step: int) -> int:
+    """The step by which hot nodes draw that the super-batch from step ``first_step`` on will use."""
+    return _HOT - first_step
 
 
 class Draw(NamedTuple):
@@ -128,16 +134,6 @@ def super_batches(first: int, last: int, size: int, restart: int | None) -> list
         found.append([range(start, min(start + size, end)) for start in range(first, end, size)])
         first = end
     return found
-
-
-def hottest(counts: Tensor, most: int) -> Tensor:
-    """``[h]`` int64: the nodes that were counted most often, at most so many; of several, those with smaller ids.
-
-    Args:
-        counts: ``[V]`` int64; nodes with 0 are not hot.
-        most: At most this many.
-    """
-    return hottest_first(counts.nonzero()[:, 0], counts)[:most]
 
 
 def bottom_counts(drawings: Sequence[Drawing]) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.engine.hot import hottest_first
-from outgrow.engine.orchestra.draws import Drawing, SuperBatches
+from outgrow.engine.orchestra.draws import Drawing, SuperBatches, hot_step
 from outgrow.engine.orchestra.hot_rows import HotRows, Reuse
 from outgrow.engine.pipeline import Background
 from outgrow.engine.rows import RowStore
@@ -19,8 +19,6 @@ from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, both_sides, layer_key
 from outgrow.ops.keyed import derive
 from outgrow.runtime.device import Streams
-
-_HOT = -3  # steps of batches are numbered from 0
 
 
 class Version(NamedTuple):
@@ -137,12 +135,12 @@ class HostSide:
         if work.part == 0:
             self._queue = self._queued(work.number)
         nodes = torch.tensor_split(self._queue, work.parts)[work.part]
-        block = self._drawing.bottom(nodes, _HOT - work.first_step)
+        block = self._drawing.bottom(nodes, hot_step(work.first_step))
         x = self._rows.ask(self._rows.prepare(block.src_nodes)).wait()
         version = self._newest if self._free else version
         for mine, value in zip(bottom_parameters(self._model), version.values, strict=True):
             mine.copy_(value)
-        key = derive(self._drawing.sampler.draws.seed, self._drawing.epoch, _HOT - work.first_step)
+        key = derive(self._drawing.sampler.draws.seed, self._drawing.epoch, hot_step(work.first_step))
         x_src, x_dst = both_sides(self._model.input(x, block.src_nodes, key), len(nodes))
         found = self._made(block.keyed(layer_key(key, 0)), x_src, x_dst, version.updates)
         self._comm.ledger.count("hot_rows_computed", len(nodes))
