@@ -33,7 +33,7 @@ from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import Model
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.device import CPU, PeakOnDevice, device_of
-from outgrow.runtime.memory import PeakMemory
+from outgrow.runtime.memory import PeakMemory, trim_memory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, Marks, NodeEvaluation
@@ -101,12 +101,14 @@ class Session:
         """Train, from the last checkpoint on if ``resume``, and write the run's files."""
         comm, directory = self.comm, self.directory
         comm.device = device_of(self.device, comm)
+        trim_memory()
         with PeakMemory() as memory, interrupt() as interrupted, ExitStack() as stack:
             comm.broadcast_parameters(self.model)
             stack.callback(self.model.to, CPU)
             self.model.to(self.strategy.home(comm.device))
             peak = PeakOnDevice(comm.device)
             problem, evaluation = self._problem()
+            trim_memory()
             trainer = Trainer(
                 problem,
                 evaluation,

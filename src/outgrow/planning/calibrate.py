@@ -5,14 +5,16 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import reduce
 from pathlib import Path
 
 from outgrow.core.types import Link
 from outgrow.planning.measure import Speed, speed_on
+from outgrow.planning.measure_layers import LayerSpeed
 from outgrow.planning.measure_links import links_of
+from outgrow.planning.measure_training import efficiency_of
 from outgrow.planning.profile import Device, Host, Profile
 from outgrow.planning.rates import ByWidth, LinkRate
 from outgrow.runtime.comm import Comm
@@ -76,7 +78,7 @@ def put_together(workers: Sequence[Measured], name: str | None) -> Profile:
     slowest = reduce(_slower, speeds)
     machine = min((each.machine for each in workers), key=lambda each: each.cores)
     found = f"{len(per_host)} host{'s' * (len(per_host) > 1)} with {max(per_host.values())} worker"
-    return Profile(
+    profile = Profile(
         name=name or platform.node() or "this machine",
         date=date.today().isoformat(),
         source=f"outgrow calibrate {machine.versions['outgrow']}, {found}{'s' * (max(per_host.values()) > 1)} each",
@@ -87,9 +89,14 @@ def put_together(workers: Sequence[Measured], name: str | None) -> Profile:
             name=first.device,
             memory_bytes=min(each.memory_bytes for each in workers),
             product=slowest.product,
-            aggregate=slowest.aggregate,
+            near=slowest.layers.near,
+            far=slowest.layers.far,
+            finish=slowest.layers.finish,
+            score=slowest.layers.score,
+            fresh=slowest.layers.fresh,
             copy=slowest.copy,
-            call_seconds=slowest.call_seconds,
+            layer_seconds=slowest.layers.layer_seconds,
+            efficiency=1.0,
         ),
         host=Host(
             cores=machine.cores,
@@ -99,6 +106,8 @@ def put_together(workers: Sequence[Measured], name: str | None) -> Profile:
         ),
         links=_slowest_links(workers),
     )
+    efficiency = efficiency_of(profile, profile.workers, slowest.epoch_seconds)
+    return replace(profile, device=replace(profile.device, efficiency=efficiency))
 
 
 def _of_host(speeds: Sequence[Speed], *, shared: bool) -> Speed:
@@ -108,22 +117,36 @@ def _of_host(speeds: Sequence[Speed], *, shared: bool) -> Speed:
         return slowest
     return Speed(
         product=_sum([each.product for each in speeds]),
-        aggregate=_sum([each.aggregate for each in speeds]),
+        layers=LayerSpeed(
+            near=_sum([each.layers.near for each in speeds]),
+            far=_sum([each.layers.far for each in speeds]),
+            finish=sum(each.layers.finish for each in speeds),
+            score=sum(each.layers.score for each in speeds),
+            fresh=sum(each.layers.fresh for each in speeds),
+            layer_seconds=slowest.layers.layer_seconds,
+        ),
         copy=sum(each.copy for each in speeds),
-        call_seconds=slowest.call_seconds,
         gather=slowest.gather,
         sampled_edges=slowest.sampled_edges,
+        epoch_seconds=slowest.epoch_seconds,
     )
 
 
 def _slower(one: Speed, other: Speed) -> Speed:
     return Speed(
         product=_each(min, one.product, other.product),
-        aggregate=_each(min, one.aggregate, other.aggregate),
+        layers=LayerSpeed(
+            near=_each(min, one.layers.near, other.layers.near),
+            far=_each(min, one.layers.far, other.layers.far),
+            finish=min(one.layers.finish, other.layers.finish),
+            score=min(one.layers.score, other.layers.score),
+            fresh=min(one.layers.fresh, other.layers.fresh),
+            layer_seconds=max(one.layers.layer_seconds, other.layers.layer_seconds),
+        ),
         copy=min(one.copy, other.copy),
-        call_seconds=max(one.call_seconds, other.call_seconds),
         gather=_each(min, one.gather, other.gather),
         sampled_edges=min(one.sampled_edges, other.sampled_edges),
+        epoch_seconds=max(one.epoch_seconds, other.epoch_seconds),
     )
 
 

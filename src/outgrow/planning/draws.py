@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -15,7 +15,7 @@ from outgrow.engine.journey import tour
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampler import Sampler
 from outgrow.planning.waves import Matrix
-from outgrow.planning.workload import Crossed, Drawing, Drawn, Gathered, Together
+from outgrow.planning.workload import Crossed, Drawing, Drawn, Gathered, Grown, Together
 
 BEFORE, EPOCH = 0, 1
 """Epochs that are drawn first, downwards from this one, and the first that is trained."""
@@ -49,23 +49,28 @@ class Draws:
     def look(self) -> Drawn:
         """What some batches of the first epoch are like."""
         kept, tally = np.zeros((self.parts, self.parts), dtype=np.int64), Tally(self)
+        growth = Growth(self.parts, len(self.drawing.views))
         for part in range(self.parts):
             copies = self._copies(part)
             kept[part] = self.by_owner(copies)
             has_copy = torch.zeros(self.topology.num_nodes, dtype=torch.bool)
             has_copy[copies] = True
             for step in self.some(_STEPS):
-                groups = [self.sampler.blocks(seeds, EPOCH, step)[0].src_nodes for seeds in self._groups(step, part)]
-                nodes = torch.cat(groups)
+                groups = [self.sampler.blocks(seeds, EPOCH, step) for seeds in self._groups(step, part)]
+                growth.add(part, groups)
+                nodes = torch.cat([blocks[0].src_nodes for blocks in groups])
                 nodes = torch.unique(nodes) if self.drawing.pregather else nodes
                 tally.add(part, nodes[~has_copy[nodes]])
-        return Drawn(len(self.seeds(EPOCH)), self.full, tally.mean(), kept)
+        return Drawn(len(self.seeds(EPOCH)), self.full, growth.mean(), tally.mean(), kept)
 
     def together(self) -> Together:
         """What some batches of the first epoch are like whose nodes are computed by the workers that own them."""
-        seeds = self.seeds(EPOCH)
-        drawn = (self.sampler.blocks(seeds[step], EPOCH, step) for step in self.some(_STEPS))
-        return Together(len(seeds), self.full, tuple(tuple(map(self._crossed, blocks)) for blocks in drawn))
+        seeds, growth, crossed = self.seeds(EPOCH), Growth(self.parts, len(self.drawing.views)), []
+        for step in self.some(_STEPS):
+            blocks = self.sampler.blocks(seeds[step], EPOCH, step)
+            growth.add_shares(self.owner, blocks)
+            crossed.append(tuple(map(self._crossed, blocks)))
+        return Together(len(seeds), self.full, growth.mean(), tuple(crossed))
 
     def _crossed(self, block: Block) -> Crossed:
         source = block.edges.indices.long()
@@ -145,6 +150,42 @@ class Tally:
         batches = max(1, self.count // self.draws.parts)
         np.fill_diagonal(self.asked, 0)
         return Gathered(self.rows / batches, self.asked / batches, self.entries / max(1.0, self.asked.sum()))
+
+
+class Growth:
+    """Rows and edges that workers compute, counted for several batches. Final.
+
+    Args:
+        parts: Number of workers.
+        layers: Of the model.
+    """
+
+    def __init__(self, parts: int, layers: int) -> None:
+        self.rows, self.edges = np.zeros((parts, layers + 1)), np.zeros((parts, layers))
+        self.count = np.zeros(parts)
+
+    def add(self, part: int, groups: Sequence[Sequence[Block]]) -> None:
+        """What a worker computes of one batch, one time step after the other."""
+        self.count[part] += 1
+        for blocks in groups:
+            self.rows[part] += [*(len(block.src_nodes) for block in blocks), blocks[-1].edges.num_dst]
+            self.edges[part] += [block.edges.num_edges for block in blocks]
+
+    def add_shares(self, owner: Tensor, blocks: Sequence[Block]) -> None:
+        """What all workers compute of one batch, each of its own nodes."""
+        parts = len(self.count)
+        self.count += 1
+        levels = [*(block.src_nodes for block in blocks), blocks[-1].dst_nodes]
+        for level, nodes in enumerate(levels):
+            self.rows[:, level] += torch.bincount(owner[nodes], minlength=parts).numpy()
+        for level, block in enumerate(blocks):
+            degree = block.edges.indptr.diff().double()
+            self.edges[:, level] += torch.bincount(owner[block.dst_nodes], degree, minlength=parts).numpy()
+
+    def mean(self) -> Grown:
+        """Of a batch."""
+        count = np.maximum(1, self.count)[:, None]
+        return Grown(self.rows / count, self.edges / count)
 
 
 def evenly(count: int, most: int) -> list[int]:

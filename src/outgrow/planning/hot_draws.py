@@ -11,8 +11,8 @@ from torch import Tensor
 from outgrow.engine.hot import hottest
 from outgrow.engine.orchestra.draws import Drawing as PartDrawing
 from outgrow.engine.orchestra.draws import bottom_counts, hot_step, super_batches
-from outgrow.planning.draws import BEFORE, EPOCH, STEPS_BEFORE, Draws, Tally, evenly
-from outgrow.planning.workload import Halves
+from outgrow.planning.draws import BEFORE, EPOCH, STEPS_BEFORE, Draws, Growth, Tally, evenly
+from outgrow.planning.workload import Halves, Hot
 
 _SUPERS = 4
 
@@ -36,20 +36,28 @@ class HotDraws:
         [supers] = super_batches(0, steps, self.super_batch, None)
         later = [each for each in supers[1:] if len(each) == self.super_batch] or supers[1:]
         some = [later[place] for place in evenly(len(later), _SUPERS)]
-        cold, warm, hot = (Tally(draws) for _ in range(3))
-        hot_nodes = 0
+        cold, warm, hot = Tally(draws), Tally(draws), Tally(draws)
+        hot_nodes, hot_edges, growth = 0, 0, Growth(draws.parts, len(draws.drawing.views))
         for part, each in product(range(draws.parts), some or [range(max(1, steps - 1))]):
             drawing = self.drawing(part)
             for step in each:
-                cold.add(part, drawing.draw(step, all_cold=True).cold.src_nodes)
+                draw = drawing.draw(step, all_cold=True)
+                cold.add(part, draw.cold.src_nodes)
+                if not some:
+                    growth.add(part, [[draw.cold, *draw.above]])
             if some:
                 drawn = [drawing.draw(step, all_cold=False) for step in each]
                 for draw in drawn:
                     warm.add(part, draw.cold.src_nodes)
+                    growth.add(part, [[draw.cold, *draw.above]])
                 queue = torch.unique(torch.cat([draw.hot for draw in drawn]))
                 hot_nodes += len(queue)
-                hot.add(part, drawing.bottom(queue, hot_step(each[0])).src_nodes)
-        return Halves(steps, draws.full, cold.mean(), warm.mean(), hot.mean(), hot_nodes / max(1, len(some)))
+                block = drawing.bottom(queue, hot_step(each[0]))
+                hot_edges += block.edges.num_edges
+                hot.add(part, block.src_nodes)
+        count = max(1, len(some))
+        made = Hot(hot_nodes / count, hot_edges / count, hot.mean())
+        return Halves(steps, draws.full, growth.mean(), cold.mean(), warm.mean(), made)
 
     def _drawing(self, part: int) -> PartDrawing:
         draws, num_nodes = self.draws, self.draws.topology.num_nodes

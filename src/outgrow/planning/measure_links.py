@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +13,8 @@ from pathlib import Path
 import torch
 
 from outgrow.core.types import Kind, Link
-from outgrow.planning.measure import best_seconds
 from outgrow.planning.rates import LinkRate
+from outgrow.planning.timing import best_seconds
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.device import Streams
 from outgrow.runtime.disk import Disk, DiskRows
@@ -24,6 +25,7 @@ from outgrow.runtime.voyage import Route
 _ROWS, _WIDTH, _STEP = 1 << 16, 128, 3
 _SENT = 1 << 13
 _FEW = 64
+_TURNS, _COMPUTATIONS = 48, 16
 
 
 def links_of(comm: Comm, folder: Path) -> dict[Link, LinkRate]:
@@ -51,31 +53,42 @@ def _peers(comm: Comm) -> dict[Link, list[int]]:
 
 
 def _exchanged(comm: Comm, peers: Sequence[int]) -> LinkRate:
-    """Rows of equal size to some workers, who send as many."""
+    """Rows of equal size to some workers, who send as many; between computations, as in training.
+
+    Who waits for others while it computes nothing is waked sooner than training is.
+    """
+    finish, weight = Streams(comm.device).finish, torch.rand(_WIDTH, _WIDTH, device=comm.device)
 
     def seconds(count: int) -> float:
         sizes = tuple(count if peer in peers else 0 for peer in range(comm.size))
         rows = torch.zeros(sum(sizes), _WIDTH, device=comm.device)
-        finish = Streams(comm.device).finish
-        return _in_step(comm, lambda: comm.rows(rows, Route(sizes, sizes), Kind.METRICS).wait(), finish)
 
-    message = seconds(1)
-    long = seconds(_SENT)
+        def compute() -> None:
+            for _ in range(_COMPUTATIONS):
+                torch.relu(weight @ weight)
+            finish()
+
+        def exchange() -> None:
+            comm.rows(rows, Route(sizes, sizes), Kind.METRICS).wait()
+            finish()
+
+        return _in_step(comm, compute, exchange)
+
+    message, long = seconds(1), seconds(_SENT)
     num_bytes = 4 * _SENT * _WIDTH * max(1, len(peers))
     return LinkRate(bytes_per_second=num_bytes / max(long - message, 1e-9), message_seconds=message)
 
 
-def _in_step(comm: Comm, work: Callable[[], object], finish: Callable[[], None]) -> float:
-    """Seconds of what all workers do together, so often that all of them do it as often."""
-    best = float("inf")
-    for turn in range(8):
-        comm.barrier()
+def _in_step(comm: Comm, before: Callable[[], object], work: Callable[[], object]) -> float:
+    """Seconds of what all workers do together after what each does alone, as often on all of them; the median."""
+    took = []
+    comm.barrier()
+    for _ in range(_TURNS):
+        before()
         began = time.perf_counter()
         work()
-        finish()
-        if turn:
-            best = min(best, time.perf_counter() - began)
-    return best
+        took.append(time.perf_counter() - began)
+    return statistics.median(took[1:])
 
 
 @contextmanager

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from outgrow.core.types import Kind
+from outgrow.planning.estimate import Estimate, Part
+from outgrow.planning.memory import whole_bytes_of
+from outgrow.planning.pace import Pace
+from outgrow.planning.parts import crossed, of_whole_layers
 from outgrow.planning.traffic import Place, Traffic, added, halo_numbers, of_resident
 from outgrow.planning.workload import Workload
 from outgrow.strategies.full import Full
@@ -19,3 +23,23 @@ def traffic_of_full(strategy: Full, work: Workload, place: Place) -> Traffic:
     for kind in (Kind.ACTIVATIONS, Kind.GRADIENTS):
         added(traffic.epoch, kind, place.sent(cut.halo), row_bytes)
     return traffic
+
+
+def parts_of_full(strategy: Full, work: Workload, pace: Pace, traffic: Traffic) -> list[Part]:
+    """Every worker computes its own nodes, and waits for rows of others once for each layer and direction."""
+    cut = work.shape.cut(strategy.partition, pace.place.workers)
+    slowest = int(cut.edges.argmax())
+    found = of_whole_layers(work, pace, int(cut.nodes[slowest]), int(cut.edges[slowest]))
+    return found + crossed(pace, traffic, 2 * (len(work.model.layers) - work.model.takes_raw))
+
+
+def estimate_of_full(strategy: Full, work: Workload, pace: Pace) -> Estimate:
+    """See `outgrow.planning.estimates`."""
+    cut, traffic = work.shape.cut(strategy.partition, pace.place.workers), traffic_of_full(strategy, work, pace.place)
+    return Estimate(
+        strategy=strategy,
+        place=pace.place,
+        traffic=traffic,
+        parts=tuple(parts_of_full(strategy, work, pace, traffic)),
+        peak_bytes=whole_bytes_of(work, pace, cut),
+    )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from outgrow.core.types import Kind
-from outgrow.planning.of_sampled import traffic_of_batches
+from outgrow.planning.estimate import Estimate, Part
+from outgrow.planning.memory import batches_bytes_of
+from outgrow.planning.of_sampled import parts_of_batches, traffic_of_batches
+from outgrow.planning.pace import Pace
 from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added
-from outgrow.planning.workload import Workload
+from outgrow.planning.workload import Drawing, Workload
 from outgrow.strategies.migrate import Migrate
 
 _LABEL_BYTES = 8
@@ -18,10 +21,8 @@ def traffic_of_migrate(strategy: Migrate, work: Workload, place: Place) -> Traff
 
     Time steps are not merged: a model goes to all workers, unless ``time_steps`` says to how many.
     """
-    travels = strategy.travel and place.workers > 1
-    time_steps = min(place.workers, strategy.time_steps or place.workers) if travels else None
-    drawing = work.drawing(strategy.partition)._replace(time_steps=time_steps, pregather=strategy.pregather)
-    traffic = traffic_of_batches(work, place, drawing)
+    drawing = _drawing(strategy, work, place)
+    traffic, time_steps = traffic_of_batches(work, place, drawing), drawing.time_steps
     if time_steps is None:
         return traffic
     steps, (tensors, numbers) = work.sampling.drawn(drawing, place.workers).steps, work.model.parameters
@@ -35,3 +36,30 @@ def traffic_of_migrate(strategy: Migrate, work: Workload, place: Place) -> Traff
         added(traffic.once, Kind.FEATURES, to_all, _LABEL_BYTES)
         added(traffic.once, Kind.IDS, to_all, ID_BYTES)
     return traffic
+
+
+def parts_of_migrate(strategy: Migrate, work: Workload, pace: Pace, traffic: Traffic) -> list[Part]:
+    """As `sampled`; models that travel, and their gradients, go from worker to worker after each time step."""
+    drawing = _drawing(strategy, work, pace.place)
+    drawn = work.sampling.drawn(drawing, pace.place.workers)
+    moves = 0 if drawing.time_steps is None else 2 * (drawing.time_steps - 1)
+    return parts_of_batches(work, pace, traffic, drawn, strategy.threads, moves)
+
+
+def _drawing(strategy: Migrate, work: Workload, place: Place) -> Drawing:
+    travels = strategy.travel and place.workers > 1
+    time_steps = min(place.workers, strategy.time_steps or place.workers) if travels else None
+    return work.drawing(strategy.partition)._replace(time_steps=time_steps, pregather=strategy.pregather)
+
+
+def estimate_of_migrate(strategy: Migrate, work: Workload, pace: Pace) -> Estimate:
+    """See `outgrow.planning.estimates`."""
+    traffic, workers = traffic_of_migrate(strategy, work, pace.place), pace.place.workers
+    drawn = work.sampling.drawn(_drawing(strategy, work, pace.place), workers)
+    return Estimate(
+        strategy=strategy,
+        place=pace.place,
+        traffic=traffic,
+        parts=tuple(parts_of_migrate(strategy, work, pace, traffic)),
+        peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), drawn.grown),
+    )

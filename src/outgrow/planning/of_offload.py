@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from outgrow.core.types import Kind, Link
 from outgrow.graph.partition.waves import Throughputs
+from outgrow.planning.chunk_choice import cutting_of, held_bytes, kept_waves, rates_of, with_chunks
+from outgrow.planning.estimate import Estimate, Part
+from outgrow.planning.of_full import estimate_of_full
+from outgrow.planning.pace import Pace
+from outgrow.planning.parts import beside, of_whole_layers
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Bytes, Place, Traffic, added, of_training
-from outgrow.planning.waves import Cutting, Waves
+from outgrow.planning.waves import Waves
 from outgrow.planning.workload import Workload
+from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 
 _END_BYTES = 8
@@ -31,11 +38,8 @@ def traffic_of_offload(
         kept: Waves of a worker that stay in memory once they were read; None for all.
     """
     assert strategy.chunks is not None
-    layers, number = work.model.layers, work.model.number_bytes
-    row_bytes = sum(each.source_row for each in layers) * number // len(layers)
-    cutting = Cutting(strategy.partition, strategy.chunks, strategy.reorganise, row_bytes, rates)
-    views = sorted({layer.widths.self_loops for layer in layers})
-    chunked = work.shape.chunked(cutting, tuple(views), place.workers, strategy.techniques)
+    layers, views = work.model.layers, tuple(sorted(set(work.model.views)))
+    chunked = work.shape.chunked(cutting_of(strategy, work, rates), views, place.workers, strategy.techniques)
     cut = work.shape.cut(strategy.partition, place.workers)
     traffic = of_training(work, cut.nodes, cut.owner_bytes, place, logits=False)
     added(traffic.once, Kind.TOPOLOGY, place.shared(chunked.order_bytes))
@@ -178,3 +182,38 @@ class _Passes(NamedTuple):
 
     def _gradients(self, link: Link, numbers: int) -> Bytes:
         return Counter({(link, Kind.GRADIENTS): numbers * self.work.model.number_bytes})
+
+
+def parts_of_offload(strategy: Offload, work: Workload, pace: Pace, traffic: Traffic, *, kept: int) -> list[Part]:
+    """Every layer chunk by chunk, its aggregates once more where they are not kept; rows come and go meanwhile."""
+    assert strategy.chunks is not None
+    cut, layers = work.shape.cut(strategy.partition, pace.place.workers), work.model.layers
+    slowest = int(cut.edges.argmax())
+    found = of_whole_layers(work, pace, int(cut.nodes[slowest]), int(cut.edges[slowest]))
+    passes, coming = 2 * len(layers) - 1, 1 - kept / strategy.chunks
+    new = pace.made_ready(passes * coming * int(cut.edges[slowest]))
+    found.append(Part(name="new edges", seconds=new))
+    found.append(Part(name="small steps of chunks", seconds=pace.layers(2 * len(layers) * (strategy.chunks - 1))))
+    busy = sum(part.seconds for part in found)
+    waves = strategy.chunks * passes
+    for link, seconds in pace.crossing(traffic.epoch, 2 * waves).items():
+        loaded = seconds + waves * pace.profile.links[link].message_seconds
+        name = link.value.replace("_", " ")
+        found.append(beside(pace, name, loaded, busy) if strategy.overlap else Part(name=name, seconds=loaded))
+    return found
+
+
+def estimate_of_offload(strategy: Offload, work: Workload, pace: Pace) -> Estimate:
+    """See `outgrow.planning.estimates`: all at once where that fits, as `full`; else in as few chunks as fit."""
+    chosen = with_chunks(strategy, work, pace)
+    if chosen.chunks is None:
+        return replace(estimate_of_full(Full(partition=strategy.partition), work, pace), strategy=strategy)
+    kept = kept_waves(chosen, work, pace)
+    traffic = traffic_of_offload(chosen, work, pace.place, rates_of(pace), kept=kept)
+    return Estimate(
+        strategy=chosen,
+        place=pace.place,
+        traffic=traffic,
+        parts=tuple(parts_of_offload(chosen, work, pace, traffic, kept=kept)),
+        peak_bytes=held_bytes(chosen, work, pace),
+    )

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from outgrow.engine.hot import rows_within
+from outgrow.planning.estimate import Estimate, Part
+from outgrow.planning.memory import batches_bytes_of
+from outgrow.planning.pace import Pace
+from outgrow.planning.parts import beside, crossed, of_batches, to_device
 from outgrow.planning.traffic import Place, Traffic, add_asked, of_resident, sent_row_bytes, whole
-from outgrow.planning.workload import Drawing, Workload
+from outgrow.planning.workload import Drawing, Drawn, Workload
 from outgrow.strategies.sampled import Sampled
+
+_FETCHES = 2
+"""Messages in which a batch's features are asked for and come."""
 
 
 def traffic_of_sampled(strategy: Sampled, work: Workload, place: Place) -> Traffic:
@@ -13,10 +20,12 @@ def traffic_of_sampled(strategy: Sampled, work: Workload, place: Place) -> Traff
 
     Its cache is one of each worker.
     """
-    graph = work.graph
-    cached = rows_within(strategy.cache, graph.nodes, graph.row_bytes)
-    drawing = work.drawing(strategy.partition)._replace(cached=cached, cached_by=strategy.cache_by)
-    return traffic_of_batches(work, place, drawing)
+    return traffic_of_batches(work, place, _drawing(strategy, work))
+
+
+def _drawing(strategy: Sampled, work: Workload) -> Drawing:
+    cached = rows_within(strategy.cache, work.graph.nodes, work.graph.row_bytes)
+    return work.drawing(strategy.partition)._replace(cached=cached, cached_by=strategy.cache_by)
 
 
 def traffic_of_batches(work: Workload, place: Place, drawing: Drawing) -> Traffic:
@@ -27,3 +36,47 @@ def traffic_of_batches(work: Workload, place: Place, drawing: Drawing) -> Traffi
     add_asked(traffic.epoch, asked, sent_row_bytes(work, gathered.entries), place)
     add_asked(traffic.once, drawn.kept, sent_row_bytes(work, work.graph.row_entries), place)
     return traffic
+
+
+def parts_of_sampled(strategy: Sampled, work: Workload, pace: Pace, traffic: Traffic) -> list[Part]:
+    """Later batches are drawn, and their features fetched, while one is computed."""
+    drawn = work.sampling.drawn(_drawing(strategy, work), pace.place.workers)
+    return parts_of_batches(work, pace, traffic, drawn, strategy.threads)
+
+
+def parts_of_batches(
+    work: Workload, pace: Pace, traffic: Traffic, drawn: Drawn, threads: int | None, moves: int = 0
+) -> list[Part]:
+    """Of strategies whose workers compute neighbourhoods by themselves.
+
+    Args:
+        work: What is trained.
+        pace: How fast.
+        traffic: What crosses links.
+        drawn: The neighbourhoods.
+        threads: Threads of a worker that draw; None for half as many as compute.
+        moves: How often in a batch models go to the next worker.
+    """
+    slowest = int(drawn.grown.edges.sum(1).argmax())
+    found = of_batches(work, pace, drawn.grown, drawn.full, drawn.steps)
+    busy = sum(part.seconds for part in found)
+    edges, rows = float(drawn.grown.edges[slowest].sum()), float(drawn.grown.rows[slowest, 0])
+    drawing = pace.drawn(drawn.full * edges, threads or max(1, int(pace.cores) // 2))
+    gathering = pace.gathered(drawn.full * rows, work.graph.row_bytes)
+    found += [beside(pace, "neighbours drawn", drawing, busy), beside(pace, "features gathered", gathering, busy)]
+    found += to_device(work, pace, drawn.full * rows, busy)
+    return found + crossed(pace, traffic, (_FETCHES + moves) * drawn.steps, drawn.steps)
+
+
+def estimate_of_sampled(strategy: Sampled, work: Workload, pace: Pace) -> Estimate:
+    """See `outgrow.planning.estimates`."""
+    traffic, workers = traffic_of_sampled(strategy, work, pace.place), pace.place.workers
+    drawn = work.sampling.drawn(_drawing(strategy, work), workers)
+    cached = round(int(drawn.kept.sum(1).max()) * work.graph.row_bytes)
+    return Estimate(
+        strategy=strategy,
+        place=pace.place,
+        traffic=traffic,
+        parts=tuple(parts_of_sampled(strategy, work, pace, traffic)),
+        peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), drawn.grown) + cached,
+    )

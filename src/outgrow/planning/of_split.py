@@ -7,12 +7,18 @@ from collections import Counter
 import numpy as np
 
 from outgrow.core.types import Kind
+from outgrow.planning.estimate import Estimate, Part
+from outgrow.planning.memory import batches_bytes_of
+from outgrow.planning.pace import Pace
+from outgrow.planning.parts import beside, crossed, of_batches, to_device
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Bytes, Place, Traffic, added, of_resident
 from outgrow.planning.workload import Crossed, Workload
 from outgrow.strategies.split import SplitParallel
 
 _TOLD_BYTES = 4
+_DRAWN = 2
+"""Messages in which workers tell each other, for each layer of a batch, what they have drawn."""
 
 
 def traffic_of_split(strategy: SplitParallel, work: Workload, place: Place) -> Traffic:
@@ -23,9 +29,9 @@ def traffic_of_split(strategy: SplitParallel, work: Workload, place: Place) -> T
     traffic = of_resident(work, cut, place, steps=found.steps)
     looked: Bytes = Counter()
     for batch in found.crossed:
-        for index, (layer, crossed) in enumerate(zip(work.model.layers, batch, strict=True)):
+        for index, (layer, pairs) in enumerate(zip(work.model.layers, batch, strict=True)):
             raw = index == 0 and work.model.takes_raw
-            looked.update(_of_layer(layer, crossed, work, place, raw=raw, partial=strategy.partial))
+            looked.update(_of_layer(layer, pairs, work, place, raw=raw, partial=strategy.partial))
     scale = found.full / max(1, len(found.crossed))
     traffic.epoch.update({key: round(count * scale) for key, count in looked.items()})
     counts = sum(1 + 3 * layer.summed for layer in work.model.layers)
@@ -49,3 +55,32 @@ def _of_layer(layer: LayerSizes, crossed: Crossed, work: Workload, place: Place,
     if not raw:
         added(moved, Kind.GRADIENTS, rows, row_bytes)
     return moved
+
+
+def parts_of_split(strategy: SplitParallel, work: Workload, pace: Pace, traffic: Traffic) -> list[Part]:
+    """Each worker draws for, and computes, its own nodes of each batch, and waits for rows of others in each layer."""
+    found = work.sampling.together(work.drawing(strategy.partition), pace.place.workers)
+    parts = of_batches(work, pace, found.grown, found.full, found.steps)
+    busy = sum(part.seconds for part in parts)
+    slowest = int(found.grown.edges.sum(1).argmax())
+    drawing = pace.drawn(found.full * float(found.grown.edges[slowest].sum()), 1)
+    gathering = pace.gathered(found.full * float(found.grown.rows[slowest, 0]), work.graph.row_bytes)
+    parts += [beside(pace, "neighbours drawn", drawing, busy), beside(pace, "features gathered", gathering, busy)]
+    parts += to_device(work, pace, found.full * float(found.grown.rows[slowest, 0]), busy)
+    layers = work.model.layers
+    exchanges = sum(_DRAWN + 2 - (work.model.takes_raw and index == 0) for index in range(len(layers)))
+    return parts + crossed(pace, traffic, exchanges * found.steps, found.steps)
+
+
+def estimate_of_split(strategy: SplitParallel, work: Workload, pace: Pace) -> Estimate:
+    """See `outgrow.planning.estimates`."""
+    traffic, workers = traffic_of_split(strategy, work, pace.place), pace.place.workers
+    drawing = work.drawing(strategy.partition)
+    cut, found = work.shape.cut(strategy.partition, workers, drawing), work.sampling.together(drawing, workers)
+    return Estimate(
+        strategy=strategy,
+        place=pace.place,
+        traffic=traffic,
+        parts=tuple(parts_of_split(strategy, work, pace, traffic)),
+        peak_bytes=batches_bytes_of(work, pace, cut, found.grown),
+    )

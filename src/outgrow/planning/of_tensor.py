@@ -9,6 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from outgrow.core.types import Kind, Link
+from outgrow.planning.estimate import Estimate, Part
+from outgrow.planning.memory import fixed_bytes, training_bytes
+from outgrow.planning.pace import Pace
+from outgrow.planning.parts import crossed, of_whole_layers
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added, of_training
 from outgrow.planning.waves import Matrix
@@ -104,3 +108,28 @@ def _sliced(nodes: Matrix, row: tuple[int, int], place: Place) -> dict[Link, int
     channels, columns = row
     ends = np.arange(place.workers + 1) * columns // place.workers
     return place.sent(np.outer(np.diff(ends), nodes) * channels)
+
+
+def parts_of_tensor(strategy: TensorParallel, work: Workload, pace: Pace, traffic: Traffic) -> list[Part]:
+    """Every worker computes its own nodes, and sums its columns over all edges; rows travel chunk by chunk."""
+    workers, layers = pace.place.workers, work.model.layers
+    deal = work.shape.dealt(strategy.chunks, workers, self_loops=layers[0].widths.self_loops)
+    found = of_whole_layers(work, pace, int(deal.nodes.max()), work.graph.edges, slices=workers)
+    moves = sum(1 + move.trained for move in _moves(work, constant=strategy.constant))
+    return found + crossed(pace, traffic, moves * strategy.chunks)
+
+
+def estimate_of_tensor(strategy: TensorParallel, work: Workload, pace: Pace) -> Estimate:
+    """See `outgrow.planning.estimates`."""
+    workers, traffic = pace.place.workers, traffic_of_tensor(strategy, work, pace.place)
+    looped = work.model.layers[0].widths.self_loops
+    nodes = float(work.shape.dealt(strategy.chunks, workers, self_loops=looped).nodes.max())
+    edges = work.graph.edges + work.graph.nodes
+    held = training_bytes(work, nodes, nodes, edges, workers)
+    return Estimate(
+        strategy=strategy,
+        place=pace.place,
+        traffic=traffic,
+        parts=tuple(parts_of_tensor(strategy, work, pace, traffic)),
+        peak_bytes=fixed_bytes(pace) + round(held),
+    )

@@ -18,7 +18,9 @@ from outgrow.core.types import Link
 from outgrow.planning.rates import ByWidth, LinkRate
 
 T = TypeVar("T")
-FORMAT = 1
+FORMAT = 2
+NEAR_BYTES, FAR_BYTES = 1 << 22, 1 << 28
+"""Of a table of rows that caches hold, and of one that they do not."""
 _MACHINES = resources.files("outgrow.planning") / "machines"
 
 
@@ -31,18 +33,29 @@ class Device:
         name: Its maker's.
         memory_bytes: Memory of the GPU, or of the host.
         product: Floating-point operations per second of ``[n, w] @ [w, w]`` in float32, by ``w``.
-        aggregate: Bytes of float32 rows read per second by a sum over in-neighbours, by columns.
+        near: Bytes of float32 rows read per second by sums over in-neighbours, forward and backward, by columns, from
+            a table of `NEAR_BYTES`.
+        far: The same, from a table of `FAR_BYTES`.
+        finish: Numbers that get a bias, an activation, dropout and their gradients per second.
+        score: Scores of edges per second that attention takes beyond sums, forward and backward.
+        fresh: Edges per second that are seen for the first time, and made ready for sums both ways.
         copy: Bytes read and written per second by a copy in its memory.
-        call_seconds: What the smallest step of a model takes, however little it computes.
+        layer_seconds: What a layer takes in a step of training, however little it computes.
+        efficiency: Share of these rates that whole steps of training come to.
     """
 
     kind: str
     name: str
     memory_bytes: int
     product: ByWidth
-    aggregate: ByWidth
+    near: ByWidth
+    far: ByWidth
+    finish: float
+    score: float
+    fresh: float
     copy: float
-    call_seconds: float
+    layer_seconds: float
+    efficiency: float
 
     @property
     def shared(self) -> bool:

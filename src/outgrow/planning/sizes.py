@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from outgrow.engine.chunks.layers import without_parameters
+from outgrow.engine.chunks.layers import Traits, traits_of, without_parameters
 from outgrow.engine.constant import is_constant
 from outgrow.engine.hot import row_bytes
 from outgrow.engine.rows import row_type
@@ -26,6 +26,7 @@ class Sizes:
 
     Attributes:
         nodes: ``V``.
+        edges: ``E``, without self-loops that a layer adds.
         features: Columns of raw features ``D``.
         feature_bytes: Of a raw feature as it is stored.
         row_entries: Entries of a row of raw features that are stored, on average: ``D``, or fewer in sparse rows.
@@ -33,9 +34,11 @@ class Sizes:
         sparse: Whether raw features are sparse rows.
         train: Nodes to train on.
         classes: Columns of the logits.
+        resident_bytes: Of the graph where it is in memory, in the process that reads it; 0 if it lies in a store.
     """
 
     nodes: int
+    edges: int
     features: int
     feature_bytes: int
     row_entries: float
@@ -43,6 +46,7 @@ class Sizes:
     sparse: bool
     train: int
     classes: int
+    resident_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,7 @@ class LayerSizes:
         reads_target: Whether it reads the input of its destinations.
         run: See `outgrow.engine.slices.passes.runs_of`: the number of that which it is in.
         propagates: Whether it only propagates.
+        weights: Numbers of the matrices that sources are multiplied by, and destinations.
     """
 
     widths: Widths
@@ -68,6 +73,7 @@ class LayerSizes:
     reads_target: bool
     run: int
     propagates: bool
+    weights: tuple[int, int]
 
     @property
     def source_row(self) -> int:
@@ -95,6 +101,8 @@ class ModelSizes:
         reads_features: Whether the first layer's input are the features: there is no encoder.
         row_bytes: Of a row of dense features as the model computes with them.
         summing: The first layer, where dense features can be summed first, so summed; else None.
+        encoder: Numbers of the matrices that features are multiplied by before the first layer.
+        traits: The layers as passes over chunks see them.
     """
 
     layers: tuple[LayerSizes, ...]
@@ -106,6 +114,8 @@ class ModelSizes:
     reads_features: bool
     row_bytes: int
     summing: LayerSizes | None
+    encoder: int
+    traits: tuple[Traits, ...]
 
     @property
     def views(self) -> tuple[bool, ...]:
@@ -120,6 +130,7 @@ def graph_sizes(graph: Graph) -> Sizes:
     entries = features.shape[1] if isinstance(features, Tensor) else len(features.values) / max(1, graph.num_nodes)
     return Sizes(
         nodes=graph.num_nodes,
+        edges=graph.num_edges,
         features=graph.num_features,
         feature_bytes=features.dtype.itemsize,
         row_entries=entries,
@@ -127,7 +138,16 @@ def graph_sizes(graph: Graph) -> Sizes:
         sparse=graph.sparse,
         train=len(graph.split.train),
         classes=graph.num_classes,
+        resident_bytes=0 if graph.store is not None else _resident_bytes(graph),
     )
+
+
+def _resident_bytes(graph: Graph) -> int:
+    """Of features, edges and their ends."""
+    assert graph.features is not None
+    topology = graph.topology
+    edges = [topology.indptr, topology.indices, topology.weight, topology.relation]
+    return round(graph.num_nodes * row_bytes(graph.features)) + sum(each.nbytes for each in edges if each is not None)
 
 
 def model_sizes(model: Model, graph: Graph) -> ModelSizes:
@@ -150,13 +170,16 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
         reads_features=model.encoder is None,
         row_bytes=graph.num_features * row_type(model, graph.features).itemsize,
         summing=None if graph.sparse or first is None else _layer(first, graph, constant=constant, run=0),
+        encoder=0 if model.encoder is None else _weights(model.encoder),
+        traits=tuple(traits_of(model, graph.features, cache=True)),
     )
 
 
 def _layer(layer: Layer, graph: Graph, *, constant: bool, run: int) -> LayerSizes:
-    fixed = without_parameters(layer)
+    fixed, widths, weights = without_parameters(layer), layer.widths, _weights(layer)
+    at_sources = 0 if widths.raw_source else min(weights, widths.in_features * widths.source[0] * widths.source[1])
     return LayerSizes(
-        widths=layer.widths,
+        widths=widths,
         constant=constant,
         fixed=fixed,
         summed=is_summed(layer),
@@ -164,7 +187,12 @@ def _layer(layer: Layer, graph: Graph, *, constant: bool, run: int) -> LayerSize
         reads_target=layer.reads_target,
         run=run,
         propagates=only_propagates(layer),
+        weights=(at_sources, weights - at_sources),
     )
+
+
+def _weights(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() > 1)
 
 
 def _is_weighed(layer: Layer, graph: Graph) -> bool:

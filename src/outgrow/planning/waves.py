@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outgrow.engine.chunks.budget import Extent
 from outgrow.engine.chunks.order import cheapest
 from outgrow.engine.chunks.plan import Techniques, chunks_of
 from outgrow.engine.chunks.wave import filed
@@ -46,12 +48,14 @@ class Waves(NamedTuple):
         sent: ``[P, P]`` int64, rows from the second worker to the first; as many go back as gradients.
         told: ``[P, P]`` int64, ids of rows that the second tells the first that it will need.
         file_bytes: ``[P, n]`` int64, of each wave as it lies in the scratch file.
+        extent: The largest that a wave of any worker is, at most.
     """
 
     loaded: int
     sent: Matrix
     told: Matrix
     file_bytes: Matrix
+    extent: Extent
 
 
 class Cutter:
@@ -104,7 +108,7 @@ class Cutter:
         if not techniques.sharing:
             alone = [volumes(bits[i : i + 1], self._owned[i : i + 1], chunks[i : i + 1]) for i in parts]
             loaded = sum(each.reused if techniques.reuse else each.shared for each in alone)
-            return Waves(loaded, sent, told, self._file_bytes(view, techniques))
+            return Waves(loaded, sent, told, *self._held(view, techniques))
         for i in parts:
             before = np.zeros_like(self._owned[0])
             for chunk in chunks[i]:
@@ -115,13 +119,14 @@ class Cutter:
         for each in (sent, told):
             np.fill_diagonal(each, 0)
         moved = volumes(bits, self._owned, chunks)
-        return Waves(moved.reused if techniques.reuse else moved.shared, sent, told, self._file_bytes(view, techniques))
+        loaded = moved.reused if techniques.reuse else moved.shared
+        return Waves(loaded, sent, told, *self._held(view, techniques))
 
-    def _file_bytes(self, view: bool, techniques: Techniques) -> Matrix:
-        """Of each wave: see `outgrow.engine.chunks.wave.packed`."""
+    def _held(self, view: bool, techniques: Techniques) -> tuple[Matrix, Extent]:
+        """Of each wave its bytes: see `outgrow.engine.chunks.wave.packed`; and the largest extent."""
         graph, bits = self._graphs[view], self._reads[view]
         found = np.zeros(self.order.chunks.shape, dtype=np.int64)
-        of_edge = [each.itemsize for each in (self._topology.relation, self._topology.weight) if each is not None]
+        most, moved = Counter[str](), np.zeros(len(bits), dtype=np.int64)
         for wave, chunks in enumerate(self.order.chunks.T):
             read = bits[np.arange(len(bits)), chunks]
             needed = np.array([_sizes(each & self._owned) for each in read])  # by who needs, and who owns
@@ -132,10 +137,23 @@ class Cutter:
                 held = (int(needed[i].sum()), 0, 0)
                 if techniques.sharing:
                     held = (int(union[i]), int(needed[i].sum() - needed[i, i]), int(needed[:, i].sum() - needed[i, i]))
-                tensors = [size * count for count in held for size in _HELD]
-                tensors += [8 * (high - low), 8 * (high - low + 1), 4 * edges, *(size * edges for size in of_edge)]
-                found[i, wave] = sum(map(filed, tensors))
-        return found
+                found[i, wave] = self._wave_bytes(held, high - low, edges)
+                moved[i] += held[0]
+                for name, count in zip(Extent._fields, _extent(held, high - low, edges, techniques), strict=True):
+                    most[name] = max(most[name], count)
+        return found, Extent(**{**dict.fromkeys(Extent._fields, 0), **most, "moved": int(moved.max())})
+
+    def _wave_bytes(self, held: tuple[int, int, int], rows: int, edges: int) -> int:
+        of_edge = [each.itemsize for each in (self._topology.relation, self._topology.weight) if each is not None]
+        tensors = [size * count for count in held for size in _HELD]
+        return sum(map(filed, [*tensors, 8 * rows, 8 * (rows + 1), 4 * edges, *(size * edges for size in of_edge)]))
+
+
+def _extent(held: tuple[int, int, int], rows: int, edges: int, techniques: Techniques) -> Extent:
+    """Of one wave, if the next one loads as many rows."""
+    load, remote, given = held
+    places = load * (1 + techniques.overlap) + remote
+    return Extent(places=places, rows=rows, edges=edges, leaving=load, held=load + remote + given, moved=0)
 
 
 def _sizes(sets: Words) -> Matrix:

@@ -25,11 +25,13 @@ class Cut:
 
     Attributes:
         nodes: ``[P]`` int64, nodes of each.
+        edges: ``[P]`` int64, their in-edges.
         halo: ``[P, P]`` int64, how many nodes of the second have an edge to one of the first; 0 on the diagonal.
         owner_bytes: Of the list of all nodes' owners, as it is sent to a worker.
     """
 
     nodes: Matrix
+    edges: Matrix
     halo: Matrix
     owner_bytes: int
 
@@ -99,18 +101,32 @@ class Gathered(NamedTuple):
     entries: float
 
 
+class Grown(NamedTuple):
+    """What a worker computes of a batch, in the mean, from the bottom layer up.
+
+    Attributes:
+        rows: ``[P, L + 1]`` float64, nodes before each layer, and seeds.
+        edges: ``[P, L]`` float64, edges of each layer.
+    """
+
+    rows: NDArray[np.float64]
+    edges: NDArray[np.float64]
+
+
 class Drawn(NamedTuple):
     """What batches of full size are like, in the mean over some of them.
 
     Attributes:
         steps: Batches of an epoch.
         full: Batches of full size that have as many seeds.
+        grown: What each worker computes.
         gathered: For a batch.
         kept: ``[P, P]`` int64, rows of the second worker's nodes of which the first keeps copies.
     """
 
     steps: int
     full: float
+    grown: Grown
     gathered: Gathered
     kept: Matrix
 
@@ -135,12 +151,28 @@ class Together(NamedTuple):
     Attributes:
         steps: Batches of an epoch.
         full: Batches of full size that have as many seeds.
+        grown: What each worker computes: its own nodes, and edges to them.
         crossed: What crosses in each layer of each batch that was looked at.
     """
 
     steps: int
     full: float
+    grown: Grown
     crossed: tuple[tuple[Crossed, ...], ...]
+
+
+class Hot(NamedTuple):
+    """What the CPU computes for a super-batch, over all workers.
+
+    Attributes:
+        nodes: Hot nodes.
+        edges: Edges to them.
+        gathered: Rows of raw features.
+    """
+
+    nodes: float
+    edges: float
+    gathered: Gathered
 
 
 class Halves(NamedTuple):
@@ -149,18 +181,18 @@ class Halves(NamedTuple):
     Attributes:
         steps: Batches of an epoch.
         full: Batches of full size that have as many seeds.
+        grown: What each worker computes of a batch with hot nodes, these left out.
         cold: For a batch without hot nodes.
         warm: For another.
-        hot: For the hot nodes of a super-batch.
-        hot_nodes: How many these are, over all workers.
+        hot: For a super-batch.
     """
 
     steps: int
     full: float
+    grown: Grown
     cold: Gathered
     warm: Gathered
-    hot: Gathered
-    hot_nodes: float
+    hot: Hot
 
 
 class Shape(Protocol):
@@ -226,4 +258,9 @@ def cut_of(topology: Topology, part: Tensor, parts: int) -> Cut:
     own = [(owner == mine).nonzero()[:, 0] for mine in range(parts)]
     halo = np.stack([torch.bincount(owner[graph.sources(nodes)], minlength=parts).numpy() for nodes in own])
     np.fill_diagonal(halo, 0)
-    return Cut(np.array([len(nodes) for nodes in own]), halo, len(packed(part)))
+    return Cut(
+        nodes=np.array([len(nodes) for nodes in own]),
+        edges=np.array([graph.num_edges(nodes) for nodes in own]),
+        halo=halo,
+        owner_bytes=len(packed(part)),
+    )

@@ -23,7 +23,7 @@ from outgrow.core.types import Kind
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.chunks.layers import traits_of, without_parameters
 from outgrow.engine.share import Part, Share, Whole
-from outgrow.engine.slices.budget import PER_EDGE, Needs, needs_of
+from outgrow.engine.slices.budget import PER_EDGE, Needs, held_by, needs_of
 from outgrow.engine.slices.files import Files
 from outgrow.engine.slices.lane import dealt
 from outgrow.engine.slices.passes import SlicePass
@@ -127,12 +127,17 @@ class TensorParallel(Strategy):
             return _Execution(problem, self, _files(problem, self, stack), stack.pop_all())
 
 
+def chunks_of(num_edges: int) -> int:
+    """In how many chunks edges are brought from files, at least."""
+    return -(-num_edges * PER_EDGE // _CHUNK_BYTES)
+
+
 def _files(problem: Problem, options: TensorParallel, stack: ExitStack) -> Files | None:
     """Where what is not in memory is; None if all is."""
     share, fixed = problem.share, all(without_parameters(each) for each in problem.model.stages())
     if options.files in _FILES[1:]:
         _require_fixed(options, problem.model)
-    chunks = max(options.chunks, -(-share.topology.num_edges * PER_EDGE // _CHUNK_BYTES))
+    chunks = max(options.chunks, chunks_of(share.topology.num_edges))
     level = _FILES[0] if options.files == "auto" else options.files
     if options.memory is not None:
         _require_cpu(options, share)
@@ -156,7 +161,8 @@ def _needs(problem: Problem, chunks: int) -> Needs:
     beside = problem.bytes_beside  # first, since a goal holds memory from when it is made
     base, number_bytes = held_bytes(share.comm.device) + beside, problem.number_bytes
     traits = traits_of(problem.model, problem.features, cache=True)
-    mine = needs_of(share, traits, problem.features, base=base, number_bytes=number_bytes, chunks=chunks)
+    held = held_by(share, problem.features, number_bytes)
+    mine = needs_of(held, traits, base=base, number_bytes=number_bytes, chunks=chunks)
     return Needs(*(max(each) for each in zip(*share.comm.gather(tuple(mine)), strict=True)))
 
 

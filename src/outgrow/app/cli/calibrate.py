@@ -65,13 +65,18 @@ def _show(profile: Profile) -> None:
         table.add_column(column, justify="right" if column else "left")
     together = "all workers of a host together" if device.shared else "each device"
     table.add_row(f"matrix products, Gflop/s, {together}", *by_width(device.product, 1e9))
-    table.add_row(f"sums over in-neighbours, GB/s, {together}", *by_width(device.aggregate, 1e9))
+    table.add_row(f"sums over in-neighbours in caches, GB/s, {together}", *by_width(device.near, 1e9))
+    table.add_row(f"sums over in-neighbours in memory, GB/s, {together}", *by_width(device.far, 1e9))
     table.add_row("rows taken from memory, GB/s, one thread", *by_width(host.gather, 1e9))
     Console().print(table)
     facts = Table(show_header=False)
     facts.add_row(f"{device.kind}: {device.name}", f"{device.memory_bytes / 2**30:,.1f} GiB")
     facts.add_row("copy within its memory", f"{device.copy / 1e9:,.2f} GB/s read and written")
-    facts.add_row("smallest call", f"{device.call_seconds * 1e6:,.1f} us")
+    facts.add_row("bias, activation, dropout", f"{device.finish / 1e6:,.0f} million numbers/s, forward and backward")
+    facts.add_row("attention", f"{device.score / 1e6:,.1f} million scores of edges/s, forward and backward")
+    facts.add_row("new edges made ready", f"{device.fresh / 1e6:,.1f} million edges/s")
+    facts.add_row("smallest layer", f"{device.layer_seconds * 1e6:,.0f} us in a step")
+    facts.add_row("whole steps of training", f"{device.efficiency:.0%} of these rates")
     facts.add_row("neighbours drawn, one thread", f"{host.sampled_edges / 1e6:,.1f} million edges/s")
     for link, rate in profile.links.items():
         text = f"{rate.bytes_per_second / 1e9:,.2f} GB/s"

@@ -41,32 +41,59 @@ class Needs(NamedTuple):
     spilled: int
 
 
-def needs_of(
-    share: Share, traits: Sequence[Traits], features: Features, *, base: int, number_bytes: int, chunks: int
-) -> Needs:
+class Held(NamedTuple):
+    """What a worker holds of a graph, all edges of which it holds.
+
+    Attributes:
+        nodes: Of the graph.
+        edges: Of the graph.
+        own: Nodes of the worker.
+        workers: How many there are.
+        given: Bytes of the features of its own nodes, as they are held.
+    """
+
+    nodes: int
+    edges: int
+    own: int
+    workers: int
+    given: int
+
+
+def held_by(share: Share, features: Features, number_bytes: int) -> Held:
+    """What a worker will hold.
+
+    Args:
+        share: The nodes that it owns.
+        features: ``[V, D]``, as the graph has them.
+        number_bytes: Of a number of a row.
+    """
+    topology, own = share.topology, len(share.own)
+    if isinstance(features, Tensor):
+        given = own * features.shape[1] * number_bytes
+    else:
+        given = (features.values.nbytes + features.indices.nbytes) * own // max(1, topology.num_nodes) * 2
+    return Held(topology.num_nodes, topology.num_edges, own, share.comm.size, given)
+
+
+def needs_of(held: Held, traits: Sequence[Traits], *, base: int, number_bytes: int, chunks: int) -> Needs:
     """What a worker needs.
 
     Args:
-        share: The nodes that it owns, in a graph of which it holds all edges.
+        held: What it holds of the graph.
         traits: The layers.
-        features: ``[V, D]``, as the graph has them.
         base: Bytes that it has now.
         number_bytes: Of a number of a row.
         chunks: How many chunks edges are brought in.
     """
-    num_nodes, own, workers = share.topology.num_nodes, len(share.own), share.comm.size
-    num_edges = share.topology.num_edges + num_nodes
+    num_nodes, own, workers = held.nodes, held.own, held.workers
+    num_edges = held.edges + num_nodes
     widest = max(_slice_width(*each.layer.widths.source, workers) for each in traits)
     slices = _SLICES * num_nodes * widest * number_bytes
     first = traits[0]
     raw = _slice_width(*first.layer.widths.source, workers) * num_nodes if first.from_features else 0
     whole_width = max(channels * columns for channels, columns in (each.layer.widths.source for each in traits))
     under_way = _UNDER_WAY * (num_nodes * widest + own * whole_width)
-    if isinstance(features, Tensor):
-        given = own * features.shape[1] * number_bytes
-    else:
-        given = (features.values.nbytes + features.indices.nbytes) * own // max(1, num_nodes) * 2
-    nodes = base + _PER_NODE * num_nodes + given + (2 * raw + under_way) * number_bytes
+    nodes = base + _PER_NODE * num_nodes + held.given + (2 * raw + under_way) * number_bytes
     rows = whole_bytes(nodes, traits, own, own, 0, number_bytes)
     chunk = PER_EDGE * -(-num_edges // chunks)
     kept = slices if workers == 1 else 0  # one worker aggregates whole rows, where they are

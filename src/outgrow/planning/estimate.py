@@ -1,0 +1,47 @@
+"""What a strategy is estimated to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outgrow.planning.traffic import Place, Traffic
+from outgrow.strategies.base import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of an epoch of training, on one worker.
+
+    Attributes:
+        name: What it is, in words.
+        seconds: How long it takes alone.
+        hidden: How much of that passes while something else is done.
+    """
+
+    name: str
+    seconds: float
+    hidden: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What training takes.
+
+    Attributes:
+        strategy: How it is trained.
+        place: Where the workers are.
+        traffic: Bytes that cross links.
+        parts: Of an epoch, without evaluation.
+        peak_bytes: The most that the DEVICE tier of a worker holds.
+    """
+
+    strategy: Strategy
+    place: Place
+    traffic: Traffic
+    parts: tuple[Part, ...]
+    peak_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """Of an epoch."""
+        return sum(part.seconds - part.hidden for part in self.parts)

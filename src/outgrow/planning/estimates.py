@@ -1,0 +1,52 @@
+"""What each strategy is estimated to take: a pure function of a workload, a machine and the strategy."""
+
+from __future__ import annotations
+
+from outgrow.planning.estimate import Estimate
+from outgrow.planning.of_full import estimate_of_full
+from outgrow.planning.of_migrate import estimate_of_migrate
+from outgrow.planning.of_offload import estimate_of_offload
+from outgrow.planning.of_orchestrate import estimate_of_orchestrate
+from outgrow.planning.of_sampled import estimate_of_sampled
+from outgrow.planning.of_split import estimate_of_split
+from outgrow.planning.of_tensor import estimate_of_tensor
+from outgrow.planning.pace import Pace
+from outgrow.planning.workload import Workload
+from outgrow.strategies.base import Strategy
+from outgrow.strategies.full import Full
+from outgrow.strategies.migrate import Migrate
+from outgrow.strategies.offload import Offload
+from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split import SplitParallel
+from outgrow.strategies.tensor import TensorParallel
+
+
+def estimate(strategy: Strategy, work: Workload, pace: Pace) -> Estimate:
+    """Seconds of an epoch by part, bytes by link and kind, and the most that a worker holds.
+
+    Args:
+        strategy: One of Outgrow's. Of `offload` in chunks that are not given, as few are taken as fit.
+        work: What is trained.
+        pace: On what machine, by how many workers, with how much memory.
+
+    Raises:
+        KeyError: Nothing is known of a link that is crossed.
+    """
+    match strategy:
+        case Full():
+            return estimate_of_full(strategy, work, pace)
+        case TensorParallel():
+            return estimate_of_tensor(strategy, work, pace)
+        case Offload():
+            return estimate_of_offload(strategy, work, pace)
+        case Sampled():
+            return estimate_of_sampled(strategy, work, pace)
+        case SplitParallel():
+            return estimate_of_split(strategy, work, pace)
+        case Migrate():
+            return estimate_of_migrate(strategy, work, pace)
+        case Orchestrate():
+            return estimate_of_orchestrate(strategy, work, pace)
+        case _:
+            raise TypeError(f"no estimate of {type(strategy).__name__}")
