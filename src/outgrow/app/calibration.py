@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outgrow.app.crew import Workers
+from outgrow.core.errors import InputError
 from outgrow.graph.datasets.locate import cache_folder
 from outgrow.planning.calibrate import calibrate
-from outgrow.planning.profile import Profile
+from outgrow.planning.profile import Profile, read_profile
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.device import device_of
 from outgrow.runtime.elastic import group_size
@@ -67,6 +69,18 @@ def measured(asked: Calibration, workers: Workers) -> Profile | None:
 
 def kept_at(profile: Profile) -> Path:
     """Where a profile of this machine is kept for plans."""
-    return (
-        cache_folder() / "machines" / f"{platform.node()}-{profile.device.kind}-{profile.hosts}x{profile.workers}.json"
-    )
+    return _kept(profile.device.kind, profile.hosts, profile.workers)
+
+
+def kept_for(workers: int, kind: str) -> Profile | None:
+    """The profile of this machine that is kept: measured by as many workers, else by fewer that are the most."""
+    for count in range(workers, 0, -1):
+        path = _kept(kind, 1, count)
+        if path.is_file():
+            with suppress(InputError):  # of another version: as if it were not there
+                return read_profile(path)
+    return None
+
+
+def _kept(kind: str, hosts: int, workers: int) -> Path:
+    return cache_folder() / "machines" / f"{platform.node()}-{kind}-{hosts}x{workers}.json"

@@ -122,7 +122,7 @@ def new_run(
         require_linked(loaded)
         if model_settings["decoder"] == AUTO:
             model_settings["decoder"] = default_decoder(loaded)
-    built = _seeded_model(name, loaded, model_settings, config.seed)
+    built = seeded_model(name, loaded, model_settings, config.seed)
     require_problem(loaded, built)
     require_batches(loaded, built, chosen, config)
     require_workers(loaded, workers)
@@ -194,7 +194,7 @@ def resumed_run(
     workers = replace(workers, number=record.get("workers", 1)) if as_many_as_before else workers
     loaded = load_recorded(record, data_dir)
     require_workers(loaded, workers)
-    model = _seeded_model(name, loaded, settings, config.seed)
+    model = seeded_model(name, loaded, settings, config.seed)
     require_batches(loaded, model, chosen, config)
     directory.newest_checkpoint()
     directory.write("config.json", {**record, **_how(config, chosen, workers)})
@@ -259,7 +259,8 @@ def recorded_model(record: Mapping[str, Any], path: Path) -> tuple[str, dict[str
     return record["model"]["name"], dict(record["model"]["options"])
 
 
-def _seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: int) -> Model:
+def seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: int) -> Model:
+    """A model by its name, with parameters that the seed decides."""
     torch.manual_seed(seed)
     return build_model(name, graph, settings)
 

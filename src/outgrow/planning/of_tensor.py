@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from outgrow.core.types import Kind, Link
+from outgrow.engine.slices.budget import Held, needs_of
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.memory import fixed_bytes, training_bytes
 from outgrow.planning.pace import Pace
@@ -17,7 +18,9 @@ from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added, of_training
 from outgrow.planning.waves import Matrix
 from outgrow.planning.workload import Workload
-from outgrow.strategies.tensor import TensorParallel
+from outgrow.strategies.tensor import TensorParallel, chunks_of
+
+_FILED_EDGE_BYTES = 8
 
 
 class Move(NamedTuple):
@@ -125,11 +128,32 @@ def estimate_of_tensor(strategy: TensorParallel, work: Workload, pace: Pace) -> 
     looped = work.model.layers[0].widths.self_loops
     nodes = float(work.shape.dealt(strategy.chunks, workers, self_loops=looped).nodes.max())
     edges = work.graph.edges + work.graph.nodes
-    held = training_bytes(work, nodes, nodes, edges, workers)
-    return Estimate(
-        strategy=strategy,
-        place=pace.place,
-        traffic=traffic,
-        parts=tuple(parts_of_tensor(strategy, work, pace, traffic)),
-        peak_bytes=fixed_bytes(pace) + round(held),
-    )
+    parts = parts_of_tensor(strategy, work, pace, traffic)
+    peak = fixed_bytes(pace) + round(training_bytes(work, nodes, nodes, edges, workers))
+    if strategy.memory is not None:
+        needs = _needs(strategy, work, pace, round(nodes))
+        fitting = [(passes, needed) for passes, needed in enumerate(needs) if needed <= pace.memory]
+        read, peak = fitting[0] if fitting else (0, max(peak, needs[-1]))
+        if read:
+            parts.append(_from_files(work, pace, read))
+    return Estimate(strategy=strategy, place=pace.place, traffic=traffic, parts=tuple(parts), peak_bytes=peak)
+
+
+def _needs(strategy: TensorParallel, work: Workload, pace: Pace, own: int) -> tuple[int, ...]:
+    """What a worker that keeps to a limit asks for: with all in memory, with edges in files, with slices in files."""
+    graph, model = work.graph, work.model
+    held = Held(graph.nodes, graph.edges, own, pace.place.workers, round(own * graph.row_bytes))
+    base = fixed_bytes(pace) + (graph.resident_bytes if pace.place.workers == 1 else 0)
+    chunks = max(strategy.chunks, chunks_of(graph.edges))
+    needs = needs_of(held, model.traits, base=base, number_bytes=model.number_bytes, chunks=chunks)
+    return tuple(needs) if all(layer.fixed for layer in model.layers) else tuple(needs)[:1]
+
+
+def _from_files(work: Workload, pace: Pace, read: int) -> Part:
+    """Edges of every layer, both ways, and slices where these are in files too."""
+    layers, graph = work.model.layers, work.graph
+    num_bytes = 2 * len(layers) * graph.edges * _FILED_EDGE_BYTES
+    if read > 1:
+        columns = sum(layer.source_row for layer in layers)
+        num_bytes += 4 * graph.nodes * columns * work.model.number_bytes // pace.place.workers
+    return Part(name="edges from files", seconds=pace.profile.links[Link.DISK_TO_HOST].seconds(num_bytes))

@@ -30,6 +30,7 @@ from outgrow.planning.workload import (
     Together,
     Workload,
     cut_of,
+    whole_cut,
 )
 from outgrow.runtime.packing import packed
 
@@ -70,6 +71,8 @@ class Counted:
         return partition_of(topology, found, parts, store=self.graph.store).part
 
     def _cut(self, method: str, parts: int, by: Drawing | None = None) -> Cut:
+        if parts == 1:
+            return whole_cut(self.graph.num_nodes, self.graph.num_edges)
         return cut_of(self.graph.topology, self._partition(method, parts, by), parts)
 
     def _dealt(self, chunks: int, parts: int, *, self_loops: bool) -> Dealt:

@@ -246,6 +246,11 @@ class Workload:
         return Drawing(self.batches, self.model.views, self.seed, partition)
 
 
+def whole_cut(nodes: int, edges: int) -> Cut:
+    """All on one worker."""
+    return Cut(np.array([nodes]), np.array([edges]), np.zeros((1, 1), dtype=np.int64), 0)
+
+
 def cut_of(topology: Topology, part: Tensor, parts: int) -> Cut:
     """How a partition deals a graph out: counted.
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, predict, train
+from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, train
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 for command in (
     train.train,
+    plan.plan,
     predict.predict,
     info.info,
     convert.convert,

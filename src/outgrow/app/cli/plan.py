@@ -1,0 +1,93 @@
+"""``outgrow plan``: what training will take by every strategy, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outgrow.app.cli.options import assignments
+from outgrow.app.say import say
+from outgrow.core.errors import InputError
+
+
+def plan(
+    graph: Annotated[
+        str | None, typer.Argument(help="A data set (`outgrow datasets`), a store directory or a graph file.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="As of `outgrow train`.", show_default="what suits the data set, else sage")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Seeds of a step, over all workers.", show_default="all nodes to train on")
+    ] = None,
+    fanout: Annotated[
+        str | None, typer.Option(help="Neighbours to draw for each hop, such as 10,10.", show_default="all neighbours")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="How many processes train.", show_default="the best number for each strategy")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Most memory of one worker, such as 2GiB.", show_default="what the machine has")
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            help="Another machine: 16xT4, 4xA100, 4xA100-10GbE, 4xV100, 4x3090, V100, H200, 2-core-cpu, or a file "
+            "that outgrow calibrate has written.",
+            show_default="this one",
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            help="A graph that is not here, by its published sizes: papers100M, friendster, it-2004, products, reddit, "
+            "wikipedia, orkut, mag240M, ...; instead of a graph."
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="What workers compute on here: auto, cpu or cuda.")] = "auto",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other option of the model; may be given several times."),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what an epoch takes by every strategy, with its best options: time, memory and bytes, or why it cannot run.
+
+    Nothing is trained. Of this machine, what `outgrow calibrate` has measured is used.
+    """
+    from outgrow.app.plan_request import Request, answered
+    from outgrow.app.plan_table import as_dict, table_of
+
+    if (graph is None) == (workload is None):
+        raise InputError(
+            "a plan is for one graph",
+            needed="a graph, or --workload with the name of one that is not here",
+            got="neither" if graph is None else "both",
+            repair="for example `outgrow plan wordnet`, or `outgrow plan --workload papers100M --hardware 4xA100`",
+        )
+    given = {"layers": layers, "hidden": hidden, "batch_size": batch_size, "fanout": fanout}
+    options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
+    request = Request(
+        graph=graph,
+        workload=workload,
+        model=model,
+        options=options,
+        workers=workers,
+        memory=memory,
+        hardware=hardware,
+        device=device,
+        data_dir=data_dir,
+    )
+    found, measured = answered(request)
+    if not measured:
+        say("this machine was not measured: outgrow calibrate does so; until then a typical one stands for it")
+    if as_json:
+        print(json.dumps(as_dict(found)))
+    else:
+        print(table_of(found), end="")

@@ -1,0 +1,155 @@
+"""Plans for a graph at hand, or for one that is known by name, on this machine or on another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from outgrow.app.calibration import kept_for
+from outgrow.app.models import build_model
+from outgrow.core.sizes import parse_bytes
+from outgrow.graph.csc import Topology
+from outgrow.graph.graph import Graph, Split
+from outgrow.nn.model import Model
+from outgrow.planning.named import facts_of, named
+from outgrow.planning.planner import Plan, Question, plan
+from outgrow.planning.profile import Profile, profile_of
+from outgrow.planning.shapes import Counted
+from outgrow.planning.sizes import graph_sizes, model_sizes
+from outgrow.planning.sketch import sketched
+from outgrow.planning.traffic import Place
+from outgrow.planning.workload import Workload
+from outgrow.runtime.device import CPU, memory_bytes
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+
+TYPICAL = ("2-core-cpu", "4xV100")
+"""The machines that stand for this one until it is measured, without and with GPUs."""
+_COUNTED_EDGES = 1_000_000
+
+
+def plan_for(
+    graph: Graph, model: Model, config: TrainConfig, profile: Profile, places: Sequence[Place], limit: str | None
+) -> Plan:
+    """What training a model on a graph will take.
+
+    Small graphs are counted whole; of larger ones with several workers degrees, and how well a part of them is cut.
+
+    Args:
+        graph: It has features and labels.
+        model: For this graph.
+        config: Its batches and seed are what matters.
+        profile: Of the machine.
+        places: Where workers may be.
+        limit: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+    """
+    several = max(place.workers for place in places) > 1
+    known = sketched(graph) if several and graph.num_edges > _COUNTED_EDGES else Counted(graph)
+    work = Workload(
+        graph=graph_sizes(graph),
+        model=model_sizes(model, graph),
+        shape=known,
+        sampling=known,
+        batches=config.batches,
+        seed=config.seed,
+    )
+    return _planned(work, profile, places, limit, partial(_require, graph, model, config))
+
+
+def plan_for_named(
+    workload: str,
+    model: str,
+    options: Mapping[str, object],
+    config: TrainConfig,
+    profile: Profile,
+    places: Sequence[Place],
+    limit: str | None,
+) -> Plan:
+    """What training a model will take on a graph that is not here.
+
+    Args:
+        workload: Name of the graph: see `outgrow.planning.named.graphs`.
+        model: Name of the model.
+        options: Of the model.
+        config: Its batches and seed are what matters.
+        profile: Of the machine.
+        places: Where workers may be.
+        limit: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+
+    Raises:
+        InputError: No such graph or model.
+    """
+    facts = facts_of(workload)
+    known, stand_in = named(facts), stand_in_for(facts)
+    built = build_model(model, stand_in, options)
+    sizes = model_sizes(built, stand_in)
+    work = Workload(
+        graph=known.sizes, model=sizes, shape=known, sampling=known, batches=config.batches, seed=config.seed
+    )
+    return _planned(work, profile, places, limit, partial(_require, stand_in, built, config))
+
+
+def stand_in_for(facts: Mapping[str, Any]) -> Graph:
+    """A graph of one node, of which a model can be built that is as wide."""
+    none = torch.empty(0, dtype=torch.int64)
+    return Graph(
+        name=facts["name"],
+        topology=Topology(indptr=torch.tensor([0, 1]), indices=torch.zeros(1, dtype=torch.int32)),
+        features=torch.zeros(1, facts["features"]),
+        labels=torch.zeros(1, dtype=torch.int64),
+        split=Split(train=none.new_zeros(1).expand(facts["train"]), val=none, test=none),
+        num_classes=facts.get("classes", 2),
+    )
+
+
+def machine_for(hardware: str | None, workers: int, device: str) -> tuple[Profile, bool]:
+    """The profile of a machine by name or file, or of this one; and whether the latter was measured.
+
+    Until this machine is measured, a typical one of its kind with its memory stands for it.
+
+    Args:
+        hardware: A name or a file; None for this machine.
+        workers: How many workers there will be.
+        device: What they compute on: see `device_of`.
+
+    Raises:
+        InputError: No such machine, or a broken file.
+    """
+    if hardware is not None:
+        return profile_of(hardware), True
+    kept = kept_for(workers, "cuda" if device == "cuda" else "cpu")
+    if kept is not None:
+        return kept, True
+    typical = profile_of(TYPICAL[device == "cuda"])
+    memory = memory_bytes(torch.device("cuda") if device == "cuda" else CPU)
+    here = replace(typical.device, memory_bytes=memory)
+    return replace(typical, name="this machine, not measured", device=here), False
+
+
+def places_of(profile: Profile, workers: int | None) -> list[Place]:
+    """Where workers may be: so many, or one up to all of the machine."""
+    most = profile.hosts * profile.workers
+    if workers is not None:
+        return [Place(workers=workers, hosts=min(profile.hosts, workers))]
+    counts = sorted({1, *(2**power for power in range(1, most.bit_length()) if 2**power <= most), most})
+    return [Place(workers=count, hosts=min(profile.hosts, -(-count // profile.workers))) for count in counts]
+
+
+def _planned(
+    work: Workload,
+    profile: Profile,
+    places: Sequence[Place],
+    limit: str | None,
+    require: Callable[[Strategy], None],
+) -> Plan:
+    most = None if limit is None else parse_bytes(limit)
+    return plan(Question(work=work, profile=profile, places=places, limit=most, require=require))
+
+
+def _require(graph: Graph, model: Model, config: TrainConfig, strategy: Strategy) -> None:
+    strategy.require(graph, config.batches)
+    strategy.require_model(model)

@@ -1,0 +1,84 @@
+"""What could be changed so that a model can be trained, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from outgrow.engine.batches import Batches
+from outgrow.planning.chunk_choice import held_bytes
+from outgrow.planning.estimates import estimate
+from outgrow.planning.pace import Pace
+from outgrow.planning.planner import Question, fits
+from outgrow.planning.traffic import Place
+from outgrow.planning.workload import Workload
+from outgrow.strategies.base import Strategy
+from outgrow.strategies.offload import Offload
+from outgrow.strategies.sampled import Sampled
+
+_GIB = 1 << 30
+_MOST_CHUNKS, _MOST_WORKERS, _FANOUT, _BATCH = 1024, 1024, 10, 1024
+
+
+def fixes(asked: Question) -> list[str]:
+    """What would do, one by one; each was estimated."""
+    whole = asked.work.batches.everything
+    found = [*(_more_memory(asked) if whole else _smaller_batches(asked)), *_more_workers(asked)]
+    return [*found, *(_batches_instead(asked) if whole else _offload_instead(asked))]
+
+
+def _more_memory(asked: Question) -> Iterator[str]:
+    place = asked.places[-1]
+    pace = _pace(asked, place)
+    count = min(_MOST_CHUNKS, max(1, asked.work.graph.nodes // place.workers))
+    needed = held_bytes(Offload(chunks=count), asked.work, pace)
+    yield f"{needed / _GIB:,.2f} GiB for each worker, for strategy offload in {count:,} chunks"
+
+
+def _smaller_batches(asked: Question) -> Iterator[str]:
+    size = (asked.work.batches.size or asked.work.graph.train) // 2
+    while size >= 1:
+        work = replace(asked.work, batches=replace(asked.work.batches, size=size))
+        if _fits(Sampled(), work, asked, asked.places[-1]):
+            yield f"--batch-size {size}, for strategy sampled"
+            return
+        size //= 2
+
+
+def _more_workers(asked: Question) -> Iterator[str]:
+    """Each on a host of its own."""
+    strategy: Strategy = Offload(chunks=_MOST_CHUNKS) if asked.work.batches.everything else Sampled()
+    profile = asked.profile
+    count = 2 * max(place.workers for place in asked.places)
+    while count <= min(_MOST_WORKERS, asked.work.graph.nodes):
+        place = Place(workers=count, hosts=-(-count // profile.workers))
+        if _fits(strategy, asked.work, asked, place):
+            yield f"{count} workers on {place.hosts} hosts like this one, for strategy {strategy.name}"
+            return
+        count *= 2
+
+
+def _batches_instead(asked: Question) -> Iterator[str]:
+    layers = len(asked.work.model.layers)
+    size = min(_BATCH, asked.work.graph.train)
+    work = replace(asked.work, batches=Batches(size=size, fanout=(_FANOUT,) * layers))
+    if _fits(Sampled(), work, asked, asked.places[-1]):
+        yield f"--batch-size {size} --fanout {','.join([str(_FANOUT)] * layers)}: mini-batches, by strategy sampled"
+
+
+def _offload_instead(asked: Question) -> Iterator[str]:
+    work = replace(asked.work, batches=Batches())
+    if _fits(Offload(chunks=_MOST_CHUNKS), work, asked, asked.places[-1]):
+        yield "no --batch-size and --fanout: all nodes at once, by strategy offload"
+
+
+def _fits(strategy: Strategy, work: Workload, asked: Question, place: Place) -> bool:
+    pace = _pace(asked, place)
+    if isinstance(strategy, Offload):
+        chunks = min(strategy.chunks or 1, max(1, work.graph.nodes // place.workers))
+        return held_bytes(replace(strategy, chunks=chunks), work, pace) <= pace.memory
+    return fits(estimate(strategy, work, pace), pace)
+
+
+def _pace(asked: Question, place: Place) -> Pace:
+    return Pace.of(asked.profile, place, asked.work.model.number_bytes, asked.limit)

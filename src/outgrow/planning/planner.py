@@ -1,0 +1,172 @@
+"""The choice: the best options of every strategy, which of them fit, and which is fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from outgrow.core.errors import InputError
+from outgrow.core.types import Link
+from outgrow.planning.estimate import Estimate
+from outgrow.planning.estimates import estimate
+from outgrow.planning.pace import Pace
+from outgrow.planning.profile import Profile
+from outgrow.planning.traffic import Place
+from outgrow.planning.workload import Workload
+from outgrow.strategies.base import Strategy
+from outgrow.strategies.full import Full
+from outgrow.strategies.migrate import Migrate
+from outgrow.strategies.offload import Offload
+from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split import SplitParallel
+from outgrow.strategies.tensor import TensorParallel
+
+_GIB = 1 << 30
+_NO_BATCHES = "trains in mini-batches: give a batch size and fan-outs"
+_ROOM = 0.95
+"""Share of the memory that estimates may fill."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A strategy with the best options that were found for it.
+
+    Attributes:
+        name: Of the strategy.
+        workers: On how many workers.
+        estimate: What it takes; None if it cannot run at all.
+        why_not: Why it cannot be chosen; empty if it can.
+    """
+
+    name: str
+    workers: int
+    estimate: Estimate | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What training a model on a graph will take, by every strategy.
+
+    Attributes:
+        profile: Of the machine.
+        memory: The most bytes that the DEVICE tier of a worker may hold, on as many workers as were asked for.
+        candidates: The best of every strategy: those that can be chosen first, the fastest of them first.
+    """
+
+    profile: Profile
+    memory: int
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The fastest that can be chosen; None if none can."""
+        first = self.candidates[0]
+        return None if first.why_not else first
+
+    @property
+    def second(self) -> Candidate | None:
+        """The next one that can be chosen."""
+        later = self.candidates[1:2]
+        return later[0] if later and not later[0].why_not else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a plan is asked for.
+
+    Attributes:
+        work: What is trained.
+        profile: On what machine.
+        places: On how many workers of how many hosts; the best is taken.
+        limit: The most bytes that the DEVICE tier of a worker may hold; None for what the machine has.
+        require: Raises an `InputError` if a strategy cannot train the model on the graph.
+    """
+
+    work: Workload
+    profile: Profile
+    places: Sequence[Place]
+    limit: int | None
+    require: Callable[[Strategy], None]
+
+
+def plan(asked: Question) -> Plan:
+    """The best of every strategy, by seconds of an epoch."""
+    found = [_best([*each]) for each in _by_strategy(asked)]
+    found.sort(key=lambda each: (bool(each.why_not), each.estimate is None, _seconds(each)))
+    memory = min(_pace(asked, place).memory for place in asked.places)
+    return Plan(profile=asked.profile, memory=memory, candidates=tuple(found))
+
+
+def _best(candidates: Sequence[Candidate]) -> Candidate:
+    """The fastest that can be chosen; else the one that comes nearest."""
+    return min(candidates, key=lambda each: (bool(each.why_not), each.estimate is None, _seconds(each)))
+
+
+def _seconds(candidate: Candidate) -> float:
+    return float("inf") if candidate.estimate is None else candidate.estimate.seconds
+
+
+def _by_strategy(asked: Question) -> Iterator[Iterator[Candidate]]:
+    for strategies in variants(asked):
+        yield (_candidate(strategy, place, asked) for place in asked.places for strategy in strategies)
+
+
+def variants(asked: Question) -> list[list[Strategy]]:
+    """The options of every strategy that are tried."""
+    limit = None if asked.limit is None else f"{asked.limit}B"
+    several = max(place.workers for place in asked.places) > 1
+    caches = (0.0, 0.05, 0.2) if several else (0.0,)
+    travels = (False, True) if several else (False,)
+    return [
+        [Full()],
+        [TensorParallel(memory=limit, chunks=chunks) for chunks in ((1, 4) if several else (1,))],
+        [Offload(memory=limit)],
+        [Sampled(cache=cache) for cache in caches],
+        [SplitParallel()],
+        [Migrate(travel=travel) for travel in travels],
+        [Orchestrate(hot_ratio=ratio) for ratio in (0.1, 0.2, 0.3)],
+    ]
+
+
+def _candidate(strategy: Strategy, place: Place, asked: Question) -> Candidate:
+    name, pace = strategy.name, _pace(asked, place)
+    if strategy.takes_batches and asked.work.batches.everything:
+        return Candidate(name=name, workers=place.workers, estimate=None, why_not=_NO_BATCHES)
+    try:
+        asked.require(strategy)
+    except InputError as error:
+        return Candidate(name=name, workers=place.workers, estimate=None, why_not=f"{error.what}: needs {error.needed}")
+    unknown = _unknown_links(place, asked.profile)
+    if unknown:
+        why = f"nothing is known of the link {unknown}: outgrow calibrate --workers {place.workers} measures it"
+        return Candidate(name=name, workers=place.workers, estimate=None, why_not=why)
+    found = estimate(strategy, asked.work, pace)
+    return Candidate(name=name, workers=place.workers, estimate=found, why_not=_why_not(strategy, found, pace, asked))
+
+
+def _why_not(strategy: Strategy, found: Estimate, pace: Pace, asked: Question) -> str:
+    if not fits(found, pace):
+        return f"needs {found.peak_bytes / _GIB:,.2f} GiB for each worker, of {pace.memory / _GIB:,.2f}"
+    if asked.limit is not None and "memory" not in strategy.options():
+        return "keeps to no limit of memory"
+    if not strategy.is_exact(asked.work.batches):
+        return "reuses what is some steps old: only if it is asked for"
+    return ""
+
+
+def fits(found: Estimate, pace: Pace) -> bool:
+    """Whether a worker's memory holds what was estimated; those that keep to a limit may fill it."""
+    limited = "memory" in found.strategy.options()
+    return found.peak_bytes <= (1.0 if limited else _ROOM) * pace.memory
+
+
+def _unknown_links(place: Place, profile: Profile) -> str:
+    """A link between the workers of which nothing is known; empty if there is none."""
+    links = {place.link(0, other) for other in range(1, place.workers)}
+    return next((link.value for link in Link if link in links and link not in profile.links), "")
+
+
+def _pace(asked: Question, place: Place) -> Pace:
+    return Pace.of(asked.profile, place, asked.work.model.number_bytes, asked.limit)
