@@ -28,7 +28,7 @@ def test_the_command(outgrow: Command, npz: Path) -> None:
     edges_of_seeds = 4 * 120
     assert 3 * edges_of_seeds < summary["counters"]["sampled_edges"] < 3 * edges_of_seeds * (1 + 5 * 3)
     assert "batches of 50, fan-outs 4,3" in result.err
-    assert "mini-batches are asked for" in result.err
+    assert "strategy sampled: it fits into memory" in result.err
     assert "computed once" not in result.err
 
 

@@ -87,7 +87,7 @@ def test_enough_memory_is_the_same_as_full_to_the_last_bit(outgrow: Command, npz
         assert not any(summary["ledger"].values())
         assert not missing.exists()
     reason = outgrow("train", npz, *SHORT, "--memory", "64GiB", "--out", "why").err
-    assert "memory is limited" in reason
+    assert "strategy offload: it fits into memory" in reason
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])

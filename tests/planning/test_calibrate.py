@@ -6,8 +6,15 @@ import pytest
 
 from outgrow.core.types import Link
 from outgrow.planning.calibrate import Measured, put_together
-from outgrow.planning.measure import Speed, best_seconds
+from outgrow.planning.measure import Speed
+from outgrow.planning.measure_layers import LayerSpeed
+from outgrow.planning.measure_training import reference
+from outgrow.planning.pace import Pace
+from outgrow.planning.parts import of_whole_layers
 from outgrow.planning.rates import ByWidth, LinkRate
+from outgrow.planning.shapes import workload_of
+from outgrow.planning.timing import best_seconds, typical_seconds
+from outgrow.planning.traffic import Place
 from outgrow.runtime.hardware import Machine
 
 
@@ -23,7 +30,12 @@ def _measured(host: str, kind: str, speed: float, **links: float) -> Measured:
         device=kind,
         memory_bytes=int(10 * speed),
         speed=Speed(
-            product=rates, aggregate=rates, copy=speed, call_seconds=1 / speed, gather=rates, sampled_edges=speed
+            product=rates,
+            layers=LayerSpeed(near=rates, far=rates, finish=speed, score=speed, fresh=speed, layer_seconds=1 / speed),
+            copy=speed,
+            gather=rates,
+            sampled_edges=speed,
+            epoch_seconds=10 / speed,
         ),
         links={Link(name): LinkRate(bytes_per_second=rate, message_seconds=1 / rate) for name, rate in links.items()},
     )
@@ -32,8 +44,9 @@ def _measured(host: str, kind: str, speed: float, **links: float) -> Measured:
 def test_workers_of_a_host_share_a_cpu() -> None:
     found = put_together([_measured("a", "cpu", 2), _measured("a", "cpu", 3), _measured("b", "cpu", 6)], "here")
     assert (found.name, found.hosts, found.workers) == ("here", 2, 2)
-    assert found.device.product == found.device.aggregate == ByWidth({1: 5, 8: 15})
-    assert (found.device.copy, found.device.call_seconds, found.device.memory_bytes) == (5, 1 / 2, 20)
+    assert found.device.product == found.device.near == found.device.far == ByWidth({1: 5, 8: 15})
+    assert (found.device.finish, found.device.score, found.device.fresh) == (5, 5, 5)
+    assert (found.device.copy, found.device.layer_seconds, found.device.memory_bytes) == (5, 1 / 2, 20)
     assert found.host.gather == ByWidth({1: 2, 8: 6})  # one thread's
     assert (found.host.sampled_edges, found.host.memory_bytes, found.host.cores) == (2, 200, 4)
 
@@ -52,7 +65,18 @@ def test_of_links_the_slowest_is_taken() -> None:
     assert links[Link.DISK_TO_HOST].bytes_per_second == 8
 
 
-def test_the_first_turn_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_its_efficiency_the_reference_takes_as_long_as_it_did() -> None:
+    """Two workers of a CPU, whose slower one took 10 / 2 seconds; and one on a device of its own."""
+    for kind, count, slowest in (("cpu", 2, 2.0), ("cuda", 2, 2.0), ("cpu", 1, 4.0)):
+        profile = put_together([_measured("a", kind, slowest + each) for each in range(count)], None)
+        graph, model = reference()
+        pace = Pace.of(profile, Place(workers=count), 4)
+        parts = of_whole_layers(workload_of(graph, model), pace, graph.num_nodes, graph.num_edges)
+        assert sum(part.seconds for part in parts) == pytest.approx(10 / slowest)
+
+
+@pytest.mark.parametrize(("of", "expected"), [(best_seconds, 2), (typical_seconds, 3)])
+def test_the_first_turn_is_not_timed(monkeypatch: pytest.MonkeyPatch, of: Any, expected: float) -> None:
     clock = 0.0
     took = iter([50.0, 3.0, 2.0, 4.0, 9.0])
 
@@ -60,5 +84,5 @@ def test_the_first_turn_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         nonlocal clock
         clock += next(took)
 
-    monkeypatch.setattr("outgrow.planning.measure.time.perf_counter", lambda: clock)
-    assert best_seconds(work) == 2
+    monkeypatch.setattr("outgrow.planning.timing.time.perf_counter", lambda: clock)
+    assert of(work) == expected

@@ -65,7 +65,7 @@ def _broken(tmp_path: Path, change: Any) -> Path:
         (lambda p: p.update(hosts=0), "hosts"),
         (lambda p: p.update(date="today"), "today"),
         (lambda p: p.update(name=3), "name"),
-        (lambda p: p.update(format=2), "format"),
+        (lambda p: p.update(format=1), "format"),
     ],
 )
 def test_what_is_broken_is_refused(tmp_path: Path, change: Any, word: str) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from torch import Tensor
 
 import outgrow
+from outgrow.app.choice import Crew, strategy_for
 from outgrow.app.cluster import join_session
 from outgrow.app.crew import Workers, require_workers, run_session, workers_of
-from outgrow.app.fit import require_batches, require_problem
+from outgrow.app.fit import require_batches, require_hops, require_problem
 from outgrow.app.objects import reader_of, source_of_object
 from outgrow.app.predictions import embeddings_of, logits_of
 from outgrow.app.progress import progress_for
@@ -21,7 +22,6 @@ from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.say import say
 from outgrow.app.session import Session
-from outgrow.app.strategies import strategy_of
 from outgrow.core.errors import InputError
 from outgrow.graph import datasets
 from outgrow.graph.assemble import assemble
@@ -95,7 +95,8 @@ def train(
     require_problem(graph, model)
     require_workers(graph, crew)
     settings = (config or TrainConfig()).with_options(**options)
-    chosen, _ = strategy_of(strategy, batches=not settings.batches.everything)
+    require_hops(graph, model, settings)
+    chosen, _ = strategy_for(strategy, {}, graph, model, settings, Crew.of(crew))
     require_batches(graph, model, chosen, settings)
 
     def directory(again: bool) -> RunDirectory | None:

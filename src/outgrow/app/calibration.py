@@ -72,10 +72,10 @@ def kept_at(profile: Profile) -> Path:
     return _kept(profile.device.kind, profile.hosts, profile.workers)
 
 
-def kept_for(workers: int, kind: str) -> Profile | None:
-    """The profile of this machine that is kept: measured by as many workers, else by fewer that are the most."""
-    for count in range(workers, 0, -1):
-        path = _kept(kind, 1, count)
+def kept_for(workers: int, hosts: int, kind: str) -> Profile | None:
+    """The profile of this machine that is kept: measured by as many workers of a host, else by fewer."""
+    for count in range(-(-workers // hosts), 0, -1):
+        path = _kept(kind, hosts, count)
         if path.is_file():
             with suppress(InputError):  # of another version: as if it were not there
                 return read_profile(path)

@@ -115,7 +115,8 @@ def join_session(
         _require_same(session.graph, comm)
         files = directory(again) if comm.leads else None
         goes_on = comm.broadcast(again and files is not None and files.has_checkpoint)
-        return replace(session, comm=comm, directory=files).run(resume=resume or goes_on)
+        chosen = comm.broadcast(session.strategy)  # hosts may have been measured differently
+        return replace(session, comm=comm, directory=files, strategy=chosen).run(resume=resume or goes_on)
 
     return run_in_group(work, heartbeat_seconds=heartbeat_seconds)
 

@@ -116,17 +116,20 @@ def require_batches(graph: Graph, model: Model, strategy: Strategy, config: Trai
     """Check that a strategy can train a model, in the mini-batches that are asked for.
 
     Raises:
-        InputError: It trains on all nodes at once, the hops are not those of the model and the graph, or it cannot
-            train this model.
+        InputError: It trains on all nodes at once, or it cannot train this model.
     """
-    if config.fanout is not None:
-        _require_hops(graph, model, config)
     strategy.require(graph, config.batches)
     strategy.require_model(model)
 
 
-def _require_hops(graph: Graph, model: Model, config: TrainConfig) -> None:
-    assert config.fanout is not None
+def require_hops(graph: Graph, model: Model, config: TrainConfig) -> None:
+    """Check that fan-outs, if there are any, are those of a model on a graph.
+
+    Raises:
+        InputError: They are not.
+    """
+    if config.fanout is None:
+        return
     layers = len(model.stages())
     if len(config.fanout) != layers:
         raise InputError(

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 import outgrow
+from outgrow.app.choice import Crew, strategy_for
 from outgrow.app.crew import Workers, require_workers
-from outgrow.app.fit import require_batches, require_problem
+from outgrow.app.fit import require_batches, require_hops, require_problem
 from outgrow.app.links import require_linked
 from outgrow.app.models import AUTO, MODELS, build_model, default_decoder, model_options
 from outgrow.app.recipes import default_model, recipe_of
@@ -113,7 +114,8 @@ def new_run(
     kind = strategy_kind(strategy, batches=batches, memory="memory" in options)
     model_part, strategy_part = _sort_options(name, kind, options)
     model_settings = {**recipe.model, **model_part}
-    chosen, reason = strategy_of(strategy, strategy_part, batches=batches)
+    memory = strategy_part.get("memory")
+    ways = {} if strategy == "auto" and set(strategy_part) == {"memory"} else strategy_part
     graph = place_of(graph)
     loaded = datasets.load(graph, data_dir=data_dir)
     if "decoder" not in model_settings:
@@ -124,8 +126,11 @@ def new_run(
             model_settings["decoder"] = default_decoder(loaded)
     built = seeded_model(name, loaded, model_settings, config.seed)
     require_problem(loaded, built)
-    require_batches(loaded, built, chosen, config)
     require_workers(loaded, workers)
+    require_hops(loaded, built, config)
+    crew = Crew.of(workers, None if memory is None else str(memory))
+    chosen, reason = strategy_for(strategy, ways, loaded, built, config, crew)
+    require_batches(loaded, built, chosen, config)
     path = out or Path("runs") / f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     record = {
         "outgrow": outgrow.__version__,
@@ -195,6 +200,7 @@ def resumed_run(
     loaded = load_recorded(record, data_dir)
     require_workers(loaded, workers)
     model = seeded_model(name, loaded, settings, config.seed)
+    require_hops(loaded, model, config)
     require_batches(loaded, model, chosen, config)
     directory.newest_checkpoint()
     directory.write("config.json", {**record, **_how(config, chosen, workers)})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from outgrow.app.fit import require_problem
+from outgrow.app.fit import require_hops, require_problem
 from outgrow.app.models import MODELS, model_options
 from outgrow.app.plan import place_of, seeded_model
 from outgrow.app.planning import machine_for, places_of, plan_for, plan_for_named
@@ -17,7 +17,9 @@ from outgrow.core.option_types import require_positive
 from outgrow.graph import datasets
 from outgrow.graph.validate import require_trainable
 from outgrow.planning.planner import Plan
+from outgrow.planning.traffic import Place
 from outgrow.runtime.device import DEVICES
+from outgrow.runtime.threads import cores
 from outgrow.training.config import TrainConfig
 
 _TRAINING = tuple(field.name for field in fields(TrainConfig))
@@ -74,7 +76,7 @@ def answered(request: Request) -> tuple[Plan, bool]:
             got=f"decoder {settings['decoder']}",
             repair="leave decoder out; train chooses strategy full for links",
         )
-    profile, measured = machine_for(request.hardware, request.workers or 1, request.device)
+    profile, measured = machine_for(request.hardware, Place(workers=request.workers or cores()), request.device)
     places = places_of(profile, request.workers)
     if request.graph is None:
         assert request.workload is not None
@@ -84,4 +86,5 @@ def answered(request: Request) -> tuple[Plan, bool]:
     require_trainable(graph)
     built = seeded_model(name, graph, settings, config.seed)
     require_problem(graph, built)
+    require_hops(graph, built, config)
     return plan_for(graph, built, config, profile, places, request.memory), measured

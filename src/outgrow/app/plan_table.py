@@ -9,6 +9,7 @@ from outgrow.planning.planner import Candidate, Plan
 from outgrow.planning.profile import Profile
 
 _MIB = 1 << 20
+_COLUMNS = ("strategy", "workers", "an epoch", "memory", "between workers", "host and disk", "options, or why not")
 
 
 def sentence(found: Plan) -> str:
@@ -68,16 +69,8 @@ def table_of(found: Plan) -> str:
     from rich.table import Table
 
     table = Table(title=_title(found.profile, found.memory), title_justify="left")
-    for column in (
-        "strategy",
-        "workers",
-        "an epoch",
-        "memory",
-        "between workers",
-        "host and disk",
-        "what speaks for it",
-    ):
-        table.add_column(column, justify="left" if column in ("strategy", "what speaks for it") else "right")
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column in (_COLUMNS[0], _COLUMNS[-1]) else "right")
     for each in found.candidates:
         best = " *" if each is found.chosen else ""
         table.add_row(f"{each.name}{best}", str(each.workers), *_figures(each.estimate), _remark(each))
@@ -116,9 +109,6 @@ def _remark(each: Candidate) -> str:
 
 def _where(found: Estimate) -> str:
     parts = sorted(found.parts, key=lambda part: part.hidden - part.seconds)
-    told = [
-        f"{part.name} {spelled(part.seconds)}"
-        + (f" ({spelled(part.hidden)} of it beside others)" if part.hidden else "")
-        for part in parts
-    ]
+    hidden = [f" ({spelled(part.hidden)} of it beside others)" if part.hidden else "" for part in parts]
+    told = [f"{part.name} {spelled(part.seconds)}{beside}" for part, beside in zip(parts, hidden, strict=True)]
     return "its epoch: " + ", ".join(told)

@@ -23,19 +23,27 @@ from outgrow.planning.sizes import graph_sizes, model_sizes
 from outgrow.planning.sketch import sketched
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
-from outgrow.runtime.device import CPU, memory_bytes
+from outgrow.runtime.comm import Alone
+from outgrow.runtime.device import device_of, memory_bytes
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
-TYPICAL = ("2-core-cpu", "4xV100")
-"""The machines that stand for this one until it is measured, without and with GPUs."""
+TYPICAL = {"cpu": "2-core-cpu", "cuda": "4xV100"}
+"""The machines that stand for this one until it is measured, by what workers compute on."""
 _COUNTED_EDGES = 1_000_000
 
 
 def plan_for(
     graph: Graph, model: Model, config: TrainConfig, profile: Profile, places: Sequence[Place], limit: str | None
 ) -> Plan:
-    """What training a model on a graph will take.
+    """What training a model on a graph will take: see `question_for`."""
+    return plan(question_for(graph, model, config, profile, places, limit))
+
+
+def question_for(
+    graph: Graph, model: Model, config: TrainConfig, profile: Profile, places: Sequence[Place], limit: str | None
+) -> Question:
+    """Of a graph at hand.
 
     Small graphs are counted whole; of larger ones with several workers degrees, and how well a part of them is cut.
 
@@ -57,7 +65,7 @@ def plan_for(
         batches=config.batches,
         seed=config.seed,
     )
-    return _planned(work, profile, places, limit, partial(_require, graph, model, config))
+    return _question(work, profile, places, limit, partial(_require, graph, model, config))
 
 
 def plan_for_named(
@@ -90,7 +98,7 @@ def plan_for_named(
     work = Workload(
         graph=known.sizes, model=sizes, shape=known, sampling=known, batches=config.batches, seed=config.seed
     )
-    return _planned(work, profile, places, limit, partial(_require, stand_in, built, config))
+    return plan(_question(work, profile, places, limit, partial(_require, stand_in, built, config)))
 
 
 def stand_in_for(facts: Mapping[str, Any]) -> Graph:
@@ -106,27 +114,27 @@ def stand_in_for(facts: Mapping[str, Any]) -> Graph:
     )
 
 
-def machine_for(hardware: str | None, workers: int, device: str) -> tuple[Profile, bool]:
+def machine_for(hardware: str | None, place: Place, device: str) -> tuple[Profile, bool]:
     """The profile of a machine by name or file, or of this one; and whether the latter was measured.
 
     Until this machine is measured, a typical one of its kind with its memory stands for it.
 
     Args:
         hardware: A name or a file; None for this machine.
-        workers: How many workers there will be.
+        place: How many workers there will be, on how many hosts.
         device: What they compute on: see `device_of`.
 
     Raises:
-        InputError: No such machine, or a broken file.
+        InputError: No such machine, a broken file, or no such device here.
     """
     if hardware is not None:
         return profile_of(hardware), True
-    kept = kept_for(workers, "cuda" if device == "cuda" else "cpu")
+    where = device_of(device, Alone())
+    kept = kept_for(place.workers, place.hosts, where.type)
     if kept is not None:
         return kept, True
-    typical = profile_of(TYPICAL[device == "cuda"])
-    memory = memory_bytes(torch.device("cuda") if device == "cuda" else CPU)
-    here = replace(typical.device, memory_bytes=memory)
+    typical = profile_of(TYPICAL[where.type])
+    here = replace(typical.device, memory_bytes=memory_bytes(where))
     return replace(typical, name="this machine, not measured", device=here), False
 
 
@@ -139,15 +147,15 @@ def places_of(profile: Profile, workers: int | None) -> list[Place]:
     return [Place(workers=count, hosts=min(profile.hosts, -(-count // profile.workers))) for count in counts]
 
 
-def _planned(
+def _question(
     work: Workload,
     profile: Profile,
     places: Sequence[Place],
     limit: str | None,
     require: Callable[[Strategy], None],
-) -> Plan:
+) -> Question:
     most = None if limit is None else parse_bytes(limit)
-    return plan(Question(work=work, profile=profile, places=places, limit=most, require=require))
+    return Question(work=work, profile=profile, places=places, limit=most, require=require)
 
 
 def _require(graph: Graph, model: Model, config: TrainConfig, strategy: Strategy) -> None:

@@ -16,7 +16,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
 
-_GIB = 1 << 30
+_MIB = 1 << 20
 _MOST_CHUNKS, _MOST_WORKERS, _FANOUT, _BATCH = 1024, 1024, 10, 1024
 
 
@@ -32,7 +32,11 @@ def _more_memory(asked: Question) -> Iterator[str]:
     pace = _pace(asked, place)
     count = min(_MOST_CHUNKS, max(1, asked.work.graph.nodes // place.workers))
     needed = held_bytes(Offload(chunks=count), asked.work, pace)
-    yield f"{needed / _GIB:,.2f} GiB for each worker, for strategy offload in {count:,} chunks"
+    least = -(-needed // _MIB)
+    if asked.limit is not None and needed <= asked.profile.device.memory_bytes:
+        yield f"--memory {least}MiB, for strategy offload in {count:,} chunks"
+    else:
+        yield f"{least:,} MiB of memory for each worker, for strategy offload in {count:,} chunks"
 
 
 def _smaller_batches(asked: Question) -> Iterator[str]:

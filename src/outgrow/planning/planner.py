@@ -24,6 +24,7 @@ from outgrow.strategies.tensor import TensorParallel
 
 _GIB = 1 << 30
 _NO_BATCHES = "trains in mini-batches: give a batch size and fan-outs"
+_NOISE = 0.02
 _ROOM = 0.95
 """Share of the memory that estimates may fill."""
 
@@ -94,18 +95,20 @@ class Question:
 def plan(asked: Question) -> Plan:
     """The best of every strategy, by seconds of an epoch."""
     found = [_best([*each]) for each in _by_strategy(asked)]
-    found.sort(key=lambda each: (bool(each.why_not), each.estimate is None, _seconds(each)))
+    order = sorted(enumerate(found), key=lambda each: _rank(each[1], each[0]))
     memory = min(_pace(asked, place).memory for place in asked.places)
-    return Plan(profile=asked.profile, memory=memory, candidates=tuple(found))
+    return Plan(profile=asked.profile, memory=memory, candidates=tuple(candidate for _, candidate in order))
 
 
 def _best(candidates: Sequence[Candidate]) -> Candidate:
     """The fastest that can be chosen; else the one that comes nearest."""
-    return min(candidates, key=lambda each: (bool(each.why_not), each.estimate is None, _seconds(each)))
+    return min(enumerate(candidates), key=lambda each: _rank(each[1], each[0]))[1]
 
 
-def _seconds(candidate: Candidate) -> float:
-    return float("inf") if candidate.estimate is None else candidate.estimate.seconds
+def _rank(candidate: Candidate, place: int) -> tuple[bool, bool, float]:
+    """Those that can be chosen first, then by seconds; what comes later must be faster by more than the noise."""
+    seconds = float("inf") if candidate.estimate is None else candidate.estimate.seconds
+    return bool(candidate.why_not), candidate.estimate is None, seconds * (1 + _NOISE * place)
 
 
 def _by_strategy(asked: Question) -> Iterator[Iterator[Candidate]]:
@@ -121,8 +124,8 @@ def variants(asked: Question) -> list[list[Strategy]]:
     travels = (False, True) if several else (False,)
     return [
         [Full()],
-        [TensorParallel(memory=limit, chunks=chunks) for chunks in ((1, 4) if several else (1,))],
         [Offload(memory=limit)],
+        [TensorParallel(memory=limit, chunks=chunks) for chunks in ((4, 1) if several else (4,))],
         [Sampled(cache=cache) for cache in caches],
         [SplitParallel()],
         [Migrate(travel=travel) for travel in travels],
@@ -149,6 +152,8 @@ def _candidate(strategy: Strategy, place: Place, asked: Question) -> Candidate:
 def _why_not(strategy: Strategy, found: Estimate, pace: Pace, asked: Question) -> str:
     if not fits(found, pace):
         return f"needs {found.peak_bytes / _GIB:,.2f} GiB for each worker, of {pace.memory / _GIB:,.2f}"
+    if asked.limit is None and isinstance(found.strategy, Offload) and found.strategy.chunks is None:
+        return "all at once fits into memory, as strategy full trains"
     if asked.limit is not None and "memory" not in strategy.options():
         return "keeps to no limit of memory"
     if not strategy.is_exact(asked.work.batches):
