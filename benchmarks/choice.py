@@ -1,12 +1,11 @@
-"""Which strategy is fastest, case by case, and which one the planner chooses.
+"""Which strategy is fastest, case by case, and which one `auto` chooses.
 
-    python benchmarks/choice.py measure --data-dir DATA              # every way of every case, on this machine
-    python benchmarks/choice.py measure --data-dir DATA --only wordnet
-    sudo python benchmarks/choice.py measure --data-dir DATA --mbit 200 --hosts 4      # on hosts of a slow network
-    python benchmarks/choice.py score --data-dir DATA --measured RESULT.json [...]     # against what is estimated
+    python benchmarks/choice.py --data-dir DATA                 # every way of every case, on this machine
+    python benchmarks/choice.py --data-dir DATA --only wordnet --rounds 1
 
-Every way is `outgrow train`, in turn, several times; what counts is the median epoch but the first. See
-benchmarks/README.md.
+Every way is `outgrow train`, in turn, several rounds over; what counts is the median epoch but the first. Before that
+this machine is measured (`outgrow calibrate`). A strategy that would train all at once as `full` does is no way of its
+own. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from outgrow.runtime.threads import set_threads
 set_threads()  # before torch is loaded
 
 import record  # noqa: E402
+from tables import show  # noqa: E402
 from workers import versions  # noqa: E402
 
 
@@ -52,7 +53,8 @@ class Case(NamedTuple):
         return "--batch-size" in self.options
 
 
-_WHOLE, _BATCHES = ("full", "tensor", "offload"), ("sampled", "split", "migrate")
+_WHOLE, _BATCHES, _AUTO = ("full", "tensor", "offload"), ("sampled", "split", "migrate"), "auto"
+_NEAR = 1.1
 _SMALL, _LARGE = "--batch-size 256 --fanout 10,10", "--batch-size 1024 --fanout 10,10"
 CASES = (
     Case("cora", "gcn", 2),
@@ -72,7 +74,7 @@ CASES = (
     Case("reddit@0.03", "decoupled", 2, "--hidden 256"),
     Case("arxiv@0.3", "gcn", 2, "--hidden 128 --layers 3"),
     Case("products@0.1", "gcn", 1, "--hidden 64 --layers 3", "700MiB"),
-    Case("products@0.1", "sage", 1, "--hidden 64", "600MiB"),
+    Case("products@0.05", "sage", 1, "--hidden 64", "600MiB"),
     Case("amazon-photo", "sage", 2, _SMALL),
     Case("wordnet", "sage", 2, _LARGE),
     Case("products@0.02", "sage", 1, _SMALL),
@@ -84,17 +86,34 @@ CASES = (
 )
 
 
-def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Every way of every case: its epochs, what it held and what crossed."""
-    for case in CASES:
-        if options.only and not any(each in f"{case.graph} {case.model}" for each in options.only):
-            continue
-        for way in _BATCHES if case.batches else _WHOLE:
-            if case.memory and way == "full":
-                continue
-            row = {**case._asdict(), "strategy": way, **_trained(case, way, options)}
-            print(" ".join(f"{name} {value}" for name, value in row.items()), file=sys.stderr, flush=True)
-            yield row
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every way of every case, round by round: its epochs, what it held, what was chosen."""
+    found: dict[tuple[Case, str], list[dict[str, Any]]] = {}
+    cases = [
+        case for case in CASES if not options.only or any(each in " ".join(map(str, case)) for each in options.only)
+    ]
+    for turn in range(options.rounds):
+        for case in cases:
+            for way in (*(_BATCHES if case.batches else _WHOLE), _AUTO):
+                reports = found.setdefault((case, way), [])
+                if (case.memory and way == "full") or (reports and not _counts(reports[-1])):
+                    continue
+                reports.append(_trained(case, way, options))
+                print(turn, *case, way, reports[-1], file=sys.stderr, flush=True)
+    return [_row(case, way, reports) for (case, way), reports in found.items() if reports]
+
+
+def _counts(report: Mapping[str, Any]) -> bool:
+    return "seconds" in report and report["found"].get("chunks") != 0
+
+
+def _row(case: Case, way: str, reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    last = reports[-1]
+    if "seconds" not in last:
+        return {**case._asdict(), "way": way, **last}
+    seconds = [second for report in reports for second in report["seconds"]]
+    plain = {"seconds": statistics.median(seconds), "spread": [min(seconds), max(seconds)], "rounds": len(reports)}
+    return {**case._asdict(), "way": way, **last, **plain}
 
 
 def _trained(case: Case, way: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -109,31 +128,63 @@ def _trained(case: Case, way: str, options: argparse.Namespace) -> dict[str, Any
         if done.returncode:
             return {"failed": done.returncode, "message": done.stderr.strip().splitlines()[-4:]}
     summary = json.loads(done.stdout.splitlines()[-1])
-    seconds = summary["epoch_seconds"]
     return {
-        "seconds": statistics.median(seconds[1:]),
-        "spread": [min(seconds[1:]), max(seconds[1:])],
+        "strategy": summary["strategy"],
+        "options": summary["strategy_options"],
+        "seconds": summary["epoch_seconds"][1:],
         "peak_bytes": summary["peak_bytes"]["device"],
         "found": {name: value for name, value in summary["found"].items() if isinstance(value, int | float | str)},
     }
 
 
+def score(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For each case the fastest way, what was chosen, and how many times as long that takes."""
+    found = []
+    for _, group in groupby(rows, key=lambda row: [row[name] for name in Case._fields]):
+        ways = {row["way"]: row for row in group}
+        auto = ways.pop(_AUTO)
+        ran = {way: row["seconds"] for way, row in ways.items() if _counts(row)}
+        if "seconds" not in auto:
+            found.append({**{name: auto[name] for name in Case._fields}, "chosen": "nothing", "ran": len(ran)})
+            continue
+        fastest = min(ran, key=lambda way: ran[way])
+        chosen = ran.get(auto["strategy"], auto["seconds"])
+        found.append(
+            {
+                **{name: auto[name] for name in Case._fields},
+                "fastest": fastest,
+                "seconds": ran[fastest],
+                "chosen": auto["strategy"],
+                "times": min(chosen, auto["seconds"]) / ran[fastest],
+                "right": min(chosen, auto["seconds"]) <= _NEAR * ran[fastest],
+            }
+        )
+    return found
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    measuring = commands.add_parser("measure")
-    measuring.add_argument("--data-dir", type=Path, help="folder of the files of named data sets")
-    measuring.add_argument("--only", nargs="*", help="cases whose graph and model contain one of these")
-    measuring.add_argument("--epochs", type=int, default=6)
-    measuring.add_argument("--out", type=Path)
+    parser.add_argument("--data-dir", type=Path, help="folder of the files of named data sets")
+    parser.add_argument("--only", nargs="*", help="cases that contain one of these words")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
 
 def main() -> None:
-    """Do what is asked for."""
+    """Measure the machine, then all ways of all cases."""
     options = _parse()
-    rows = list(measure(options))
-    record.write("choice", {"versions": versions(), "rows": rows}, options.out)
+    for workers in sorted({case.workers for case in CASES}):
+        calibrate = f"calibrate --workers {workers} --json".split()
+        subprocess.run([sys.executable, "-m", "outgrow", *calibrate], check=True, stdout=subprocess.DEVNULL)
+    rows = measure(options)
+    scored = score(rows)
+    right = [each["right"] for each in scored if "right" in each]
+    show("what was chosen", scored)
+    print(f"{sum(right)} of {len(right)} choices are the fastest, or within a tenth of it")
+    figures = {"versions": versions(), "right": sum(right), "cases": len(right), "score": scored, "rows": rows}
+    print(record.write("choice", figures, options.out))
 
 
 if __name__ == "__main__":

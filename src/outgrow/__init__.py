@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from outgrow.app.api import convert as convert
     from outgrow.app.api import embed as embed
     from outgrow.app.api import load as load
+    from outgrow.app.api import plan as plan
     from outgrow.app.api import predict as predict
     from outgrow.app.api import train as train
     from outgrow.app.crew import Workers as Workers
@@ -48,6 +49,7 @@ _HOME = {
     "embed": "outgrow.app.api",
     "from_arrays": "outgrow.app.objects",
     "load": "outgrow.app.api",
+    "plan": "outgrow.app.api",
     "predict": "outgrow.app.api",
     "train": "outgrow.app.api",
     "Workers": "outgrow.app.crew",
@@ -89,6 +91,7 @@ __all__ = [
     "from_arrays",
     "load",
     "nn",
+    "plan",
     "predict",
     "train",
 ]

@@ -16,6 +16,8 @@ from outgrow.app.cluster import join_session
 from outgrow.app.crew import Workers, require_workers, run_session, workers_of
 from outgrow.app.fit import require_batches, require_hops, require_problem
 from outgrow.app.objects import reader_of, source_of_object
+from outgrow.app.plan_table import Outlook
+from outgrow.app.planning import machine_for, places_of, plan_for
 from outgrow.app.predictions import embeddings_of, logits_of
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
@@ -23,12 +25,15 @@ from outgrow.app.rundir import RunDirectory
 from outgrow.app.say import say
 from outgrow.app.session import Session
 from outgrow.core.errors import InputError
+from outgrow.core.option_types import require_positive
 from outgrow.graph import datasets
 from outgrow.graph.assemble import assemble
 from outgrow.graph.convert import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.planning.traffic import Place
 from outgrow.runtime.elastic import group_leader, group_size
+from outgrow.runtime.threads import cores
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -115,6 +120,44 @@ def train(
             return join_session(session, directory, heartbeat_seconds=crew.heartbeat_seconds, resume=resume)
         session = replace(session, directory=directory(False))
         return run_session(session, crew, resume=resume, say=say if progress else warnings.warn)
+
+
+def plan(
+    graph: Graph,
+    model: Model,
+    *,
+    workers: int | None = None,
+    memory: str | None = None,
+    hardware: str | None = None,
+    config: TrainConfig | None = None,
+    **options: object,
+) -> Outlook:
+    """What an epoch takes by every strategy: seconds, memory and bytes, or why it cannot run. Nothing is trained.
+
+    Args:
+        graph: With features, labels and a training split.
+        model: To label nodes.
+        workers: How many processes would train; None for the best number for each strategy.
+        memory: The most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+        hardware: Another machine: a name that ``outgrow plan --help`` lists, or a file that ``outgrow calibrate`` has
+            written; None for this one, as it was measured, or for a typical one in its place.
+        config: Options of the loop, of which batches matter; None for the defaults of `TrainConfig`.
+        **options: ``device``, what workers compute on here; and fields of `TrainConfig` that differ from ``config``,
+            such as ``batch_size=1024, fanout=(10, 10)``.
+
+    Returns:
+        The outlook: ``print`` shows it as a table.
+
+    Raises:
+        InputError: The graph, the model, the machine or an option cannot be used.
+    """
+    device = str(options.pop("device", "auto"))
+    require_problem(graph, model)
+    require_positive("plan", workers=workers)
+    settings = (config or TrainConfig()).with_options(**options)
+    require_hops(graph, model, settings)
+    profile, _ = machine_for(hardware, Place(workers=workers or cores()), device)
+    return Outlook(plan_for(graph, model, settings, profile, places_of(profile, workers), memory))
 
 
 def predict(graph: Graph, model: Model) -> Tensor:

@@ -7,9 +7,37 @@ from typing import Any
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.planner import Candidate, Plan
 from outgrow.planning.profile import Profile
+from outgrow.strategies.base import Strategy
 
 _MIB = 1 << 20
 _COLUMNS = ("strategy", "workers", "an epoch", "memory", "between workers", "host and disk", "options, or why not")
+
+
+class Outlook:
+    """What training will take by every strategy, as `og.plan` gives it; printed as a table. Final.
+
+    Args:
+        plan: The plan.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    @property
+    def chosen(self) -> Strategy | None:
+        """What ``strategy="auto"`` would train by; None if nothing fits."""
+        best = self.plan.chosen
+        return None if best is None or best.estimate is None else best.estimate.strategy
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``outgrow plan --json`` prints it."""
+        return as_dict(self.plan)
+
+    def __str__(self) -> str:
+        return table_of(self.plan)
+
+    def __repr__(self) -> str:
+        return f"Outlook({sentence(self.plan)})"
 
 
 def sentence(found: Plan) -> str:

@@ -9,6 +9,9 @@ from outgrow.planning.pace import Pace
 from outgrow.planning.sizes import LayerSizes, Sizes
 from outgrow.planning.workload import Workload
 
+_COLUMNS_OF_SCORE = 8
+"""The gradient of a score is a product of so many columns where the rate of scores is measured."""
+
 
 class LayerWork(NamedTuple):
     """What one worker computes of a layer.
@@ -69,7 +72,8 @@ def _seconds(
     other = pace.finished(work.destinations * widths.out_features) + pace.layers(1)
     columns = widths.source[0] * widths.source[1] / slices
     sums = directions * pace.sums(work.edges, columns, work.sources * slices)
-    return LayerSeconds(products, sums, pace.scored(work.edges * widths.score), other)
+    scores = 0 if layer.fixed else max(widths.score, columns * slices / _COLUMNS_OF_SCORE)
+    return LayerSeconds(products, sums, pace.scored(work.edges * scores), other)
 
 
 def _multiplied(graph: Sizes, pace: Pace, rows: float, weights: int, layer: LayerSizes, *, raw: bool) -> float:

@@ -21,7 +21,7 @@ _LEFT = 0.35
 """Share of what batches held that is still there when the model is evaluated."""
 _PER_SCORE = 3.5
 """Numbers that attention holds of each score of an edge."""
-_AHEAD = 6
+_AHEAD, _AHEAD_OF_GPU = 6, 2
 """Batches that are drawn and not used yet, the one that is computed among them, and what it leaves behind."""
 
 
@@ -68,13 +68,18 @@ def whole_bytes_of(work: Workload, pace: Pace, cut: Cut) -> int:
     return fixed_bytes(pace) + round(max(both))
 
 
-def batch_bytes(work: Workload, grown: Grown) -> float:
+def batch_bytes(work: Workload, grown: Grown, *, ahead: int) -> float:
     """Of the largest worker's batch, forward and backward, and of those that are drawn ahead."""
     rows, edges, model = grown.rows.max(0), grown.edges.max(0), work.model
     numbers = sum(_row_numbers(work, index, rows[index + 1], rows[index], 1) for index in range(len(model.layers)))
     scores = sum(layer.widths.score * edges[index] for index, layer in enumerate(model.layers))
     held = (_OFTEN * numbers + _PER_SCORE * scores) * model.number_bytes + _EDGE_BYTES * edges.sum()
-    return float(held + _AHEAD * (rows[0] * _input_bytes(work) + _EDGE_BYTES * edges.sum()))
+    return float(held + ahead * (rows[0] * _input_bytes(work) + _EDGE_BYTES * edges.sum()))
+
+
+def ahead_on(pace: Pace) -> int:
+    """Batches whose features the DEVICE tier holds."""
+    return _AHEAD if pace.shared else _AHEAD_OF_GPU
 
 
 def batches_bytes_of(work: Workload, pace: Pace, cut: Cut, grown: Grown) -> int:
@@ -82,7 +87,10 @@ def batches_bytes_of(work: Workload, pace: Pace, cut: Cut, grown: Grown) -> int:
     part = int(cut.edges.argmax())
     nodes, sources = float(cut.nodes[part]), float(cut.nodes[part] + cut.halo[part].sum())
     own = input_bytes(work, nodes, nodes)
-    training, evaluation = batch_bytes(work, grown) + own, inference_bytes(work, nodes, sources, cut.edges[part])
+    training, evaluation = (
+        batch_bytes(work, grown, ahead=ahead_on(pace)) + own,
+        inference_bytes(work, nodes, sources, cut.edges[part]),
+    )
     return fixed_bytes(pace) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
 
 

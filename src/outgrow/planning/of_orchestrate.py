@@ -70,8 +70,8 @@ def parts_of_orchestrate(
     hot = _hot_seconds(work, pace, found.hot.nodes / workers, found.hot.edges / workers) * supers
     rows = found.full * found.warm.rows / workers
     edges = found.full * float(found.grown.edges.sum(1).max()) + supers * found.hot.edges / workers
-    drawing = pace.drawn(edges, strategy.threads or max(1, int(pace.cores) // 2))
-    gathering = pace.gathered(rows + supers * found.hot.gathered.rows / workers, work.graph.row_bytes)
+    drawing = pace.drawn(edges, strategy.threads)
+    gathering = pace.gathered(rows + supers * found.hot.gathered.rows / workers, work.graph.row_bytes, strategy.threads)
     parts += [
         beside(pace, "hot nodes on the CPU", hot, busy),
         beside(pace, "neighbours drawn", drawing, busy),
@@ -87,7 +87,7 @@ def _hot_seconds(work: Workload, pace: Pace, nodes: float, edges: float) -> floa
     layer, row_bytes = work.model.layers[0], _row_bytes(work)
     if pace.shared:
         return pace.products(nodes, sum(layer.weights), layer.widths.out_features) + pace.gathered(edges, row_bytes)
-    return pace.gathered(edges, row_bytes) / pace.cores
+    return pace.gathered(edges, row_bytes)
 
 
 def estimate_of_orchestrate(strategy: Orchestrate, work: Workload, pace: Pace) -> Estimate:

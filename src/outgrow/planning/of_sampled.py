@@ -61,8 +61,8 @@ def parts_of_batches(
     found = of_batches(work, pace, drawn.grown, drawn.full, drawn.steps)
     busy = sum(part.seconds for part in found)
     edges, rows = float(drawn.grown.edges[slowest].sum()), float(drawn.grown.rows[slowest, 0])
-    drawing = pace.drawn(drawn.full * edges, threads or max(1, int(pace.cores) // 2))
-    gathering = pace.gathered(drawn.full * rows, work.graph.row_bytes)
+    drawing = pace.drawn(drawn.full * edges, threads)
+    gathering = pace.gathered(drawn.full * rows, work.graph.row_bytes, threads)
     found += [beside(pace, "neighbours drawn", drawing, busy), beside(pace, "features gathered", gathering, busy)]
     found += to_device(work, pace, drawn.full * rows, busy)
     return found + crossed(pace, traffic, (_FETCHES + moves) * drawn.steps, drawn.steps)

@@ -76,14 +76,18 @@ class Pace:
         """Of so many layers, however little they compute."""
         return count * self.profile.device.layer_seconds / self.profile.device.efficiency
 
-    def gathered(self, rows: float, row_bytes: float) -> float:
-        """Of rows taken from memory by one thread of the host."""
+    def gathered(self, rows: float, row_bytes: float, threads: int | None = None) -> float:
+        """Of rows taken from memory by so many threads of the host."""
         columns = row_bytes / self.number_bytes
-        return rows * row_bytes / self.profile.host.gather.at(max(1.0, columns))
+        return rows * row_bytes / (self.profile.host.gather.at(max(1.0, columns)) * self.ahead(threads))
 
-    def drawn(self, edges: float, threads: float) -> float:
-        """Of edges of sampled blocks."""
-        return edges / (self.profile.host.sampled_edges * threads)
+    def drawn(self, edges: float, threads: int | None = None) -> float:
+        """Of edges of sampled blocks, by so many threads of the host."""
+        return edges / (self.profile.host.sampled_edges * self.ahead(threads))
+
+    def ahead(self, threads: int | None) -> int:
+        """Threads of a worker that make batches ready: half of its cores if it is not said."""
+        return threads or max(1, int(self.cores) // 2)
 
     def crossing(self, moved: Mapping[tuple[Link, Kind], int], messages: float) -> dict[Link, float]:
         """Of bytes of all workers on each link, those between workers in so many messages of each.

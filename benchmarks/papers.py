@@ -1,0 +1,395 @@
+"""The tables of the five papers, predicted: estimates of the planner beside what was published.
+
+    python benchmarks/papers.py
+
+Each system is taken for the strategy that it is nearest to (benchmarks/papers/README.md), on the data sheet of its
+machine. How much of that it reaches is one number for each system, fitted on one table, as named in `FITTED`, and
+used for all others. Only those are scored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from outgrow.runtime.threads import set_threads
+
+set_threads()  # before torch is loaded
+
+import record  # noqa: E402
+from tables import show  # noqa: E402
+from workers import versions  # noqa: E402
+
+from outgrow.app.models import build_model  # noqa: E402
+from outgrow.app.planning import stand_in_for  # noqa: E402
+from outgrow.core.types import Link  # noqa: E402
+from outgrow.engine.batches import Batches  # noqa: E402
+from outgrow.planning.estimate import Estimate  # noqa: E402
+from outgrow.planning.estimates import estimate  # noqa: E402
+from outgrow.planning.memory import ahead_on, batch_bytes  # noqa: E402
+from outgrow.planning.modelled import Modelled  # noqa: E402
+from outgrow.planning.named import facts_of, named  # noqa: E402
+from outgrow.planning.pace import Pace  # noqa: E402
+from outgrow.planning.profile import Profile, profile_of  # noqa: E402
+from outgrow.planning.rates import ByWidth, LinkRate  # noqa: E402
+from outgrow.planning.sizes import model_sizes  # noqa: E402
+from outgrow.planning.traffic import Place  # noqa: E402
+from outgrow.planning.workload import Grown, Workload  # noqa: E402
+from outgrow.strategies.base import Strategy  # noqa: E402
+from outgrow.strategies.full import Full  # noqa: E402
+from outgrow.strategies.offload import Offload  # noqa: E402
+from outgrow.strategies.orchestrate import Orchestrate  # noqa: E402
+from outgrow.strategies.sampled import Sampled  # noqa: E402
+from outgrow.strategies.tensor import TensorParallel  # noqa: E402
+
+FOLDER = Path(__file__).parent / "papers"
+STRATEGIES: Mapping[str, type[Strategy]] = {
+    "full": Full,
+    "offload": Offload,
+    "tensor": TensorParallel,
+    "sampled": Sampled,
+    "orchestrate": Orchestrate,
+}
+FITTED = {
+    **dict.fromkeys(
+        [("DistGNN", "full"), ("DGL", "full"), ("HongTu-IM", "full"), ("HongTu", "offload")], ("hongtu", "5")
+    ),
+    **dict.fromkeys([("Sancus", "full"), ("DistDGL", "sampled")], ("hongtu", "6")),
+    **dict.fromkeys([("NeutronStar", "full"), ("NeutronTP", "tensor")], ("neutrontp", "2")),
+    **dict.fromkeys(
+        [*((name, "sampled") for name in ("DGL", "DGL-UVA", "PaGraph", "GNNLab")), ("NeutronOrch", "orchestrate")],
+        ("neutronorch", "5"),
+    ),
+}
+"""The table on which the constants of each system are fitted: the first that has it."""
+_TIE = 1.05
+"""Times that are so near are the same in two printed digits."""
+_CPU_CORES = 2  # of the CPU whose rates stand for those of others
+
+
+class Way(NamedTuple):
+    """How a system makes mini-batches ready, where it is not as Outgrow does.
+
+    Attributes:
+        draws: Whether the CPU draws neighbours.
+        gathers: Whether the CPU gathers features; else the device reads them from the host's memory.
+        caches: Whether free memory of the device holds features of the nodes that are asked for most.
+        overlaps: Whether that goes on while batches are computed.
+    """
+
+    draws: bool = True
+    gathers: bool = True
+    caches: bool = False
+    overlaps: bool = False
+
+
+WAYS = {
+    "DGL": Way(),
+    "DistDGL": Way(),
+    "DGL-UVA": Way(draws=False, gathers=False),
+    "PaGraph": Way(caches=True),
+    "GNNLab": Way(draws=False, caches=True, overlaps=True),
+}
+
+
+class Entry(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        paper: Its name.
+        table: Its number.
+        values: Of the cell, over the table's defaults.
+        strategy: What the system is taken for; None for nothing.
+        machine: Profile of the machine.
+        workers: Devices of all hosts.
+        hosts: How many.
+    """
+
+    paper: str
+    table: str
+    values: Mapping[str, Any]
+    strategy: str | None
+    machine: Profile
+    workers: int
+    hosts: int
+
+
+def entries() -> Iterator[Entry]:
+    """All cells with a time, or for which memory was too small."""
+    for path in sorted(FOLDER.glob("*.json")):
+        for table in json.loads(path.read_text())["tables"]:
+            for cell in table["entries"]:
+                values = {**table["defaults"], **cell}
+                if "seconds" not in values and not values.get("oom"):
+                    continue
+                own = table.get("machines", {}).get(values["system"], {})
+                machine = _cpus(own) if own.get("device") == "cpu" else profile_of(table["machine"])
+                hosts = own.get("hosts", table.get("hosts", 1))
+                workers = hosts if own else table["workers"]
+                strategy = table.get("strategies", {}).get(values["system"])
+                yield Entry(path.stem, table["table"], values, strategy, machine, workers, hosts)
+
+
+def _cpus(facts: Mapping[str, Any]) -> Profile:
+    """Hosts with so many cores, each as fast as those that were measured here."""
+    known, times = profile_of("2-core-cpu"), facts["cores"] / _CPU_CORES
+
+    def scaled(rate: ByWidth) -> ByWidth:
+        return ByWidth({width: value * times for width, value in rate.per_second.items()})
+
+    device = known.device
+    links = dict(known.links)
+    if "network_gbit_per_second" in facts:
+        rate = facts["network_gbit_per_second"] * 1e9 / 8
+        links[Link.NETWORK] = LinkRate(bytes_per_second=rate, message_seconds=1e-4)
+    device = replace(
+        device,
+        memory_bytes=int(facts["memory_gb"] * 1e9),
+        product=scaled(device.product),
+        near=scaled(device.near),
+        far=scaled(device.far),
+        finish=device.finish * times,
+        score=device.score * times,
+        fresh=device.fresh * times,
+        copy=device.copy * times,
+    )
+    host = replace(known.host, cores=facts["cores"], memory_bytes=device.memory_bytes)
+    return replace(known, hosts=facts["hosts"], workers=1, device=device, host=host, links=links)
+
+
+class Prediction(NamedTuple):
+    """Of a cell.
+
+    Attributes:
+        seconds: Of an epoch, if the machine were used as its data sheet has it.
+        peak_bytes: Of a device.
+        memory: Of a device.
+        parts: Seconds by what is done.
+    """
+
+    seconds: float
+    peak_bytes: float
+    memory: float
+    parts: Mapping[str, float]
+
+
+def predicted(entry: Entry) -> Prediction | None:
+    """What the planner says of a cell; None where it knows nothing of the system or the model."""
+    values = entry.values
+    if entry.strategy is None or values["model"] not in ("gcn", "gat"):
+        return None
+    work = _workload(entry)
+    pace = Pace.of(entry.machine, Place(workers=entry.workers, hosts=entry.hosts), 4)
+    options: dict[str, Any] = {}
+    if entry.strategy == "offload":
+        # reddit and products are cut into four parts: one for each device, or all for one
+        options["chunks"] = values.get("chunks_per_worker", 4 // entry.workers)
+    strategy = STRATEGIES[entry.strategy](**options)
+    made = estimate(strategy, work, pace)
+    parts = {part.name: part.seconds - part.hidden for part in made.parts}
+    peak = float(made.peak_bytes)
+    if isinstance(strategy, Sampled | Orchestrate):
+        assert isinstance(work.sampling, Modelled)
+        grown = _grown(strategy, work, entry.workers)
+        peak = batch_bytes(work, grown, ahead=ahead_on(pace))
+        if isinstance(strategy, Sampled):
+            parts = _made_ready(made, WAYS[values["system"]], work, pace.memory - peak)
+    return Prediction(sum(parts.values()), peak, pace.memory, parts)
+
+
+def _workload(entry: Entry) -> Workload:
+    values = entry.values
+    facts = facts_of(values["graph"])
+    facts |= facts.get("sizes_by_paper", {}).get(entry.paper, {})
+    graph, stand_in = named(facts), stand_in_for(facts)
+    name, options = values["model"], {"layers": values["layers"], "hidden": values["hidden"], "dropout": 0.5}
+    options["input_dropout"] = 0.5  # no other system keeps what the first layer sums
+    if values["model"] == "gat":
+        options["heads"] = 1  # none of the papers says how many
+    if values.get("decoupled"):
+        name = "decoupled-gat" if values["model"] == "gat" else "decoupled"
+        options = {"hidden": values["hidden"], "rounds": values["layers"]}  # of one head
+    model = build_model(name, stand_in, options)
+    batches = Batches()
+    if entry.strategy in ("sampled", "orchestrate"):
+        fanout = values.get("fanout") or [10] * values["layers"]
+        batches = Batches(size=values.get("batch_size") or 1024, fanout=tuple(fanout))
+    return Workload(graph=graph.sizes, model=model_sizes(model, stand_in), shape=graph, sampling=graph, batches=batches)
+
+
+def _grown(strategy: Sampled | Orchestrate, work: Workload, workers: int) -> Grown:
+    drawing = work.drawing(strategy.partition)
+    if isinstance(strategy, Sampled):
+        return work.sampling.drawn(drawing, workers).grown
+    assert strategy.hot_ratio is not None
+    return work.sampling.halves(drawing, workers, strategy.hot_ratio, strategy.super_batch).grown
+
+
+def _made_ready(made: Estimate, way: Way, work: Workload, room: float) -> dict[str, float]:
+    """Parts of an epoch of a system that samples; ``room`` is free memory of the device."""
+    left = {
+        "neighbours drawn": float(way.draws),
+        "features gathered": float(way.gathers),
+        "features to the device": 1.0,
+    }
+    if way.caches:
+        missed = _missed(work, max(0.0, room))
+        left = {name: share if name == "neighbours drawn" else share * missed for name, share in left.items()}
+    parts = {part.name: part.seconds * left.get(part.name, 1.0) for part in made.parts}
+    if way.overlaps:
+        beside = [name for name in left if name in parts]
+        busy = sum(seconds for name, seconds in parts.items() if name not in beside)
+        waited = max(0.0, max(parts[name] for name in beside) - busy)
+        parts = {name: seconds for name, seconds in parts.items() if name not in beside} | {"waits": waited}
+    return parts
+
+
+def _missed(work: Workload, room: float) -> float:
+    """Share of the rows that batches ask for that are not among the hottest for which there is room."""
+    graph = work.sampling
+    assert isinstance(graph, Modelled)
+    size = min(work.batches.size or work.graph.train, work.graph.train)
+    asked = graph.degrees.grown(size, work.batches.hops(len(work.model.layers)), None)[-1].share
+    kept = graph.degrees.hottest(room / work.graph.row_bytes, asked)
+    return graph.degrees.rows(asked * (1 - kept)) / graph.degrees.rows(asked)
+
+
+def rows_of() -> list[dict[str, Any]]:
+    """Published beside predicted; times without constants, and with them."""
+    found, seen = [], set()
+    for entry in entries():
+        made, values = predicted(entry), entry.values
+        what = (entry.paper, values["system"], *(str(values.get(name)) for name in _CASE), values.get("seconds"))
+        repeated, _ = what in seen and entry.table != FITTED.get(_key(entry), ("", ""))[1], seen.add(what)
+        found.append(
+            {
+                "paper": entry.paper,
+                "table": entry.table,
+                "system": values["system"],
+                "strategy": entry.strategy,
+                **{name: values.get(name) for name in _CASE},
+                "published": values.get("seconds"),
+                "repeated": repeated,
+                **({} if made is None else _facts(made)),
+            }
+        )
+    constants = _constants(found)
+    for row in found:
+        constant = constants.get((row["system"], row["strategy"]))
+        if "sheet_seconds" in row and constant is not None:
+            row["predicted"] = row["sheet_seconds"] * constant["times"]
+            row["fits"] = row["peak_gb"] * constant["holds"] <= row["memory_gb"]
+            row["fitted"] = FITTED[row["system"], row["strategy"]] == (row["paper"], row["table"])
+    return found
+
+
+_CASE = ("graph", "model", "layers", "hidden", "batch_size")
+
+
+def _key(entry: Entry) -> tuple[str, str]:
+    return entry.values["system"], entry.strategy or ""
+
+
+def _facts(made: Prediction) -> dict[str, Any]:
+    parts = {name: float(seconds) for name, seconds in made.parts.items()}
+    sizes = {"peak_gb": float(made.peak_bytes) / 1e9, "memory_gb": made.memory / 1e9}
+    return {"sheet_seconds": float(made.seconds), **sizes, "parts": parts}
+
+
+def _constants(rows: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """How many times the data sheet's seconds each system takes: the geometric mean over one table.
+
+    And how many times as much it holds as Outgrow would, as far as that table tells.
+    """
+    found = {}
+    for key, (paper, table) in FITTED.items():
+        own = [
+            row
+            for row in rows
+            if (row["system"], row["strategy"], row["paper"], row["table"]) == (*key, paper, table)
+            and "sheet_seconds" in row
+        ]
+        ratios = [row["published"] / row["sheet_seconds"] for row in own if row["published"]]
+        if ratios:
+            found[key] = {"times": statistics.geometric_mean(ratios), "holds": _holds(own), "cells": len(own)}
+    return found
+
+
+def _holds(rows: Sequence[Mapping[str, Any]]) -> float:
+    """The factor by which most cells are told right that ran or did not; of several, the nearest to 1."""
+    factors = [2 ** (power / 8) for power in range(-24, 25)]
+
+    def wrong(factor: float) -> int:
+        return sum((row["peak_gb"] * factor <= row["memory_gb"]) != bool(row["published"]) for row in rows)
+
+    least = min(map(wrong, factors))
+    return min((factor for factor in factors if wrong(factor) == least), key=lambda factor: abs(math.log(factor)))
+
+
+def score(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How well cells are predicted that constants were not fitted on: times, memory, and who wins."""
+    scored = [row for row in rows if "predicted" in row and not row["fitted"] and not row["repeated"]]
+    errors = [abs(math.log(row["predicted"] / row["published"])) for row in scored if row["published"]]
+    told = [row for row in rows if "predicted" in row and not row["repeated"]]
+    oom = [row for row in told if row["published"] is None]
+    won = [*_winners(rows)]
+    return {
+        "times": len(errors),
+        "within_2x": _share(error <= math.log(2) for error in errors),
+        "within_30_percent": _share(error <= math.log(1.3) for error in errors),
+        "median_factor": math.exp(statistics.median(errors)),
+        "out_of_memory": len(oom),
+        "out_of_memory_predicted": _share(not row["fits"] for row in oom),
+        "ran": len(told) - len(oom),
+        "ran_predicted": _share(row["fits"] for row in told if row["published"]),
+        "comparisons": len(won),
+        "winner_predicted": _share(won),
+    }
+
+
+def _winners(rows: list[dict[str, Any]]) -> Iterator[bool]:
+    """Of each comparison of two systems at least, whether the one that is predicted to win did so."""
+    cases = defaultdict(list)
+    for row in rows:
+        if "predicted" in row:
+            cases[(row["paper"], row["table"], *(str(row[name]) for name in _CASE))].append(row)
+    for case in cases.values():
+        ran = [row for row in case if row["published"]]
+        if len(case) < 2 or not ran or all(row["fitted"] for row in case):
+            continue
+        believed = [row for row in case if row["fits"]] or case
+        winner = min(believed, key=lambda row: row["predicted"])
+        best = min(row["published"] for row in ran)
+        yield winner["published"] is not None and winner["published"] <= _TIE * best
+
+
+def _share(found: Iterable[bool]) -> float | None:
+    kept = [*found]
+    return sum(kept) / len(kept) if kept else None
+
+
+def main() -> None:
+    """Predict all tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = rows_of()
+    constants = {f"{system} ({strategy})": each for (system, strategy), each in _constants(rows).items()}
+    figures = {"constants": constants, "score": score(rows), "rows": rows}
+    columns = ("paper", "table", "system", *_CASE, "published", "predicted", "fits", "peak_gb", "fitted")
+    show(
+        "published beside predicted", [{name: row.get(name) for name in columns} for row in rows if "predicted" in row]
+    )
+    print(json.dumps({name: figures[name] for name in ("constants", "score")}, indent=1))
+    print(record.write("papers", {"versions": versions(), **figures}, options.out))
+
+
+if __name__ == "__main__":
+    main()
