@@ -27,6 +27,12 @@ class Result:
 Command = Callable[..., Result]
 
 
+@pytest.fixture(autouse=True)
+def _on_a_typical_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is chosen does not depend on what was measured here before."""
+    monkeypatch.setattr("outgrow.app.planning.kept_for", lambda *_: None)
+
+
 @pytest.fixture
 def outgrow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """Run ``outgrow ARGS`` in an empty directory."""

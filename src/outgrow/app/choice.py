@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from outgrow.app.crew import Workers
 from outgrow.app.plan_table import sentence
-from outgrow.app.planning import machine_for, plan_for, question_for
+from outgrow.app.planning import machine_for, question_for
 from outgrow.app.strategies import strategy_of
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.planning.estimate import Estimate
+from outgrow.planning.estimates import estimate
 from outgrow.planning.fixes import fixes
-from outgrow.planning.planner import Plan
+from outgrow.planning.planner import Plan, Question, fits, pace_of, plan
 from outgrow.planning.traffic import Place
 from outgrow.runtime.elastic import group_hosts
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 
@@ -77,26 +80,36 @@ def chosen_for(graph: Graph, model: Model, config: TrainConfig, crew: Crew) -> t
     if model.decoder is not None:
         usual = _usual(config)
         return usual, f"strategy {usual.name}: models of links are not planned"
-    places = [Place(workers=crew.workers, hosts=crew.hosts)]
-    profile, measured = machine_for(None, places[0], crew.device)
-    found = plan_for(graph, model, config, profile, places, crew.memory)
+    place = Place(workers=crew.workers, hosts=crew.hosts)
+    profile, measured = machine_for(None, place, crew.device)
+    asked = question_for(graph, model, config, profile, [place], crew.memory)
+    if crew.workers == 1 and crew.memory is None:
+        usual, pace = _usual(config), pace_of(asked, place)
+        alone = estimate(usual, asked.work, pace)
+        if fits(alone, pace):
+            return usual, _held(alone, pace.memory)
+    found = plan(asked)
     best = found.chosen
     if best is None or best.estimate is None:
-        return _by_default(found, config, crew) or _refuse(graph, model, config, crew, found)
+        return _by_default(found, config, crew) or _refuse(asked, found, crew)
     strategy = best.estimate.strategy
     if crew.workers == 1:
-        held = f"{best.estimate.peak_bytes / _GIB:,.2f} GiB of {found.memory / _GIB:,.2f} estimated"
-        return strategy, f"strategy {strategy.name}: it fits into memory, {held}"
+        return strategy, _held(best.estimate, found.memory)
     told = sentence(found)
     return strategy, told if measured else f"{told}, on a typical machine: outgrow calibrate measures this one"
+
+
+def _held(found: Estimate, memory: int) -> str:
+    held = f"{found.peak_bytes / _GIB:,.2f} GiB of {memory / _GIB:,.2f} estimated"
+    return f"strategy {found.strategy.name}: it fits into memory, {held}"
 
 
 def _by_default(found: Plan, config: TrainConfig, crew: Crew) -> tuple[Strategy, str] | None:
     """Where links between hosts were never measured."""
     unknown = [each for each in found.candidates if each.estimate is None and "nothing is known" in each.why_not]
-    if not unknown or crew.memory is not None:
+    if not unknown:
         return None
-    usual = _usual(config)
+    usual = _usual(config) if crew.memory is None else Offload(memory=crew.memory)
     return usual, f"strategy {usual.name}: {unknown[0].why_not}"
 
 
@@ -104,10 +117,9 @@ def _usual(config: TrainConfig) -> Strategy:
     return Full() if config.batches.everything else Sampled()
 
 
-def _refuse(graph: Graph, model: Model, config: TrainConfig, crew: Crew, found: Plan) -> tuple[Strategy, str]:
+def _refuse(asked: Question, found: Plan, crew: Crew) -> NoReturn:
     """No strategy can train this: say what each would need, and what would do."""
-    places = [Place(workers=crew.workers, hosts=crew.hosts)]
-    numbered = fixes(question_for(graph, model, config, found.profile, places, crew.memory))
+    numbered = fixes(asked)
     raise InputError(
         "no strategy can train this model on this graph here",
         needed="; ".join(f"{each.name}: {each.why_not}" for each in found.candidates if each.estimate is not None)

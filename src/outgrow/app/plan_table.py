@@ -81,6 +81,7 @@ def _candidate(each: Candidate) -> dict[str, Any]:
     return {
         **plain,
         "options": found.strategy.options(),
+        "chunks": found.chunks,
         "epoch_seconds": found.seconds,
         "parts": [{"name": part.name, "seconds": part.seconds, "hidden": part.hidden} for part in found.parts],
         "peak_bytes": found.peak_bytes,
@@ -132,6 +133,8 @@ def _remark(each: Candidate) -> str:
     assert each.estimate is not None
     usual = type(each.estimate.strategy)().options()
     changed = {name: value for name, value in each.estimate.strategy.options().items() if usual[name] != value}
+    if each.estimate.chunks:
+        changed["chunks"] = each.estimate.chunks
     return ", ".join(f"{name}={value}" for name, value in changed.items()) or "as it is"
 
 

@@ -33,6 +33,7 @@ class Estimate:
         traffic: Bytes that cross links.
         parts: Of an epoch, without evaluation.
         peak_bytes: The most that the DEVICE tier of a worker holds.
+        chunks: In how many chunks `offload` trains that chooses by itself, 0 for all at once; None of others.
     """
 
     strategy: Strategy
@@ -40,6 +41,7 @@ class Estimate:
     traffic: Traffic
     parts: tuple[Part, ...]
     peak_bytes: int
+    chunks: int | None = None
 
     @property
     def seconds(self) -> float:

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from outgrow.engine.batches import Batches
 from outgrow.planning.chunk_choice import held_bytes
-from outgrow.planning.estimates import estimate
-from outgrow.planning.pace import Pace
-from outgrow.planning.planner import Question, fits
+from outgrow.planning.memory import batches_bytes_of
+from outgrow.planning.planner import ROOM, Question, pace_of
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
@@ -29,7 +28,7 @@ def fixes(asked: Question) -> list[str]:
 
 def _more_memory(asked: Question) -> Iterator[str]:
     place = asked.places[-1]
-    pace = _pace(asked, place)
+    pace = pace_of(asked, place)
     count = min(_MOST_CHUNKS, max(1, asked.work.graph.nodes // place.workers))
     needed = held_bytes(Offload(chunks=count), asked.work, pace)
     least = -(-needed // _MIB)
@@ -77,12 +76,11 @@ def _offload_instead(asked: Question) -> Iterator[str]:
 
 
 def _fits(strategy: Strategy, work: Workload, asked: Question, place: Place) -> bool:
-    pace = _pace(asked, place)
+    pace = pace_of(asked, place)
     if isinstance(strategy, Offload):
         chunks = min(strategy.chunks or 1, max(1, work.graph.nodes // place.workers))
         return held_bytes(replace(strategy, chunks=chunks), work, pace) <= pace.memory
-    return fits(estimate(strategy, work, pace), pace)
-
-
-def _pace(asked: Question, place: Place) -> Pace:
-    return Pace.of(asked.profile, place, asked.work.model.number_bytes, asked.limit)
+    assert isinstance(strategy, Sampled)
+    drawn = work.sampling.drawn(work.drawing(strategy.partition), place.workers)
+    cut = work.shape.cut(strategy.partition, place.workers)
+    return batches_bytes_of(work, pace, cut, drawn.grown) <= ROOM * pace.memory

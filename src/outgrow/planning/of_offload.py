@@ -207,13 +207,15 @@ def estimate_of_offload(strategy: Offload, work: Workload, pace: Pace) -> Estima
     """See `outgrow.planning.estimates`: all at once where that fits, as `full`; else in as few chunks as fit."""
     chosen = with_chunks(strategy, work, pace)
     if chosen.chunks is None:
-        return replace(estimate_of_full(Full(partition=strategy.partition), work, pace), strategy=strategy)
+        whole = estimate_of_full(Full(partition=strategy.partition), work, pace)
+        return replace(whole, strategy=strategy, chunks=0)
     kept = kept_waves(chosen, work, pace)
     traffic = traffic_of_offload(chosen, work, pace.place, rates_of(pace), kept=kept)
     return Estimate(
-        strategy=chosen,
+        strategy=strategy,
         place=pace.place,
         traffic=traffic,
         parts=tuple(parts_of_offload(chosen, work, pace, traffic, kept=kept)),
         peak_bytes=held_bytes(chosen, work, pace),
+        chunks=chosen.chunks,
     )

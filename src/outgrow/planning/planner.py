@@ -22,10 +22,10 @@ from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
 from outgrow.strategies.tensor import TensorParallel
 
-_GIB = 1 << 30
+_MIB, _GIB = 1 << 20, 1 << 30
 _NO_BATCHES = "trains in mini-batches: give a batch size and fan-outs"
 _NOISE = 0.02
-_ROOM = 0.95
+ROOM = 0.95
 """Share of the memory that estimates may fill."""
 
 
@@ -96,7 +96,7 @@ def plan(asked: Question) -> Plan:
     """The best of every strategy, by seconds of an epoch."""
     found = [_best([*each]) for each in _by_strategy(asked)]
     order = sorted(enumerate(found), key=lambda each: _rank(each[1], each[0]))
-    memory = min(_pace(asked, place).memory for place in asked.places)
+    memory = min(pace_of(asked, place).memory for place in asked.places)
     return Plan(profile=asked.profile, memory=memory, candidates=tuple(candidate for _, candidate in order))
 
 
@@ -112,13 +112,13 @@ def _rank(candidate: Candidate, place: int) -> tuple[bool, bool, float]:
 
 
 def _by_strategy(asked: Question) -> Iterator[Iterator[Candidate]]:
-    for strategies in variants(asked):
+    for strategies in _variants(asked):
         yield (_candidate(strategy, place, asked) for place in asked.places for strategy in strategies)
 
 
-def variants(asked: Question) -> list[list[Strategy]]:
+def _variants(asked: Question) -> list[list[Strategy]]:
     """The options of every strategy that are tried."""
-    limit = None if asked.limit is None else f"{asked.limit}B"
+    limit = None if asked.limit is None else _spelled(asked.limit)
     several = max(place.workers for place in asked.places) > 1
     caches = (0.0, 0.05, 0.2) if several else (0.0,)
     travels = (False, True) if several else (False,)
@@ -133,8 +133,12 @@ def variants(asked: Question) -> list[list[Strategy]]:
     ]
 
 
+def _spelled(num_bytes: int) -> str:
+    return f"{num_bytes // _MIB}MiB" if num_bytes % _MIB == 0 else f"{num_bytes}B"
+
+
 def _candidate(strategy: Strategy, place: Place, asked: Question) -> Candidate:
-    name, pace = strategy.name, _pace(asked, place)
+    name, pace = strategy.name, pace_of(asked, place)
     if strategy.takes_batches and asked.work.batches.everything:
         return Candidate(name=name, workers=place.workers, estimate=None, why_not=_NO_BATCHES)
     try:
@@ -152,7 +156,7 @@ def _candidate(strategy: Strategy, place: Place, asked: Question) -> Candidate:
 def _why_not(strategy: Strategy, found: Estimate, pace: Pace, asked: Question) -> str:
     if not fits(found, pace):
         return f"needs {found.peak_bytes / _GIB:,.2f} GiB for each worker, of {pace.memory / _GIB:,.2f}"
-    if asked.limit is None and isinstance(found.strategy, Offload) and found.strategy.chunks is None:
+    if asked.limit is None and found.chunks == 0:
         return "all at once fits into memory, as strategy full trains"
     if asked.limit is not None and "memory" not in strategy.options():
         return "keeps to no limit of memory"
@@ -164,7 +168,7 @@ def _why_not(strategy: Strategy, found: Estimate, pace: Pace, asked: Question) -
 def fits(found: Estimate, pace: Pace) -> bool:
     """Whether a worker's memory holds what was estimated; those that keep to a limit may fill it."""
     limited = "memory" in found.strategy.options()
-    return found.peak_bytes <= (1.0 if limited else _ROOM) * pace.memory
+    return found.peak_bytes <= (1.0 if limited else ROOM) * pace.memory
 
 
 def _unknown_links(place: Place, profile: Profile) -> str:
@@ -173,5 +177,6 @@ def _unknown_links(place: Place, profile: Profile) -> str:
     return next((link.value for link in Link if link in links and link not in profile.links), "")
 
 
-def _pace(asked: Question, place: Place) -> Pace:
+def pace_of(asked: Question, place: Place) -> Pace:
+    """Of workers at one of the places."""
     return Pace.of(asked.profile, place, asked.work.model.number_bytes, asked.limit)

@@ -1,0 +1,178 @@
+"""``outgrow plan``, ``og.plan``, and what ``auto`` makes of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.app.conftest import Command
+
+import outgrow as og
+from outgrow.planning.named import graphs
+from outgrow.planning.profile import machines, profile_of, write_profile
+
+GCN = ("--model", "gcn", "--hidden", 8)
+BATCHES = ("--batch-size", 50, "--fanout", "4,3")
+NAMES = {"full", "offload", "tensor", "sampled", "split", "migrate", "orchestrate"}
+
+
+def test_a_graph_at_hand(outgrow: Command, npz: Path) -> None:
+    result = outgrow("plan", npz, *GCN, "--workers", 2, "--json")
+    assert result.code == 0
+    assert "not measured" in result.err
+    found = result.summary
+    assert {each["strategy"] for each in found["strategies"]} == NAMES
+    assert {each["workers"] for each in found["strategies"]} == {2}
+    assert found["chosen"] == found["strategies"][0]["strategy"] == "full"
+    assert found["why"].startswith("strategy full: ")
+    first = found["strategies"][0]
+    assert first["epoch_seconds"] == pytest.approx(sum(part["seconds"] - part["hidden"] for part in first["parts"]))
+    assert {each["link"] for each in first["bytes"]["epoch"]} == {"peer"}
+    assert all(each["why_not"] for each in found["strategies"] if each["strategy"] in ("sampled", "split", "migrate"))
+
+
+def test_the_table_is_for_people(outgrow: Command, npz: Path) -> None:
+    result = outgrow("plan", npz, *GCN, *BATCHES, "--workers", 2)
+    assert result.code == 0
+    for word in (*NAMES, "an epoch", "MiB", "only if it is asked for", "its epoch:"):
+        assert word in result.out
+    assert not list(Path().iterdir())
+
+
+def test_a_graph_and_a_machine_that_are_not_here(outgrow: Command) -> None:
+    result = outgrow("plan", "--workload", "papers100M", *GCN, "--hardware", "4xA100", "--json")
+    assert result.code == 0
+    assert result.err == ""
+    assert result.summary["machine"] == "4xA100"
+    assert result.summary["chosen"] == "full"
+    wide = outgrow(
+        "plan", "--workload", "papers100M", "--model", "gcn", "--hidden", 256, "--hardware", "4xA100", "--json"
+    )
+    assert wide.summary["chosen"] == "offload"
+    held = {each["strategy"]: each for each in wide.summary["strategies"]}
+    assert held["full"]["peak_bytes"] > wide.summary["memory_bytes"] >= held["offload"]["peak_bytes"]
+
+
+def test_a_measured_machine_from_a_file(outgrow: Command, npz: Path, tmp_path: Path) -> None:
+    known = profile_of("2-core-cpu")
+    write_profile(replace(known, name="slow", device=replace(known.device, layer_seconds=1.0)), tmp_path / "slow.json")
+    slow, usual = (
+        outgrow("plan", npz, *GCN, "--hardware", each, "--workers", 1, "--json").summary["strategies"][0]
+        for each in ("slow.json", "2-core-cpu")
+    )
+    assert slow["epoch_seconds"] > 100 * usual["epoch_seconds"]
+
+
+def test_help_names_all_machines_and_knows_its_graphs(outgrow: Command) -> None:
+    text = outgrow("plan", "--help").out
+    for name in machines():
+        assert name in text
+    for name in ("papers100M", "wikipedia", "mag240M"):
+        assert name in text
+        assert name in graphs()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), ("neither", "--workload papers100M")),
+        (("cora", "--workload", "reddit"), ("both",)),
+        (("--workload", "redit"), ("did you mean", "reddit")),
+        (("--workload", "reddit", "--hardware", "4xA10"), ("4xA100",)),
+        (("--workload", "reddit", "--hardware", "nowhere.json"), ("outgrow calibrate",)),
+        (("--workload", "reddit", "--model", "gcm"), ("gcn",)),
+        (("--workload", "reddit", "--set", "depth=3"), ("depth",)),
+        (("--workload", "reddit", "--memory", "much"), ("much", "2GiB")),
+        (("--workload", "reddit", "--workers", 0), ("workers", "0")),
+        (("--workload", "reddit", "--model", "rgcn"), ("relations",)),
+        (("nowhere.npz",), ("nowhere.npz",)),
+    ],
+)
+def test_mistakes(outgrow: Command, args: tuple[object, ...], words: tuple[str, ...]) -> None:
+    result = outgrow("plan", *args)
+    assert result.code == 2, result.err
+    assert result.out == ""
+    for word in words:
+        assert word in result.err
+
+
+def test_hops_must_be_those_of_the_model(outgrow: Command, npz: Path) -> None:
+    result = outgrow("plan", npz, *GCN, "--batch-size", 50, "--fanout", "4,3,2")
+    assert result.code == 2
+    assert "2 hops, one for each layer" in result.err
+
+
+def test_auto_says_why(outgrow: Command, npz: Path) -> None:
+    short = (*GCN, "--epochs", 1)
+    one = outgrow("train", npz, *short, "--out", "one")
+    assert "strategy full: it fits into memory" in one.err
+    two = outgrow("train", npz, *short, *BATCHES, "--workers", 2, "--out", "two", "--json")
+    assert "an epoch estimated" in two.err
+    assert "outgrow calibrate measures this one" in two.err
+    assert two.summary["strategy"] in ("sampled", "split", "migrate")
+    said = outgrow("train", npz, *short, "--set", "partition=hash", "--workers", 2, "--out", "said", "--json")
+    assert said.summary["strategy_options"]["partition"] == "hash"
+
+
+def test_what_fits_nowhere_gets_repairs_by_number(outgrow: Command, npz: Path) -> None:
+    result = outgrow("train", npz, *GCN, "--memory", "60MiB", "--epochs", 1, "--out", "run")
+    assert result.code == 2
+    assert "no strategy can train this model" in result.err
+    assert "1. --memory" in result.err
+    assert not Path("run").exists()
+    enough = result.err.split("1. --memory ")[1].split("MiB")[0]
+    again = outgrow("train", npz, *GCN, "--memory", f"{int(enough) + 120}MiB", "--epochs", 1, "--out", "run")
+    assert again.code == 0, again.err
+
+
+def test_batches_that_fit_nowhere(outgrow: Command) -> None:
+    found = outgrow(
+        "plan",
+        "--workload",
+        "mag240M",
+        "--model",
+        "sage",
+        "--hidden",
+        1024,
+        "--layers",
+        3,
+        "--batch-size",
+        600_000,
+        "--fanout",
+        "25,20,15",
+        "--hardware",
+        "V100",
+        "--json",
+    )
+    assert found.code == 0
+    assert found.summary["chosen"] is None
+    assert "no strategy" in found.summary["why"]
+
+
+def test_in_python(npz: Path) -> None:
+    graph = og.load(npz)
+    model = og.nn.GCN(graph.num_features, 8, graph.num_classes)
+    outlook = og.plan(graph, model, workers=2)
+    assert isinstance(outlook.chosen, og.Full)
+    assert "full *" in str(outlook)
+    assert outlook.as_dict() == json.loads(json.dumps(outlook.as_dict()))
+    assert "Outlook(strategy full" in repr(outlook)
+    batches = og.plan(graph, model, workers=2, batch_size=50, fanout=(4, 3), hardware="4xA100")
+    assert not isinstance(batches.chosen, og.Full)
+    with pytest.raises(og.InputError, match="hardwar"):
+        og.plan(graph, model, hardware="5xA100")
+    with pytest.raises(og.InputError):
+        og.plan(graph, model, batch=50)
+
+
+def test_the_same_is_trained_whatever_is_chosen(npz: Path) -> None:
+    graph = og.load(npz)
+    losses = []
+    for strategy in ("auto", "full"):
+        torch.manual_seed(0)
+        model = og.nn.GCN(graph.num_features, 8, graph.num_classes).double()
+        losses.append(og.train(graph, model, strategy=strategy, workers=2, epochs=3, progress=False).loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)

@@ -1,0 +1,65 @@
+"""What would do where nothing fits, in numbers that hold."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from outgrow.app.models import build_model
+from outgrow.app.planning import stand_in_for
+from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.planning.estimates import estimate
+from outgrow.planning.fixes import fixes
+from outgrow.planning.named import facts_of, named
+from outgrow.planning.planner import Question, pace_of, plan
+from outgrow.planning.profile import profile_of
+from outgrow.planning.sizes import model_sizes
+from outgrow.planning.traffic import Place
+from outgrow.planning.workload import Workload
+from outgrow.strategies.offload import Offload
+from outgrow.strategies.sampled import Sampled
+
+GIB = 1 << 30
+
+
+def question(graph: str, limit: int, batches: Batches = EVERYTHING, *, workers: int = 1) -> Question:
+    facts = facts_of(graph)
+    known, stand_in = named(facts), stand_in_for(facts)
+    model = build_model("gcn", stand_in, {"hidden": 256, "layers": 3})
+    work = Workload(graph=known.sizes, model=model_sizes(model, stand_in), shape=known, sampling=known, batches=batches)
+    place = Place(workers=workers)
+    return Question(work=work, profile=profile_of("4xA100"), places=[place], limit=limit, require=lambda _: None)
+
+
+def test_more_memory_is_as_much_as_it_takes() -> None:
+    asked = question("friendster", GIB // 4)
+    assert plan(asked).chosen is None
+    [first, *_] = fixes(asked)
+    [told] = re.findall(r"--memory (\d+)MiB", first)
+    enough = replace(asked, limit=int(told) << 20)
+    found = estimate(Offload(memory=f"{told}MiB"), enough.work, pace_of(enough, enough.places[0]))
+    assert found.peak_bytes <= int(told) << 20
+
+
+def test_smaller_batches_fit() -> None:
+    asked = question("reddit", GIB // 2, Batches(size=100_000, fanout=(25, 20, 15)))
+    [first] = [fix for fix in fixes(asked) if "--batch-size" in fix]
+    [told] = re.findall(r"--batch-size (\d+)", first)
+    work = replace(asked.work, batches=Batches(size=int(told), fanout=(25, 20, 15)))
+    assert estimate(Sampled(), work, pace_of(asked, asked.places[0])).peak_bytes <= GIB // 2
+
+
+def test_mini_batches_instead_of_the_whole_graph() -> None:
+    asked = question("papers100M", 40 * GIB, workers=4)
+    assert any("--batch-size 1024 --fanout 10,10,10" in fix for fix in fixes(asked))
+
+
+@pytest.mark.parametrize("batches", [EVERYTHING, Batches(size=1024, fanout=(10, 10, 10))])
+def test_more_workers_are_told_as_hosts_like_this_one(batches: Batches) -> None:
+    asked = question("papers100M", GIB, batches)
+    [fix] = [fix for fix in fixes(asked) if "workers on" in fix]
+    workers, hosts = map(int, re.findall(r"\d+", fix)[:2])
+    assert workers > 1
+    assert hosts == -(-workers // 4)

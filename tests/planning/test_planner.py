@@ -1,0 +1,130 @@
+"""What is chosen, and why; one estimate by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outgrow.app.planning import places_of, plan_for_named, stand_in_for
+from outgrow.core.types import Kind, Link
+from outgrow.nn import GCN
+from outgrow.planning.estimates import estimate
+from outgrow.planning.named import facts_of, named
+from outgrow.planning.pace import Pace
+from outgrow.planning.planner import Plan
+from outgrow.planning.profile import Profile, profile_of
+from outgrow.planning.rates import LinkRate
+from outgrow.planning.sizes import model_sizes
+from outgrow.planning.traffic import Place
+from outgrow.planning.workload import Workload
+from outgrow.strategies.full import Full
+from outgrow.training.config import TrainConfig
+
+DOCS = Path(__file__).parents[2] / "docs" / "planner.md"
+BATCHES = TrainConfig(batch_size=1024, fanout=(25, 10))
+
+
+def _plan(
+    graph: str, profile: Profile | str, *, workers: int | None = None, limit: str | None = None, **options: Any
+) -> Plan:
+    machine = profile_of(profile) if isinstance(profile, str) else profile
+    config = options.pop("config", TrainConfig())
+    settings = {"layers": 2, "hidden": 128, **options}
+    return plan_for_named(graph, "gcn", settings, config, machine, places_of(machine, workers), limit)
+
+
+def test_what_fits_is_trained_whole() -> None:
+    found = _plan("arxiv", "4xA100", workers=1)
+    assert found.chosen is not None
+    assert found.chosen.name == "full"
+    why = {each.name: each.why_not for each in found.candidates}
+    assert "as strategy full trains" in why["offload"]
+    assert "batch size" in why["sampled"]
+
+
+def test_what_does_not_fit_is_trained_in_chunks_that_do() -> None:
+    found = _plan("friendster", "4xA100", hidden=256, layers=3)
+    assert found.chosen is not None
+    assert found.chosen.name == "offload"
+    assert found.chosen.estimate is not None
+    assert found.chosen.estimate.peak_bytes <= found.memory
+    assert "GiB" in {each.name: each.why_not for each in found.candidates}["full"]
+
+
+def test_features_that_cross_a_slow_network_are_moved_least() -> None:
+    """Wide features of many neighbours on hosts of 1 Gbit/s: what is computed together is chosen; on a fast one not."""
+    t4 = profile_of("16xT4")
+    chosen = {}
+    for speed in (1e8, 1e12):
+        slow = replace(t4, links={**t4.links, Link.NETWORK: LinkRate(bytes_per_second=speed)})
+        best = _plan("reddit", slow, workers=8, hidden=16, config=BATCHES).chosen
+        assert best is not None
+        chosen[speed] = best
+    first, second = chosen.values()
+    assert first.estimate is not None
+    assert second.estimate is not None
+    network = [
+        sum(count for (link, _), count in each.estimate.traffic.epoch.items() if link == Link.NETWORK)
+        for each in (first, second)
+    ]
+    assert network[0] <= network[1]
+    assert first.estimate.seconds > second.estimate.seconds
+
+
+def test_with_a_limit_only_those_are_chosen_that_keep_to_it() -> None:
+    found = _plan("arxiv", "4xA100", workers=1, limit="40GiB")
+    assert found.chosen is not None
+    assert found.chosen.name in ("offload", "tensor")
+    assert "no limit" in {each.name: each.why_not for each in found.candidates}["full"]
+
+
+def test_what_is_stale_is_chosen_by_nobody() -> None:
+    found = _plan("reddit", "V100", config=BATCHES)
+    assert found.chosen is not None
+    assert found.chosen.name != "orchestrate"
+    [stale] = [each for each in found.candidates if each.name == "orchestrate"]
+    assert stale.estimate is not None
+    assert "asked for" in stale.why_not
+
+
+def test_an_unknown_link_is_said() -> None:
+    profile = profile_of("V100")
+    found = _plan("arxiv", profile, workers=2)
+    assert found.chosen is None
+    assert "calibrate --workers 2" in found.candidates[0].why_not
+
+
+def test_the_best_number_of_workers_is_found() -> None:
+    """Small graphs wait for messages; large ones do not."""
+    small, large = (_plan(name, "4xA100").chosen for name in ("arxiv", "reddit"))
+    assert small is not None
+    assert large is not None
+    assert (small.workers, large.workers) == (1, 4)
+
+
+def test_one_estimate_by_hand() -> None:
+    """`full` on reddit, as docs/planner.md works it out."""
+    facts = facts_of("reddit")
+    graph, stand_in, profile = named(facts), stand_in_for(facts), profile_of("4xA100")
+    sizes = model_sizes(GCN(602, 256, 41, layers=2, dropout=0.5), stand_in)
+    work = Workload(graph=graph.sizes, model=sizes, shape=graph, sampling=graph)
+    found = estimate(Full(), work, Pace.of(profile, Place(workers=4), 4))
+    nodes, edges = 58_242, 30_086_672 + 58_242
+    product, copy, finish = 19.5e12, 2.039e12, 20.39e9
+    by_hand = {
+        "products": 2 * 2 * nodes * 602 * 256 / product + 3 * 2 * nodes * 256 * 41 / product,
+        "sums over neighbours": 2 * edges * (256 + 41) * 4 / copy,
+        "activations, dropout, small steps": nodes * (256 + 41) / finish + 2 * 0.5e-3,
+        "loss and optimizer": (7 * 164_905 + 6 * nodes * 41) * 4 / copy,
+        "peer": (2 * 698_892 * (256 + 41) * 4 + 3_957_816) / 4 / 200e9 + 7 * 20e-6,
+    }
+    assert {part.name: part.seconds for part in found.parts} == pytest.approx(by_hand, rel=1e-6)
+    assert found.traffic.epoch[Link.PEER, Kind.ACTIVATIONS] == 830_283_696
+    text = DOCS.read_text("utf-8")
+    for name, seconds in by_hand.items():
+        assert f"| {name} |" in text
+        assert f"{seconds * 1e3:.3g} ms" in text
+    assert f"{found.seconds * 1e3:.1f} ms" in text
