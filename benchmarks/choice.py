@@ -130,7 +130,7 @@ def _trained(case: Case, way: str, options: argparse.Namespace) -> dict[str, Any
     summary = json.loads(done.stdout.splitlines()[-1])
     return {
         "strategy": summary["strategy"],
-        "options": summary["strategy_options"],
+        "strategy_options": summary["strategy_options"],
         "seconds": summary["epoch_seconds"][1:],
         "peak_bytes": summary["peak_bytes"]["device"],
         "found": {name: value for name, value in summary["found"].items() if isinstance(value, int | float | str)},
@@ -145,7 +145,7 @@ def score(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         auto = ways.pop(_AUTO)
         ran = {way: row["seconds"] for way, row in ways.items() if _counts(row)}
         if "seconds" not in auto:
-            found.append({**{name: auto[name] for name in Case._fields}, "chosen": "nothing", "ran": len(ran)})
+            found.append({**{name: auto[name] for name in Case._fields}, "chosen": "nothing", "right": not ran})
             continue
         fastest = min(ran, key=lambda way: ran[way])
         chosen = ran.get(auto["strategy"], auto["seconds"])

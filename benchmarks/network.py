@@ -7,6 +7,7 @@
         --fanout 20,20,20 --layers 3 --ways split:cache=0.1 sampled:cache=0.1 sampled:cache=0.1:cache_over=host
     sudo python benchmarks/network.py --graphs it-2004@0.003 --width 600 --models sage,gcn,gat --partitions "" \
         --fanout 10,10,10 --layers 3 --batch-sizes 4096 --ways model-centric p3 migrate migrate:travel=true
+    sudo python benchmarks/network.py --graphs reddit@0.05 --models gcn --partitions metis --ways tensor auto
     python benchmarks/network.py --one-host ...           # the same with all workers on this machine, without a network
 
 The hosts are those of `netlab.py`. Every cell of the table is `outgrow train` under torchrun, one worker on each host,
@@ -89,6 +90,7 @@ class Hosts:
             return {"failed": f"exit code {code}", "message": self._last_words(out, host)}
         summary = json.loads((out / "summary.json").read_text())
         return {
+            "strategy": summary["strategy"],
             "epochs": summary["epochs"],
             "seconds": summary["epoch_seconds"],
             "losses": summary["loss"],
@@ -124,7 +126,7 @@ class Hosts:
         settings = [*filter(None, cell.setting.split(":")), f"eval_every={1 << 30}"]
         settings += [f"overlap={options.overlap}"] if cell.strategy == "full" else []
         set_ = [word for setting in settings for word in ("--set", setting)]
-        program = ["-m", "outgrow"] if cell.strategy in STRATEGIES else [str(RIVALS)]
+        program = ["-m", "outgrow"] if cell.strategy in (*STRATEGIES, "auto") else [str(RIVALS)]
         return [sys.executable, *program, "train", str(store), *words.split(), *set_, "--out", str(out)]
 
     def _counted(self) -> list[netlab.Traffic]:

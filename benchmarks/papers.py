@@ -13,9 +13,7 @@ import argparse
 import json
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,12 +22,13 @@ from outgrow.runtime.threads import set_threads
 set_threads()  # before torch is loaded
 
 import record  # noqa: E402
+from papers_cells import CASE, Entry, entries  # noqa: E402
+from papers_score import score  # noqa: E402
 from tables import show  # noqa: E402
 from workers import versions  # noqa: E402
 
 from outgrow.app.models import build_model  # noqa: E402
 from outgrow.app.planning import stand_in_for  # noqa: E402
-from outgrow.core.types import Link  # noqa: E402
 from outgrow.engine.batches import Batches  # noqa: E402
 from outgrow.planning.estimate import Estimate  # noqa: E402
 from outgrow.planning.estimates import estimate  # noqa: E402
@@ -37,8 +36,6 @@ from outgrow.planning.memory import ahead_on, batch_bytes  # noqa: E402
 from outgrow.planning.modelled import Modelled  # noqa: E402
 from outgrow.planning.named import facts_of, named  # noqa: E402
 from outgrow.planning.pace import Pace  # noqa: E402
-from outgrow.planning.profile import Profile, profile_of  # noqa: E402
-from outgrow.planning.rates import ByWidth, LinkRate  # noqa: E402
 from outgrow.planning.sizes import model_sizes  # noqa: E402
 from outgrow.planning.traffic import Place  # noqa: E402
 from outgrow.planning.workload import Grown, Workload  # noqa: E402
@@ -49,7 +46,6 @@ from outgrow.strategies.orchestrate import Orchestrate  # noqa: E402
 from outgrow.strategies.sampled import Sampled  # noqa: E402
 from outgrow.strategies.tensor import TensorParallel  # noqa: E402
 
-FOLDER = Path(__file__).parent / "papers"
 STRATEGIES: Mapping[str, type[Strategy]] = {
     "full": Full,
     "offload": Offload,
@@ -69,9 +65,6 @@ FITTED = {
     ),
 }
 """The table on which the constants of each system are fitted: the first that has it."""
-_TIE = 1.05
-"""Times that are so near are the same in two printed digits."""
-_CPU_CORES = 2  # of the CPU whose rates stand for those of others
 
 
 class Way(NamedTuple):
@@ -97,71 +90,6 @@ WAYS = {
     "PaGraph": Way(caches=True),
     "GNNLab": Way(draws=False, caches=True, overlaps=True),
 }
-
-
-class Entry(NamedTuple):
-    """A cell of a table.
-
-    Attributes:
-        paper: Its name.
-        table: Its number.
-        values: Of the cell, over the table's defaults.
-        strategy: What the system is taken for; None for nothing.
-        machine: Profile of the machine.
-        workers: Devices of all hosts.
-        hosts: How many.
-    """
-
-    paper: str
-    table: str
-    values: Mapping[str, Any]
-    strategy: str | None
-    machine: Profile
-    workers: int
-    hosts: int
-
-
-def entries() -> Iterator[Entry]:
-    """All cells with a time, or for which memory was too small."""
-    for path in sorted(FOLDER.glob("*.json")):
-        for table in json.loads(path.read_text())["tables"]:
-            for cell in table["entries"]:
-                values = {**table["defaults"], **cell}
-                if "seconds" not in values and not values.get("oom"):
-                    continue
-                own = table.get("machines", {}).get(values["system"], {})
-                machine = _cpus(own) if own.get("device") == "cpu" else profile_of(table["machine"])
-                hosts = own.get("hosts", table.get("hosts", 1))
-                workers = hosts if own else table["workers"]
-                strategy = table.get("strategies", {}).get(values["system"])
-                yield Entry(path.stem, table["table"], values, strategy, machine, workers, hosts)
-
-
-def _cpus(facts: Mapping[str, Any]) -> Profile:
-    """Hosts with so many cores, each as fast as those that were measured here."""
-    known, times = profile_of("2-core-cpu"), facts["cores"] / _CPU_CORES
-
-    def scaled(rate: ByWidth) -> ByWidth:
-        return ByWidth({width: value * times for width, value in rate.per_second.items()})
-
-    device = known.device
-    links = dict(known.links)
-    if "network_gbit_per_second" in facts:
-        rate = facts["network_gbit_per_second"] * 1e9 / 8
-        links[Link.NETWORK] = LinkRate(bytes_per_second=rate, message_seconds=1e-4)
-    device = replace(
-        device,
-        memory_bytes=int(facts["memory_gb"] * 1e9),
-        product=scaled(device.product),
-        near=scaled(device.near),
-        far=scaled(device.far),
-        finish=device.finish * times,
-        score=device.score * times,
-        fresh=device.fresh * times,
-        copy=device.copy * times,
-    )
-    host = replace(known.host, cores=facts["cores"], memory_bytes=device.memory_bytes)
-    return replace(known, hosts=facts["hosts"], workers=1, device=device, host=host, links=links)
 
 
 class Prediction(NamedTuple):
@@ -266,7 +194,7 @@ def rows_of() -> list[dict[str, Any]]:
     found, seen = [], set()
     for entry in entries():
         made, values = predicted(entry), entry.values
-        what = (entry.paper, values["system"], *(str(values.get(name)) for name in _CASE), values.get("seconds"))
+        what = (entry.paper, values["system"], *(str(values.get(name)) for name in CASE), values.get("seconds"))
         repeated, _ = what in seen and entry.table != FITTED.get(_key(entry), ("", ""))[1], seen.add(what)
         found.append(
             {
@@ -274,7 +202,7 @@ def rows_of() -> list[dict[str, Any]]:
                 "table": entry.table,
                 "system": values["system"],
                 "strategy": entry.strategy,
-                **{name: values.get(name) for name in _CASE},
+                **{name: values.get(name) for name in CASE},
                 "published": values.get("seconds"),
                 "repeated": repeated,
                 **({} if made is None else _facts(made)),
@@ -288,9 +216,6 @@ def rows_of() -> list[dict[str, Any]]:
             row["fits"] = row["peak_gb"] * constant["holds"] <= row["memory_gb"]
             row["fitted"] = FITTED[row["system"], row["strategy"]] == (row["paper"], row["table"])
     return found
-
-
-_CASE = ("graph", "model", "layers", "hidden", "batch_size")
 
 
 def _key(entry: Entry) -> tuple[str, str]:
@@ -333,48 +258,6 @@ def _holds(rows: Sequence[Mapping[str, Any]]) -> float:
     return min((factor for factor in factors if wrong(factor) == least), key=lambda factor: abs(math.log(factor)))
 
 
-def score(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How well cells are predicted that constants were not fitted on: times, memory, and who wins."""
-    scored = [row for row in rows if "predicted" in row and not row["fitted"] and not row["repeated"]]
-    errors = [abs(math.log(row["predicted"] / row["published"])) for row in scored if row["published"]]
-    told = [row for row in rows if "predicted" in row and not row["repeated"]]
-    oom = [row for row in told if row["published"] is None]
-    won = [*_winners(rows)]
-    return {
-        "times": len(errors),
-        "within_2x": _share(error <= math.log(2) for error in errors),
-        "within_30_percent": _share(error <= math.log(1.3) for error in errors),
-        "median_factor": math.exp(statistics.median(errors)),
-        "out_of_memory": len(oom),
-        "out_of_memory_predicted": _share(not row["fits"] for row in oom),
-        "ran": len(told) - len(oom),
-        "ran_predicted": _share(row["fits"] for row in told if row["published"]),
-        "comparisons": len(won),
-        "winner_predicted": _share(won),
-    }
-
-
-def _winners(rows: list[dict[str, Any]]) -> Iterator[bool]:
-    """Of each comparison of two systems at least, whether the one that is predicted to win did so."""
-    cases = defaultdict(list)
-    for row in rows:
-        if "predicted" in row:
-            cases[(row["paper"], row["table"], *(str(row[name]) for name in _CASE))].append(row)
-    for case in cases.values():
-        ran = [row for row in case if row["published"]]
-        if len(case) < 2 or not ran or all(row["fitted"] for row in case):
-            continue
-        believed = [row for row in case if row["fits"]] or case
-        winner = min(believed, key=lambda row: row["predicted"])
-        best = min(row["published"] for row in ran)
-        yield winner["published"] is not None and winner["published"] <= _TIE * best
-
-
-def _share(found: Iterable[bool]) -> float | None:
-    kept = [*found]
-    return sum(kept) / len(kept) if kept else None
-
-
 def main() -> None:
     """Predict all tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -383,7 +266,7 @@ def main() -> None:
     rows = rows_of()
     constants = {f"{system} ({strategy})": each for (system, strategy), each in _constants(rows).items()}
     figures = {"constants": constants, "score": score(rows), "rows": rows}
-    columns = ("paper", "table", "system", *_CASE, "published", "predicted", "fits", "peak_gb", "fitted")
+    columns = ("paper", "table", "system", *CASE, "published", "predicted", "fits", "peak_gb", "fitted")
     show(
         "published beside predicted", [{name: row.get(name) for name in columns} for row in rows if "predicted" in row]
     )

@@ -37,13 +37,13 @@ def test_a_graph_at_hand(outgrow: Command, npz: Path) -> None:
 def test_the_table_is_for_people(outgrow: Command, npz: Path) -> None:
     result = outgrow("plan", npz, *GCN, *BATCHES, "--workers", 2)
     assert result.code == 0
-    for word in (*NAMES, "an epoch", "MiB", "only if it is asked for", "its epoch:"):
+    for word in (*NAMES, "an epoch", "MiB", "would reuse nothing", "its epoch:"):
         assert word in result.out
-    assert not list(Path().iterdir())
+    assert list(Path().iterdir()) == [Path("planted.npz")]
 
 
 def test_a_graph_and_a_machine_that_are_not_here(outgrow: Command) -> None:
-    result = outgrow("plan", "--workload", "papers100M", *GCN, "--hardware", "4xA100", "--json")
+    result = outgrow("plan", "--workload", "products", *GCN, "--hardware", "4xA100", "--json")
     assert result.code == 0
     assert result.err == ""
     assert result.summary["machine"] == "4xA100"
@@ -85,7 +85,7 @@ def test_help_names_all_machines_and_knows_its_graphs(outgrow: Command) -> None:
         (("--workload", "reddit", "--hardware", "nowhere.json"), ("outgrow calibrate",)),
         (("--workload", "reddit", "--model", "gcm"), ("gcn",)),
         (("--workload", "reddit", "--set", "depth=3"), ("depth",)),
-        (("--workload", "reddit", "--memory", "much"), ("much", "2GiB")),
+        (("--workload", "reddit", "--memory", "much"), ("much", "4GiB")),
         (("--workload", "reddit", "--workers", 0), ("workers", "0")),
         (("--workload", "reddit", "--model", "rgcn"), ("relations",)),
         (("nowhere.npz",), ("nowhere.npz",)),
@@ -97,6 +97,12 @@ def test_mistakes(outgrow: Command, args: tuple[object, ...], words: tuple[str, 
     assert result.out == ""
     for word in words:
         assert word in result.err
+
+
+def test_no_more_workers_than_nodes(outgrow: Command, npz: Path) -> None:
+    result = outgrow("plan", npz, *GCN, "--workers", 1000)
+    assert result.code == 2
+    assert "at most 240 workers" in result.err
 
 
 def test_hops_must_be_those_of_the_model(outgrow: Command, npz: Path) -> None:

@@ -44,22 +44,33 @@ def test_more_memory_is_as_much_as_it_takes() -> None:
 
 
 def test_smaller_batches_fit() -> None:
-    asked = question("reddit", GIB // 2, Batches(size=100_000, fanout=(25, 20, 15)))
-    [first] = [fix for fix in fixes(asked) if "--batch-size" in fix]
-    [told] = re.findall(r"--batch-size (\d+)", first)
-    work = replace(asked.work, batches=Batches(size=int(told), fanout=(25, 20, 15)))
-    assert estimate(Sampled(), work, pace_of(asked, asked.places[0])).peak_bytes <= GIB // 2
+    wide = Batches(size=100_000, fanout=(25, 20, 15))
+    few = _held(question("reddit", 80 * GIB, replace(wide, size=5_000)))
+    asked = question("reddit", few, wide)
+    assert _held(asked) > few
+    [told] = [each for fix in fixes(asked) for each in re.findall(r"--batch-size (\d+)", fix)]
+    assert 100 < int(told) <= 5_000
+    assert _held(question("reddit", few, replace(wide, size=int(told)))) <= few
 
 
 def test_mini_batches_instead_of_the_whole_graph() -> None:
-    asked = question("papers100M", 40 * GIB, workers=4)
+    """Where there is enough for them, and for an evaluation of whole layers."""
+    small = _held(question("products", 80 * GIB, Batches(size=1024, fanout=(10, 10, 10)), workers=4))
+    asked = question("products", int(1.1 * small), workers=4)
+    whole = next(each for each in plan(asked).candidates if each.name == "full")
+    assert whole.why_not
     assert any("--batch-size 1024 --fanout 10,10,10" in fix for fix in fixes(asked))
+    assert not any("--batch-size" in fix for fix in fixes(question("products", small // 4, workers=4)))
 
 
 @pytest.mark.parametrize("batches", [EVERYTHING, Batches(size=1024, fanout=(10, 10, 10))])
 def test_more_workers_are_told_as_hosts_like_this_one(batches: Batches) -> None:
-    asked = question("papers100M", GIB, batches)
+    asked = question("papers100M", 4 * GIB, batches)
     [fix] = [fix for fix in fixes(asked) if "workers on" in fix]
     workers, hosts = map(int, re.findall(r"\d+", fix)[:2])
     assert workers > 1
     assert hosts == -(-workers // 4)
+
+
+def _held(asked: Question) -> int:
+    return estimate(Sampled(), asked.work, pace_of(asked, asked.places[0])).peak_bytes

@@ -98,11 +98,11 @@ def test_an_unknown_link_is_said() -> None:
 
 
 def test_the_best_number_of_workers_is_found() -> None:
-    """Small graphs wait for messages; large ones do not."""
-    small, large = (_plan(name, "4xA100").chosen for name in ("arxiv", "reddit"))
-    assert small is not None
-    assert large is not None
-    assert (small.workers, large.workers) == (1, 4)
+    """Where a message takes a second, nobody is waited for."""
+    fast = profile_of("4xA100")
+    slow = replace(fast, links={**fast.links, Link.PEER: LinkRate(bytes_per_second=1e9, message_seconds=1.0)})
+    best = [_plan("reddit", profile).chosen for profile in (fast, slow)]
+    assert [each.workers for each in best if each is not None] == [4, 1]
 
 
 def test_one_estimate_by_hand() -> None:

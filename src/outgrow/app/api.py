@@ -157,7 +157,7 @@ def plan(
     settings = (config or TrainConfig()).with_options(**options)
     require_hops(graph, model, settings)
     profile, _ = machine_for(hardware, Place(workers=workers or cores()), device)
-    return Outlook(plan_for(graph, model, settings, profile, places_of(profile, workers), memory))
+    return Outlook(plan_for(graph, model, settings, profile, places_of(profile, workers, graph.num_nodes), memory))
 
 
 def predict(graph: Graph, model: Model) -> Tensor:

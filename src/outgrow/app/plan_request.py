@@ -77,9 +77,9 @@ def answered(request: Request) -> tuple[Plan, bool]:
             repair="leave decoder out; train chooses strategy full for links",
         )
     profile, measured = machine_for(request.hardware, Place(workers=request.workers or cores()), request.device)
-    places = places_of(profile, request.workers)
     if request.graph is None:
         assert request.workload is not None
+        places = places_of(profile, request.workers)
         found = plan_for_named(request.workload, name, settings, config, profile, places, request.memory)
         return found, measured
     graph = datasets.load(place_of(request.graph), data_dir=request.data_dir)
@@ -87,4 +87,5 @@ def answered(request: Request) -> tuple[Plan, bool]:
     built = seeded_model(name, graph, settings, config.seed)
     require_problem(graph, built)
     require_hops(graph, built, config)
+    places = places_of(profile, request.workers, graph.num_nodes)
     return plan_for(graph, built, config, profile, places, request.memory), measured

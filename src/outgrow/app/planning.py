@@ -11,6 +11,7 @@ import torch
 
 from outgrow.app.calibration import kept_for
 from outgrow.app.models import build_model
+from outgrow.core.errors import InputError
 from outgrow.core.sizes import parse_bytes
 from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph, Split
@@ -138,9 +139,20 @@ def machine_for(hardware: str | None, place: Place, device: str) -> tuple[Profil
     return replace(typical, name="this machine, not measured", device=here), False
 
 
-def places_of(profile: Profile, workers: int | None) -> list[Place]:
-    """Where workers may be: so many, or one up to all of the machine."""
-    most = profile.hosts * profile.workers
+def places_of(profile: Profile, workers: int | None, num_nodes: int | None = None) -> list[Place]:
+    """Where workers may be: so many, or one up to all of the machine, and no more than nodes.
+
+    Raises:
+        InputError: There are fewer nodes than workers that are asked for.
+    """
+    most = min(profile.hosts * profile.workers, num_nodes or profile.hosts * profile.workers)
+    if workers is not None and num_nodes is not None and workers > num_nodes:
+        raise InputError(
+            "the graph has fewer nodes than there are workers",
+            needed=f"at most {num_nodes:,} workers",
+            got=f"{workers:,} workers",
+            repair="plan for fewer workers",
+        )
     if workers is not None:
         return [Place(workers=workers, hosts=min(profile.hosts, workers))]
     counts = sorted({1, *(2**power for power in range(1, most.bit_length()) if 2**power <= most), most})
