@@ -119,6 +119,8 @@ def predicted(entry: Entry) -> Prediction | None:
     if entry.strategy == "offload":
         # reddit and products are cut into four parts: one for each device, or all for one
         options["chunks"] = values.get("chunks_per_worker", 4 // entry.workers)
+    if entry.strategy == "tensor":
+        options["attention"] = "coefficients"  # as published
     strategy = STRATEGIES[entry.strategy](**options)
     made = estimate(strategy, work, pace)
     parts = {part.name: part.seconds - part.hidden for part in made.parts}
@@ -143,7 +145,8 @@ def _workload(entry: Entry) -> Workload:
         options["heads"] = 1  # none of the papers says how many
     if values.get("decoupled"):
         name = "decoupled-gat" if values["model"] == "gat" else "decoupled"
-        options = {"hidden": values["hidden"], "rounds": values["layers"]}  # of one head
+        heads = {"heads": 1} if values["model"] == "gat" else {}
+        options = {"hidden": values["hidden"], "rounds": values["layers"], **heads}
     model = build_model(name, stand_in, options)
     batches = Batches()
     if entry.strategy in ("sampled", "orchestrate"):

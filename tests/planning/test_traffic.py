@@ -16,7 +16,7 @@ from outgrow.core.types import Kind, Link
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.waves import Throughputs
 from outgrow.graph.store import write_store
-from outgrow.nn import GCN, SAGE, Decoupled, Model
+from outgrow.nn import GCN, SAGE, Decoupled, DecoupledGAT, Model
 from outgrow.planning.of_full import traffic_of_full
 from outgrow.planning.of_offload import traffic_of_offload
 from outgrow.planning.of_tensor import traffic_of_tensor
@@ -26,6 +26,7 @@ from outgrow.runtime.launch import run_workers
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
+from outgrow.strategies.tensor import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import planted
 from suites import test_offload_traffic, test_tensor_traffic, test_traffic
@@ -72,6 +73,21 @@ def test_tensor(name: str, sizes: Sizes) -> None:
     estimate = traffic_of_tensor(traffic.strategy, work, Place(workers=test_tensor_traffic.WORKERS))
     [first, *_] = test_tensor_traffic.seen(sizes)
     is_the_ledger(estimate, sizes, first.results[name].summary["ledger"])
+
+
+def test_coefficients_of_attention_are_a_number_for_each_edge() -> None:
+    """As the suite finds: those of all edges, to all other workers, there and back."""
+    graph = replace(graph_at_hand("double"), topology=test_tensor_traffic.topology())
+    work = workload_of(graph, DecoupledGAT(8, 16, 2, rounds=2).double())
+    place = Place(workers=WORKERS)
+    scores, coefficients = (
+        traffic_of_tensor(TensorParallel(attention=told, chunks=1), work, place).epoch
+        for told in ("scores", "coefficients")
+    )
+    edges = graph.topology.num_edges + work.model.views[0] * graph.num_nodes
+    for kind in (Kind.ACTIVATIONS, Kind.GRADIENTS):
+        more = coefficients[Link.PEER, kind] - scores[Link.PEER, kind]
+        assert more == pytest.approx(edges * (WORKERS - 1) * 8, rel=0.01)
 
 
 OFFLOADED = {

@@ -42,7 +42,8 @@ class Degrees:
     @staticmethod
     def of(degrees: Tensor) -> Degrees:
         """Counted: ``[V]`` integers, in at most 256 classes."""
-        value, count = (each.numpy().astype(np.float64) for each in torch.unique(degrees, return_counts=True))
+        counts = torch.bincount(degrees)
+        value, count = (each.numpy().astype(np.float64) for each in (counts.nonzero()[:, 0], counts[counts > 0]))
         ends = np.unique(np.geomspace(1, len(value) + 1, _CLASSES).astype(np.int64)) - 1
         total, weight = (np.add.reduceat(each, ends[:-1]) for each in (count, count * value))
         return Degrees(weight / total, total)

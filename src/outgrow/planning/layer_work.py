@@ -20,11 +20,13 @@ class LayerWork(NamedTuple):
         sources: Rows that sources give.
         destinations: Rows that are computed.
         edges: Edges between them.
+        attended: Share of these whose attention it computes.
     """
 
     sources: float
     destinations: float
     edges: float
+    attended: float = 1.0
 
 
 class LayerSeconds(NamedTuple):
@@ -72,7 +74,7 @@ def _seconds(
     other = pace.finished(work.destinations * widths.out_features) + pace.layers(1)
     columns = widths.source[0] * widths.source[1] / slices
     sums = directions * pace.sums(work.edges, columns, work.sources * slices)
-    scores = 0 if layer.fixed else max(widths.score, columns * slices / _COLUMNS_OF_SCORE)
+    scores = 0 if layer.fixed else max(widths.score * work.attended, columns / _COLUMNS_OF_SCORE)
     return LayerSeconds(products, sums, pace.scored(work.edges * scores), other)
 
 

@@ -45,7 +45,7 @@ def traffic_of_tensor(strategy: TensorParallel, work: Workload, place: Place) ->
     """A split before each aggregation and a gather behind it, once for layers that only propagate, and scores.
 
     A collective moves ``sum_i n_i (D - D_i)`` numbers, and scores ``V K (P - 1)``: see NeutronTP, sections 3.1 and 4.1.
-    Attention is taken to be told by scores, whatever the option says.
+    Coefficients of attention, where they are told, are ``E K (P - 1)`` besides.
     """
     model, bottom = work.model, work.model.layers[0]
     deal = work.shape.dealt(strategy.chunks, place.workers, self_loops=bottom.widths.self_loops)
@@ -66,7 +66,23 @@ def traffic_of_tensor(strategy: TensorParallel, work: Workload, place: Place) ->
             added(each, move.kind, moved, model.number_bytes)
         if move.trained:
             added(traffic.epoch, Kind.GRADIENTS, moved, model.number_bytes)
+    if strategy.attention == "coefficients":
+        _add_coefficients(traffic, work, place)
     return traffic
+
+
+def _add_coefficients(traffic: Traffic, work: Workload, place: Place) -> None:
+    """The weights of all edges, each from the worker of its destination to all others, once for a run of layers."""
+    for _, same in groupby(work.model.layers, key=lambda each: each.run):
+        layer = next(same)
+        if not (layer.propagates and layer.widths.score):
+            continue
+        edges = work.graph.edges + layer.widths.self_loops * work.graph.nodes
+        of_each = np.full((place.workers, place.workers), edges * layer.widths.score // place.workers)
+        moved = place.sent(of_each)
+        for each in (traffic.epoch, traffic.evaluation):
+            added(each, Kind.ACTIVATIONS, moved, work.model.number_bytes)
+        added(traffic.epoch, Kind.GRADIENTS, moved, work.model.number_bytes)
 
 
 def _moves(work: Workload, *, constant: bool) -> Iterator[Move]:
@@ -117,7 +133,8 @@ def parts_of_tensor(strategy: TensorParallel, work: Workload, pace: Pace, traffi
     """Every worker computes its own nodes, and sums its columns over all edges; rows travel chunk by chunk."""
     workers, layers = pace.place.workers, work.model.layers
     deal = work.shape.dealt(strategy.chunks, workers, self_loops=layers[0].widths.self_loops)
-    found = of_whole_layers(work, pace, int(deal.nodes.max()), work.graph.edges, slices=workers)
+    attended = 1 / workers if strategy.attention == "coefficients" else 1.0
+    found = of_whole_layers(work, pace, int(deal.nodes.max()), work.graph.edges, workers, attended)
     moves = sum(1 + move.trained for move in _moves(work, constant=strategy.constant))
     return found + crossed(pace, traffic, moves * strategy.chunks)
 

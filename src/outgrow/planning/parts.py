@@ -18,7 +18,9 @@ _SUMMED = 3
 """Messages of a step in which gradients and losses are summed."""
 
 
-def of_whole_layers(work: Workload, pace: Pace, nodes: float, edges: float, slices: int = 1) -> list[Part]:
+def of_whole_layers(
+    work: Workload, pace: Pace, nodes: float, edges: float, slices: int = 1, attended: float = 1.0
+) -> list[Part]:
     """Every layer once, forward and backward; the loss, and a step of the optimizer.
 
     Args:
@@ -27,9 +29,13 @@ def of_whole_layers(work: Workload, pace: Pace, nodes: float, edges: float, slic
         nodes: Of a worker.
         edges: Over which it sums.
         slices: Into how many slices the columns of these sums are dealt out.
+        attended: Share of the edges whose attention it computes, in layers that only propagate.
     """
     seen = nodes * slices
-    layers = [LayerWork(nodes, nodes, edges + layer.widths.self_loops * seen) for layer in work.model.layers]
+    layers = [
+        LayerWork(nodes, nodes, edges + layer.widths.self_loops * seen, attended if layer.propagates else 1.0)
+        for layer in work.model.layers
+    ]
     return [*computed(step_seconds(work, pace, layers, kept=True, slices=slices)), end_of_step(work, pace, nodes, 1)]
 
 
