@@ -156,6 +156,7 @@ def test_batches_that_fit_nowhere(outgrow: Command) -> None:
     assert found.code == 0
     assert found.summary["chosen"] is None
     assert "no strategy" in found.summary["why"]
+    assert found.summary["fixes"]
 
 
 def test_in_python(npz: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 from outgrow.app.crew import Workers
-from outgrow.app.plan_table import sentence
+from outgrow.app.plan_table import numbered, sentence
 from outgrow.app.planning import machine_for, question_for
 from outgrow.app.strategies import strategy_of
 from outgrow.core.errors import InputError
@@ -14,8 +14,7 @@ from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimates import estimate
-from outgrow.planning.fixes import fixes
-from outgrow.planning.planner import Plan, Question, fits, pace_of, plan
+from outgrow.planning.planner import Plan, fits, pace_of, plan
 from outgrow.planning.traffic import Place
 from outgrow.runtime.elastic import group_hosts
 from outgrow.strategies.base import Strategy
@@ -91,7 +90,7 @@ def chosen_for(graph: Graph, model: Model, config: TrainConfig, crew: Crew) -> t
     found = plan(asked)
     best = found.chosen
     if best is None or best.estimate is None:
-        return _by_default(found, config, crew) or _refuse(asked, found, crew)
+        return _by_default(found, config, crew) or _refuse(found, crew)
     strategy = best.estimate.strategy
     if crew.workers == 1:
         return strategy, _held(best.estimate, found.memory)
@@ -117,13 +116,12 @@ def _usual(config: TrainConfig) -> Strategy:
     return Full() if config.batches.everything else Sampled()
 
 
-def _refuse(asked: Question, found: Plan, crew: Crew) -> NoReturn:
+def _refuse(found: Plan, crew: Crew) -> NoReturn:
     """No strategy can train this: say what each would need, and what would do."""
-    numbered = fixes(asked)
+    needs = [f"{each.name}: {each.why_not}" for each in found.candidates if each.estimate is not None]
     raise InputError(
         "no strategy can train this model on this graph here",
-        needed="; ".join(f"{each.name}: {each.why_not}" for each in found.candidates if each.estimate is not None)
-        or "; ".join(f"{each.name}: {each.why_not}" for each in found.candidates),
+        needed="; ".join(needs or [f"{each.name}: {each.why_not}" for each in found.candidates]),
         got=f"{found.memory / _GIB:,.2f} GiB for each of {crew.workers} workers",
-        repair="one of: " + "; ".join(f"{number}. {fix}" for number, fix in enumerate(numbered, 1)),
+        repair=f"one of: {numbered(found)}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outgrow.planning.estimate import Estimate
+from outgrow.planning.fixes import fixes
 from outgrow.planning.planner import Candidate, Plan
 from outgrow.planning.profile import Profile
 from outgrow.strategies.base import Strategy
@@ -54,6 +55,12 @@ def sentence(found: Plan) -> str:
     return f"{text}; the next, {second.name}, takes {times:,.2f} times as long"
 
 
+def numbered(found: Plan) -> str:
+    """What would do where nothing can be chosen."""
+    told = fixes(found.asked)
+    return "; ".join(f"{number}. {fix}" for number, fix in enumerate(told, 1)) or "train a smaller model"
+
+
 def spelled(seconds: float) -> str:
     """``0.0123`` as ``12.3 ms``."""
     if seconds < 1:
@@ -64,11 +71,12 @@ def spelled(seconds: float) -> str:
 def as_dict(found: Plan) -> dict[str, Any]:
     """As JSON has it."""
     return {
-        "machine": found.profile.name,
-        "machine_date": found.profile.date,
+        "machine": found.asked.profile.name,
+        "machine_date": found.asked.profile.date,
         "memory_bytes": found.memory,
         "chosen": None if found.chosen is None else found.chosen.name,
         "why": sentence(found),
+        "fixes": [] if found.chosen else fixes(found.asked),
         "strategies": [_candidate(each) for each in found.candidates],
     }
 
@@ -97,7 +105,7 @@ def table_of(found: Plan) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=_title(found.profile, found.memory), title_justify="left")
+    table = Table(title=_title(found.asked.profile, found.memory), title_justify="left")
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column in (_COLUMNS[0], _COLUMNS[-1]) else "right")
     for each in found.candidates:
@@ -109,6 +117,8 @@ def table_of(found: Plan) -> str:
         console.print(sentence(found), highlight=False)
         if found.chosen is not None and found.chosen.estimate is not None:
             console.print(_where(found.chosen.estimate), highlight=False)
+        else:
+            console.print(numbered(found), highlight=False)
     return capture.get()
 
 

@@ -47,33 +47,6 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What training a model on a graph will take, by every strategy.
-
-    Attributes:
-        profile: Of the machine.
-        memory: The most bytes that the DEVICE tier of a worker may hold, on as many workers as were asked for.
-        candidates: The best of every strategy: those that can be chosen first, the fastest of them first.
-    """
-
-    profile: Profile
-    memory: int
-    candidates: tuple[Candidate, ...]
-
-    @property
-    def chosen(self) -> Candidate | None:
-        """The fastest that can be chosen; None if none can."""
-        first = self.candidates[0]
-        return None if first.why_not else first
-
-    @property
-    def second(self) -> Candidate | None:
-        """The next one that can be chosen."""
-        later = self.candidates[1:2]
-        return later[0] if later and not later[0].why_not else None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Question:
     """What a plan is asked for.
 
@@ -92,12 +65,39 @@ class Question:
     require: Callable[[Strategy], None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What training a model on a graph will take, by every strategy.
+
+    Attributes:
+        asked: What it was asked for.
+        memory: The most bytes that the DEVICE tier of a worker may hold, on as many workers as were asked for.
+        candidates: The best of every strategy: those that can be chosen first, the fastest of them first.
+    """
+
+    asked: Question
+    memory: int
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The fastest that can be chosen; None if none can."""
+        first = self.candidates[0]
+        return None if first.why_not else first
+
+    @property
+    def second(self) -> Candidate | None:
+        """The next one that can be chosen."""
+        later = self.candidates[1:2]
+        return later[0] if later and not later[0].why_not else None
+
+
 def plan(asked: Question) -> Plan:
     """The best of every strategy, by seconds of an epoch."""
     found = [_best([*each]) for each in _by_strategy(asked)]
     order = sorted(enumerate(found), key=lambda each: _rank(each[1], each[0]))
     memory = min(pace_of(asked, place).memory for place in asked.places)
-    return Plan(profile=asked.profile, memory=memory, candidates=tuple(candidate for _, candidate in order))
+    return Plan(asked=asked, memory=memory, candidates=tuple(candidate for _, candidate in order))
 
 
 def _best(candidates: Sequence[Candidate]) -> Candidate:
