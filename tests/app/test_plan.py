@@ -89,6 +89,8 @@ def test_help_names_all_machines_and_knows_its_graphs(outgrow: Command) -> None:
         (("--workload", "reddit", "--workers", 0), ("workers", "0")),
         (("--workload", "reddit", "--model", "rgcn"), ("relations",)),
         (("nowhere.npz",), ("nowhere.npz",)),
+        (("--workload", "reddit", "--hardware", "4xA100", "--workers", 8), ("at most 4 workers",)),
+        (("--workload", "reddit", "--layers", 3, "--batch-size", 9, "--fanout", "10"), ("3 hops",)),
     ],
 )
 def test_mistakes(outgrow: Command, args: tuple[object, ...], words: tuple[str, ...]) -> None:
@@ -121,6 +123,18 @@ def test_auto_says_why(outgrow: Command, npz: Path) -> None:
     assert two.summary["strategy"] in ("sampled", "split", "migrate")
     said = outgrow("train", npz, *short, "--set", "partition=hash", "--workers", 2, "--out", "said", "--json")
     assert said.summary["strategy_options"]["partition"] == "hash"
+
+
+def test_links_keep_to_a_limit(outgrow: Command) -> None:
+    """They are not planned, but memory is limited."""
+    short = ("--hidden", 4, "--epochs", 1, "--set", "val_links=0.01", "--set", "test_links=0.01")
+    result = outgrow("train", "products@0.002", "--task", "links", *short, "--memory", "2GiB", "--out", "run", "--json")
+    assert result.code == 0, result.err
+    assert result.summary["strategy"] == "offload"
+    graph = og.load("products@0.002")
+    model = og.nn.SAGE(graph.num_features, 4, 4).with_decoder(og.nn.Dot())
+    with pytest.raises(og.InputError, match="links are not planned"):
+        og.plan(graph, model)
 
 
 def test_what_fits_nowhere_gets_repairs_by_number(outgrow: Command, npz: Path) -> None:
@@ -156,7 +170,7 @@ def test_batches_that_fit_nowhere(outgrow: Command) -> None:
     assert found.code == 0
     assert found.summary["chosen"] is None
     assert "no strategy" in found.summary["why"]
-    assert found.summary["fixes"]
+    assert isinstance(found.summary["fixes"], list)
 
 
 def test_in_python(npz: Path) -> None:

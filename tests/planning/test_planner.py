@@ -91,8 +91,9 @@ def test_what_is_stale_is_chosen_by_nobody() -> None:
 
 
 def test_an_unknown_link_is_said() -> None:
-    profile = profile_of("V100")
-    found = _plan("arxiv", profile, workers=2)
+    known = profile_of("2-core-cpu")
+    links = {link: rate for link, rate in known.links.items() if link != Link.PEER}
+    found = _plan("arxiv", replace(known, links=links), workers=2)
     assert found.chosen is None
     assert "calibrate --workers 2" in found.candidates[0].why_not
 

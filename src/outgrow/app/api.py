@@ -1,4 +1,4 @@
-"""The Python interface: `load`, `train`, `predict`, `embed`, `convert`."""
+"""The Python interface: `load`, `plan`, `train`, `predict`, `embed`, `convert`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from outgrow.app.run import Run
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.say import say
 from outgrow.app.session import Session
+from outgrow.app.strategies import strategy_of
 from outgrow.core.errors import InputError
 from outgrow.core.option_types import require_positive
 from outgrow.graph import datasets
@@ -101,7 +102,10 @@ def train(
     require_workers(graph, crew)
     settings = (config or TrainConfig()).with_options(**options)
     require_hops(graph, model, settings)
-    chosen, _ = strategy_for(strategy, {}, graph, model, settings, Crew.of(crew))
+    if group_leader():
+        chosen, _ = strategy_for(strategy, {}, graph, model, settings, Crew.of(crew))
+    else:  # who leads chooses for all
+        chosen, _ = strategy_of(strategy, batches=not settings.batches.everything)
     require_batches(graph, model, chosen, settings)
 
     def directory(again: bool) -> RunDirectory | None:

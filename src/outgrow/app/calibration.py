@@ -73,13 +73,16 @@ def kept_at(profile: Profile) -> Path:
 
 
 def kept_for(workers: int, hosts: int, kind: str) -> Profile | None:
-    """The profile of this machine that is kept: measured by as many workers of a host, else by fewer."""
-    for count in range(-(-workers // hosts), 0, -1):
-        path = _kept(kind, hosts, count)
-        if path.is_file():
-            with suppress(InputError):  # of another version: as if it were not there
-                return read_profile(path)
-    return None
+    """The profile of this machine that is kept: measured by as many workers of a host, or by nearly as many.
+
+    One worker has measured no link to another.
+    """
+    wanted, found = -(-workers // hosts), list[Profile]()
+    for path in (cache_folder() / "machines").glob(f"{platform.node()}-{kind}-{hosts}x*.json"):
+        with suppress(InputError):  # of another version: as if it were not there
+            found.append(read_profile(path))
+    fitting = [each for each in found if wanted == 1 or each.workers > 1]
+    return min(fitting, key=lambda each: abs(each.workers - wanted), default=None)
 
 
 def _kept(kind: str, hosts: int, workers: int) -> Path:

@@ -7,7 +7,7 @@ from typing import NamedTuple, NoReturn
 
 from outgrow.app.crew import Workers
 from outgrow.app.plan_table import numbered, sentence
-from outgrow.app.planning import machine_for, question_for
+from outgrow.app.planning import COUNTED_EDGES, machine_for, question_for
 from outgrow.app.strategies import strategy_of
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
@@ -77,13 +77,16 @@ def chosen_for(graph: Graph, model: Model, config: TrainConfig, crew: Crew) -> t
         InputError: None fits; with numbered fixes.
     """
     if model.decoder is not None:
-        usual = _usual(config)
+        usual = _usual(config, crew)
         return usual, f"strategy {usual.name}: models of links are not planned"
+    if crew.workers == 1 and crew.memory is not None and graph.num_edges > COUNTED_EDGES:
+        usual = _usual(config, crew)
+        return usual, f"strategy {usual.name}: memory is limited, and nothing travels between workers"
     place = Place(workers=crew.workers, hosts=crew.hosts)
     profile, measured = machine_for(None, place, crew.device)
     asked = question_for(graph, model, config, profile, [place], crew.memory)
     if crew.workers == 1 and crew.memory is None:
-        usual, pace = _usual(config), pace_of(asked, place)
+        usual, pace = _usual(config, crew), pace_of(asked, place)
         alone = estimate(usual, asked.work, pace)
         if fits(alone, pace):
             return usual, _held(alone, pace.memory)
@@ -108,12 +111,15 @@ def _by_default(found: Plan, config: TrainConfig, crew: Crew) -> tuple[Strategy,
     unknown = [each for each in found.candidates if each.estimate is None and "nothing is known" in each.why_not]
     if not unknown:
         return None
-    usual = _usual(config) if crew.memory is None else Offload(memory=crew.memory)
+    usual = _usual(config, crew)
     return usual, f"strategy {usual.name}: {unknown[0].why_not}"
 
 
-def _usual(config: TrainConfig) -> Strategy:
-    return Full() if config.batches.everything else Sampled()
+def _usual(config: TrainConfig, crew: Crew) -> Strategy:
+    """What is trained by where nothing is compared."""
+    if not config.batches.everything:
+        return Sampled()
+    return Full() if crew.memory is None else Offload(memory=crew.memory)
 
 
 def _refuse(found: Plan, crew: Crew) -> NoReturn:

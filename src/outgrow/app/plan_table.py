@@ -6,7 +6,7 @@ from typing import Any
 
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.fixes import fixes
-from outgrow.planning.planner import Candidate, Plan
+from outgrow.planning.planner import NOISE, Candidate, Plan
 from outgrow.planning.profile import Profile
 from outgrow.strategies.base import Strategy
 
@@ -26,7 +26,7 @@ class Outlook:
 
     @property
     def chosen(self) -> Strategy | None:
-        """What ``strategy="auto"`` would train by; None if nothing fits."""
+        """The fastest that can be chosen, on its best number of workers; None if nothing fits."""
         best = self.plan.chosen
         return None if best is None or best.estimate is None else best.estimate.strategy
 
@@ -50,8 +50,8 @@ def sentence(found: Plan) -> str:
     if second is None or second.estimate is None:
         return f"{text}, the only one that can be chosen"
     times = second.estimate.seconds / max(chosen.estimate.seconds, 1e-12)
-    if times < 1.01:
-        return f"{text}, and no other is faster"
+    if times <= 1 + NOISE:
+        return f"{text}, and no other is faster by more than {NOISE:.0%}"
     return f"{text}; the next, {second.name}, takes {times:,.2f} times as long"
 
 

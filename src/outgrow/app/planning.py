@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from outgrow.app.calibration import kept_for
+from outgrow.app.fit import require_hops
 from outgrow.app.models import build_model
 from outgrow.core.errors import InputError
 from outgrow.core.sizes import parse_bytes
@@ -31,7 +32,8 @@ from outgrow.training.config import TrainConfig
 
 TYPICAL = {"cpu": "2-core-cpu", "cuda": "4xV100"}
 """The machines that stand for this one until it is measured, by what workers compute on."""
-_COUNTED_EDGES = 1_000_000
+COUNTED_EDGES = 1_000_000
+"""Graphs with more are not counted whole, where that takes long: for several workers, or in chunks."""
 
 
 def plan_for(
@@ -46,7 +48,8 @@ def question_for(
 ) -> Question:
     """Of a graph at hand.
 
-    Small graphs are counted whole; of larger ones with several workers degrees, and how well a part of them is cut.
+    Small graphs are counted whole; of larger ones, with several workers or a limit of memory, degrees are counted, and
+    a part is cut.
 
     Args:
         graph: It has features and labels.
@@ -55,9 +58,19 @@ def question_for(
         profile: Of the machine.
         places: Where workers may be.
         limit: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+
+    Raises:
+        InputError: The model is one of links.
     """
-    several = max(place.workers for place in places) > 1
-    known = sketched(graph) if several and graph.num_edges > _COUNTED_EDGES else Counted(graph)
+    if model.decoder is not None:
+        raise InputError(
+            "models of links are not planned",
+            needed="a model of nodes",
+            got=f"a model with the decoder {type(model.decoder).__name__}",
+            repair="train it: auto chooses strategy full, or offload with memory",
+        )
+    hard = limit is not None or max(place.workers for place in places) > 1
+    known = sketched(graph) if hard and graph.num_edges > COUNTED_EDGES else Counted(graph)
     work = Workload(
         graph=graph_sizes(graph),
         model=model_sizes(model, graph),
@@ -95,6 +108,7 @@ def plan_for_named(
     facts = facts_of(workload)
     known, stand_in = named(facts), stand_in_for(facts)
     built = build_model(model, stand_in, options)
+    require_hops(stand_in, built, config)
     sizes = model_sizes(built, stand_in)
     work = Workload(
         graph=known.sizes, model=sizes, shape=known, sampling=known, batches=config.batches, seed=config.seed
@@ -132,10 +146,11 @@ def machine_for(hardware: str | None, place: Place, device: str) -> tuple[Profil
         return profile_of(hardware), True
     where = device_of(device, Alone())
     kept = kept_for(place.workers, place.hosts, where.type)
+    memory = memory_bytes(where)
     if kept is not None:
-        return kept, True
+        return replace(kept, device=replace(kept.device, memory_bytes=memory)), True
     typical = profile_of(TYPICAL[where.type])
-    here = replace(typical.device, memory_bytes=memory_bytes(where))
+    here = replace(typical.device, memory_bytes=memory)
     return replace(typical, name="this machine, not measured", device=here), False
 
 
@@ -153,10 +168,18 @@ def places_of(profile: Profile, workers: int | None, num_nodes: int | None = Non
             got=f"{workers:,} workers",
             repair="plan for fewer workers",
         )
-    if workers is not None:
-        return [Place(workers=workers, hosts=min(profile.hosts, workers))]
-    counts = sorted({1, *(2**power for power in range(1, most.bit_length()) if 2**power <= most), most})
-    return [Place(workers=count, hosts=min(profile.hosts, -(-count // profile.workers))) for count in counts]
+    if workers is not None and not profile.device.shared and workers > profile.hosts * profile.workers:
+        raise InputError(
+            f"{profile.name} has fewer devices than there are workers",
+            needed=f"at most {profile.hosts * profile.workers} workers",
+            got=f"{workers} workers",
+            repair="plan for fewer workers, or for another machine",
+        )
+    counts = [workers] if workers is not None else [2**power for power in range(most.bit_length()) if 2**power < most]
+    return [
+        Place(workers=count, hosts=min(profile.hosts, -(-count // profile.workers)))
+        for count in (counts if workers is not None else [*counts, most])
+    ]
 
 
 def _question(

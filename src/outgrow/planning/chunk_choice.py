@@ -19,11 +19,9 @@ _CLOSE = 16
 
 
 def with_chunks(strategy: Offload, work: Workload, pace: Pace) -> Offload:
-    """With as few chunks as fit into the memory of a worker, and no more than 1024; 0 if all at once does."""
-    if strategy.chunks is not None:
+    """With as few chunks as fit into the memory of a worker, and no more than 1024; None if all at once does."""
+    if strategy.chunks is not None or _fits_whole(strategy, work, pace):
         return strategy
-    if _fits_whole(strategy, work, pace):
-        return replace(strategy, chunks=None)
     finest = min(_MOST_CHUNKS, max(1, work.graph.nodes // pace.place.workers))
     enough, too_few = finest, 0
     for count in _doubled(finest):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from outgrow.engine.batches import Batches
 from outgrow.planning.chunk_choice import held_bytes
 from outgrow.planning.memory import batches_bytes_of
-from outgrow.planning.planner import ROOM, Question, pace_of
+from outgrow.planning.planner import ROOM, Question, pace_of, unknown_link
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
@@ -22,8 +22,10 @@ _MOST_CHUNKS, _MOST_WORKERS, _FANOUT, _BATCH = 1024, 1024, 10, 1024
 def fixes(asked: Question) -> list[str]:
     """What would do, one by one; each was estimated."""
     whole = asked.work.batches.everything
+    if asked.limit is not None and not whole:
+        return ["no --memory: mini-batches keep to no limit", *_offload_instead(asked)]
     found = [*(_more_memory(asked) if whole else _smaller_batches(asked)), *_more_workers(asked)]
-    return [*found, *(_batches_instead(asked) if whole else _offload_instead(asked))]
+    return [*found, *(_batches_instead(asked) if whole and asked.limit is None else [])]
 
 
 def _more_memory(asked: Question) -> Iterator[str]:
@@ -32,7 +34,7 @@ def _more_memory(asked: Question) -> Iterator[str]:
     count = min(_MOST_CHUNKS, max(1, asked.work.graph.nodes // place.workers))
     needed = held_bytes(Offload(chunks=count), asked.work, pace)
     least = -(-needed // _MIB)
-    if asked.limit is not None and needed <= asked.profile.device.memory_bytes:
+    if asked.limit is not None and needed <= pace_of(replace(asked, limit=None), place).memory:
         yield f"--memory {least}MiB, for strategy offload in {count:,} chunks"
     else:
         yield f"{least:,} MiB of memory for each worker, for strategy offload in {count:,} chunks"
@@ -49,13 +51,13 @@ def _smaller_batches(asked: Question) -> Iterator[str]:
 
 
 def _more_workers(asked: Question) -> Iterator[str]:
-    """Each on a host of its own."""
+    """As many on each host as the machine has."""
     strategy: Strategy = Offload(chunks=_MOST_CHUNKS) if asked.work.batches.everything else Sampled()
     profile = asked.profile
     count = 2 * max(place.workers for place in asked.places)
     while count <= min(_MOST_WORKERS, asked.work.graph.nodes):
         place = Place(workers=count, hosts=-(-count // profile.workers))
-        if _fits(strategy, asked.work, asked, place):
+        if unknown_link(place, profile) is None and _fits(strategy, asked.work, asked, place):
             yield f"{count} workers on {place.hosts} hosts like this one, for strategy {strategy.name}"
             return
         count *= 2

@@ -13,6 +13,10 @@ _COLUMNS_OF_SCORE = 8
 """The gradient of a score is a product of so many columns where the rate of scores is measured."""
 
 
+_MESSAGE_PASSES = 8
+"""How often a number of the message of an edge is made, read or summed in a step, where messages are held."""
+
+
 class LayerWork(NamedTuple):
     """What one worker computes of a layer.
 
@@ -75,6 +79,7 @@ def _seconds(
     columns = widths.source[0] * widths.source[1] / slices
     sums = directions * pace.sums(work.edges, columns, work.sources * slices)
     scores = 0 if layer.fixed else max(widths.score * work.attended, columns / _COLUMNS_OF_SCORE)
+    other += pace.finished(_MESSAGE_PASSES * work.edges * layer.edge_numbers)
     return LayerSeconds(products, sums, pace.scored(work.edges * scores), other)
 
 

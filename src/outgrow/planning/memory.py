@@ -7,6 +7,7 @@ held at the same time is counted on the layers of `outgrow.nn`, and held against
 from __future__ import annotations
 
 from outgrow.planning.pace import Pace
+from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import Cut, Grown, Workload
 
 _PROCESS_BYTES = 220 << 20
@@ -43,7 +44,7 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
     model = work.model
     numbers = sum(_row_numbers(work, index, nodes, sources, slices) for index in range(len(model.layers)))
     held = _OFTEN * numbers * model.number_bytes + _edge_bytes(nodes, sources) * edges
-    held += _PER_SCORE * model.number_bytes * edges * sum(layer.widths.score for layer in model.layers)
+    held += model.number_bytes * edges * sum(map(_edge_numbers, model.layers))
     return held + input_bytes(work, nodes, sources)
 
 
@@ -54,9 +55,9 @@ def inference_bytes(work: Workload, nodes: float, sources: float, edges: float) 
         _row_numbers(work, index, nodes, sources, 1) + nodes * _in_features(work, index)
         for index in range(len(model.layers))
     )
-    score = max(layer.widths.score for layer in model.layers)
+    of_edge = max(2 * layer.widths.score + layer.edge_numbers for layer in model.layers)
     held = widest * model.number_bytes + _edge_bytes(nodes, sources) * edges
-    return held + 2 * model.number_bytes * edges * score + input_bytes(work, nodes, sources)
+    return held + model.number_bytes * edges * of_edge + input_bytes(work, nodes, sources)
 
 
 def whole_bytes_of(work: Workload, pace: Pace, cut: Cut) -> int:
@@ -72,8 +73,8 @@ def batch_bytes(work: Workload, grown: Grown, *, ahead: int) -> float:
     """Of the largest worker's batch, forward and backward, and of those that are drawn ahead."""
     rows, edges, model = grown.rows.max(0), grown.edges.max(0), work.model
     numbers = sum(_row_numbers(work, index, rows[index + 1], rows[index], 1) for index in range(len(model.layers)))
-    scores = sum(layer.widths.score * edges[index] for index, layer in enumerate(model.layers))
-    held = (_OFTEN * numbers + _PER_SCORE * scores) * model.number_bytes + _EDGE_BYTES * edges.sum()
+    of_edges = sum(_edge_numbers(layer) * edges[index] for index, layer in enumerate(model.layers))
+    held = (_OFTEN * numbers + of_edges) * model.number_bytes + _EDGE_BYTES * edges.sum()
     return float(held + ahead * (rows[0] * _input_bytes(work) + _EDGE_BYTES * edges.sum()))
 
 
@@ -98,6 +99,11 @@ def input_bytes(work: Workload, nodes: float, sources: float) -> float:
     """Of a graph that is in memory itself; else, of several workers, of the features that each has taken."""
     alone = nodes >= work.graph.nodes
     return work.graph.resident_bytes if alone else sources * _input_bytes(work)
+
+
+def _edge_numbers(layer: LayerSizes) -> float:
+    """Held of each edge until the backward pass."""
+    return _PER_SCORE * layer.widths.score + layer.edge_numbers
 
 
 def _edge_bytes(nodes: float, sources: float) -> int:

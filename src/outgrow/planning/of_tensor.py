@@ -159,7 +159,8 @@ def estimate_of_tensor(strategy: TensorParallel, work: Workload, pace: Pace) -> 
 def _needs(strategy: TensorParallel, work: Workload, pace: Pace, own: int) -> tuple[int, ...]:
     """What a worker that keeps to a limit asks for: with all in memory, with edges in files, with slices in files."""
     graph, model = work.graph, work.model
-    held = Held(graph.nodes, graph.edges, own, pace.place.workers, round(own * graph.row_bytes))
+    row_bytes = 2 * graph.row_bytes if graph.sparse else model.row_bytes
+    held = Held(graph.nodes, graph.edges, own, pace.place.workers, round(own * row_bytes))
     base = fixed_bytes(pace) + (graph.resident_bytes if pace.place.workers == 1 else 0)
     chunks = max(strategy.chunks, chunks_of(graph.edges))
     needs = needs_of(held, model.traits, base=base, number_bytes=model.number_bytes, chunks=chunks)

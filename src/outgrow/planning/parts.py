@@ -78,7 +78,7 @@ def crossed(pace: Pace, traffic: Traffic, exchanges: float, steps: int = 1) -> l
 def beside(pace: Pace, name: str, seconds: float, busy: float) -> Part:
     """What is done beside the computation: at its cost, where both need the same cores."""
     if pace.shared:
-        return Part(name=name, seconds=seconds, hidden=seconds * (1 - 1 / pace.cores))
+        return Part(name=name, seconds=seconds, hidden=min(seconds * (1 - 1 / pace.cores), busy))
     return Part(name=name, seconds=seconds, hidden=min(seconds, busy))
 
 

@@ -24,7 +24,8 @@ from outgrow.strategies.tensor import TensorParallel
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _NO_BATCHES = "trains in mini-batches: give a batch size and fan-outs"
-_NOISE = 0.02
+NOISE = 0.02
+"""Seconds that differ by less are taken for the same."""
 ROOM = 0.95
 """Share of the memory that estimates may fill."""
 
@@ -94,21 +95,22 @@ class Plan:
 
 def plan(asked: Question) -> Plan:
     """The best of every strategy, by seconds of an epoch."""
-    found = [_best([*each]) for each in _by_strategy(asked)]
-    order = sorted(enumerate(found), key=lambda each: _rank(each[1], each[0]))
+    candidates = _in_order([_in_order([*each])[0] for each in _by_strategy(asked)])
     memory = min(pace_of(asked, place).memory for place in asked.places)
-    return Plan(asked=asked, memory=memory, candidates=tuple(candidate for _, candidate in order))
+    return Plan(asked=asked, memory=memory, candidates=tuple(candidates))
 
 
-def _best(candidates: Sequence[Candidate]) -> Candidate:
-    """The fastest that can be chosen; else the one that comes nearest."""
-    return min(enumerate(candidates), key=lambda each: _rank(each[1], each[0]))[1]
+def _in_order(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that can be chosen first, then by seconds; the first given that is as good as the best before all."""
 
+    def rank(each: Candidate) -> tuple[bool, bool, float]:
+        seconds = float("inf") if each.estimate is None else each.estimate.seconds
+        return bool(each.why_not), each.estimate is None, seconds
 
-def _rank(candidate: Candidate, place: int) -> tuple[bool, bool, float]:
-    """Those that can be chosen first, then by seconds; what comes later must be faster by more than the noise."""
-    seconds = float("inf") if candidate.estimate is None else candidate.estimate.seconds
-    return bool(candidate.why_not), candidate.estimate is None, seconds * (1 + _NOISE * place)
+    ordered = sorted(candidates, key=rank)
+    *kind, least = rank(ordered[0])
+    first = next(each for each in candidates if [*rank(each)[:2]] == kind and rank(each)[2] <= (1 + NOISE) * least)
+    return [first, *(each for each in ordered if each is not first)]
 
 
 def _by_strategy(asked: Question) -> Iterator[Iterator[Candidate]]:
@@ -145,9 +147,10 @@ def _candidate(strategy: Strategy, place: Place, asked: Question) -> Candidate:
         asked.require(strategy)
     except InputError as error:
         return Candidate(name=name, workers=place.workers, estimate=None, why_not=f"{error.what}: needs {error.needed}")
-    unknown = _unknown_links(place, asked.profile)
-    if unknown:
-        why = f"nothing is known of the link {unknown}: outgrow calibrate --workers {place.workers} measures it"
+    unknown = unknown_link(place, asked.profile)
+    if unknown is not None:
+        how = f"outgrow calibrate --workers {place.workers}" if unknown == Link.PEER else "torchrun with calibrate"
+        why = f"nothing is known of the link {unknown.value} of {asked.profile.name}: {how} measures that of this one"
         return Candidate(name=name, workers=place.workers, estimate=None, why_not=why)
     found = estimate(strategy, asked.work, pace)
     return Candidate(name=name, workers=place.workers, estimate=found, why_not=_why_not(strategy, found, pace, asked))
@@ -160,6 +163,8 @@ def _why_not(strategy: Strategy, found: Estimate, pace: Pace, asked: Question) -
         return "all at once fits into memory, as strategy full trains"
     if asked.limit is not None and "memory" not in strategy.options():
         return "keeps to no limit of memory"
+    if asked.limit is not None and isinstance(strategy, TensorParallel) and not pace.shared:
+        return "keeps to a limit of memory on CPUs only"
     if not strategy.is_exact(asked.work.batches):
         return "reuses what is some steps old: only if it is asked for"
     return ""
@@ -171,10 +176,10 @@ def fits(found: Estimate, pace: Pace) -> bool:
     return found.peak_bytes <= (1.0 if limited else ROOM) * pace.memory
 
 
-def _unknown_links(place: Place, profile: Profile) -> str:
-    """A link between the workers of which nothing is known; empty if there is none."""
+def unknown_link(place: Place, profile: Profile) -> Link | None:
+    """A link between the workers of which nothing is known; None if there is none."""
     links = {place.link(0, other) for other in range(1, place.workers)}
-    return next((link.value for link in Link if link in links and link not in profile.links), "")
+    return next((link for link in Link if link in links and link not in profile.links), None)
 
 
 def pace_of(asked: Question, place: Place) -> Pace:

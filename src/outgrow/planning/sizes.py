@@ -17,6 +17,7 @@ from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph
 from outgrow.nn.layer import Layer, Rows, Widths
 from outgrow.nn.model import Model
+from outgrow.nn.opaque import Opaque
 from outgrow.runtime.packing import packed
 
 
@@ -63,6 +64,7 @@ class LayerSizes:
         run: See `outgrow.engine.slices.passes.runs_of`: the number of that which it is in.
         propagates: Whether it only propagates.
         weights: Numbers of the matrices that sources are multiplied by, and destinations.
+        edge_numbers: Numbers of the message of an edge, where it is held: in layers of PyG; else 0.
     """
 
     widths: Widths
@@ -74,6 +76,7 @@ class LayerSizes:
     run: int
     propagates: bool
     weights: tuple[int, int]
+    edge_numbers: int
 
     @property
     def source_row(self) -> int:
@@ -188,6 +191,7 @@ def _layer(layer: Layer, graph: Graph, *, constant: bool, run: int) -> LayerSize
         run=run,
         propagates=only_propagates(layer),
         weights=(at_sources, weights - at_sources),
+        edge_numbers=max(widths.in_features, widths.out_features) * isinstance(layer.conv.aggregation, Opaque),
     )
 
 

@@ -39,20 +39,22 @@ def ball_of(topology: Topology) -> Topology:
     graph = ChunkGraph(topology, self_loops=False)
     generator = torch.Generator().manual_seed(_SEED)
     order = torch.randperm(topology.num_nodes, generator=generator)
+    order = order[topology.indptr.diff()[order] > 0]
     mean = max(1.0, topology.num_edges / max(1, topology.num_nodes))
     most = max(1000, min(_BALL, topology.num_nodes, round(_MOST_EDGES / mean)))
     inside, begun = order[:0], 0
     frontier = inside
     while len(inside) < min(most, topology.num_nodes):
         if not len(frontier):  # one component is used up, or none is begun
-            frontier, begun = order[begun : begun + 1], begun + 1
+            if begun >= len(order):
+                break
+            step = 1 + begun  # components that are small are taken many at once
+            frontier, begun = order[begun : begun + step], begun + step
         inside = torch.unique(torch.cat([inside, frontier]))
         around = graph.sources(frontier)
         around = around[~torch.isin(around, inside)]
         room = most - len(inside)
         frontier = around if len(around) <= room else around[torch.randperm(len(around), generator=generator)[:room]]
-        if not len(frontier) and begun >= len(order):
-            break
     return _among(topology, inside)
 
 
