@@ -18,6 +18,8 @@ _EDGE_BYTES = 15
 """Of an in-edge: its source, its weight, and both once more by source."""
 _PART_BYTES = 27
 """Of an in-edge besides, where edges from own nodes are kept apart from those of the halo."""
+_LANE_BYTES = 11
+"""Of an edge besides, where its columns are dealt out and chunks of edges are kept."""
 _LEFT = 0.35
 """Share of what batches held that is still there when the model is evaluated."""
 _PER_SCORE = 3.5
@@ -44,6 +46,7 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
     model = work.model
     numbers = sum(_row_numbers(work, index, nodes, sources, slices) for index in range(len(model.layers)))
     held = _OFTEN * numbers * model.number_bytes + _edge_bytes(nodes, sources) * edges
+    held += _LANE_BYTES * edges * (slices > 1)
     held += model.number_bytes * edges * sum(map(_edge_numbers, model.layers))
     return held + input_bytes(work, nodes, sources)
 
