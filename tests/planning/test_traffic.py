@@ -78,7 +78,7 @@ def test_tensor(name: str, sizes: Sizes) -> None:
 def test_coefficients_of_attention_are_a_number_for_each_edge() -> None:
     """As the suite finds: those of all edges, to all other workers, there and back."""
     graph = replace(graph_at_hand("double"), topology=test_tensor_traffic.topology())
-    work = workload_of(graph, DecoupledGAT(8, 16, 2, rounds=2).double())
+    work = workload_of(graph, DecoupledGAT(8, 16, 2, rounds=2, heads=1).double())
     place = Place(workers=WORKERS)
     scores, coefficients = (
         traffic_of_tensor(TensorParallel(attention=told, chunks=1), work, place).epoch
