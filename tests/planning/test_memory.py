@@ -40,14 +40,10 @@ def test_peaks(case: str, tmp_path: Path) -> None:
     held = json.loads(done.stdout.splitlines()[-1])["peak_bytes"]["device"]
     asked = Request(
         graph=graph,
-        workload=None,
         model=model,
         options=options,
         workers=workers,
-        memory=None,
         hardware="2-core-cpu",
-        device="auto",
-        data_dir=None,
     )
     [found] = [each for each in answered(asked)[0].candidates if each.name == strategy]
     assert found.estimate is not None

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from outgrow.app.planning import places_of, plan_for_named, stand_in_for
+from outgrow.app.planning import Site, places_of, question_for_named, stand_in_for
 from outgrow.core.types import Kind, Link
 from outgrow.nn import GCN
 from outgrow.planning.estimates import estimate
 from outgrow.planning.named import facts_of, named
 from outgrow.planning.pace import Pace
-from outgrow.planning.planner import Plan
+from outgrow.planning.planner import Plan, plan
 from outgrow.planning.profile import Profile, profile_of
 from outgrow.planning.rates import LinkRate
 from outgrow.planning.sizes import model_sizes
@@ -33,7 +33,8 @@ def _plan(
     machine = profile_of(profile) if isinstance(profile, str) else profile
     config = options.pop("config", TrainConfig())
     settings = {"layers": 2, "hidden": 128, **options}
-    return plan_for_named(graph, "gcn", settings, config, machine, places_of(machine, workers), limit)
+    site = Site(machine, places_of(machine, workers), limit)
+    return plan(question_for_named(graph, "gcn", settings, config, site))
 
 
 def test_what_fits_is_trained_whole() -> None:

@@ -15,9 +15,10 @@ from outgrow.app.choice import Crew, strategy_for
 from outgrow.app.cluster import join_session
 from outgrow.app.crew import Workers, require_workers, run_session, workers_of
 from outgrow.app.fit import require_batches, require_hops, require_problem
+from outgrow.app.machines import machine_for
 from outgrow.app.objects import reader_of, source_of_object
 from outgrow.app.plan_table import Outlook
-from outgrow.app.planning import machine_for, places_of, plan_for
+from outgrow.app.planning import Site, places_of, question_for
 from outgrow.app.predictions import embeddings_of, logits_of
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
@@ -32,6 +33,7 @@ from outgrow.graph.assemble import assemble
 from outgrow.graph.convert import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.planning import planner
 from outgrow.planning.traffic import Place
 from outgrow.runtime.elastic import group_leader, group_size
 from outgrow.runtime.threads import cores
@@ -161,7 +163,8 @@ def plan(
     settings = (config or TrainConfig()).with_options(**options)
     require_hops(graph, model, settings)
     profile, _ = machine_for(hardware, Place(workers=workers or cores()), device)
-    return Outlook(plan_for(graph, model, settings, profile, places_of(profile, workers, graph.num_nodes), memory))
+    site = Site(profile, places_of(profile, workers, graph.num_nodes), memory)
+    return Outlook(planner.plan(question_for(graph, model, settings, site)))
 
 
 def predict(graph: Graph, model: Model) -> Tensor:

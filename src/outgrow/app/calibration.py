@@ -1,18 +1,14 @@
-"""Measuring this machine on as many workers as asked for, and where what was found is kept."""
+"""Measuring this machine on as many workers as asked for."""
 
 from __future__ import annotations
 
-import platform
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outgrow.app.crew import Workers
-from outgrow.core.errors import InputError
-from outgrow.graph.datasets.locate import cache_folder
 from outgrow.planning.calibrate import calibrate
-from outgrow.planning.profile import Profile, read_profile
+from outgrow.planning.profile import Profile
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.device import device_of
 from outgrow.runtime.elastic import group_size
@@ -65,25 +61,3 @@ def measured(asked: Calibration, workers: Workers) -> Profile | None:
     from outgrow.runtime.launch import run_workers
 
     return run_workers(asked, workers.number, heartbeat_seconds=workers.heartbeat_seconds)[0]
-
-
-def kept_at(profile: Profile) -> Path:
-    """Where a profile of this machine is kept for plans."""
-    return _kept(profile.device.kind, profile.hosts, profile.workers)
-
-
-def kept_for(workers: int, hosts: int, kind: str) -> Profile | None:
-    """The profile of this machine that is kept: measured by as many workers of a host, or by nearly as many.
-
-    One worker has measured no link to another.
-    """
-    wanted, found = -(-workers // hosts), list[Profile]()
-    for path in (cache_folder() / "machines").glob(f"{platform.node()}-{kind}-{hosts}x*.json"):
-        with suppress(InputError):  # of another version: as if it were not there
-            found.append(read_profile(path))
-    fitting = [each for each in found if wanted == 1 or each.workers > 1]
-    return min(fitting, key=lambda each: abs(each.workers - wanted), default=None)
-
-
-def _kept(kind: str, hosts: int, workers: int) -> Path:
-    return cache_folder() / "machines" / f"{platform.node()}-{kind}-{hosts}x{workers}.json"

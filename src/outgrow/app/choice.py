@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 from outgrow.app.crew import Workers
+from outgrow.app.machines import machine_for
 from outgrow.app.plan_table import numbered, sentence
-from outgrow.app.planning import COUNTED_EDGES, machine_for, question_for
+from outgrow.app.planning import COUNTED_EDGES, Site, question_for
 from outgrow.app.strategies import strategy_of
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimates import estimate
-from outgrow.planning.planner import Plan, fits, pace_of, plan
+from outgrow.planning.planner import Plan, fits, pace_of, plan, unmeasured
 from outgrow.planning.traffic import Place
 from outgrow.runtime.elastic import group_hosts
 from outgrow.strategies.base import Strategy
@@ -84,7 +85,11 @@ def chosen_for(graph: Graph, model: Model, config: TrainConfig, crew: Crew) -> t
         return usual, f"strategy {usual.name}: memory is limited, and nothing travels between workers"
     place = Place(workers=crew.workers, hosts=crew.hosts)
     profile, measured = machine_for(None, place, crew.device)
-    asked = question_for(graph, model, config, profile, [place], crew.memory)
+    unknown = unmeasured(place, profile)
+    if unknown is not None:
+        usual = _usual(config, crew)
+        return usual, f"strategy {usual.name}: {unknown}"
+    asked = question_for(graph, model, config, Site(profile, [place], crew.memory))
     if crew.workers == 1 and crew.memory is None:
         usual, pace = _usual(config, crew), pace_of(asked, place)
         alone = estimate(usual, asked.work, pace)
@@ -93,7 +98,7 @@ def chosen_for(graph: Graph, model: Model, config: TrainConfig, crew: Crew) -> t
     found = plan(asked)
     best = found.chosen
     if best is None or best.estimate is None:
-        return _by_default(found, config, crew) or _refuse(found, crew)
+        _refuse(found, crew)
     strategy = best.estimate.strategy
     if crew.workers == 1:
         return strategy, _held(best.estimate, found.memory)
@@ -104,15 +109,6 @@ def chosen_for(graph: Graph, model: Model, config: TrainConfig, crew: Crew) -> t
 def _held(found: Estimate, memory: int) -> str:
     held = f"{found.peak_bytes / _GIB:,.2f} GiB of {memory / _GIB:,.2f} estimated"
     return f"strategy {found.strategy.name}: it fits into memory, {held}"
-
-
-def _by_default(found: Plan, config: TrainConfig, crew: Crew) -> tuple[Strategy, str] | None:
-    """Where links between hosts were never measured."""
-    unknown = [each for each in found.candidates if each.estimate is None and "nothing is known" in each.why_not]
-    if not unknown:
-        return None
-    usual = _usual(config, crew)
-    return usual, f"strategy {usual.name}: {unknown[0].why_not}"
 
 
 def _usual(config: TrainConfig, crew: Crew) -> Strategy:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import outgrow
+from outgrow.app.asked_options import config_of, sorted_options
 from outgrow.app.choice import Crew, strategy_for
 from outgrow.app.crew import Workers, require_workers
 from outgrow.app.fit import require_batches, require_hops, require_problem
@@ -32,7 +33,6 @@ from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
-_TRAINING = tuple(field.name for field in fields(TrainConfig))
 _MAY_CHANGE = {"epochs", "patience", "checkpoint_every", "checkpoint_steps"}
 
 
@@ -108,11 +108,10 @@ def new_run(
     name = model or default_model(graph)
     pick("model", name, MODELS)
     recipe = recipe_of(graph, name, links="decoder" in options)
-    given = {**recipe.train, **options}
-    config = TrainConfig().with_options(**{name: value for name, value in given.items() if name in _TRAINING})
+    config = config_of(recipe, options)
     batches = not config.batches.everything
     kind = strategy_kind(strategy, batches=batches, memory="memory" in options)
-    model_part, strategy_part = _sort_options(name, kind, options)
+    model_part, strategy_part = sorted_options(name, options, strategy_options(kind))
     model_settings = {**recipe.model, **model_part}
     memory = strategy_part.get("memory")
     ways = {} if strategy == "auto" and set(strategy_part) == {"memory"} else strategy_part
@@ -269,21 +268,6 @@ def seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: 
     """A model by its name, with parameters that the seed decides."""
     torch.manual_seed(seed)
     return build_model(name, graph, settings)
-
-
-def _sort_options(
-    model: str, strategy: type[Strategy], options: Mapping[str, object]
-) -> tuple[dict[str, object], dict[str, object]]:
-    """The options of the model and of the strategy; those of the loop are left out."""
-    homes: tuple[dict[str, object], ...] = {}, {}, {}
-    known = {
-        **dict.fromkeys(strategy_options(strategy), 1),
-        **dict.fromkeys(_TRAINING, 2),
-        **dict.fromkeys(model_options(model), 0),
-    }
-    for name, value in options.items():
-        homes[pick("option", name, known)][name] = value
-    return homes[0], homes[1]
 
 
 def _spelled(options: Mapping[str, object], workers: int) -> str:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from outgrow.app.asked_options import config_of, sorted_options
 from outgrow.app.fit import require_hops, require_problem
-from outgrow.app.models import MODELS, model_options
+from outgrow.app.machines import machine_for
+from outgrow.app.models import MODELS
 from outgrow.app.plan import place_of, seeded_model
-from outgrow.app.planning import machine_for, places_of, plan_for, plan_for_named
+from outgrow.app.planning import Site, places_of, question_for, question_for_named, refuse_links
 from outgrow.app.recipes import default_model, recipe_of
-from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive
 from outgrow.graph import datasets
 from outgrow.graph.validate import require_trainable
-from outgrow.planning.planner import Plan
+from outgrow.planning.planner import Plan, plan
 from outgrow.planning.traffic import Place
 from outgrow.runtime.device import DEVICES
 from outgrow.runtime.threads import cores
-from outgrow.training.config import TrainConfig
-
-_TRAINING = tuple(field.name for field in fields(TrainConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +39,15 @@ class Request:
         data_dir: Folder to look in first for a data set's files.
     """
 
-    graph: str | None
-    workload: str | None
-    model: str | None
-    options: Mapping[str, object]
-    workers: int | None
-    memory: str | None
-    hardware: str | None
-    device: str
-    data_dir: Path | None
+    graph: str | None = None
+    workload: str | None = None
+    model: str | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    workers: int | None = None
+    memory: str | None = None
+    hardware: str | None = None
+    device: str = "auto"
+    data_dir: Path | None = None
 
 
 def answered(request: Request) -> tuple[Plan, bool]:
@@ -64,28 +62,18 @@ def answered(request: Request) -> tuple[Plan, bool]:
     name = request.model or default_model(where)
     pick("model", name, MODELS)
     recipe = recipe_of(where, name)
-    known = {**dict.fromkeys(_TRAINING, True), **dict.fromkeys(model_options(name), False)}
-    trains = {option: pick("option", option, known) for option in request.options}
-    training = {**recipe.train, **{option: request.options[option] for option, is_ in trains.items() if is_}}
-    settings = {**recipe.model, **{option: request.options[option] for option, is_ in trains.items() if not is_}}
-    config = TrainConfig().with_options(**{option: each for option, each in training.items() if option in _TRAINING})
+    config, settings = config_of(recipe, request.options), {**recipe.model, **sorted_options(name, request.options)[0]}
     if "decoder" in settings:
-        raise InputError(
-            "models of links are not planned",
-            needed="a model of nodes",
-            got=f"decoder {settings['decoder']}",
-            repair="leave decoder out; train chooses strategy full for links",
-        )
+        refuse_links(settings["decoder"])
     profile, measured = machine_for(request.hardware, Place(workers=request.workers or cores()), request.device)
     if request.graph is None:
         assert request.workload is not None
-        places = places_of(profile, request.workers)
-        found = plan_for_named(request.workload, name, settings, config, profile, places, request.memory)
-        return found, measured
+        site = Site(profile, places_of(profile, request.workers), request.memory)
+        return plan(question_for_named(request.workload, name, settings, config, site)), measured
     graph = datasets.load(place_of(request.graph), data_dir=request.data_dir)
     require_trainable(graph)
     built = seeded_model(name, graph, settings, config.seed)
     require_problem(graph, built)
     require_hops(graph, built, config)
-    places = places_of(profile, request.workers, graph.num_nodes)
-    return plan_for(graph, built, config, profile, places, request.memory), measured
+    site = Site(profile, places_of(profile, request.workers, graph.num_nodes), request.memory)
+    return plan(question_for(graph, built, config, site)), measured

@@ -1,15 +1,13 @@
-"""Plans for a graph at hand, or for one that is known by name, on this machine or on another."""
+"""What is asked of the planner: of a graph at hand, or of one that is known by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from outgrow.app.calibration import kept_for
 from outgrow.app.fit import require_hops
 from outgrow.app.models import build_model
 from outgrow.core.errors import InputError
@@ -17,36 +15,38 @@ from outgrow.core.sizes import parse_bytes
 from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph, Split
 from outgrow.nn.model import Model
+from outgrow.planning.modelled import Modelled
 from outgrow.planning.named import facts_of, named
-from outgrow.planning.planner import Plan, Question, plan
-from outgrow.planning.profile import Profile, profile_of
+from outgrow.planning.planner import Question
+from outgrow.planning.profile import Profile
 from outgrow.planning.shapes import Counted
-from outgrow.planning.sizes import graph_sizes, model_sizes
+from outgrow.planning.sizes import Sizes, graph_sizes, model_sizes
 from outgrow.planning.sketch import sketched
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
-from outgrow.runtime.comm import Alone
-from outgrow.runtime.device import device_of, memory_bytes
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
-TYPICAL = {"cpu": "2-core-cpu", "cuda": "4xV100"}
-"""The machines that stand for this one until it is measured, by what workers compute on."""
 COUNTED_EDGES = 1_000_000
 """Graphs with more are not counted whole, where that takes long: for several workers, or in chunks."""
 
 
-def plan_for(
-    graph: Graph, model: Model, config: TrainConfig, profile: Profile, places: Sequence[Place], limit: str | None
-) -> Plan:
-    """What training a model on a graph will take: see `question_for`."""
-    return plan(question_for(graph, model, config, profile, places, limit))
+class Site(NamedTuple):
+    """Where one may train.
+
+    Attributes:
+        profile: Of the machine.
+        places: Where workers may be.
+        limit: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+    """
+
+    profile: Profile
+    places: Sequence[Place]
+    limit: str | None = None
 
 
-def question_for(
-    graph: Graph, model: Model, config: TrainConfig, profile: Profile, places: Sequence[Place], limit: str | None
-) -> Question:
-    """Of a graph at hand.
+def question_for(graph: Graph, model: Model, config: TrainConfig, site: Site) -> Question:
+    """What training a model on a graph at hand will take.
 
     Small graphs are counted whole; of larger ones, with several workers or a limit of memory, degrees are counted, and
     a part is cut.
@@ -55,42 +55,21 @@ def question_for(
         graph: It has features and labels.
         model: For this graph.
         config: Its batches and seed are what matters.
-        profile: Of the machine.
-        places: Where workers may be.
-        limit: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+        site: Where one may train.
 
     Raises:
         InputError: The model is one of links.
     """
     if model.decoder is not None:
-        raise InputError(
-            "models of links are not planned",
-            needed="a model of nodes",
-            got=f"a model with the decoder {type(model.decoder).__name__}",
-            repair="train it: auto chooses strategy full, or offload with memory",
-        )
-    hard = limit is not None or max(place.workers for place in places) > 1
+        refuse_links(type(model.decoder).__name__)
+    hard = site.limit is not None or max(place.workers for place in site.places) > 1
     known = sketched(graph) if hard and graph.num_edges > COUNTED_EDGES else Counted(graph)
-    work = Workload(
-        graph=graph_sizes(graph),
-        model=model_sizes(model, graph),
-        shape=known,
-        sampling=known,
-        batches=config.batches,
-        seed=config.seed,
-    )
-    return _question(work, profile, places, limit, partial(_require, graph, model, config))
+    return _question(known, graph_sizes(graph), graph, model, config, site)
 
 
-def plan_for_named(
-    workload: str,
-    model: str,
-    options: Mapping[str, object],
-    config: TrainConfig,
-    profile: Profile,
-    places: Sequence[Place],
-    limit: str | None,
-) -> Plan:
+def question_for_named(
+    workload: str, model: str, options: Mapping[str, object], config: TrainConfig, site: Site
+) -> Question:
     """What training a model will take on a graph that is not here.
 
     Args:
@@ -98,9 +77,7 @@ def plan_for_named(
         model: Name of the model.
         options: Of the model.
         config: Its batches and seed are what matters.
-        profile: Of the machine.
-        places: Where workers may be.
-        limit: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+        site: Where one may train.
 
     Raises:
         InputError: No such graph or model.
@@ -109,11 +86,17 @@ def plan_for_named(
     known, stand_in = named(facts), stand_in_for(facts)
     built = build_model(model, stand_in, options)
     require_hops(stand_in, built, config)
-    sizes = model_sizes(built, stand_in)
-    work = Workload(
-        graph=known.sizes, model=sizes, shape=known, sampling=known, batches=config.batches, seed=config.seed
+    return _question(known, known.sizes, stand_in, built, config, site)
+
+
+def refuse_links(decoder: object) -> NoReturn:
+    """Models of links are not planned."""
+    raise InputError(
+        "models of links are not planned",
+        needed="a model of nodes",
+        got=f"a model with the decoder {decoder}",
+        repair="train it: auto chooses strategy full, or offload with memory",
     )
-    return plan(_question(work, profile, places, limit, partial(_require, stand_in, built, config)))
 
 
 def stand_in_for(facts: Mapping[str, Any]) -> Graph:
@@ -127,31 +110,6 @@ def stand_in_for(facts: Mapping[str, Any]) -> Graph:
         split=Split(train=none.new_zeros(1).expand(facts["train"]), val=none, test=none),
         num_classes=facts.get("classes", 2),
     )
-
-
-def machine_for(hardware: str | None, place: Place, device: str) -> tuple[Profile, bool]:
-    """The profile of a machine by name or file, or of this one; and whether the latter was measured.
-
-    Until this machine is measured, a typical one of its kind with its memory stands for it.
-
-    Args:
-        hardware: A name or a file; None for this machine.
-        place: How many workers there will be, on how many hosts.
-        device: What they compute on: see `device_of`.
-
-    Raises:
-        InputError: No such machine, a broken file, or no such device here.
-    """
-    if hardware is not None:
-        return profile_of(hardware), True
-    where = device_of(device, Alone())
-    kept = kept_for(place.workers, place.hosts, where.type)
-    memory = memory_bytes(where)
-    if kept is not None:
-        return replace(kept, device=replace(kept.device, memory_bytes=memory)), True
-    typical = profile_of(TYPICAL[where.type])
-    here = replace(typical.device, memory_bytes=memory)
-    return replace(typical, name="this machine, not measured", device=here), False
 
 
 def places_of(profile: Profile, workers: int | None, num_nodes: int | None = None) -> list[Place]:
@@ -183,14 +141,19 @@ def places_of(profile: Profile, workers: int | None, num_nodes: int | None = Non
 
 
 def _question(
-    work: Workload,
-    profile: Profile,
-    places: Sequence[Place],
-    limit: str | None,
-    require: Callable[[Strategy], None],
+    known: Counted | Modelled, sizes: Sizes, graph: Graph, model: Model, config: TrainConfig, site: Site
 ) -> Question:
-    most = None if limit is None else parse_bytes(limit)
-    return Question(work=work, profile=profile, places=places, limit=most, require=require)
+    work = Workload(
+        graph=sizes,
+        model=model_sizes(model, graph),
+        shape=known,
+        sampling=known,
+        batches=config.batches,
+        seed=config.seed,
+    )
+    limit = None if site.limit is None else parse_bytes(site.limit)
+    require = partial(_require, graph, model, config)
+    return Question(work=work, profile=site.profile, places=site.places, limit=limit, require=require)
 
 
 def _require(graph: Graph, model: Model, config: TrainConfig, strategy: Strategy) -> None:

@@ -7,29 +7,27 @@ from dataclasses import replace
 
 from outgrow.core.types import Link
 from outgrow.engine.chunks.budget import Extent, chunked_bytes, kept_bytes, whole_bytes
+from outgrow.engine.chunks.choice import CLOSE, MOST_CHUNKS
 from outgrow.graph.partition.waves import Throughputs
-from outgrow.planning.memory import fixed_bytes
+from outgrow.planning.memory import base_bytes
 from outgrow.planning.pace import Pace
+from outgrow.planning.traffic import Place
 from outgrow.planning.waves import Cutting
 from outgrow.planning.workload import Chunked, Workload
 from outgrow.strategies.offload import Offload
-
-_MOST_CHUNKS = 1024
-_CLOSE = 16
 
 
 def with_chunks(strategy: Offload, work: Workload, pace: Pace) -> Offload:
     """With as few chunks as fit into the memory of a worker, and no more than 1024; None if all at once does."""
     if strategy.chunks is not None or _fits_whole(strategy, work, pace):
         return strategy
-    finest = min(_MOST_CHUNKS, max(1, work.graph.nodes // pace.place.workers))
-    enough, too_few = finest, 0
-    for count in _doubled(finest):
+    enough, too_few = finest(work, pace.place), 0
+    for count in _doubled(enough):
         if held_bytes(replace(strategy, chunks=count), work, pace) <= pace.memory:
             enough = count
             break
         too_few = count
-    while enough - too_few > 1 + enough // _CLOSE:
+    while enough - too_few > 1 + enough // CLOSE:
         between = (too_few + enough) // 2
         if held_bytes(replace(strategy, chunks=between), work, pace) <= pace.memory:
             enough = between
@@ -38,10 +36,15 @@ def with_chunks(strategy: Offload, work: Workload, pace: Pace) -> Offload:
     return replace(strategy, chunks=enough)
 
 
+def finest(work: Workload, place: Place) -> int:
+    """The most chunks of each worker."""
+    return min(MOST_CHUNKS, max(1, work.graph.nodes // place.workers))
+
+
 def held_bytes(strategy: Offload, work: Workload, pace: Pace) -> int:
     """The most that a worker holds that trains in so many chunks, at most; besides waves that it keeps."""
-    base = fixed_bytes(pace) + (work.graph.resident_bytes if pace.place.workers == 1 else 0)
-    return chunked_bytes(base, work.model.traits, _extent(strategy, work, pace), work.model.number_bytes)
+    base, extent = base_bytes(work, pace), _extent(strategy, work, pace)
+    return chunked_bytes(base, work.model.traits, extent, work.model.number_bytes)
 
 
 def kept_waves(strategy: Offload, work: Workload, pace: Pace) -> int:
@@ -90,8 +93,7 @@ def _fits_whole(strategy: Offload, work: Workload, pace: Pace) -> bool:
     part = int(cut.edges.argmax())
     own, edges = int(cut.nodes[part]), int(cut.edges[part] + cut.nodes[part])
     sources = min(work.graph.nodes, own + edges)
-    base = fixed_bytes(pace) + (work.graph.resident_bytes if pace.place.workers == 1 else 0)
-    needed = whole_bytes(base, work.model.traits, own, sources, edges, work.model.number_bytes)
+    needed = whole_bytes(base_bytes(work, pace), work.model.traits, own, sources, edges, work.model.number_bytes)
     return needed <= pace.memory
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outgrow.planning.traffic import Place, Traffic
+from outgrow.planning.traffic import Traffic
 from outgrow.strategies.base import Strategy
 
 
@@ -29,7 +29,6 @@ class Estimate:
 
     Attributes:
         strategy: How it is trained.
-        place: Where the workers are.
         traffic: Bytes that cross links.
         parts: Of an epoch, without evaluation.
         peak_bytes: The most that the DEVICE tier of a worker holds.
@@ -37,7 +36,6 @@ class Estimate:
     """
 
     strategy: Strategy
-    place: Place
     traffic: Traffic
     parts: tuple[Part, ...]
     peak_bytes: int

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from outgrow.engine.batches import Batches
-from outgrow.planning.chunk_choice import held_bytes
+from outgrow.planning.chunk_choice import finest, held_bytes
 from outgrow.planning.memory import batches_bytes_of
-from outgrow.planning.planner import ROOM, Question, pace_of, unknown_link
+from outgrow.planning.planner import ROOM, Question, pace_of, unmeasured
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
@@ -16,7 +16,7 @@ from outgrow.strategies.offload import Offload
 from outgrow.strategies.sampled import Sampled
 
 _MIB = 1 << 20
-_MOST_CHUNKS, _MOST_WORKERS, _FANOUT, _BATCH = 1024, 1024, 10, 1024
+_MOST_WORKERS, _FANOUT, _BATCH = 1024, 10, 1024
 
 
 def fixes(asked: Question) -> list[str]:
@@ -31,7 +31,7 @@ def fixes(asked: Question) -> list[str]:
 def _more_memory(asked: Question) -> Iterator[str]:
     place = asked.places[-1]
     pace = pace_of(asked, place)
-    count = min(_MOST_CHUNKS, max(1, asked.work.graph.nodes // place.workers))
+    count = finest(asked.work, place)
     needed = held_bytes(Offload(chunks=count), asked.work, pace)
     least = -(-needed // _MIB)
     if asked.limit is not None and needed <= pace_of(replace(asked, limit=None), place).memory:
@@ -52,12 +52,12 @@ def _smaller_batches(asked: Question) -> Iterator[str]:
 
 def _more_workers(asked: Question) -> Iterator[str]:
     """As many on each host as the machine has."""
-    strategy: Strategy = Offload(chunks=_MOST_CHUNKS) if asked.work.batches.everything else Sampled()
+    strategy: Strategy = Offload() if asked.work.batches.everything else Sampled()
     profile = asked.profile
     count = 2 * max(place.workers for place in asked.places)
     while count <= min(_MOST_WORKERS, asked.work.graph.nodes):
         place = Place(workers=count, hosts=-(-count // profile.workers))
-        if unknown_link(place, profile) is None and _fits(strategy, asked.work, asked, place):
+        if unmeasured(place, profile) is None and _fits(strategy, asked.work, asked, place):
             yield f"{count} workers on {place.hosts} hosts like this one, for strategy {strategy.name}"
             return
         count *= 2
@@ -73,15 +73,15 @@ def _batches_instead(asked: Question) -> Iterator[str]:
 
 def _offload_instead(asked: Question) -> Iterator[str]:
     work = replace(asked.work, batches=Batches())
-    if _fits(Offload(chunks=_MOST_CHUNKS), work, asked, asked.places[-1]):
+    if _fits(Offload(), work, asked, asked.places[-1]):
         yield "no --batch-size and --fanout: all nodes at once, by strategy offload"
 
 
 def _fits(strategy: Strategy, work: Workload, asked: Question, place: Place) -> bool:
+    """Of `offload` in the smallest chunks."""
     pace = pace_of(asked, place)
     if isinstance(strategy, Offload):
-        chunks = min(strategy.chunks or 1, max(1, work.graph.nodes // place.workers))
-        return held_bytes(replace(strategy, chunks=chunks), work, pace) <= pace.memory
+        return held_bytes(replace(strategy, chunks=finest(work, place)), work, pace) <= pace.memory
     assert isinstance(strategy, Sampled)
     drawn = work.sampling.drawn(work.drawing(strategy.partition), place.workers)
     cut = work.shape.cut(strategy.partition, place.workers)

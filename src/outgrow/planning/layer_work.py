@@ -11,8 +11,6 @@ from outgrow.planning.workload import Workload
 
 _COLUMNS_OF_SCORE = 8
 """The gradient of a score is a product of so many columns where the rate of scores is measured."""
-
-
 _MESSAGE_PASSES = 8
 """How often a number of the message of an edge is made, read or summed in a step, where messages are held."""
 

@@ -33,6 +33,11 @@ def fixed_bytes(pace: Pace) -> int:
     return _PROCESS_BYTES if pace.shared else 0
 
 
+def base_bytes(work: Workload, pace: Pace) -> int:
+    """Of a worker before it trains: the only one has the graph in memory, where it does not lie in a store."""
+    return fixed_bytes(pace) + (work.graph.resident_bytes if pace.place.workers == 1 else 0)
+
+
 def training_bytes(work: Workload, nodes: float, sources: float, edges: float, slices: int = 1) -> float:
     """Of whole layers, forward and backward, and their input.
 
@@ -78,7 +83,7 @@ def batch_bytes(work: Workload, grown: Grown, *, ahead: int) -> float:
     numbers = sum(_row_numbers(work, index, rows[index + 1], rows[index], 1) for index in range(len(model.layers)))
     of_edges = sum(_edge_numbers(layer) * edges[index] for index, layer in enumerate(model.layers))
     held = (_OFTEN * numbers + of_edges) * model.number_bytes + _EDGE_BYTES * edges.sum()
-    return float(held + ahead * (rows[0] * _input_bytes(work) + _EDGE_BYTES * edges.sum()))
+    return float(held + ahead * (rows[0] * work.input_row_bytes + _EDGE_BYTES * edges.sum()))
 
 
 def ahead_on(pace: Pace) -> int:
@@ -101,7 +106,7 @@ def batches_bytes_of(work: Workload, pace: Pace, cut: Cut, grown: Grown) -> int:
 def input_bytes(work: Workload, nodes: float, sources: float) -> float:
     """Of a graph that is in memory itself; else, of several workers, of the features that each has taken."""
     alone = nodes >= work.graph.nodes
-    return work.graph.resident_bytes if alone else sources * _input_bytes(work)
+    return work.graph.resident_bytes if alone else sources * work.input_row_bytes
 
 
 def _edge_numbers(layer: LayerSizes) -> float:
@@ -123,8 +128,3 @@ def _row_numbers(work: Workload, index: int, nodes: float, sources: float, slice
 def _in_features(work: Workload, index: int) -> int:
     """Numbers of a row of a layer's input, of which sparse ones are counted with the features."""
     return 0 if index == 0 and work.graph.sparse else work.model.layers[index].widths.in_features
-
-
-def _input_bytes(work: Workload) -> float:
-    """Of a row of features as the model takes it."""
-    return work.graph.row_bytes if work.graph.sparse else work.model.row_bytes

@@ -8,7 +8,7 @@ from outgrow.planning.memory import whole_bytes_of
 from outgrow.planning.pace import Pace
 from outgrow.planning.parts import crossed, of_whole_layers
 from outgrow.planning.traffic import Place, Traffic, added, halo_numbers, of_resident
-from outgrow.planning.workload import Workload
+from outgrow.planning.workload import Cut, Workload
 from outgrow.strategies.full import Full
 
 
@@ -25,12 +25,11 @@ def traffic_of_full(strategy: Full, work: Workload, place: Place) -> Traffic:
     return traffic
 
 
-def parts_of_full(strategy: Full, work: Workload, pace: Pace, traffic: Traffic) -> list[Part]:
+def _parts(work: Workload, pace: Pace, cut: Cut, traffic: Traffic) -> list[Part]:
     """Every worker computes its own nodes, and waits for rows of others once for each layer and direction."""
-    cut = work.shape.cut(strategy.partition, pace.place.workers)
     slowest = int(cut.edges.argmax())
     found = of_whole_layers(work, pace, int(cut.nodes[slowest]), int(cut.edges[slowest]))
-    return found + crossed(pace, traffic, 2 * (len(work.model.layers) - work.model.takes_raw))
+    return found + crossed(pace, traffic.epoch, 2 * (len(work.model.layers) - work.model.takes_raw))
 
 
 def estimate_of_full(strategy: Full, work: Workload, pace: Pace) -> Estimate:
@@ -38,8 +37,7 @@ def estimate_of_full(strategy: Full, work: Workload, pace: Pace) -> Estimate:
     cut, traffic = work.shape.cut(strategy.partition, pace.place.workers), traffic_of_full(strategy, work, pace.place)
     return Estimate(
         strategy=strategy,
-        place=pace.place,
         traffic=traffic,
-        parts=tuple(parts_of_full(strategy, work, pace, traffic)),
+        parts=tuple(_parts(work, pace, cut, traffic)),
         peak_bytes=whole_bytes_of(work, pace, cut),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from outgrow.core.types import Kind
-from outgrow.planning.estimate import Estimate, Part
+from outgrow.planning.estimate import Estimate
 from outgrow.planning.memory import batches_bytes_of
 from outgrow.planning.of_sampled import parts_of_batches, traffic_of_batches
 from outgrow.planning.pace import Pace
@@ -38,14 +38,6 @@ def traffic_of_migrate(strategy: Migrate, work: Workload, place: Place) -> Traff
     return traffic
 
 
-def parts_of_migrate(strategy: Migrate, work: Workload, pace: Pace, traffic: Traffic) -> list[Part]:
-    """As `sampled`; models that travel, and their gradients, go from worker to worker after each time step."""
-    drawing = _drawing(strategy, work, pace.place)
-    drawn = work.sampling.drawn(drawing, pace.place.workers)
-    moves = 0 if drawing.time_steps is None else 2 * (drawing.time_steps - 1)
-    return parts_of_batches(work, pace, traffic, drawn, strategy.threads, moves)
-
-
 def _drawing(strategy: Migrate, work: Workload, place: Place) -> Drawing:
     travels = strategy.travel and place.workers > 1
     time_steps = min(place.workers, strategy.time_steps or place.workers) if travels else None
@@ -53,13 +45,13 @@ def _drawing(strategy: Migrate, work: Workload, place: Place) -> Drawing:
 
 
 def estimate_of_migrate(strategy: Migrate, work: Workload, pace: Pace) -> Estimate:
-    """See `outgrow.planning.estimates`."""
+    """See `outgrow.planning.estimates`. Models that travel, and gradients, go on after each time step."""
     traffic, workers = traffic_of_migrate(strategy, work, pace.place), pace.place.workers
-    drawn = work.sampling.drawn(_drawing(strategy, work, pace.place), workers)
+    drawing = _drawing(strategy, work, pace.place)
+    drawn, moves = work.sampling.drawn(drawing, workers), 2 * ((drawing.time_steps or 1) - 1)
     return Estimate(
         strategy=strategy,
-        place=pace.place,
         traffic=traffic,
-        parts=tuple(parts_of_migrate(strategy, work, pace, traffic)),
+        parts=tuple(parts_of_batches(work, pace, traffic, drawn, strategy.threads, moves)),
         peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), drawn.grown),
     )

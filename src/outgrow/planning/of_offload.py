@@ -213,7 +213,6 @@ def estimate_of_offload(strategy: Offload, work: Workload, pace: Pace) -> Estima
     traffic = traffic_of_offload(chosen, work, pace.place, rates_of(pace), kept=kept)
     return Estimate(
         strategy=strategy,
-        place=pace.place,
         traffic=traffic,
         parts=tuple(parts_of_offload(chosen, work, pace, traffic, kept=kept)),
         peak_bytes=held_bytes(chosen, work, pace),

@@ -36,16 +36,11 @@ def traffic_of_orchestrate(strategy: Orchestrate, work: Workload, place: Place, 
     for gathered, times in ((found.cold, first), (found.warm, later), (found.hot.gathered, supers)):
         asked = whole(gathered.asked * times)
         add_asked(traffic.epoch, asked, sent_row_bytes(work, gathered.entries), place)
-    loaded = round((found.cold.rows * first + found.warm.rows * later) * _row_bytes(work))
+    loaded = round((found.cold.rows * first + found.warm.rows * later) * work.input_row_bytes)
     added(traffic.epoch, Kind.FEATURES, {Link.HOST_TO_DEVICE: loaded})
     for kind, width in _made(strategy, work).items():
         added(traffic.epoch, kind, {Link.HOST_TO_DEVICE: round(found.hot.nodes * supers * width)})
     return traffic
-
-
-def _row_bytes(work: Workload) -> float:
-    """Of a row of features on its way to the device."""
-    return work.graph.row_bytes if work.graph.sparse else work.model.row_bytes
 
 
 def _made(strategy: Orchestrate, work: Workload) -> dict[Kind, float]:
@@ -54,7 +49,7 @@ def _made(strategy: Orchestrate, work: Workload) -> dict[Kind, float]:
     summed = (aggregates and work.model.summing) or bottom
     numbers = bottom.widths.out_features if strategy.reuse == "embedding" else 0
     numbers += summed.aggregate if aggregates else 0
-    own = _row_bytes(work) if aggregates and summed.reads_target else 0.0
+    own = work.input_row_bytes if aggregates and summed.reads_target else 0.0
     return {Kind.ACTIVATIONS: numbers * work.model.number_bytes, Kind.FEATURES: own}
 
 
@@ -79,12 +74,12 @@ def parts_of_orchestrate(
     ]
     parts += to_device(work, pace, rows, busy)
     between = {key: count for key, count in traffic.epoch.items() if key[0] in (Link.PEER, Link.NETWORK)}
-    return parts + crossed(pace, Traffic(epoch=Counter(between)), 2 * found.steps, found.steps)
+    return parts + crossed(pace, Counter(between), 2 * found.steps, found.steps)
 
 
 def _hot_seconds(work: Workload, pace: Pace, nodes: float, edges: float) -> float:
     """Of the bottom layer of hot nodes, forward only, by the CPU: what it takes from memory, and products."""
-    layer, row_bytes = work.model.layers[0], _row_bytes(work)
+    layer, row_bytes = work.model.layers[0], work.input_row_bytes
     if pace.shared:
         return pace.products(nodes, sum(layer.weights), layer.widths.out_features) + pace.gathered(edges, row_bytes)
     return pace.gathered(edges, row_bytes)
@@ -98,7 +93,6 @@ def estimate_of_orchestrate(strategy: Orchestrate, work: Workload, pace: Pace) -
     width = sum(_made(strategy, work).values())
     return Estimate(
         strategy=strategy,
-        place=pace.place,
         traffic=traffic,
         parts=tuple(parts_of_orchestrate(strategy, work, pace, traffic, hot_ratio=ratio)),
         peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), found.grown)

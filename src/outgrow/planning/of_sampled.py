@@ -6,7 +6,7 @@ from outgrow.engine.hot import rows_within
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.memory import batches_bytes_of
 from outgrow.planning.pace import Pace
-from outgrow.planning.parts import beside, crossed, of_batches, to_device
+from outgrow.planning.parts import crossed, made_ready, of_batches
 from outgrow.planning.traffic import Place, Traffic, add_asked, of_resident, sent_row_bytes, whole
 from outgrow.planning.workload import Drawing, Drawn, Workload
 from outgrow.strategies.sampled import Sampled
@@ -38,16 +38,10 @@ def traffic_of_batches(work: Workload, place: Place, drawing: Drawing) -> Traffi
     return traffic
 
 
-def parts_of_sampled(strategy: Sampled, work: Workload, pace: Pace, traffic: Traffic) -> list[Part]:
-    """Later batches are drawn, and their features fetched, while one is computed."""
-    drawn = work.sampling.drawn(_drawing(strategy, work), pace.place.workers)
-    return parts_of_batches(work, pace, traffic, drawn, strategy.threads)
-
-
 def parts_of_batches(
     work: Workload, pace: Pace, traffic: Traffic, drawn: Drawn, threads: int | None, moves: int = 0
 ) -> list[Part]:
-    """Of strategies whose workers compute neighbourhoods by themselves.
+    """Of strategies whose workers compute neighbourhoods by themselves, and make later batches ready meanwhile.
 
     Args:
         work: What is trained.
@@ -61,11 +55,8 @@ def parts_of_batches(
     found = of_batches(work, pace, drawn.grown, drawn.full, drawn.steps)
     busy = sum(part.seconds for part in found)
     edges, rows = float(drawn.grown.edges[slowest].sum()), float(drawn.grown.rows[slowest, 0])
-    drawing = pace.drawn(drawn.full * edges, threads)
-    gathering = pace.gathered(drawn.full * rows, work.graph.row_bytes, threads)
-    found += [beside(pace, "neighbours drawn", drawing, busy), beside(pace, "features gathered", gathering, busy)]
-    found += to_device(work, pace, drawn.full * rows, busy)
-    return found + crossed(pace, traffic, (_FETCHES + moves) * drawn.steps, drawn.steps)
+    found += made_ready(work, pace, drawn.full * edges, drawn.full * rows, busy, (threads, threads))
+    return found + crossed(pace, traffic.epoch, (_FETCHES + moves) * drawn.steps, drawn.steps)
 
 
 def estimate_of_sampled(strategy: Sampled, work: Workload, pace: Pace) -> Estimate:
@@ -75,8 +66,7 @@ def estimate_of_sampled(strategy: Sampled, work: Workload, pace: Pace) -> Estima
     cached = round(int(drawn.kept.sum(1).max()) * work.graph.row_bytes)
     return Estimate(
         strategy=strategy,
-        place=pace.place,
         traffic=traffic,
-        parts=tuple(parts_of_sampled(strategy, work, pace, traffic)),
+        parts=tuple(parts_of_batches(work, pace, traffic, drawn, strategy.threads)),
         peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), drawn.grown) + cached,
     )

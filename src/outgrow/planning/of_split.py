@@ -10,10 +10,10 @@ from outgrow.core.types import Kind
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.memory import batches_bytes_of
 from outgrow.planning.pace import Pace
-from outgrow.planning.parts import beside, crossed, of_batches, to_device
+from outgrow.planning.parts import crossed, made_ready, of_batches
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Bytes, Place, Traffic, added, of_resident
-from outgrow.planning.workload import Crossed, Workload
+from outgrow.planning.workload import Crossed, Together, Workload
 from outgrow.strategies.split import SplitParallel
 
 _TOLD_BYTES = 4
@@ -57,19 +57,16 @@ def _of_layer(layer: LayerSizes, crossed: Crossed, work: Workload, place: Place,
     return moved
 
 
-def parts_of_split(strategy: SplitParallel, work: Workload, pace: Pace, traffic: Traffic) -> list[Part]:
+def _parts(work: Workload, pace: Pace, found: Together, traffic: Traffic) -> list[Part]:
     """Each worker draws for, and computes, its own nodes of each batch, and waits for rows of others in each layer."""
-    found = work.sampling.together(work.drawing(strategy.partition), pace.place.workers)
     parts = of_batches(work, pace, found.grown, found.full, found.steps)
     busy = sum(part.seconds for part in parts)
     slowest = int(found.grown.edges.sum(1).argmax())
-    drawing = pace.drawn(found.full * float(found.grown.edges[slowest].sum()), 1)
-    gathering = pace.gathered(found.full * float(found.grown.rows[slowest, 0]), work.graph.row_bytes)
-    parts += [beside(pace, "neighbours drawn", drawing, busy), beside(pace, "features gathered", gathering, busy)]
-    parts += to_device(work, pace, found.full * float(found.grown.rows[slowest, 0]), busy)
+    edges, rows = float(found.grown.edges[slowest].sum()), float(found.grown.rows[slowest, 0])
+    parts += made_ready(work, pace, found.full * edges, found.full * rows, busy, (1, None))
     layers = work.model.layers
     exchanges = sum(_DRAWN + 2 - (work.model.takes_raw and index == 0) for index in range(len(layers)))
-    return parts + crossed(pace, traffic, exchanges * found.steps, found.steps)
+    return parts + crossed(pace, traffic.epoch, exchanges * found.steps, found.steps)
 
 
 def estimate_of_split(strategy: SplitParallel, work: Workload, pace: Pace) -> Estimate:
@@ -79,8 +76,7 @@ def estimate_of_split(strategy: SplitParallel, work: Workload, pace: Pace) -> Es
     cut, found = work.shape.cut(strategy.partition, workers, drawing), work.sampling.together(drawing, workers)
     return Estimate(
         strategy=strategy,
-        place=pace.place,
         traffic=traffic,
-        parts=tuple(parts_of_split(strategy, work, pace, traffic)),
+        parts=tuple(_parts(work, pace, found, traffic)),
         peak_bytes=batches_bytes_of(work, pace, cut, found.grown),
     )

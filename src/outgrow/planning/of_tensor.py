@@ -11,7 +11,7 @@ import numpy as np
 from outgrow.core.types import Kind, Link
 from outgrow.engine.slices.budget import Held, needs_of
 from outgrow.planning.estimate import Estimate, Part
-from outgrow.planning.memory import fixed_bytes, training_bytes
+from outgrow.planning.memory import base_bytes, fixed_bytes, training_bytes
 from outgrow.planning.pace import Pace
 from outgrow.planning.parts import crossed, of_whole_layers
 from outgrow.planning.sizes import LayerSizes
@@ -136,7 +136,7 @@ def parts_of_tensor(strategy: TensorParallel, work: Workload, pace: Pace, traffi
     attended = 1 / workers if strategy.attention == "coefficients" else 1.0
     found = of_whole_layers(work, pace, int(deal.nodes.max()), work.graph.edges, workers, attended)
     moves = sum(1 + move.trained for move in _moves(work, constant=strategy.constant))
-    return found + crossed(pace, traffic, moves * strategy.chunks)
+    return found + crossed(pace, traffic.epoch, moves * strategy.chunks)
 
 
 def estimate_of_tensor(strategy: TensorParallel, work: Workload, pace: Pace) -> Estimate:
@@ -153,7 +153,7 @@ def estimate_of_tensor(strategy: TensorParallel, work: Workload, pace: Pace) -> 
         read, peak = fitting[0] if fitting else (0, max(peak, needs[-1]))
         if read:
             parts.append(_from_files(work, pace, read))
-    return Estimate(strategy=strategy, place=pace.place, traffic=traffic, parts=tuple(parts), peak_bytes=peak)
+    return Estimate(strategy=strategy, traffic=traffic, parts=tuple(parts), peak_bytes=peak)
 
 
 def _needs(strategy: TensorParallel, work: Workload, pace: Pace, own: int) -> tuple[int, ...]:
@@ -161,9 +161,8 @@ def _needs(strategy: TensorParallel, work: Workload, pace: Pace, own: int) -> tu
     graph, model = work.graph, work.model
     row_bytes = 2 * graph.row_bytes if graph.sparse else model.row_bytes
     held = Held(graph.nodes, graph.edges, own, pace.place.workers, round(own * row_bytes))
-    base = fixed_bytes(pace) + (graph.resident_bytes if pace.place.workers == 1 else 0)
     chunks = max(strategy.chunks, chunks_of(graph.edges))
-    needs = needs_of(held, model.traits, base=base, number_bytes=model.number_bytes, chunks=chunks)
+    needs = needs_of(held, model.traits, base=base_bytes(work, pace), number_bytes=model.number_bytes, chunks=chunks)
     return tuple(needs) if all(layer.fixed for layer in model.layers) else tuple(needs)[:1]
 
 

@@ -8,7 +8,7 @@ from outgrow.core.types import Link
 from outgrow.planning.estimate import Part
 from outgrow.planning.layer_work import LayerSeconds, LayerWork, step_seconds
 from outgrow.planning.pace import Pace
-from outgrow.planning.traffic import Traffic
+from outgrow.planning.traffic import Bytes
 from outgrow.planning.workload import Grown, Workload
 
 _OPTIMIZER = 7
@@ -66,12 +66,11 @@ def end_of_step(work: Workload, pace: Pace, rows: float, steps: float) -> Part:
     return Part(name="loss and optimizer", seconds=steps * seconds)
 
 
-def crossed(pace: Pace, traffic: Traffic, exchanges: float, steps: int = 1) -> list[Part]:
+def crossed(pace: Pace, epoch: Bytes, exchanges: float, steps: int = 1) -> list[Part]:
     """What crosses links in an epoch, in so many exchanges between workers and the sums of each step."""
     messages = exchanges + _SUMMED * steps
     return [
-        Part(name=link.value.replace("_", " "), seconds=took)
-        for link, took in pace.crossing(traffic.epoch, messages).items()
+        Part(name=link.value.replace("_", " "), seconds=took) for link, took in pace.crossing(epoch, messages).items()
     ]
 
 
@@ -80,6 +79,24 @@ def beside(pace: Pace, name: str, seconds: float, busy: float) -> Part:
     if pace.shared:
         return Part(name=name, seconds=seconds, hidden=min(seconds * (1 - 1 / pace.cores), busy))
     return Part(name=name, seconds=seconds, hidden=min(seconds, busy))
+
+
+def made_ready(
+    work: Workload, pace: Pace, edges: float, rows: float, busy: float, threads: tuple[int | None, int | None]
+) -> list[Part]:
+    """Batches of an epoch that are drawn, and whose features are gathered, while those before are computed.
+
+    Args:
+        work: What is trained.
+        pace: How fast.
+        edges: That are drawn.
+        rows: Of features that are gathered, and come to the device.
+        busy: Seconds of the computation.
+        threads: Of a worker, that draw and that gather; None for half as many as compute.
+    """
+    drawing, gathering = pace.drawn(edges, threads[0]), pace.gathered(rows, work.graph.row_bytes, threads[1])
+    found = [beside(pace, "neighbours drawn", drawing, busy), beside(pace, "features gathered", gathering, busy)]
+    return found + to_device(work, pace, rows, busy)
 
 
 def to_device(work: Workload, pace: Pace, rows: float, busy: float) -> list[Part]:

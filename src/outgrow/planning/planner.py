@@ -147,11 +147,9 @@ def _candidate(strategy: Strategy, place: Place, asked: Question) -> Candidate:
         asked.require(strategy)
     except InputError as error:
         return Candidate(name=name, workers=place.workers, estimate=None, why_not=f"{error.what}: needs {error.needed}")
-    unknown = unknown_link(place, asked.profile)
+    unknown = unmeasured(place, asked.profile)
     if unknown is not None:
-        how = f"outgrow calibrate --workers {place.workers}" if unknown == Link.PEER else "torchrun with calibrate"
-        why = f"nothing is known of the link {unknown.value} of {asked.profile.name}: {how} measures that of this one"
-        return Candidate(name=name, workers=place.workers, estimate=None, why_not=why)
+        return Candidate(name=name, workers=place.workers, estimate=None, why_not=unknown)
     found = estimate(strategy, asked.work, pace)
     return Candidate(name=name, workers=place.workers, estimate=found, why_not=_why_not(strategy, found, pace, asked))
 
@@ -176,10 +174,14 @@ def fits(found: Estimate, pace: Pace) -> bool:
     return found.peak_bytes <= (1.0 if limited else ROOM) * pace.memory
 
 
-def unknown_link(place: Place, profile: Profile) -> Link | None:
-    """A link between the workers of which nothing is known; None if there is none."""
+def unmeasured(place: Place, profile: Profile) -> str | None:
+    """That nothing is known of a link between the workers, and what measures it; None if all are known."""
     links = {place.link(0, other) for other in range(1, place.workers)}
-    return next((link for link in Link if link in links and link not in profile.links), None)
+    unknown = next((link for link in Link if link in links and link not in profile.links), None)
+    if unknown is None:
+        return None
+    how = f"outgrow calibrate --workers {place.workers}" if unknown == Link.PEER else "torchrun with calibrate"
+    return f"nothing is known of the link {unknown.value} of {profile.name}: {how} measures that of this one"
 
 
 def pace_of(asked: Question, place: Place) -> Pace:

@@ -241,6 +241,11 @@ class Workload:
     batches: Batches = EVERYTHING
     seed: int = 0
 
+    @property
+    def input_row_bytes(self) -> float:
+        """Of a row of features as the model takes it."""
+        return self.graph.row_bytes if self.graph.sparse else self.model.row_bytes
+
     def drawing(self, partition: str) -> Drawing:
         """How batches are drawn whose seeds each worker has of its own nodes."""
         return Drawing(self.batches, self.model.views, self.seed, partition)

@@ -30,8 +30,9 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure how fast this machine computes and moves rows, in under a minute, and write a dated profile."""
-    from outgrow.app.calibration import Calibration, kept_at, measured
+    from outgrow.app.calibration import Calibration, measured
     from outgrow.app.crew import Workers, number_of
+    from outgrow.app.machines import kept_at
     from outgrow.planning.profile import write_profile
 
     crew = Workers(number=number_of(workers), device=device)

@@ -17,8 +17,9 @@ from outgrow.engine.share import Share
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.partition.waves import Throughputs
 
-_MOST_CHUNKS = 1024
-_CLOSE = 16
+MOST_CHUNKS = 1024
+"""Of a worker."""
+CLOSE = 16
 """One chunk in so many more than needed is near enough: to cut takes time too."""
 _MIB = 1 << 20
 
@@ -106,7 +107,7 @@ class Cutter:
 
     def _fewer(self, enough: Chunking, too_few: int, budget: int) -> Chunking:
         """About as few chunks as fit, of numbers between one that does not and one that does."""
-        while enough.chunks - too_few > 1 + enough.chunks // _CLOSE:
+        while enough.chunks - too_few > 1 + enough.chunks // CLOSE:
             between = self.cut((too_few + enough.chunks) // 2)
             if between.bytes_ <= budget:
                 enough = between
@@ -118,7 +119,7 @@ class Cutter:
         """Numbers of chunks to try, each after one that does not fit: those below the first cannot."""
         comm, edges = self.share.comm, [graph.row_sizes(self.share.own).sum() for graph in self.graphs.values()]
         num_edges, too_few, count = int(max(edges)), 0, 1
-        finest = min(_MOST_CHUNKS, max(comm.gather(len(self.share.own))))
+        finest = min(MOST_CHUNKS, max(comm.gather(len(self.share.own))))
         while count < finest:
             least = self._bytes(even_extent(len(self.share.own), num_edges, count))
             if max(comm.gather(least)) <= budget:
