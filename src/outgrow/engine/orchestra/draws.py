@@ -100,7 +100,7 @@ class SuperBatches:
         self._begun, self._lock = 0, threading.Lock()
 
     def at(self, number: int) -> list[Draw]:
-        """The draws of a super-batch, of which those before the one before are forgotten."""
+        """The draws of a super-batch, of which the last three are kept."""
         with self._lock:
             while self._begun <= number:
                 self._ready[self._begun] = [*islice(self._draws, self._sizes[self._begun])]
