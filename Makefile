@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format nightly ci constraints clean-kernels clean
+.PHONY: help setup demo test lint format docs nightly ci constraints clean-kernels clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -29,6 +29,9 @@ lint: $(DEV_READY) ## check style, formatting and types
 format: $(DEV_READY) ## format the code and sort its imports
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
+
+docs: $(DEV_READY) ## build the documentation, in build/site
+	$(BIN)/mkdocs build --strict
 
 nightly: $(DEV_READY) ## run all tests, the slow ones too
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'slow or not slow' $(ARGS)

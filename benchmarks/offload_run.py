@@ -48,7 +48,7 @@ class Run:
         """Train on one worker; gives its measurements."""
         from outgrow.runtime.comm import Alone
         from outgrow.runtime.device import PeakOnDevice, device_of
-        from outgrow.runtime.memory import PeakMemory
+        from outgrow.runtime.peak import PeakMemory
 
         comm = place.comm if self.workers > 1 else Alone()
         comm.device = device_of(self.device, comm)

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.app.conftest import Command
+from tests.app.traces import spans_of
 
 import outgrow as og
 from outgrow.graph.convert import convert
@@ -50,11 +50,10 @@ def test_the_command(outgrow: Command, npz: Path, disk: Path) -> None:
 def test_the_trace_shows_what_was_under_way(outgrow: Command, npz: Path, disk: Path) -> None:
     for overlap in ("true", "false"):
         outgrow("train", npz, *in_chunks(disk), "--set", f"overlap={overlap}", "--out", overlap)
-        trace = json.loads(Path(overlap, "trace.json").read_text())
-        events: list[dict[str, Any]] = trace["traceEvents"]
-        assert all(event["ph"] == "X" and event["ts"] >= 0 and event["dur"] >= 0 for event in events)
+        events = spans_of(Path(overlap, "trace.json"))
+        assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in events)
         lanes = {
-            name: {event["tid"] for event in events if event["name"] == name} for name in ("load", "store", "compute")
+            name: {event["lane"] for event in events if event["name"] == name} for name in ("load", "store", "compute")
         }
         beside = overlap == "true"
         assert lanes["compute"] == {"compute"}

@@ -20,7 +20,8 @@ from outgrow.app.rundir import RunDirectory
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import write_store
 from outgrow.nn.model import Model
-from outgrow.runtime.memory import PeakMemory, resident_bytes
+from outgrow.runtime.memory import resident_bytes
+from outgrow.runtime.peak import PeakMemory
 from support import random_topology, whole_blocks
 
 NAMES = ("ash", "birch", "cedar", "date palm")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.app.conftest import Command
+from tests.app.traces import spans_of
 
 from outgrow.app.trace import trace_of
 from outgrow.core.timeline import Span
@@ -19,9 +20,14 @@ def test_a_process_for_each_worker_and_a_row_for_each_thread() -> None:
     trace = trace_of([first, second])
     assert trace["displayTimeUnit"] == "ms"
     assert trace["traceEvents"] == [
-        {"name": "load", "ph": "X", "ts": 250_000.0, "dur": 500_000.0, "pid": 0, "tid": "load"},
-        {"name": "compute", "ph": "X", "ts": 0.0, "dur": 1_750_000.0, "pid": 0, "tid": "compute"},
-        {"name": "store", "ph": "X", "ts": 0.0, "dur": 500_000.0, "pid": 1, "tid": "store"},
+        {"name": "process_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": "worker 0"}},
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": "compute"}},
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": 1, "args": {"name": "load"}},
+        {"name": "load", "ph": "X", "ts": 250_000.0, "dur": 500_000.0, "pid": 0, "tid": 1},
+        {"name": "compute", "ph": "X", "ts": 0.0, "dur": 1_750_000.0, "pid": 0, "tid": 0},
+        {"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "worker 1"}},
+        {"name": "thread_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "store"}},
+        {"name": "store", "ph": "X", "ts": 0.0, "dur": 500_000.0, "pid": 1, "tid": 0},
     ]
     assert json.loads(json.dumps(trace)) == trace
 
@@ -29,19 +35,19 @@ def test_a_process_for_each_worker_and_a_row_for_each_thread() -> None:
 def test_workers_that_did_nothing() -> None:
     assert trace_of([]) == {"traceEvents": [], "displayTimeUnit": "ms"}
     trace = trace_of([[], [Span("load", "load", 3.0, 4.0)]])
-    assert [event["pid"] for event in trace["traceEvents"]] == [1]
+    assert {event["pid"] for event in trace["traceEvents"]} == {1}
 
 
 def test_rows_travel_while_others_are_aggregated(outgrow: Command, npz: Path) -> None:
     words = ("--model", "decoupled", "--strategy", "tensor", "--workers", 2, "--epochs", 2, "--set", "chunks=3")
     assert outgrow("train", npz, *words, "--out", "run").code == 0
-    events = json.loads(Path("run/trace.json").read_text())["traceEvents"]
+    events = spans_of(Path("run/trace.json"))
     for name, moving in (("split", ("split 1", "split 2")), ("gather", ("gather 0", "gather 1"))):
         trips = [event for event in events if event["name"] == name]
-        assert {event["tid"] for event in trips} == {f"{name} {chunk}" for chunk in range(3)}
-        beside = [trip for trip in trips if trip["tid"] in moving and any(within(each, trip) for each in events)]
+        assert {event["lane"] for event in trips} == {f"{name} {chunk}" for chunk in range(3)}
+        beside = [trip for trip in trips if trip["lane"] in moving and any(within(each, trip) for each in events)]
         assert {trip["pid"] for trip in beside} == {0, 1}
-        assert {trip["tid"] for trip in beside} == set(moving)
+        assert {trip["lane"] for trip in beside} == set(moving)
 
 
 def within(event: dict[str, Any], trip: dict[str, Any]) -> bool:

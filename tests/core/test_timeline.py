@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -76,3 +77,61 @@ def test_threads_lose_no_span() -> None:
         thread.join()
     assert len(timeline.spans) == 800
     assert timeline.seconds["work"] == pytest.approx(sum(span.end - span.start for span in timeline.spans))
+
+
+def test_each_moment_of_the_thread_that_trains_counts_once() -> None:
+    timeline = Timeline()
+    began = time.monotonic()
+    with timeline.span("forward"):
+        time.sleep(0.01)
+        with timeline.span("wait"):
+            time.sleep(0.03)
+        with timeline.span("wait"):
+            pass
+    passed = time.monotonic() - began
+    assert sum(timeline.phases.values()) <= passed
+    assert sum(timeline.phases.values()) == pytest.approx(timeline.seconds["forward"])
+    assert timeline.phases["wait"] == pytest.approx(timeline.seconds["wait"])
+    assert timeline.phases["forward"] < timeline.phases["wait"] < timeline.seconds["forward"]
+
+
+def test_other_threads_have_lanes_and_no_phases() -> None:
+    timeline = Timeline()
+
+    def work() -> None:
+        with timeline.span("draw"):
+            pass
+
+    thread = threading.Thread(target=work, name="outgrow-ahead_3")
+    thread.start()
+    thread.join()
+    with timeline.span("train"):
+        pass
+    assert [span.lane for span in timeline.spans] == ["ahead_3", "compute"]
+    assert list(timeline.phases) == ["train"]
+
+
+def test_waiting_for_items() -> None:
+    timeline = Timeline()
+
+    def slow() -> Iterator[int]:
+        for number in range(3):
+            time.sleep(0.005)
+            yield number
+
+    found = []
+    for item in timeline.waiting("wait", slow()):
+        found.append(item)
+        with timeline.span("use"):
+            time.sleep(0.002)
+    assert found == [0, 1, 2]
+    assert [span.name for span in timeline.spans] == ["wait", "use"] * 3 + ["wait"]
+    assert timeline.phases["wait"] >= 0.015
+
+
+def test_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_SPANS", 2)
+    timeline = Timeline()
+    for _ in range(5):
+        timeline.since("work", "compute", time.monotonic())
+    assert timeline.left_out == 3

@@ -13,7 +13,8 @@ from outgrow.engine.inference import infer
 from outgrow.engine.share import view_of
 from outgrow.nn import GAT, GCN, SAGE, Finish, GATConv, GCNConv, Layer, Model, SAGEConv, SAGEMaxConv
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.memory import PeakMemory, resident_bytes
+from outgrow.runtime.memory import resident_bytes
+from outgrow.runtime.peak import PeakMemory
 from support import normal, random_topology, topology_of, whole_blocks
 
 MODELS = {

@@ -23,7 +23,8 @@ from outgrow.nn.layer import Features
 from outgrow.ops import buffers
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Alone, Comm
-from outgrow.runtime.memory import PeakMemory, resident_bytes
+from outgrow.runtime.memory import resident_bytes
+from outgrow.runtime.peak import PeakMemory
 from suites.checks import named, on_workers
 from support import normal, random_topology
 

@@ -16,7 +16,8 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.runtime import memory as module
-from outgrow.runtime.memory import PeakMemory, available_bytes, mapped_file, resident_bytes, return_freed_memory
+from outgrow.runtime.memory import available_bytes, mapped_file, resident_bytes, return_freed_memory
+from outgrow.runtime.peak import PeakMemory
 
 SIZE = 200 << 20
 FREE = 10 << 30

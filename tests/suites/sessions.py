@@ -40,13 +40,15 @@ def train_in_turn(place: Workplace, plans: Mapping[Any, Plan]) -> dict[Any, Resu
     """The results of some plans, one after the other; empty on workers that do not lead."""
     found = {}
     for name, plan in plans.items():
-        reports: list[EpochReport] = []
+        told: list[object] = []
         job = Job(**plan._asdict(), directory=None, resume=False, may_restart=False)
-        done = job(replace(place, tell=reports.append))
+        done = job(replace(place, tell=told.append))
         place.comm.ledger.crossed.clear()
         place.comm.ledger.counters.clear()
         if done is not None:
-            found[name] = Result(done.summary, [report.val_score for report in reports], done.logits)
+            found[name] = Result(
+                done.summary, [report.val_score for report in told if isinstance(report, EpochReport)], done.logits
+            )
     return found
 
 

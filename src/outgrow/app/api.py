@@ -120,6 +120,7 @@ def train(
             config=settings,
             strategy=chosen,
             listeners=(listener,),
+            watchers=(listener,),
             device=crew.device,
         )
         if group_size():

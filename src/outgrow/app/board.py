@@ -27,6 +27,7 @@ class Board:
             "score/val": report.val_score,
             "time/epoch_seconds": report.seconds,
             "time/edges_per_second": report.edges_per_second,
+            **{f"phase/{name}": seconds for name, seconds in report.phases.items()},
         }
         for name, value in points.items():
             if value is not None:

@@ -84,6 +84,7 @@ def train_in_group(
                 strategy=order.strategy,
                 directory=None if planned is None else planned.directory,
                 listeners=() if listener is None else (listener,),
+                watchers=() if listener is None else (listener,),
                 comm=place.comm,
                 device=order.device,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -24,7 +24,8 @@ from outgrow.runtime.device import DEVICES
 from outgrow.runtime.elastic import group_size
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.trainer import EpochReport, Listener
+from outgrow.training.moments import Moment
+from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:
     from outgrow.runtime.worker import Workplace
@@ -154,13 +155,15 @@ class Job:
     def __call__(self, place: Workplace) -> Report | None:
         """Train on one worker; the one that leads reports."""
         directory = RunDirectory(self.directory or place.folder / "run")
+        teller = _Teller(place.tell)
         session = Session(
             graph=open_store(self.store or place.folder / GRAPH),
             model=self.model,
             config=self.config,
             strategy=self.strategy,
             directory=directory if self.directory or self.may_restart else None,
-            listeners=(_Teller(place.tell),),
+            listeners=(teller,),
+            watchers=(teller,),
             comm=place.comm,
             device=self.device,
             stop=place.stop_asked,
@@ -171,13 +174,16 @@ class Job:
 
 
 class _Teller:
-    """Passes reports on to the process that started the workers."""
+    """Passes reports and moments on to the process that started the workers."""
 
     def __init__(self, tell: Callable[[object], None]) -> None:
         self.tell = tell
 
     def epoch(self, report: EpochReport) -> None:
         self.tell(report)
+
+    def moment(self, moment: Moment) -> None:
+        self.tell(moment)
 
 
 def run_session(session: Session, workers: Workers, *, resume: bool, say: Callable[[str], None]) -> Run:
@@ -222,7 +228,7 @@ def _in_processes(session: Session, workers: Workers, resume: bool, say: Callabl
             heartbeat_seconds=workers.heartbeat_seconds,
             restarts=workers.max_restarts,
             prepare=lambda folder: None if job.store else write_store(graph, folder / GRAPH),
-            hear=lambda message: _hear(message, session.listeners, say),
+            hear=lambda message: _hear(message, session, say),
             stop=interrupted.is_set,
         )
     (summary, logits, state), *_ = (report for report in reports if report)
@@ -231,9 +237,12 @@ def _in_processes(session: Session, workers: Workers, resume: bool, say: Callabl
     return Run(model=session.model, logits=logits, summary=summary, directory=path)
 
 
-def _hear(message: object, listeners: Iterable[Listener], say: Callable[[str], None]) -> None:
+def _hear(message: object, session: Session, say: Callable[[str], None]) -> None:
     if isinstance(message, EpochReport):
-        for listener in listeners:
+        for listener in session.listeners:
             listener.epoch(message)
+    elif isinstance(message, Moment):
+        for watcher in session.watchers:
+            watcher.moment(message)
     else:
         say(str(message))

@@ -5,25 +5,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.training.config import TrainConfig
+from outgrow.training.moments import Moment
 from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
+    from rich.console import Console
+    from rich.progress import Task, TaskID
 
 _LINES = 20
 
 
 class Display(Protocol):
-    """A listener that is opened and closed."""
+    """A listener and watcher that is opened and closed."""
 
     def epoch(self, report: EpochReport) -> None:
         """An epoch has ended."""
+
+    def moment(self, moment: Moment) -> None:
+        """Something is under way."""
 
     def __enter__(self) -> Display: ...
 
@@ -44,6 +50,9 @@ class Silent:
     """Shows nothing."""
 
     def epoch(self, report: EpochReport) -> None:
+        """Nothing."""
+
+    def moment(self, moment: Moment) -> None:
         """Nothing."""
 
     def __enter__(self) -> Silent:
@@ -72,6 +81,9 @@ class Lines:
         if report.epoch == 1 or report.epoch % self.every == 0 or report.epoch == self.epochs:
             print(f"epoch {report.epoch}/{self.epochs}  {_facts(report, self.metric)}", file=sys.stderr, flush=True)
 
+    def moment(self, moment: Moment) -> None:
+        """Nothing: logs are for what has ended."""
+
     def __enter__(self) -> Lines:
         return self
 
@@ -82,40 +94,47 @@ class Lines:
 
 
 class Bar:
-    """A live bar with loss, validation score, rate and time left.
+    """Live bars: one of all epochs, with loss, validation score, rate and time left, and one of what is under way.
 
     Args:
         epochs: Most epochs.
         metric: What to call the validation score.
+        console: Where to show them; None for standard error.
     """
 
-    def __init__(self, epochs: int, metric: str) -> None:
+    def __init__(self, epochs: int, metric: str, console: Console | None = None) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.metric = metric
         self.bar = Progress(
-            TextColumn("training"),
+            TextColumn("{task.description:<17}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[facts]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
+            TextColumn("{task.fields[left]}"),
+            console=console or Console(stderr=True),
         )
-        self.task = self.bar.add_task("train", total=epochs, facts="")
+        self.all = self.bar.add_task("training", total=epochs, facts="", left="")
+        self.now = self.bar.add_task("", total=None, facts="", left="", visible=False)
+        self.phase = ""
 
     def epoch(self, report: EpochReport) -> None:
-        """Move the bar."""
-        self.bar.update(self.task, completed=report.epoch, facts=_facts(report, self.metric))
+        """Move the bar of all epochs."""
+        self.bar.update(self.all, completed=report.epoch, facts=_facts(report, self.metric))
+        self.bar.update(self.all, left=_left(self.bar.tasks[self.all]))
+
+    def moment(self, moment: Moment) -> None:
+        """Move the bar of what is under way, or begin another one."""
+        if moment.phase != self.phase:
+            self.phase = moment.phase
+            self.bar.reset(self.now, total=moment.total, description=moment.phase, facts="", left="")
+            self.bar.update(self.now, visible=moment.total != 1)  # one step is what the other bar counts
+        self.bar.update(self.now, completed=moment.done)
+        task = self.bar.tasks[self.now]
+        rate = "" if not task.speed else f"{_short(task.speed)}/s"
+        self.bar.update(self.now, facts=rate, left=_left(task))
 
     def __enter__(self) -> Bar:
         self.bar.start()
@@ -124,7 +143,15 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.bar.update(self.now, visible=False)
         self.bar.stop()
+
+
+def _left(task: Task) -> str:
+    """How long it will still take."""
+    if task.time_remaining is None or task.finished:
+        return ""
+    return f"{timedelta(seconds=round(task.time_remaining))} left"
 
 
 def _facts(report: EpochReport, metric: str) -> str:
@@ -133,10 +160,14 @@ def _facts(report: EpochReport, metric: str) -> str:
 
 
 def _rate(edges_per_second: float) -> str:
+    return f"{_short(edges_per_second)} edges/s"
+
+
+def _short(count: float) -> str:
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if edges_per_second >= size:
-            return f"{edges_per_second / size:.1f} {unit} edges/s"
-    return f"{edges_per_second:.0f} edges/s"
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
 
 
 @contextmanager

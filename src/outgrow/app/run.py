@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from outgrow.core.errors import InputError
 from outgrow.nn.model import Model
 
 
@@ -56,6 +57,26 @@ class Run:
     def ledger(self) -> dict[str, dict[str, int]]:
         """Bytes that crossed each link, by what they were: ``{link: {kind: bytes}}``."""
         return dict(self.summary["ledger"])
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page that shows what happened and where time went: see ``outgrow report``.
+
+        Args:
+            path: The file, which ends in ``.html``.
+
+        Raises:
+            InputError: The run has no directory, or the file cannot be written.
+        """
+        from outgrow.app.report.make import report
+
+        if self.directory is None:
+            raise InputError(
+                "a run without a directory has nothing to report",
+                needed="the files of a run",
+                got="og.train without out",
+                repair='give og.train a directory: og.train(..., out="runs/first")',
+            )
+        return report([self.directory], Path(path))
 
     def __repr__(self) -> str:
         return (

@@ -172,6 +172,8 @@ class RunDirectory:
             "val_score": report.val_score,
             "seconds": report.seconds,
             "edges_per_second": report.edges_per_second,
+            "evaluation_seconds": report.evaluation_seconds,
+            "phases": report.phases,
         }
         with writing(self.metrics), self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -21,6 +21,7 @@ from outgrow.app.fit import require_problem
 from outgrow.app.links import link_evaluation, link_problem, split_of, without_held_out
 from outgrow.app.run import Run
 from outgrow.app.rundir import HintKeeper, RunDirectory
+from outgrow.app.tiers import Tiers, worker_record
 from outgrow.app.trace import trace_of
 from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merged
@@ -32,11 +33,12 @@ from outgrow.graph.store import array_file
 from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import Model
 from outgrow.runtime.comm import Alone, Comm
-from outgrow.runtime.device import CPU, PeakOnDevice, device_of
-from outgrow.runtime.memory import PeakMemory, trim_memory
+from outgrow.runtime.device import CPU, device_of
+from outgrow.runtime.memory import trim_memory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, Marks, NodeEvaluation
+from outgrow.training.moments import Moments, Watcher
 from outgrow.training.trainer import Listener, Outcome, Trainer
 
 
@@ -82,6 +84,7 @@ class Session:
         strategy: How.
         directory: Where files go; None for none. The worker that leads writes them.
         listeners: Told after every epoch, on the worker that leads.
+        watchers: Told what is under way, on the worker that leads.
         comm: The line to the other workers.
         device: What workers compute on: see `device_of`.
         stop: Asked after every epoch whether to stop; None for whether Ctrl-C was pressed.
@@ -93,6 +96,7 @@ class Session:
     strategy: Strategy
     directory: RunDirectory | None = None
     listeners: tuple[Listener, ...] = ()
+    watchers: tuple[Watcher, ...] = ()
     comm: Comm = field(default_factory=Alone)
     device: str = "auto"
     stop: Callable[[], bool] | None = None
@@ -102,11 +106,12 @@ class Session:
         comm, directory = self.comm, self.directory
         comm.device = device_of(self.device, comm)
         trim_memory()
-        with PeakMemory() as memory, interrupt() as interrupted, ExitStack() as stack:
+        with Tiers(comm, self.strategy) as memory, interrupt() as interrupted, ExitStack() as stack:
             comm.broadcast_parameters(self.model)
             stack.callback(self.model.to, CPU)
             self.model.to(self.strategy.home(comm.device))
-            peak = PeakOnDevice(comm.device)
+            moments = Moments(self.watchers if comm.leads else ())
+            moments.begin("dealing out nodes" if comm.size > 1 else "reading")
             problem, evaluation = self._problem()
             trim_memory()
             trainer = Trainer(
@@ -115,6 +120,7 @@ class Session:
                 self.config,
                 folder=None if directory is None else directory.checkpoints,
                 interrupted=self.stop or interrupted.is_set,
+                moments=moments,
             )
             if resume:
                 trainer.resume(comm.broadcast(None if directory is None else directory.newest_checkpoint()))
@@ -122,14 +128,14 @@ class Session:
             if comm.leads:
                 self._tell(trainer, stack)
             outcome = self._outcome(trainer)
-        peaks = (peak.bytes_, memory.peak_bytes) if comm.device.type == "cuda" else (memory.peak_bytes, 0)
-        summary = self._summary(trainer, outcome, peaks)
+        summary = self._summary(trainer, outcome, memory.peaks())
+        workers = comm.gather(worker_record(comm, memory))
         spans = comm.gather(problem.timeline.spans)
         if directory is not None and comm.leads:
             directory.write("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
+            directory.write("workers.json", {"workers": workers})
+            directory.write("trace.json", trace_of(spans))
             directory.write("summary.json", summary)
-            if any(spans):
-                directory.write("trace.json", trace_of(spans))
         path = None if directory is None else directory.path
         return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from outgrow.core.timeline import Span
+from outgrow.core.timeline import MAIN, Span
 
 _MICROSECONDS = 1e6
 
@@ -16,17 +16,28 @@ def trace_of(by_worker: Sequence[Sequence[Span]]) -> dict[str, Any]:
     Args:
         by_worker: The spans of each worker; clocks are those of their hosts.
     """
-    begins = [min((span.start for span in spans), default=0.0) for spans in by_worker]
-    events = [
-        {
+    events = [event for worker, spans in enumerate(by_worker) for event in _of_worker(worker, spans)]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _of_worker(worker: int, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
+    if not spans:
+        return
+    begin = min(span.start for span in spans)
+    lanes = sorted({span.lane for span in spans}, key=lambda lane: (lane != MAIN, lane))
+    yield _name("process_name", worker, 0, f"worker {worker}")
+    for number, lane in enumerate(lanes):
+        yield _name("thread_name", worker, number, lane)
+    for span in spans:
+        yield {
             "name": span.name,
             "ph": "X",
             "ts": (span.start - begin) * _MICROSECONDS,
             "dur": (span.end - span.start) * _MICROSECONDS,
             "pid": worker,
-            "tid": span.lane,
+            "tid": lanes.index(span.lane),
         }
-        for worker, (begin, spans) in enumerate(zip(begins, by_worker, strict=True))
-        for span in spans
-    ]
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _name(what: str, worker: int, lane: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": worker, "tid": lane, "args": {"name": name}}

@@ -130,9 +130,12 @@ class MicroBatches:
         numbers = range(first, len(batches))
         with closing(prefetched(draw, numbers, threads=self.ahead.threads, ahead=self.ahead.batches - 1)) as drawn:
             total = torch.zeros((), dtype=torch.float64)
-            for stop, x in self._with_rows(stop for stops in drawn for stop in stops):
+            timeline = self.comm.timeline
+            ready = timeline.waiting("wait for batches", drawn)
+            for stop, x in self._with_rows(stop for stops in ready for stop in stops):
                 if stop.stride:
-                    pass_on(self.model, self.comm, stop.stride)
+                    with timeline.span("models travel"):
+                        pass_on(self.model, self.comm, stop.stride)
                 total += self._computed(epoch, stop, x)
                 if stop.last:
                     self.comm.sum_gradients(self.model)
@@ -141,9 +144,12 @@ class MicroBatches:
 
     def _drawn(self, epoch: int, step: int, tour: Tour, num_seeds: int) -> list[Stop]:
         """Runs in any thread."""
-        blocks = [self.sampler.blocks(seeds, epoch, step) for seeds in tour.groups]
+        timeline = self.comm.timeline
+        with timeline.span("draw"):
+            blocks = [self.sampler.blocks(seeds, epoch, step) for seeds in tour.groups]
         nodes = [each[0].src_nodes for each in blocks]
-        wanted, places = self._wanted(nodes)
+        with timeline.span("gather"):
+            wanted, places = self._wanted(nodes)
         strides, last = (0, *tour.strides), len(nodes) - 1
         of = zip(tour.groups, blocks, wanted, places, strides, strict=True)
         return [
@@ -175,10 +181,12 @@ class MicroBatches:
         """The worker's share of the loss; adds to the gradients."""
         comm, loss = self.comm, torch.zeros((), dtype=torch.float64)
         if len(stop.seeds):
-            blocks = [block.to(comm.device) for block in stop.blocks]
-            logits = self.model(blocks, to_device(x, comm), derive(self.sampler.draws.seed, epoch, stop.step))
-            found = self.loss(logits, stop.seeds, stop.num_seeds)
-            torch.autograd.backward(found)
+            with comm.timeline.span("forward"):
+                blocks = [block.to(comm.device) for block in stop.blocks]
+                logits = self.model(blocks, to_device(x, comm), derive(self.sampler.draws.seed, epoch, stop.step))
+                found = self.loss(logits, stop.seeds, stop.num_seeds)
+            with comm.timeline.span("backward"):
+                torch.autograd.backward(found)
             loss += found.detach().cpu()
         for block in stop.blocks:
             count_drawn(comm.ledger, block.edges)

@@ -35,7 +35,6 @@ class Problem:
         checkpoint_steps: Steps of an epoch between checkpoints within it, after which what a strategy has in memory is
             lost if the run goes on from there; None for none.
         find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
-        timeline: Told when what was done.
         facts: What a strategy found out, by name; plain values.
         hints: What a run that went on before has found out, by strategy, and what shall be known when this one is
             resumed; plain values, which change no result, and may be missing.
@@ -49,9 +48,13 @@ class Problem:
     batches: Batches = EVERYTHING
     checkpoint_steps: int | None = None
     find_feature_file: Callable[[], Path | None] = lambda: None
-    timeline: Timeline = field(default_factory=Timeline)
     facts: dict[str, object] = field(default_factory=dict)
     hints: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def timeline(self) -> Timeline:
+        """Told when what was done."""
+        return self.share.comm.timeline
 
     @property
     def num_train(self) -> int:

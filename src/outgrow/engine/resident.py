@@ -47,10 +47,12 @@ class ResidentPass:
         Args:
             epoch: Number of the epoch, which with the seed decides the draws.
         """
-        key = derive(self.seed, epoch, 0)
-        logits = full_pass(self.model, self.share, self.given, key, known=self.known, overlap=self.overlap)
-        loss = self.goal.loss(logits, key)
-        torch.autograd.backward(loss)
+        key, timeline = derive(self.seed, epoch, 0), self.comm.timeline
+        with timeline.span("forward"):
+            logits = full_pass(self.model, self.share, self.given, key, known=self.known, overlap=self.overlap)
+            loss = self.goal.loss(logits, key)
+        with timeline.span("backward"):
+            torch.autograd.backward(loss)
         self.comm.sum_gradients(self.model)
         for index, edges in enumerate(self.edges):
             if index > 0 or self.known is None:

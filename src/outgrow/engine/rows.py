@@ -167,7 +167,8 @@ class RowStore:
         asked_for = comm.swapped(torch.tensor(remote.sizes), Kind.METRICS)
         route = Route(remote.sizes, tuple(asked_for.tolist()))
         asked = comm.rows(remote.nodes, route, Kind.IDS).wait()
-        answer = self._prepare(asked, self.dtype_sent)
+        with comm.timeline.span("gather"):
+            answer = self._prepare(asked, self.dtype_sent)
         assert answer.remote is None or len(answer.remote.nodes) == 0
         return Waiting(wanted, send_features(comm, answer.draft.done(), route.back))
 

@@ -26,6 +26,8 @@ _ROWS, _WIDTH, _STEP = 1 << 16, 128, 3
 _SENT = 1 << 13
 _FEW = 64
 _TURNS, _COMPUTATIONS = 48, 16
+_TRIED, _LONG_SECONDS = 5, 4.0
+"""Long messages are timed as often as they go in so many seconds, a few at least."""
 
 
 def links_of(comm: Comm, folder: Path) -> dict[Link, LinkRate]:
@@ -59,7 +61,7 @@ def _exchanged(comm: Comm, peers: Sequence[int]) -> LinkRate:
     """
     finish, weight = Streams(comm.device).finish, torch.rand(_WIDTH, _WIDTH, device=comm.device)
 
-    def seconds(count: int) -> float:
+    def seconds(count: int, turns: int) -> float:
         sizes = tuple(count if peer in peers else 0 for peer in range(comm.size))
         rows = torch.zeros(sum(sizes), _WIDTH, device=comm.device)
 
@@ -72,18 +74,21 @@ def _exchanged(comm: Comm, peers: Sequence[int]) -> LinkRate:
             comm.rows(rows, Route(sizes, sizes), Kind.METRICS).wait()
             finish()
 
-        return _in_step(comm, compute, exchange)
+        return _in_step(comm, compute, exchange, turns)
 
-    message, long = seconds(1), seconds(_SENT)
+    message, long = seconds(1, _TURNS), seconds(_SENT, _TRIED)
+    turns = min(_TURNS, int(_LONG_SECONDS / max(comm.gather(long))))
+    if turns > _TRIED:
+        long = seconds(_SENT, turns)
     num_bytes = 4 * _SENT * _WIDTH * max(1, len(peers))
     return LinkRate(bytes_per_second=num_bytes / max(long - message, 1e-9), message_seconds=message)
 
 
-def _in_step(comm: Comm, before: Callable[[], object], work: Callable[[], object]) -> float:
+def _in_step(comm: Comm, before: Callable[[], object], work: Callable[[], object], turns: int) -> float:
     """Seconds of what all workers do together after what each does alone, as often on all of them; the median."""
     took = []
     comm.barrier()
-    for _ in range(_TURNS):
+    for _ in range(turns):
         before()
         began = time.perf_counter()
         work()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from outgrow.core.ledger import Ledger
+from outgrow.core.timeline import Timeline
 from outgrow.core.types import Kind, Link
 from outgrow.ops.buffers import empty
 from outgrow.runtime.packing import packed, unpacked
@@ -90,6 +91,11 @@ class Comm(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the group, once all workers are here."""
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Told when what was done; it belongs to the thread that first asks for it."""
+        return Timeline()
 
     @property
     def neighbours(self) -> int:
@@ -216,7 +222,7 @@ class Group(Comm):
         """See `Comm.sum_`. Counted as a ring carries it: each worker passes on all parts but one, twice."""
         next_one = (self.rank + 1) % self.size
         self._count(next_one, kind, 2 * values.nbytes * (self.size - 1) // self.size)
-        with talking():
+        with self.timeline.span("sum over workers"), talking():
             dist.all_reduce(values)
         return values
 
@@ -250,6 +256,7 @@ class Group(Comm):
     @cached_property
     def aside(self) -> Comm:
         """See `Comm.aside`."""
+        self.timeline  # noqa: B018  the same on both lines
         other = copy.copy(self)
         other._tag, other._first_tag = 0, _TAGS
         return other

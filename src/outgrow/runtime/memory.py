@@ -8,11 +8,9 @@ import mmap
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from outgrow.core.errors import InputError
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 _STATUS, _MEMBERSHIP, _GROUPS = Path("/proc/self/status"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-_INTERVAL_SECONDS = 0.02
 _M_MMAP_THRESHOLD, _THRESHOLD_BYTES = -3, 131072
 
 
@@ -40,30 +37,6 @@ def resident_bytes() -> int:
         if line.startswith(("RssAnon:", "RssShmem:")):
             kilobytes += int(line.split()[1])
     return kilobytes * 1024
-
-
-class PeakMemory:
-    """The most that `resident_bytes` has been while this context is open, sampled every 20 ms."""
-
-    def __init__(self) -> None:
-        self.peak_bytes = resident_bytes()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="outgrow-peak-memory", daemon=True)
-
-    def _watch(self) -> None:
-        while not self._done.wait(_INTERVAL_SECONDS):
-            self.peak_bytes = max(self.peak_bytes, resident_bytes())
-
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-        self.peak_bytes = max(self.peak_bytes, resident_bytes())
 
 
 def available_bytes() -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from outgrow.core.timeline import Timeline
 from outgrow.core.types import Kind
 
 
@@ -35,6 +36,10 @@ class Route(NamedTuple):
 
 class Sender(Protocol):
     """Whoever sends rows."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """Told how long rows were waited for."""
 
     def send(self, rows: Tensor, route: Route, kind: Kind) -> tuple[list[Any], Tensor]:
         """Send rows; gives what is to be waited for, and where rows will lie."""
@@ -76,7 +81,7 @@ class Voyage:
 
     def unload(self) -> Tensor:
         """What was sent here last, once it has come."""
-        with talking():
+        with self.group.timeline.span("wait for rows"), talking():
             for work in self.works:
                 work.wait()
         cargo, nothing = self.cargo, self.cargo.new_empty(0)

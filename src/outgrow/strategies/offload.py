@@ -210,7 +210,8 @@ class _ChunkedExecution:
         )
 
     def _tell(self, chunking: Chunking, limit: _Limit, kept: int, seconds: float) -> None:
-        order = chunking.order
+        order, layer = chunking.order, self.problem.model.stages()[0]
+        needs = chunking.needs[layer.widths.self_loops]
         self.problem.facts.update(
             chunks=chunking.chunks,
             memory_bytes=limit.budget,
@@ -221,6 +222,8 @@ class _ChunkedExecution:
             rows_chosen=vars(order.chosen),
             layer_seconds_estimated=order.seconds,
             preprocessing_seconds=seconds,
+            wave_rows=[len(nodes) for nodes in needs.loads],
+            wave_rows_arriving=self.state.course(layer).arriving.counts.sum(1).tolist(),
         )
 
     def _count_disk(self) -> None:

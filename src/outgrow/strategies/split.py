@@ -138,14 +138,18 @@ class _SplitExecution:
         seeds = self.problem.seeds(epoch)
         buffers.keep_spare(_SPARE)
 
+        timeline = self.comm.timeline
+
         def draw(step: int) -> _Batch:
             mine = self.share.mine(seeds[step])
-            hops = drawn(self.sampler, self.comm.aside, mine, epoch, step)
-            found = self.rows.find(hops[0].own)
+            with timeline.span("draw"):
+                hops = drawn(self.sampler, self.comm.aside, mine, epoch, step)
+            with timeline.span("gather"):
+                found = self.rows.find(hops[0].own)
             return _Batch(step, mine, len(seeds[step]), [*map(self._planned, self.layers, hops, self.costs)], found)
 
         with closing(in_background(draw, range(first, len(seeds)), ahead=self.ahead, turn=self.turn)) as batches:
-            for batch in batches:
+            for batch in timeline.waiting("wait for batches", batches):
                 yield self._step(epoch, batch)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
@@ -156,9 +160,11 @@ class _SplitExecution:
 
     def _step(self, epoch: int, batch: _Batch) -> Step:
         problem, comm = self.problem, self.comm
-        logits = self._logits(batch, derive(problem.seed, epoch, batch.step))
-        loss = problem.batch_loss(logits, problem.own_labels(batch.seeds), batch.num_seeds)
-        torch.autograd.backward(loss)
+        with comm.timeline.span("forward"):
+            logits = self._logits(batch, derive(problem.seed, epoch, batch.step))
+            loss = problem.batch_loss(logits, problem.own_labels(batch.seeds), batch.num_seeds)
+        with comm.timeline.span("backward"):
+            torch.autograd.backward(loss)
         comm.sum_gradients(problem.model)
         for hop in batch.hops:
             count_drawn(comm.ledger, hop.drawn.block.edges)

@@ -223,9 +223,11 @@ class _Execution:
         """See `Execution.steps`: one step."""
         if first > 0:
             return
-        key = derive(self.problem.seed, epoch, 0)
-        loss = self.goal.loss(self.work.logits(key), key)
-        torch.autograd.backward(loss)
+        key, timeline = derive(self.problem.seed, epoch, 0), self.problem.timeline
+        with timeline.span("forward"):
+            loss = self.goal.loss(self.work.logits(key), key)
+        with timeline.span("backward"):
+            torch.autograd.backward(loss)
         self.comm.sum_gradients(self.problem.model)
         total = self.comm.sum_(loss.detach().double().cpu()).item()
         yield Step(loss=total, num_seeds=self.problem.num_train)

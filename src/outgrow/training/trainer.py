@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,9 @@ from outgrow.training import checkpoint
 from outgrow.training.checkpoint import Progress
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, Marks
+from outgrow.training.moments import Moments
+
+_SAVING = "checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,8 @@ class EpochReport:
         seconds: Wall time of the training part.
         edges_per_second: Edges aggregated, all layers, per second of training.
         best_epoch: Epoch of the best validation score so far; 0 if none.
+        phases: Seconds of these, on the worker that leads, by what it did or waited for.
+        evaluation_seconds: Wall time of the evaluation after it; 0 without one.
     """
 
     epoch: int
@@ -41,6 +46,8 @@ class EpochReport:
     seconds: float
     edges_per_second: float
     best_epoch: int
+    phases: Mapping[str, float] = field(default_factory=dict)
+    evaluation_seconds: float = 0.0
 
 
 class Listener(Protocol):
@@ -79,6 +86,7 @@ class Trainer:
         config: How long and how hard.
         folder: Where checkpoints go; None for none.
         interrupted: Asked after every epoch whether to stop, with a checkpoint. All workers stop if one does.
+        moments: Told what is under way.
     """
 
     def __init__(
@@ -89,9 +97,10 @@ class Trainer:
         *,
         folder: Path | None = None,
         interrupted: Callable[[], bool] = lambda: False,
+        moments: Moments | None = None,
     ) -> None:
         self.problem, self.evaluation, self.config = problem, evaluation, config
-        self.folder, self.interrupted = folder, interrupted
+        self.folder, self.interrupted, self.moments = folder, interrupted, moments or Moments()
         self.listeners: list[Listener] = []
         self.comm, self.ledger = problem.share.comm, problem.share.comm.ledger
         self.optimizer = config.make_optimizer(problem.model)
@@ -130,6 +139,7 @@ class Trainer:
 
     def run(self, strategy: Strategy) -> Outcome:
         """Train until the epochs, the patience or the user's are at their end; restore the best model; score it."""
+        self.moments.begin("preparing")
         execution = strategy.prepare(self.problem)
         stopped = "epochs"
         saved = self.progress.epoch
@@ -154,25 +164,32 @@ class Trainer:
             execution.close()
 
     def _epoch(self, execution: Execution, steps: Iterator[Step]) -> EpochReport:
-        progress, config = self.progress, self.config
+        progress, config, timeline = self.progress, self.config, self.problem.timeline
+        phases_before = timeline.phases.copy()
         edges_before, seconds_before = self.ledger.counters["edges_aggregated"], progress.seconds_so_far
+        epoch, num_steps = f"epoch {progress.epoch + 1}", _steps_of(self.problem)
+        self.moments.begin(epoch, num_steps)
         progress.course, began = self.course, time.perf_counter()
         for step in steps:
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            with timeline.span("optimizer"):
+                self.optimizer.step()
+                self.optimizer.zero_grad(set_to_none=True)
             progress.stepped(step.loss, step.num_seeds)
             progress.seconds_so_far += time.perf_counter() - began
+            self.moments.reach(epoch, progress.step, num_steps)
             if config.checkpoint_steps is not None and progress.step % config.checkpoint_steps == 0:
                 _require_finite(progress.loss_so_far, progress.epoch + 1)
                 self._save()
             began = time.perf_counter()
         progress.seconds_so_far += time.perf_counter() - began
         seconds = progress.seconds_so_far - seconds_before
+        phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != _SAVING}
         edges = self._summed(self.ledger.counters["edges_aggregated"] - edges_before)
         _require_finite(progress.loss_so_far, progress.epoch + 1)
         progress.end_epoch()
-        evaluated = progress.epoch % config.eval_every == 0
-        progress.val_score.append(self._evaluate(execution) if evaluated else None)
+        evaluated, began = progress.epoch % config.eval_every == 0, time.perf_counter()
+        with timeline.span("evaluate"):
+            progress.val_score.append(self._evaluate(execution) if evaluated else None)
         return EpochReport(
             epoch=progress.epoch,
             loss=progress.loss[-1],
@@ -180,6 +197,8 @@ class Trainer:
             seconds=progress.epoch_seconds[-1],
             edges_per_second=edges / seconds,
             best_epoch=progress.best_epoch,
+            phases=phases,
+            evaluation_seconds=time.perf_counter() - began if evaluated else 0.0,
         )
 
     def _evaluate(self, execution: Execution) -> float | None:
@@ -187,14 +206,20 @@ class Trainer:
         progress, scoring = self.progress, self.evaluation.validation()
         if scoring is None:
             return None
+        self.moments.begin("evaluating", self._num_own)
         for first, out in execution.inference():
             scoring.add(first, out)
+            self.moments.reach("evaluating", first + len(out), self._num_own)
         marks = scoring.marks()
         if (marks.score, -marks.loss) > (progress.best_score, -progress.best_loss):
             progress.best_epoch, progress.best_score, progress.best_loss = progress.epoch, marks.score, marks.loss
             state = self.problem.model.state_dict()
             progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
         return marks.score
+
+    @property
+    def _num_own(self) -> int:
+        return len(self.problem.share.own)
 
     def _out_of_patience(self) -> bool:
         patience, progress = self.config.patience, self.progress
@@ -204,7 +229,8 @@ class Trainer:
 
     def _save(self) -> int:
         if self.folder is not None and self.comm.leads:
-            checkpoint.save(self.folder, self.problem.model, self.optimizer, self.progress)
+            with self.problem.timeline.span(_SAVING):
+                checkpoint.save(self.folder, self.problem.model, self.optimizer, self.progress)
         return self.progress.epoch
 
     def _interrupted(self) -> bool:
@@ -217,16 +243,24 @@ class Trainer:
         problem = self.problem
         if self.progress.best_model is not None:
             problem.model.load_state_dict(self.progress.best_model)
+        self.moments.begin("testing", self._num_own)
         val, test = self.evaluation.final()
         kept: list[Tensor] = []
         for first, out in execution.inference():
             val.add(first, out)
             test.add(first, out)
+            self.moments.reach("testing", first + len(out), self._num_own)
             if execution.in_memory:
                 kept.append(out)
         marks = val.marks(), test.marks()
         whole = problem.share.to_leader(kept[0] if len(kept) == 1 else torch.cat(kept)) if execution.in_memory else None
         return Outcome(progress=self.progress, val=marks[0], test=marks[1], logits=whole, stopped=stopped)
+
+
+def _steps_of(problem: Problem) -> int:
+    """Steps of an epoch."""
+    size = problem.batches.size
+    return 1 if size is None else -(-problem.num_train // size)
 
 
 def _require_finite(loss: float, epoch: int) -> None:

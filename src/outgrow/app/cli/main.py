@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, train
+from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ for command in (
     train.train,
     plan.plan,
     predict.predict,
+    report.report,
     info.info,
     convert.convert,
     partition.partition,

@@ -181,6 +181,7 @@ def _execute(plan: RunPlan, goes_on: bool) -> Run:
             strategy=plan.strategy,
             directory=plan.directory,
             listeners=(listener,),
+            watchers=(listener,),
             device=plan.workers.device,
         )
         run = run_session(session, plan.workers, resume=goes_on, say=say)

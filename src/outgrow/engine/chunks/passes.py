@@ -260,11 +260,12 @@ class Passes:
             return number, wave, self._input(index, wave), self._gradients(index, wave) if backward else ()
 
         for number, wave, x, gradients in state.flow.ahead(load, course.numbers, overlap=not traits.reads_all_rows):
-            block = course.enter(wave, layer_key(key, index))
-            self._drop_arriving(index, buffer, wave, key)
+            with state.timeline.span("compute"):
+                block, given = course.enter(wave, layer_key(key, index)), self._as_input(index, x, wave, key)
+                self._drop_arriving(index, buffer, wave, key)
             with state.timeline.span("exchange"):
                 buffer.exchange(wave)
-            yield Chunk(number, wave, block, self._as_input(index, x, wave, key), buffer.rows, None, gradients)
+            yield Chunk(number, wave, block, given, buffer.rows, None, gradients)
 
     def _read(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[Chunk]:
         """The chunks of a layer, with their aggregates as they were kept."""
@@ -278,9 +279,9 @@ class Passes:
             return number, wave, self._input(index, wave), aggregate, self._gradients(index, wave) if backward else ()
 
         for number, wave, x, aggregate, gradients in state.flow.ahead(load, course.numbers):
-            block = course.enter(wave, layer_key(key, index))
-            known = torch.unflatten(aggregate, 1, shape)
-            yield Chunk(number, wave, block, self._as_input(index, x, wave, key), None, known, gradients)
+            with state.timeline.span("compute"):
+                block, given = course.enter(wave, layer_key(key, index)), self._as_input(index, x, wave, key)
+            yield Chunk(number, wave, block, given, None, torch.unflatten(aggregate, 1, shape), gradients)
 
     def _input(self, index: int, wave: Wave) -> Features:
         state = self.state

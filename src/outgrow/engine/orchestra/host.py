@@ -128,9 +128,12 @@ class HostSide:
         """End the thread."""
         self._work.close()
 
-    @torch.no_grad()
     def _computed(self, given: Given) -> HotRows:
         """In the thread."""
+        with self._comm.timeline.span("hot rows"), torch.no_grad():
+            return self._slice(given)
+
+    def _slice(self, given: Given) -> HotRows:
         work, version = given
         if work.part == 0:
             self._queue = self._queued(work.number)

@@ -57,9 +57,11 @@ class SuperBatchLoop:
             drawing: How batches are drawn.
             supers: Their numbers; no node is hot in the first.
         """
+        timeline = self.device.comm.timeline
 
         def draw(step: int) -> Draw:
-            return drawing.draw(step, all_cold=step in supers[0])
+            with timeline.span("draw"):
+                return drawing.draw(step, all_cold=step in supers[0])
 
         every = range(supers[0].start, supers[-1].stop)
         drawn = prefetched(draw, every, threads=self.ahead.threads, ahead=self.ahead.batches)
@@ -73,12 +75,15 @@ class SuperBatchLoop:
                 for step in steps:
                     if number + 1 < len(supers):
                         host.give(self._slices(number + 1, steps, step), version_of(self.device.model, step))
-                    yield self._step(drawing, *next(ready), hot)
+                    with timeline.span("wait for batches"):
+                        batch = next(ready)
+                    yield self._step(drawing, *batch, hot)
 
     def _taken(self, host: HostSide, slices: int, num_nodes: int) -> HotTable:
         """What the CPU has made; the device waits for it."""
         began = time.perf_counter()
-        table = HotTable([host.take() for _ in range(slices)], num_nodes)
+        with self.device.comm.timeline.span("wait for the CPU"):
+            table = HotTable([host.take() for _ in range(slices)], num_nodes)
         self.waited += time.perf_counter() - began
         return table
 
@@ -93,7 +98,8 @@ class SuperBatchLoop:
         """Draws with the rows of their cold nodes; those of the next are under way before one is given."""
 
         def gather(draw: Draw) -> tuple[Draw, Gathered]:
-            return draw, self.gather.prepare(draw.cold.src_nodes)
+            with self.device.comm.timeline.span("gather"):
+                return draw, self.gather.prepare(draw.cold.src_nodes)
 
         with closing(prefetched(gather, draws, threads=1, ahead=1)) as gathered:
             for (draw, _), asked in begun_ahead(lambda each: self.gather.ask(each[1]), gathered):
@@ -103,8 +109,10 @@ class SuperBatchLoop:
         comm, model, loss = self.device.comm, self.device.model, torch.zeros((), dtype=torch.float64)
         if len(draw.seeds):
             key = derive(drawing.sampler.draws.seed, drawing.epoch, draw.step)
-            found = self.loss(self.device.logits(draw, x, hot, key), draw)
-            torch.autograd.backward(found)
+            with comm.timeline.span("forward"):
+                found = self.loss(self.device.logits(draw, x, hot, key), draw)
+            with comm.timeline.span("backward"):
+                torch.autograd.backward(found)
             loss += found.detach().cpu()
         comm.sum_gradients(model)
         for block in (draw.cold, *draw.above):

@@ -1,0 +1,1 @@
+"""One page about runs: see `outgrow.app.report.page`."""

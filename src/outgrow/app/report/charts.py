@@ -1,0 +1,201 @@
+"""Charts that every run has: curves, seconds, bytes, memory, load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from outgrow.app.report.record import OTHER, RunRecord
+
+_COLOURS = ("#3b82c4", "#e0752d", "#3f9c5a", "#c9485b", "#8a63c9", "#2ba3a3", "#b0862b", "#c45fa0", "#6b8f23")
+_OF_PHASE = {
+    "forward": "#3b82c4",
+    "backward": "#2f5f93",
+    "compute": "#3b82c4",
+    "aggregate": "#2ba3a3",
+    "accumulate": "#6b8f23",
+    "optimizer": "#8a63c9",
+    "wait for rows": "#e0752d",
+    "wait for batches": "#d9a02e",
+    "wait for loads": "#d9a02e",
+    "wait for stores": "#b0862b",
+    "wait for the CPU": "#b0862b",
+    "sum over workers": "#c9485b",
+    "exchange": "#c45fa0",
+    "models travel": "#c45fa0",
+    OTHER: "#8d8d8d",
+}
+_MOST_BARS = 60
+
+
+class Chart(NamedTuple):
+    """A chart with what it says.
+
+    Attributes:
+        key: Name of its element on the page.
+        title: Its heading.
+        text: One sentence on how to read it.
+        figure: The chart.
+    """
+
+    key: str
+    title: str
+    text: str
+    figure: go.Figure
+
+
+def colour(index: int) -> str:
+    """Of the ``index``-th line or bar."""
+    return _COLOURS[index % len(_COLOURS)]
+
+
+def figure(traces: Sequence[Any], x: str, y: str, **layout: Any) -> go.Figure:
+    """A chart without a background, whose texts the page colours."""
+    made = go.Figure(data=list(traces))
+    made.update_layout(
+        template="none",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        margin={"l": 60, "r": 12, "t": 8, "b": 44},
+        legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
+        hovermode="x unified",
+        xaxis={"title": {"text": x}, "automargin": True},
+        yaxis={"title": {"text": y}, "automargin": True, "rangemode": "tozero"},
+        **layout,
+    )
+    return made
+
+
+def loss_curves(runs: Sequence[RunRecord]) -> Chart:
+    """Training loss after each epoch."""
+    lines = [
+        go.Scatter(
+            x=list(range(1, len(run.summary["loss"]) + 1)),
+            y=run.summary["loss"],
+            name=run.name,
+            mode="lines+markers" if len(run.summary["loss"]) < 3 else "lines",
+            line={"color": colour(index)},
+        )
+        for index, run in enumerate(runs)
+    ]
+    return Chart(
+        "loss", "Loss", "Training loss of each epoch.", figure(lines, "epoch", "loss", showlegend=len(runs) > 1)
+    )
+
+
+def score_curves(runs: Sequence[RunRecord]) -> Chart | None:
+    """Validation scores, where models were evaluated."""
+    lines = []
+    for index, run in enumerate(runs):
+        scored = [line for line in run.epochs if line["val_score"] is not None]
+        if scored:
+            epochs, scores = [line["epoch"] for line in scored], [line["val_score"] for line in scored]
+            mode = "lines+markers" if len(scored) < 30 else "lines"
+            lines.append(go.Scatter(x=epochs, y=scores, name=run.name, mode=mode, line={"color": colour(index)}))
+    if not lines:
+        return None
+    metrics = sorted({str(run.summary.get("metric", "score")).replace("_", " ") for run in runs})
+    text = "Score on the validation nodes after epochs that were evaluated."
+    return Chart("score", "Validation", text, figure(lines, "epoch", " or ".join(metrics), showlegend=len(runs) > 1))
+
+
+def where_time_went(run: RunRecord, key: str) -> Chart | None:
+    """Seconds of each epoch by phase, of the worker that leads."""
+    phases = run.phases()
+    if not phases:
+        return None
+    per_bar = -(-len(phases) // _MOST_BARS)
+    groups = [phases[start : start + per_bar] for start in range(0, len(phases), per_bar)]
+    first = run.epochs[0]["epoch"]
+    epochs = [first + per_bar * number for number in range(len(groups))]
+    names = sorted({name for each in phases for name in each}, key=lambda name: (name == OTHER, -_sum(phases, name)))
+    bars = [
+        go.Bar(x=epochs, y=[_sum(group, name) / len(group) for group in groups], name=name, marker={"color": _of(name)})
+        for name in names
+        if _sum(phases, name) > 0
+    ]
+    each = "" if per_bar == 1 else f" Each bar is the mean of {per_bar} epochs."
+    text = f"Seconds of an epoch by what worker 0 did or waited for, without evaluation.{each}"
+    return Chart(key, "Where time went", text, figure(bars, "epoch", "seconds", barmode="stack"))
+
+
+def bytes_per_link(runs: Sequence[RunRecord]) -> Chart | None:
+    """What crossed each link, by kind."""
+    kinds = sorted({kind for run in runs for of_link in run.summary["ledger"].values() for kind in of_link})
+    links = [link for link in runs[0].summary["ledger"] if any(run.summary["ledger"].get(link) for run in runs)]
+    if not links:
+        return None
+    several = len(runs) > 1
+    labels = [[link.replace("_", " ") for run in runs for link in links], [run.name for run in runs for _ in links]]
+    bars = [
+        go.Bar(
+            y=labels if several else labels[0],
+            x=[run.summary["ledger"].get(link, {}).get(kind, 0) for run in runs for link in links],
+            name=kind,
+            orientation="h",
+            marker={"color": colour(index)},
+        )
+        for index, kind in enumerate(kinds)
+    ]
+    made = figure(bars, "bytes", "", barmode="stack", height=120 + 46 * len(links) * len(runs))
+    made.update_layout(hovermode="closest", xaxis={"tickformat": "~s", "ticksuffix": "B", "title": None})
+    return Chart("bytes", "Bytes per link", "What crossed each link in all of the run, by what it was.", made)
+
+
+def memory_over_time(run: RunRecord, key: str) -> Chart | None:
+    """What each worker's DEVICE tier held, against its limit."""
+    lines = [
+        go.Scatter(
+            x=[seconds for seconds, _ in worker["memory"]],
+            y=[held / 2**20 for _, held in worker["memory"]],
+            name=f"worker {number}",
+            mode="lines",
+            line={"color": colour(number)},
+        )
+        for number, worker in enumerate(run.workers)
+    ]
+    if not lines or run.limit_bytes is None:
+        return None
+    limit, most = run.limit_bytes / 2**20, max(max(line.y) for line in lines)
+    made = figure(lines, "seconds since the start", "MiB")
+    text = f"What the memory of each worker held; its limit was {limit:,.0f} MiB."
+    if limit < 4 * most:
+        made.add_hline(y=limit, line={"dash": "dash", "color": "#c9485b"})
+    else:
+        text += " That is far above the chart."
+    return Chart(key, "Memory over time", text, made)
+
+
+def load_per_worker(run: RunRecord, key: str) -> Chart | None:
+    """Seconds of all epochs by phase, of every worker."""
+    if len(run.workers) < 2:
+        return None
+    outside = {"evaluate", "checkpoint"}
+    names = sorted({name for worker in run.workers for name in worker["phases"]} - outside)
+    workers = [f"worker {number}" for number in range(len(run.workers))]
+    bars = [
+        go.Bar(
+            y=workers,
+            x=[worker["phases"].get(name, 0.0) for worker in run.workers],
+            name=name,
+            orientation="h",
+            marker={"color": _of(name)},
+        )
+        for name in names
+    ]
+    edges = [worker["counters"].get("edges_aggregated", 0) for worker in run.workers]
+    mean = sum(edges) / len(edges)
+    most = f" The most edges of a worker are {max(edges) / mean:.2f} times the mean." if mean else ""
+    made = figure(bars, "seconds", "", barmode="stack", height=150 + 34 * len(workers))
+    made.update_layout(hovermode="closest", yaxis={"autorange": "reversed"})
+    return Chart(key, "Load per worker", f"Seconds of the whole run by phase, of each worker.{most}", made)
+
+
+def _sum(phases: Sequence[dict[str, float]], name: str) -> float:
+    return sum(each.get(name, 0.0) for each in phases)
+
+
+def _of(phase: str) -> str:
+    return _OF_PHASE.get(phase) or colour(sum(map(ord, phase)))
