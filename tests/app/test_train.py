@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.app.conftest import Command, planted
 
 from outgrow.app.cli import train as train_command
 from outgrow.app.models import MODELS
+from outgrow.app.strategies import STRATEGIES
 
 KEYS = {
     "strategy", "strategy_options", "workers", "device", "seed", "epochs", "loss", "val_accuracy", "test_accuracy",
@@ -238,3 +240,19 @@ def test_the_log_says_what_is_computed_once(outgrow: Command, npz: Path) -> None
     assert "computed once" in constant.err
     dropped = outgrow("train", npz, *SMALL, "--model", "gcn", "--set", "input_dropout=0.5", "--out", "dropped")
     assert "computed once" not in dropped.err
+
+
+def test_the_help_names_every_model_and_strategy(outgrow: Command) -> None:
+    text = outgrow("train", "--help").out
+    words = set(re.findall(r"[a-z-]+", text))
+    assert {*MODELS, *STRATEGIES} <= words
+
+
+def test_runs_that_begin_in_the_same_second(outgrow: Command, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda form: "20260101-000000")
+    for _ in range(2):
+        assert outgrow("train", npz, "--epochs", 1).code == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == [
+        "planted-sage-20260101-000000",
+        "planted-sage-20260101-000000-2",
+    ]

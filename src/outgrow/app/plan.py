@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def new_run(
     crew = Crew.of(workers, None if memory is None else str(memory))
     chosen, reason = strategy_for(strategy, ways, loaded, built, config, crew)
     require_batches(loaded, built, chosen, config)
-    path = out or Path("runs") / f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = out or _new_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     record = {
         "outgrow": outgrow.__version__,
         "graph": graph,
@@ -214,6 +215,13 @@ def resumed_run(
         directory=directory,
         workers=workers,
     )
+
+
+def _new_folder(name: str) -> Path:
+    """A directory for a run that nobody has named: the first that is free, of runs that begin in the same second."""
+    folder = Path("runs")
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(folder / each for each in names if not (folder / each).exists())
 
 
 def _how(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str, Any]:

@@ -37,8 +37,8 @@ def train(
     model: Annotated[
         str | None,
         typer.Option(
-            help="gcn, sage, sage-max, gat, gat-relational, gin, commnet, ggcn, ggnn, film, film-relational, rgcn or "
-            "rgcn-diagonal.",
+            help="gcn, sage, sage-max, gat, gat-relational, gin, commnet, ggcn, ggnn, film, film-relational, rgcn, "
+            "rgcn-diagonal, decoupled, decoupled-gat or decoupled-rgcn.",
             show_default="what suits the data set, else sage",
         ),
     ] = None,
@@ -68,8 +68,9 @@ def train(
     strategy: Annotated[
         str,
         typer.Option(
-            help="How to train: auto, full, offload (in chunks, from disk), tensor (feature slices), sampled "
-            "(mini-batches) or split (mini-batches, each computed by all workers together)."
+            help="How to train: auto (the fastest that fits, as `outgrow plan` estimates), full, offload (in chunks, "
+            "from disk), tensor (feature slices); mini-batches: sampled, split (each computed by all workers), "
+            "migrate (seeds computed where features live), orchestrate (the CPU computes a part of the bottom layer)."
         ),
     ] = "auto",
     memory: Annotated[
