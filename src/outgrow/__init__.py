@@ -16,7 +16,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from outgrow.runtime.threads import importing, set_threads
+from outgrow.runtime.threads import begin, importing
 
 if TYPE_CHECKING:
     from outgrow import nn as nn
@@ -96,11 +96,10 @@ __all__ = [
     "train",
 ]
 __version__ = "0.1.0"
+begin()
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__ and "torch" not in sys.modules:
-        set_threads()
     if name not in __all__:
         raise AttributeError(f"module 'outgrow' has no attribute {name!r}")
     if name == "nn":

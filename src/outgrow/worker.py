@@ -6,16 +6,15 @@ from pathlib import Path
 
 from outgrow.runtime.heartbeat import Heartbeat, touch
 from outgrow.runtime.scratch import Scratch
-from outgrow.runtime.threads import importing, set_threads
+from outgrow.runtime.threads import importing
 
 
 def main() -> None:
-    """Run one worker: its signs of life first, then threads, then torch."""
+    """Run one worker: its signs of life first, then torch."""
     scratch, rank = Scratch(Path(sys.argv[1])), int(sys.argv[2])
     heartbeat = Heartbeat(lambda: touch(scratch.beat(rank)), scratch.job().parent, scratch.shared)
     with heartbeat:
         _redirect()
-        set_threads()
         with importing():
             from outgrow.runtime.worker import work
         work(scratch, rank)

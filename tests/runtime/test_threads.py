@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from outgrow.runtime.threads import importing, thread_settings
+from outgrow.runtime.threads import cores, importing, thread_settings
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +114,23 @@ def test_workers_of_torchrun_share_the_cores_of_their_host(eight_cores: pytest.M
     eight_cores.setenv("LOCAL_WORLD_SIZE", "1")
     eight_cores.setenv("OMP_NUM_THREADS", "1")
     assert not set(COUNTS) & set(thread_settings())
+
+
+@pytest.mark.parametrize(("first", "late"), [("import torch", True), ("pass", False)])
+def test_what_a_program_imports_first(first: str, late: bool) -> None:
+    """Threads are set when the library is imported, of torch what can still be set."""
+    program = f"{first}; import outgrow, os, torch; from outgrow.runtime.threads import torch_came_first as late; "
+    program += "print(late(), os.environ['OMP_WAIT_POLICY'], torch.get_num_threads())"
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_", "NUMBA_"))}
+    group = {**dict.fromkeys(GROUP, "2"), "LOCAL_WORLD_SIZE": str(4 * cores())}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**given, **group}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(late), "PASSIVE", "1"]
+
+
+def test_a_policy_that_the_user_has_set_is_no_mistake() -> None:
+    program = "import torch, outgrow; from outgrow.runtime.threads import torch_came_first as late; print(late())"
+    given = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+    done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]

@@ -36,7 +36,7 @@ from outgrow.nn.model import Model
 from outgrow.planning import planner
 from outgrow.planning.traffic import Place
 from outgrow.runtime.elastic import group_leader, group_size
-from outgrow.runtime.threads import cores
+from outgrow.runtime.threads import cores, torch_came_first
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -113,6 +113,10 @@ def train(
     def directory(again: bool) -> RunDirectory | None:
         return _directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
 
+    if progress and torch_came_first():
+        say(
+            "torch was imported before outgrow: its threads spin beside the kernels while they wait"
+        )
     with progress_for(graph, model, settings, show=progress and group_leader()) as listener:
         session = Session(
             graph=graph,

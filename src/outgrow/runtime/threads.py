@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 from outgrow.runtime.elastic import group_size
 
+_too_late = False
+
 
 def set_threads(workers: int = 1) -> None:
     """Set what torch and Numba read once, when they are loaded: see `thread_settings`.
@@ -21,6 +23,22 @@ def set_threads(workers: int = 1) -> None:
         workers: Processes that share the cores of this host.
     """
     os.environ.update(thread_settings(workers))
+
+
+def torch_came_first() -> bool:
+    """Whether torch was loaded before its threads could be told to sleep while they wait."""
+    return _too_late
+
+
+def begin() -> None:
+    """Set threads when the library is imported; of torch, if it is loaded already, what can be set then."""
+    global _too_late
+    loaded, waits = "torch" in sys.modules, "OMP_WAIT_POLICY" in os.environ
+    share = thread_settings().get("OMP_NUM_THREADS")
+    set_threads()
+    if loaded and share is not None:
+        sys.modules["torch"].set_num_threads(int(share))
+    _too_late = loaded and not waits
 
 
 def thread_settings(workers: int = 1) -> dict[str, str]:

@@ -1,0 +1,244 @@
+"""Every example runs, at a small size, and prints what it should; at its own size where that takes longer."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.app.conftest import planted
+
+from support import disk_folder
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+FULL_SIZE = 1800
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """An empty folder on a disk, where examples run and keep temporary files."""
+    with tempfile.TemporaryDirectory(prefix="outgrow-test-", dir=disk_folder()) as name:
+        yield Path(name)
+        assert not list(Path(name).glob("outgrow-*"))
+
+
+@pytest.fixture
+def npz(place: Path) -> Path:
+    """A small graph with four classes that are easy to tell."""
+    np.savez(place / "planted.npz", **planted())
+    return place / "planted.npz"
+
+
+@pytest.fixture
+def related(place: Path) -> Path:
+    """The same with five relations."""
+    arrays = planted()
+    np.savez(place / "related.npz", **arrays, edge_type=arrays["edge_index"].sum(0) % 5)
+    return place / "related.npz"
+
+
+def begun(place: Path, *command: object, **more: str) -> subprocess.Popen[str]:
+    """A command begun in a folder, without settings of threads."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("NUM_THREADS")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    settings = {**kept, "TMPDIR": str(place), "PATH": path, **more}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*map(str, command)], cwd=place, env=settings, text=True, **streams)
+
+
+def ended(process: subprocess.Popen[str], seconds: float) -> str:
+    """What a process has printed by its end, which must be a good one."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    return out
+
+
+def printed(place: Path, name: str, *options: object, start: tuple[str, ...] = (), seconds: float = 240) -> str:
+    """What an example prints."""
+    return ended(begun(place, sys.executable, *start, EXAMPLES / name, *options), seconds)
+
+
+def number(pattern: str, text: str) -> float:
+    """The number that comes after a pattern."""
+    found = re.search(rf"{pattern}\s*([-+.\de]*\d)", text)
+    assert found is not None, text
+    return float(found[1])
+
+
+def last_loss(text: str) -> float:
+    return number("after the first epoch,", text)
+
+
+def test_quickstart(npz: Path) -> None:
+    text = printed(npz.parent, "quickstart.py", "--graph", npz, "--epochs", 20, "--out", "run")
+    assert "240 nodes" in text
+    assert number("test accuracy:", text) > 0.7
+    assert len(ast.literal_eval(text.partition("nearest to it: ")[2].splitlines()[0])) == 5
+    folder = npz.parent / text.partition("files of the run: ")[2].strip()
+    assert len((folder / "metrics.jsonl").read_text("utf-8").splitlines()) == 20
+    assert (folder / "summary.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(FULL_SIZE)
+def test_quickstart_on_wordnet(place: Path) -> None:
+    text = printed(place, "quickstart.py", seconds=FULL_SIZE)
+    assert number("test accuracy:", text) > 0.8
+    assert "files of the run" not in text
+    assert re.search(r"node \d+: class \d+, with probability", text)
+
+
+def test_own_layer(npz: Path) -> None:
+    text = printed(npz.parent, "own_layer.py", "--graph", npz, "--epochs", 4, "--chunks", 3)
+    assert text.count("last loss") == 3
+    assert number("difference of a loss:", text) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(FULL_SIZE)
+def test_own_layer_on_wordnet(place: Path) -> None:
+    text = printed(place, "own_layer.py", seconds=FULL_SIZE)
+    assert min(map(float, re.findall(r"test: ([\d.]+)", text))) > 0.6
+    assert number("difference of a loss:", text) < 1e-4
+
+
+def test_pyg_model(npz: Path) -> None:
+    pytest.importorskip("torch_geometric", reason="needs the extra pyg")
+    sizes = ("--epochs", 20, "--batch-epochs", 10)
+    text = printed(npz.parent, "pyg_model.py", "--graph", npz, *sizes)
+    assert number("the whole graph: test accuracy", text) > 0.7
+    assert number("mini-batches: test accuracy", text) > 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(FULL_SIZE)
+def test_pyg_model_on_wordnet(place: Path) -> None:
+    pytest.importorskip("torch_geometric", reason="needs the extra pyg")
+    text = printed(place, "pyg_model.py", seconds=FULL_SIZE)
+    assert number("the whole graph: test accuracy", text) > 0.6
+    assert number("mini-batches: test accuracy", text) > 0.7
+
+
+def test_links(related: Path) -> None:
+    text = printed(related.parent, "links.py", "--graph", related, "--epochs", 10)
+    assert last_loss(text) < number("loss:", text)
+    assert number("filtered MRR:", text) > number("by chance", text)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(FULL_SIZE)
+def test_links_of_wordnet(place: Path) -> None:
+    text = printed(place, "links.py", seconds=FULL_SIZE)
+    assert number("filtered MRR:", text) > 10 * number("by chance", text)
+    assert "relations: " in text
+
+
+def papers(place: Path, *options: object, seconds: float = 240) -> str:
+    """What the example of papers100M prints; the store that it names must be there, and scratch files gone."""
+    text = printed(place, "papers100m_from_disk.py", "--data-dir", place / "data", *options, seconds=seconds)
+    assert (Path(text.partition("store: ")[2].splitlines()[0]) / "manifest.json").is_file()
+    assert not list((place / "data" / "scratch").iterdir())
+    return text
+
+
+def test_papers100m_from_disk(place: Path) -> None:
+    text = papers(place, "--scale", 0.0005, "--hidden", 32, "--epochs", 2, "--memory", "450MiB")
+    assert "papers100M@0.0005" in text
+    assert number("chunks:", text) >= 1
+    assert number("scratch files:", text) > 0
+    assert number("rows of features read:", text) > 0
+
+
+def test_papers100m_from_a_folder_of_ogb(place: Path) -> None:
+    """A small folder of the same form; all of it fits into memory, so there are no chunks."""
+    arrays, folder = planted(), place / "ogbn_small"
+    tables = {
+        "raw/num-node-list": np.array([240]),
+        "raw/edge": arrays["edge_index"].T,
+        "raw/node-feat": arrays["features"],
+        "raw/node-label": arrays["label"],
+        **{f"split/time/{name}": arrays[f"{name.removesuffix('id')}_idx"] for name in ("train", "valid", "test")},
+    }
+    for name, table in tables.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        np.savetxt(folder / f"{name}.csv.gz", table, fmt="%g", delimiter=",")
+    text = papers(place, "--ogb", folder, "--hidden", 16, "--epochs", 20, "--memory", "2GiB")
+    assert "240 nodes" in text
+    assert number("chunks:", text) == 0
+    assert min(map(float, re.findall(r"test accuracy ([\d.]+)", text))) > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(FULL_SIZE)
+def test_papers100m_from_disk_at_its_size(place: Path) -> None:
+    text = papers(place, seconds=FULL_SIZE)
+    peaks = [float(found) for found in re.findall(r"peak memory (\d+) MiB", text)]
+    assert number("chunks:", text) > 1
+    assert peaks[0] <= 600
+    again = papers(place, "--epochs", 1, seconds=FULL_SIZE)  # from the store that is there
+    assert number("chunks:", again) > 1
+
+
+def test_two_hosts_are_two_workers_on_one_machine(npz: Path) -> None:
+    """The losses of one process, which needs no torchrun, are those of two under torchrun."""
+    options = ("--graph", npz, "--epochs", 10, "--hidden", 16)
+    alone = printed(npz.parent, "two_hosts.py", *options)
+    text = printed(npz.parent, "two_hosts.py", *options, "--out", "run", start=TORCHRUN)
+    assert (number("workers:", alone), number("workers:", text)) == (1, 2)
+    assert last_loss(text) == pytest.approx(last_loss(alone), abs=1e-5)
+    assert number("peer:", text) > 0
+    folder = npz.parent / text.partition("files of the run: ")[2].strip()
+    assert (folder / "summary.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_command_for_two_hosts(npz: Path) -> None:
+    """Both hosts are this machine; the first to come opens the port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = ("sh", EXAMPLES / "two_hosts.sh", "127.0.0.1", "--graph", npz, "--epochs", 5)
+    hosts = [begun(npz.parent, *command, PORT=port) for _ in "12"]
+    texts = [ended(host, 240) for host in hosts]
+    assert [number("workers:", text) for text in texts if text] == [2]
+
+
+def test_the_command_for_two_hosts_asks_for_the_first(place: Path) -> None:
+    process = begun(place, "sh", EXAMPLES / "two_hosts.sh")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "FIRST-HOST" in err
+
+
+def test_the_readme_names_every_example() -> None:
+    text = (EXAMPLES / "README.md").read_text("utf-8")
+    assert len(SCRIPTS) >= 6
+    missing = [path.name for path in (*SCRIPTS, *EXAMPLES.glob("*.sh")) if f"]({path.name})" not in text]
+    assert not missing
+    named = re.findall(r"\]\(([\w.]+\.(?:py|sh))\)", text)
+    assert all((EXAMPLES / name).is_file() for name in named)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_an_example_is_short_and_starts_nothing_when_it_is_imported(script: Path) -> None:
+    text = script.read_text("utf-8")
+    tree = ast.parse(text)
+    assert len(text.splitlines()) <= 100
+    assert ast.get_docstring(tree)
+    assert f"python examples/{script.name}" in text or f"torchrun --nproc-per-node 2 examples/{script.name}" in text
+    allowed = (ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.ClassDef, ast.FunctionDef, ast.If)
+    assert all(isinstance(node, allowed) for node in tree.body)
+    assert ast.unparse(tree.body[-1]).startswith("if __name__ == '__main__':")
