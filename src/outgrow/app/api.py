@@ -114,9 +114,7 @@ def train(
         return _directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
 
     if progress and torch_came_first():
-        say(
-            "torch was imported before outgrow: its threads spin beside the kernels while they wait"
-        )
+        say("torch was imported before outgrow: its threads spin beside the kernels while they wait")
     with progress_for(graph, model, settings, show=progress and group_leader()) as listener:
         session = Session(
             graph=graph,
