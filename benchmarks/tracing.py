@@ -1,7 +1,7 @@
 """What it costs to note when what was done: epochs with spans, and without.
 
     python benchmarks/tracing.py                          # full and sampled on reddit@0.03, offload on products@0.05
-    python benchmarks/tracing.py --graphs cora --rounds 9
+    python benchmarks/tracing.py --graphs wordnet --rounds 9
 
 Both train in turns, each in a process of its own, which differ by more than spans cost: so the cost of one span, times
 their number, is given as a share of the epoch too. All spans of a run count, those of preparation and evaluation too.
