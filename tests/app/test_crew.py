@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -103,3 +103,15 @@ def test_a_run_without_logits_has_the_trained_model(world: Planted, tmp_path: Pa
         run = run_session(session, Workers(number=2), resume=False, say=lambda what: None)
     assert run.logits is None
     assert all(torch.equal(value, trained[name]) for name, value in run.model.state_dict().items())
+
+
+def test_a_worker_in_a_process_of_its_own_tells_before_memory_is_full(
+    world: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is under way; what it prints itself nobody would see."""
+    monkeypatch.setattr("outgrow.app.tiers._OF_MACHINE", 0.0)
+    told: list[object] = []
+    assert job(Full())(replace(place_in(tmp_path, world, Second()), tell=told.append)) is None
+    [warning] = [message for message in told if isinstance(message, str)]
+    assert warning.startswith("warning: worker 0 holds")
+    assert "--memory" in warning

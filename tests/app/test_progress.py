@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -55,7 +56,7 @@ def test_logs_have_lines_of_epochs_alone(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "epoch 2/2  loss 0.5000  val acc 0.7500 (best epoch 2)  2.5 M edges/s\n"
 
 
-def test_a_warning_before_memory_is_full(outgrow: Command, npz: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_before_memory_is_full(outgrow: Command, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outgrow.app.tiers._OF_MACHINE", 0.0)
     result = outgrow("train", npz, "--epochs", 2)
     assert result.code == 0

@@ -167,6 +167,7 @@ class Job:
             comm=place.comm,
             device=self.device,
             stop=place.stop_asked,
+            warn=place.tell,
         )
         again = place.attempt > 0 and place.comm.broadcast(directory.has_checkpoint)
         run = session.run(resume=self.resume or again)

@@ -21,6 +21,7 @@ from outgrow.app.fit import require_problem
 from outgrow.app.links import link_evaluation, link_problem, split_of, without_held_out
 from outgrow.app.run import Run
 from outgrow.app.rundir import HintKeeper, RunDirectory
+from outgrow.app.say import say
 from outgrow.app.tiers import Tiers, worker_record
 from outgrow.app.trace import trace_of
 from outgrow.core.errors import TrainingError
@@ -88,6 +89,7 @@ class Session:
         comm: The line to the other workers.
         device: What workers compute on: see `device_of`.
         stop: Asked after every epoch whether to stop; None for whether Ctrl-C was pressed.
+        warn: Told, in a sentence, before memory is full; on every worker.
     """
 
     graph: Graph
@@ -100,13 +102,14 @@ class Session:
     comm: Comm = field(default_factory=Alone)
     device: str = "auto"
     stop: Callable[[], bool] | None = None
+    warn: Callable[[str], None] = say
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint on if ``resume``, and write the run's files."""
         comm, directory = self.comm, self.directory
         comm.device = device_of(self.device, comm)
         trim_memory()
-        with Tiers(comm, self.strategy) as memory, interrupt() as interrupted, ExitStack() as stack:
+        with Tiers(comm, self.strategy, self.warn) as memory, interrupt() as interrupted, ExitStack() as stack:
             comm.broadcast_parameters(self.model)
             stack.callback(self.model.to, CPU)
             self.model.to(self.strategy.home(comm.device))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any
 
-from outgrow.app.say import say
 from outgrow.app.words import of_memory
 from outgrow.core.sizes import parse_bytes
 from outgrow.runtime.comm import Comm
@@ -25,20 +25,21 @@ class Tiers:
     Args:
         comm: The line to the other workers, who share the memory of a host.
         strategy: Its option ``memory`` is the limit, if it has one.
+        warn: Told once, in a sentence, when it is nearly reached.
 
     Attributes:
         limit: Bytes that the DEVICE tier of the worker may hold.
         device: How much it holds.
     """
 
-    def __init__(self, comm: Comm, strategy: Strategy) -> None:
+    def __init__(self, comm: Comm, strategy: Strategy, warn: Callable[[str], None]) -> None:
         asked = strategy.options().get("memory")
         share = comm.neighbours if comm.device.type == "cpu" else 1
         self.limit = memory_bytes(comm.device) // share if asked is None else parse_bytes(str(asked))
         budget = Budget(
             self.limit,
             _OF_MACHINE if asked is None else _OF_LIMIT,
-            partial(_warn, comm.rank, self.limit, limited=asked is not None),
+            lambda held: warn(_warning(comm.rank, held, self.limit, limited=asked is not None)),
         )
         self.device = PeakMemory(partial(held_bytes, comm.device), budget)
         self._on_cpu, self._beside = comm.device.type == "cpu", PeakMemory()
@@ -74,7 +75,7 @@ def worker_record(comm: Comm, memory: Tiers) -> dict[str, Any]:
     }
 
 
-def _warn(rank: int, limit: int, held: int, *, limited: bool) -> None:
+def _warning(rank: int, held: int, limit: int, *, limited: bool) -> str:
     of = "the memory that it may take" if limited else "its share of this machine's memory"
     repair = "a larger --memory" if limited else "--memory for a limit that is kept to, or fewer --workers"
-    say(f"warning: worker {rank} holds {of_memory(held)}, and {of} is {of_memory(limit)}; give {repair}")
+    return f"warning: worker {rank} holds {of_memory(held)}, and {of} is {of_memory(limit)}; give {repair}"

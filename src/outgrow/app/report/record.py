@@ -41,8 +41,8 @@ class RunRecord:
         return statistics.median(every[1:] or every) if every else 0.0
 
     @cached_property
-    def epoch_bytes(self) -> dict[str, float]:
-        """Bytes that crossed each link, by epochs of the session that counted them."""
+    def link_bytes(self) -> dict[str, float]:
+        """Bytes that crossed each link, in all of the last session."""
         return {link: sum(kinds.values()) for link, kinds in self.summary["ledger"].items()}
 
     def phases(self) -> list[dict[str, float]]:

@@ -46,7 +46,7 @@ def table_of_runs(runs: Sequence[RunRecord]) -> str:
     )
     body += f'<tr><th scope="row">median seconds of an epoch</th>{seconds}</tr>'
     for link in runs[0].summary["ledger"]:
-        counts = [run.epoch_bytes.get(link, 0) for run in runs]
+        counts = [run.link_bytes.get(link, 0) for run in runs]
         if any(counts):
             cells = "".join(_cell(number, f"ledger.{link}", each, of_bytes(each)) for number, each in enumerate(counts))
             body += f'<tr><th scope="row">{escape(link.replace("_", " "))}</th>{cells}</tr>'
