@@ -103,7 +103,7 @@ def test_reuse_per_wave() -> None:
     assert [*read.y] == [10, 2]
     assert [*kept.y] == [0, 6]
     assert "33.3 %" in chart.text
-    assert facts_of_strategy(run)["rows for each wave, reused"] == "6"
+    assert facts_of_strategy(run)["rows of all waves that are read"] == "6"
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def facts_of_strategy(run: RunRecord) -> dict[str, str]:
     if run.strategy == "offload" and "chunks" in found:
         facts["chunks of a worker"] = f"{found['chunks']:,}" if found["chunks"] else "none: all at once fits"
         if "rows_chosen" in found:
-            facts["rows for each wave, without reuse"] = f"{found['rows_chosen']['vanilla']:,}"
-            facts["rows for each wave, reused"] = f"{found['rows_chosen']['reused']:,}"
+            facts["rows of all waves, without reuse"] = f"{found['rows_chosen']['vanilla']:,}"
+            facts["rows of all waves that are read"] = f"{found['rows_chosen']['reused']:,}"
     if run.strategy == "split" and "local_edges" in counters:
         edges = counters.get("sampled_edges") or counters["edges_aggregated"]
         facts["local edges"] = of_share(counters["local_edges"] / max(1, edges))
