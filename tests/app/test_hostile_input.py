@@ -99,7 +99,7 @@ def test_a_broken_run_directory_is_refused(outgrow: Command, run: Path, damage: 
 
 
 def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, text: str) -> int:
+    def full(self: Path, text: str, encoding: str) -> int:
         self.touch()
         raise OSError(errno.ENOSPC, "No space left on device")
 

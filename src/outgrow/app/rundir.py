@@ -116,7 +116,7 @@ class RunDirectory:
         Raises:
             InputError: It cannot be written.
         """
-        self._replace(self.path / name, json.dumps(content, indent=2) + "\n")
+        write_whole(self.path / name, json.dumps(content, indent=2) + "\n")
 
     @property
     def hints(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class RunDirectory:
         if self.metrics.exists():
             lines = self.metrics.read_text().splitlines()
             kept = [line for line in lines if _epoch_of(line) <= epoch]
-            self._replace(self.metrics, "".join(f"{line}\n" for line in kept))
+            write_whole(self.metrics, "".join(f"{line}\n" for line in kept))
 
     def epoch(self, report: EpochReport) -> None:
         """Append a line to ``metrics.jsonl``."""
@@ -177,16 +177,6 @@ class RunDirectory:
         }
         with writing(self.metrics), self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-    @staticmethod
-    def _replace(path: Path, text: str) -> None:
-        partial = path.with_name(f".{path.name}.partial")
-        with writing(path):
-            try:
-                partial.write_text(text)
-                os.replace(partial, path)
-            finally:
-                partial.unlink(missing_ok=True)
 
 
 class HintKeeper:
@@ -205,6 +195,21 @@ class HintKeeper:
         if self.hints != self.written:
             self.run.write("hints.json", self.hints)
             self.written = dict(self.hints)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, in UTF-8; it is replaced whole.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path):
+        try:
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, Marks
 from outgrow.training.moments import Moments
 
-_SAVING = "checkpoint"
+EVALUATE, SAVE = "evaluate", "checkpoint"
+"""Phases between epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,12 +184,12 @@ class Trainer:
             began = time.perf_counter()
         progress.seconds_so_far += time.perf_counter() - began
         seconds = progress.seconds_so_far - seconds_before
-        phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != _SAVING}
+        phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
         edges = self._summed(self.ledger.counters["edges_aggregated"] - edges_before)
         _require_finite(progress.loss_so_far, progress.epoch + 1)
         progress.end_epoch()
         evaluated, began = progress.epoch % config.eval_every == 0, time.perf_counter()
-        with timeline.span("evaluate"):
+        with timeline.span(EVALUATE):
             progress.val_score.append(self._evaluate(execution) if evaluated else None)
         return EpochReport(
             epoch=progress.epoch,
@@ -229,7 +230,7 @@ class Trainer:
 
     def _save(self) -> int:
         if self.folder is not None and self.comm.leads:
-            with self.problem.timeline.span(_SAVING):
+            with self.problem.timeline.span(SAVE):
                 checkpoint.save(self.folder, self.problem.model, self.optimizer, self.progress)
         return self.progress.epoch
 

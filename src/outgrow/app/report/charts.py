@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from outgrow.app.report.record import OTHER, RunRecord
+from outgrow.training.trainer import EVALUATE, SAVE
 
 _COLOURS = ("#3b82c4", "#e0752d", "#3f9c5a", "#c9485b", "#8a63c9", "#2ba3a3", "#b0862b", "#c45fa0", "#6b8f23")
 _OF_PHASE = {
@@ -172,8 +173,7 @@ def load_per_worker(run: RunRecord, key: str) -> Chart | None:
     """Seconds of all epochs by phase, of every worker."""
     if len(run.workers) < 2:
         return None
-    outside = {"evaluate", "checkpoint"}
-    names = sorted({name for worker in run.workers for name in worker["phases"]} - outside)
+    names = sorted({name for worker in run.workers for name in worker["phases"]} - {EVALUATE, SAVE})
     workers = [f"worker {number}" for number in range(len(run.workers))]
     bars = [
         go.Bar(

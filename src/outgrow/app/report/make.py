@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from outgrow.app.report.page import page_of, write_page
+from outgrow.app.report.page import page_of
 from outgrow.app.report.predicted import predicted
 from outgrow.app.report.record import distinct_names, read_run
+from outgrow.app.rundir import write_whole
 from outgrow.core.errors import InputError
 
 _MOST_RUNS = 12
@@ -43,5 +44,5 @@ def report(paths: Sequence[Path], out: Path | None = None, data_dir: Path | None
             got="a directory" if target.is_dir() else f"{target.name!r}",
             repair="give --out report.html, say",
         )
-    write_page(target, page_of(runs, [predicted(run, data_dir) for run in runs]))
+    write_whole(target, page_of(runs, [predicted(run, data_dir) for run in runs]))
     return target

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from string import Template
 
 from outgrow.app.report.charts import (
@@ -46,23 +45,6 @@ def page_of(runs: Sequence[RunRecord], predictions: Sequence[Prediction]) -> str
         plotly=get_plotlyjs(),
         script=(_OWN / "page.js").read_text(),
     )
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write it; the file is replaced whole.
-
-    Raises:
-        InputError: It cannot be written.
-    """
-    from outgrow.app.rundir import writing
-
-    partial = path.with_name(f".{path.name}.partial")
-    with writing(path):
-        try:
-            partial.write_text(page, encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def _sections(runs: Sequence[RunRecord], predictions: Sequence[Prediction], charts: list[Chart]) -> Iterator[str]:

@@ -43,13 +43,10 @@ class Flow:
 
         made = prefetched(timed, items, threads=1, ahead=1) if overlap else (timed(item) for item in items)
         with closing(made):
-            while True:
+            self._finish()
+            for result in self._timeline.waiting("wait for loads", made):
+                yield result
                 self._finish()
-                with self._timeline.span("wait for loads"):
-                    result = next(made, _END)
-                if result is _END:
-                    return
-                yield result  # type: ignore[misc]
 
     def store(self, write: Callable[[], None]) -> None:
         """Write something, in the order of these calls; returns at once unless much is to be written already."""
@@ -85,6 +82,3 @@ class Flow:
         with self._timeline.span("wait for stores"):
             for _ in range(count):
                 self._pending.popleft().result()
-
-
-_END = object()
