@@ -126,7 +126,8 @@ class Session:
                 moments=moments,
             )
             if resume:
-                trainer.resume(comm.broadcast(None if directory is None else directory.newest_checkpoint()))
+                files = directory if comm.leads else None
+                trainer.resume(comm.broadcast(files and files.newest_checkpoint(self.warn)))
                 problem.hints.update(comm.broadcast({} if directory is None else directory.hints))
             if comm.leads:
                 self._tell(trainer, stack)
