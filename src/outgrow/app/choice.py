@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 from outgrow.app.crew import Workers
+from outgrow.app.fit import require_batches
 from outgrow.app.machines import machine_for
 from outgrow.app.plan_table import numbered, sentence
 from outgrow.app.planning import COUNTED_EDGES, Site, question_for
+from outgrow.app.room import require_room
 from outgrow.app.strategies import strategy_of
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
@@ -62,10 +64,14 @@ def strategy_for(
         crew: Who trains.
 
     Raises:
-        InputError: No such strategy, an option that it does not take, or none fits.
+        InputError: No such strategy, an option that it does not take, or none fits; or the one that is meant cannot
+            train this, or needs more memory than there is.
     """
     if choice != "auto" or options:
-        return strategy_of(choice, options, batches=not config.batches.everything)
+        meant, reason = strategy_of(choice, options, batches=not config.batches.everything)
+        require_batches(graph, model, meant, config)
+        require_room(meant, graph, model, config, workers=crew.workers, device=crew.device)
+        return meant, reason
     return chosen_for(graph, model, config, crew)
 
 

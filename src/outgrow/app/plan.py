@@ -20,6 +20,7 @@ from outgrow.app.fit import require_batches, require_hops, require_problem
 from outgrow.app.links import require_linked
 from outgrow.app.models import AUTO, MODELS, build_model, default_decoder, model_options
 from outgrow.app.recipes import default_model, recipe_of
+from outgrow.app.room import require_room
 from outgrow.app.rundir import RunDirectory
 from outgrow.app.strategies import strategy_kind, strategy_of, strategy_options
 from outgrow.core.errors import InputError
@@ -202,6 +203,7 @@ def resumed_run(
     model = seeded_model(name, loaded, settings, config.seed)
     require_hops(loaded, model, config)
     require_batches(loaded, model, chosen, config)
+    require_room(chosen, loaded, model, config, workers=workers.number, device=workers.device)
     directory.newest_checkpoint()
     directory.write("config.json", {**record, **_how(config, chosen, workers)})
     return RunPlan(

@@ -21,6 +21,9 @@ from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split import SplitParallel
 from outgrow.strategies.tensor import TensorParallel
 
+KNOWN = (Full, TensorParallel, Offload, Sampled, SplitParallel, Migrate, Orchestrate)
+"""The strategies of which something is estimated."""
+
 
 def estimate(strategy: Strategy, work: Workload, pace: Pace) -> Estimate:
     """Seconds of an epoch by part, bytes by link and kind, and the most that a worker holds.

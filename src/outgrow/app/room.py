@@ -1,0 +1,80 @@
+"""Whether a host has the memory that a strategy needs: asked before anything is started, where a user chose it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outgrow.app.planning import Site, question_for
+from outgrow.app.words import of_memory
+from outgrow.core.errors import InputError
+from outgrow.graph.graph import Graph
+from outgrow.nn.model import Model
+from outgrow.planning.estimates import KNOWN, estimate
+from outgrow.planning.memory import fixed_bytes, training_bytes
+from outgrow.planning.pace import Pace
+from outgrow.planning.planner import pace_of
+from outgrow.planning.profile import profile_of
+from outgrow.planning.traffic import Place
+from outgrow.planning.workload import Workload
+from outgrow.runtime.comm import Alone
+from outgrow.runtime.device import device_of
+from outgrow.runtime.elastic import group_size
+from outgrow.runtime.memory import available_bytes, resident_bytes
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+
+_TRUST = 0.85
+"""Runs may hold so much less than is estimated: what may fit is not refused."""
+_AT_MOST = 3
+"""No strategy holds more than so often what whole layers of all nodes take."""
+_ANY_MACHINE = "2-core-cpu"
+"""How fast it is does not matter here."""
+
+
+def require_room(
+    strategy: Strategy, graph: Graph, model: Model, config: TrainConfig, *, workers: int, device: str
+) -> None:
+    """Refuse what this host has too little memory for, control groups (containers) included.
+
+    Nothing is asked of GPUs, of workers that something else has started, of models of links and of strategies that are
+    not Outgrow's: of these nothing is estimated.
+
+    Args:
+        strategy: Which was chosen.
+        graph: What is trained on.
+        model: What is trained.
+        config: In what batches.
+        workers: How many workers, all on this host.
+        device: What they compute on: see `device_of`.
+
+    Raises:
+        InputError: They would need more than there is.
+    """
+    unknown = model.decoder is not None or not isinstance(strategy, KNOWN)
+    if unknown or group_size() or device_of(device, Alone()).type != "cpu":
+        return
+    room = available_bytes() + (resident_bytes() if workers == 1 else 0)
+    profile, place = profile_of(_ANY_MACHINE), Place(workers=workers, hosts=1)
+    here = replace(profile, device=replace(profile.device, memory_bytes=room))
+    memory = strategy.options().get("memory")
+    asked = question_for(graph, model, config, Site(here, [place], None if memory is None else str(memory)))
+    pace = pace_of(asked, place)
+    if workers * _most_bytes(asked.work, pace) <= room:
+        return
+    each = estimate(strategy, asked.work, pace).peak_bytes
+    if _TRUST * workers * each > room:
+        of_each = f", {of_memory(each)} for each of {workers} workers" if workers > 1 else ""
+        raise InputError(
+            f"strategy {strategy.name} needs more memory than there is",
+            needed=of_memory(workers * each) + of_each,
+            got=f"{of_memory(room)} that this host, or its container, has left",
+            repair="leave the strategy out for one that fits, or give --memory, fewer workers, or mini-batches: "
+            "`outgrow plan` lists what each takes",
+        )
+
+
+def _most_bytes(work: Workload, pace: Pace) -> float:
+    """More than any strategy needs, estimated in no time."""
+    nodes, edges = work.graph.nodes, work.graph.edges + work.graph.nodes
+    whole = training_bytes(work, nodes, nodes, edges, slices=2) + nodes * (work.graph.row_bytes + work.input_row_bytes)
+    return fixed_bytes(pace) + _AT_MOST * whole
