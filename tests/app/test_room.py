@@ -68,12 +68,14 @@ def test_refused_at_seven_tenths_but_not_at_all(
     assert ("for each of" in caught.value.needed) == (workers > 1)
 
 
-def test_chunks_that_fit_no_longer(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    has(monkeypatch, 180 << 20)
+def test_a_limit_that_is_more_than_there_is(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strategies fill a limit as far as they can use it, whatever there is."""
+    limited = og.Offload(memory="300MiB")
+    has(monkeypatch, 0.7 * (300 << 20))
     with pytest.raises(InputError, match="strategy offload needs more memory"):
-        ask(graph, og.Offload(memory="400MiB"), 1)
-    has(monkeypatch, 1 << 30)
-    ask(graph, og.Offload(memory="400MiB"), 1)
+        ask(graph, limited, 1)
+    has(monkeypatch, 300 << 20)
+    ask(graph, limited, 1)
 
 
 def test_what_is_far_from_the_limit_is_not_counted(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:

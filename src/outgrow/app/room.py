@@ -7,6 +7,7 @@ from dataclasses import replace
 from outgrow.app.planning import Site, question_for
 from outgrow.app.words import of_memory
 from outgrow.core.errors import InputError
+from outgrow.core.sizes import parse_bytes
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning.estimates import KNOWN, estimate
@@ -55,9 +56,13 @@ def require_room(
         return
     room = available_bytes() + (resident_bytes() if workers == 1 else 0)
     profile, place = profile_of(_ANY_MACHINE), Place(workers=workers, hosts=1)
-    here = replace(profile, device=replace(profile.device, memory_bytes=room))
     memory = strategy.options().get("memory")
-    asked = question_for(graph, model, config, Site(here, [place], None if memory is None else str(memory)))
+    limit = None if memory is None else str(memory)
+    most = (
+        room if limit is None else max(room, workers * parse_bytes(limit))
+    )  # a limit is filled, if it is there or not
+    here = replace(profile, device=replace(profile.device, memory_bytes=most))
+    asked = question_for(graph, model, config, Site(here, [place], limit))
     pace = pace_of(asked, place)
     if workers * _most_bytes(asked.work, pace) <= room:
         return
