@@ -67,7 +67,7 @@ def stopped() -> None:
 def test_the_guilty_worker_is_named(fail: Callable[[], None], what: str, report: str) -> None:
     started = time.monotonic()
     with pytest.raises(WorkerError) as caught:
-        run_workers(failing(fail), 2, heartbeat_seconds=2)
+        run_workers(failing(fail), 2, heartbeat_seconds=2 if fail is stopped else 20)  # a busy machine is silent too
     assert caught.value.what == what
     assert report in caught.value.report
     assert "CommunicationError" not in str(caught.value)
