@@ -28,7 +28,8 @@ def _due(run: Run, moment: str) -> Callable[[], bool]:
     place = run.place
     if moment == "start":
         # Before hosts have met, the timeouts of torchrun count.
-        met = (lambda: (place.out / "config.json").exists()) if run.lab else (lambda: bool(run.victims()))
+        begun = place.out / "config.json"
+        met = begun.exists if run.lab else lambda: bool(run.victims())
         late = _after(met, run.draw.uniform(0, run.first_seconds))
         return lambda: late() or (met() and place.epochs > 0)
     if moment == "partition":

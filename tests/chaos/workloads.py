@@ -20,6 +20,15 @@ WORKERS = {
     "orchestrate": (1, 2),
 }
 STRATEGIES = tuple(WORKERS)
+_OPTIONS = {
+    "full": (),  # METIS partitions, and may be disturbed
+    "offload": ("chunks=3", "reorganise=false", "partition=range"),  # else rates of a disk choose the order of sums
+    "tensor": (),
+    "sampled": ("partition=range",),
+    "split": ("partition=range",),
+    "migrate": ("partition=range", "merge=false"),  # else times choose where sums are taken
+    "orchestrate": ("partition=range",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +48,11 @@ class Workload:
         """Arguments of `outgrow train` beside the graph, the number of workers and the directory."""
         words = f"--model sage --layers 2 --hidden 16 --dropout 0.3 --epochs {EPOCHS} --seed 3".split()
         words += ["--strategy", self.strategy]
-        if self.strategy in _WHOLE:
-            words += ["--set", "checkpoint_every=2"]
-        else:
-            words += "--batch-size 48 --fanout 4,4 --set checkpoint_every=2 --set checkpoint_steps=3".split()
-        return words + (["--set", "chunks=3"] if self.strategy == "offload" else [])
+        options = ["checkpoint_every=2", *_OPTIONS[self.strategy]]
+        if self.strategy not in _WHOLE:
+            words += ["--batch-size", "48", "--fanout", "4,4"]
+            options.append("checkpoint_steps=3")
+        return words + [word for option in options for word in ("--set", option)]
 
 
 def workload(strategy: str, turn: int, least: int) -> Workload:

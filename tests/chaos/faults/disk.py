@@ -10,9 +10,10 @@ from pathlib import Path
 
 import psutil
 from command import Run
-from faults.base import UnavailableError
 from judge import Promise
 from place import children
+
+from faults.base import UnavailableError
 
 _DISK_BYTES = 96 << 20
 _SAID = r"No space left on device|too little room|is full|File too large"

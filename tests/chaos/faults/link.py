@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 from command import Run
-from faults.base import UnavailableError
 from judge import Promise
+
+from faults.base import UnavailableError
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 _RATE = "1gbit"

@@ -25,7 +25,7 @@ class ReadError:
         """Cut one or all of them."""
         if run.over:
             return None
-        names = run.draw.choice([_FILES, _FILES[:1], _FILES[1:2]])
+        names = run.draw.choice([_FILES, _FILES, _FILES[:1], _FILES[1:2]])
         for name in names:
             with (run.place.store / name).open("r+b") as file:
                 file.truncate(int(len(self._whole[name]) * run.draw.uniform(0, 0.9)))
