@@ -58,10 +58,15 @@ class Place:
     store: Path
 
     @property
+    def metrics_file(self) -> Path:
+        """Where the run writes of its epochs."""
+        return self.out / "metrics.jsonl"
+
+    @property
     def metrics(self) -> list[str]:
         """The lines that the run has written of its epochs."""
         with suppress(OSError):
-            return (self.out / "metrics.jsonl").read_text().splitlines()
+            return self.metrics_file.read_text().splitlines()
         return []
 
     @property

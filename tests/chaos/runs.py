@@ -13,7 +13,6 @@ that nobody disturbed, to the last bit; or it must go on to them. Nothing may ha
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 import signal
@@ -31,7 +30,10 @@ from faults.base import Fault, UnavailableError
 from faults.table import FAULTS
 from judge import verdict
 from moments import MOMENTS, wait_for
+from summary import summary, table
 from workloads import STRATEGIES, Workload, make_store, workload
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +153,11 @@ def run(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 def write(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
     """The record so far."""
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-    options.json.write_text(json.dumps({"options": settings, "runs": found}, indent=1) + "\n")
+    import record
+
+    places = ("folder", "json")
+    settings = {name: value for name, value in vars(options).items() if name not in places}
+    record.write("chaos", {"parameters": settings, "faults": summary(found), "runs": found}, options.json)
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -196,16 +201,18 @@ def _parse(given: Sequence[str] | None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> int:
     """Run, show, write; 1 if anything was not as promised."""
     options = _parse(given)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+    handlers = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
         found = run(options, folder)
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
     bad = sum(bool(row["violations"]) for row in found)
     missed = sum(row["outcome"] in ("over", "left out") for row in found)
+    _say("\n".join(table(summary(found))))
     _say(f"{len(found)} runs, {bad} not as promised, {missed} not disturbed")
     return 1 if bad else 0
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 from command import Run
 from judge import Promise
 
 from faults.base import UnavailableError
 
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 _RATE = "1gbit"
 _SAID = r"silent for|cannot be reached|connection|out of reach"
 
