@@ -105,7 +105,7 @@ class Lab:
         readers: list[threading.Thread] = []
         try:
             for host, command in enumerate(commands):
-                processes.append(self._start(host, command, port))
+                processes.append(self.start(host, command, port))
                 readers += _read(processes[-1], f"[{host}] ", written[host], echo)
             failed, code = _first_failure(processes)
         finally:
@@ -115,7 +115,8 @@ class Lab:
                 reader.join()
         return Outcome(code=code, host=failed, stdout=tuple("".join(lines) for lines in written))
 
-    def _start(self, host: int, command: Sequence[str], port: int) -> subprocess.Popen[str]:
+    def start(self, host: int, command: Sequence[str], port: int = 29500) -> subprocess.Popen[str]:
+        """Start a command on a host; its words as in `run`."""
         told = {
             "host": host,
             "hosts": self.hosts,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from outgrow.core.errors import TrainingError, WorkerError
+from outgrow.core.errors import InputError, TrainingError, WorkerError
 from outgrow.runtime.launch import Restarted, run_workers
 from outgrow.runtime.worker import Workplace
 from processes import processes_of, wait_until_gone
@@ -79,6 +81,24 @@ def test_our_own_errors_are_raised_as_they_are() -> None:
         run_workers(failing(raise_ours), 2, restarts=1)
     assert (caught.value.what, caught.value.needed, caught.value.got) == ("no loss", "a number", "NaN")
     assert "in raise_ours" in str(caught.value.__cause__)
+
+
+def test_a_worker_whose_disk_is_full_can_say_so() -> None:
+    def task(place: Workplace) -> None:
+        if place.comm.rank == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, 1 << 15))
+            place.tell(b"x" * 100_000)
+        place.comm.barrier()
+
+    with pytest.raises(InputError, match="cannot write the temporary file") as caught:
+        run_workers(task, 2)
+    assert "File too large" in caught.value.got
+
+
+def test_no_room_for_temporary_files(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch / "none"))
+    with pytest.raises(InputError, match="cannot write the temporary file"):
+        run_workers(lambda place: None, 2)
 
 
 def test_workers_are_started_again() -> None:

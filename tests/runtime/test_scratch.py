@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from outgrow.core.errors import InputError
 from outgrow.runtime.scratch import Job, Listener, Scratch, describe, last_lines, packed, tell
 
 
@@ -50,6 +55,39 @@ def test_files_are_renamed_into_place(tmp_path: Path) -> None:
     scratch = Scratch(tmp_path)
     scratch.write(scratch.result(12), b"x")
     assert [path.name for path in tmp_path.iterdir()] == ["result-12"]
+
+
+def test_a_record_takes_the_room_that_was_set_aside(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    scratch.reserve(1)
+    [reserve] = tmp_path.iterdir()
+    blocks, file = reserve.stat().st_blocks, reserve.stat().st_ino
+    scratch.write_record(1, b"how it failed")
+    assert [path.name for path in tmp_path.iterdir()] == ["record-1"]
+    assert scratch.record(1).read_bytes() == b"how it failed"
+    assert scratch.record(1).stat().st_ino == file
+    assert blocks * 512 >= 1 << 16
+    scratch.write_record(2, b"another")  # nothing was set aside
+    assert scratch.record(2).read_bytes() == b"another"
+
+
+def test_temporary_files_that_cannot_be_written(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path / "gone")
+    for write in (lambda: scratch.write(scratch.result(0), b"x"), lambda: tell(scratch.told(0), b"x")):
+        with pytest.raises(InputError, match="cannot write the temporary file") as caught:
+            write()
+        assert "TMPDIR" in caught.value.repair
+
+
+def test_a_long_message_on_a_disk_that_takes_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(memoryview(data)[:3])
+
+    monkeypatch.setattr(Path, "open", lambda path, mode, buffering: Slow(path, "a"))
+    tell(tmp_path / "told", packed("first"))
+    monkeypatch.undo()
+    assert list(Listener(tmp_path / "told").messages()) == ["first"]
 
 
 def test_an_exception_in_one_line() -> None:

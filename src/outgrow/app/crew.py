@@ -201,11 +201,18 @@ def run_session(session: Session, workers: Workers, *, resume: bool, say: Callab
         WorkerError: A worker has died, and so have those that took its place.
     """
     try:
-        return session.run(resume=resume) if workers.number == 1 else _in_processes(session, workers, resume, say)
+        return _here(session, resume) if workers.number == 1 else _in_processes(session, workers, resume, say)
     except InputError:
         if session.directory is not None and not resume:
             session.directory.forget()
         raise
+
+
+def _here(session: Session, resume: bool) -> Run:
+    from outgrow.runtime.bus_error import told_of_bus_errors
+
+    with told_of_bus_errors():
+        return session.run(resume=resume)
 
 
 def _in_processes(session: Session, workers: Workers, resume: bool, say: Callable[[str], None]) -> Run:

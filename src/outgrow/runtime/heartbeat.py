@@ -53,7 +53,7 @@ class Heartbeat:
             self._done.wait(BEAT_SECONDS)
 
     def _leave(self, why: str) -> None:
-        sys.stderr.write(f"{why}: process {os.getpid()} ends\n")
+        sys.stderr.write(f"{why}\nprocess {os.getpid()} ends\n")
         sys.stderr.flush()
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(1)

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +32,8 @@ from outgrow.core.errors import InputError, WorkerError
 from outgrow.ops.turns import VARIABLE as COMPILE_LOCKS
 from outgrow.runtime.blame import Ending, error_of
 from outgrow.runtime.heartbeat import Pulse
-from outgrow.runtime.scratch import Job, Listener, Scratch, last_lines, packed
+from outgrow.runtime.keeper import kept_folder
+from outgrow.runtime.scratch import Job, Listener, Scratch, last_lines, packed, telling
 from outgrow.runtime.threads import thread_settings
 from outgrow.runtime.worker import Workplace
 
@@ -90,17 +91,26 @@ def run_workers(
         OutgrowError: The one that a worker raised.
     """
     sent = _packed(task)
-    with tempfile.TemporaryDirectory(prefix="outgrow-", ignore_cleanup_errors=True) as folder:
-        prepare(Path(folder))
+    with _folder() as folder:
+        prepare(folder)
         for attempt in itertools.count():
             try:
-                with _started(sent, workers, attempt, Path(folder)) as running:
+                with _started(sent, workers, attempt, folder) as running:
                     return running.watch(heartbeat_seconds, hear, stop)
             except WorkerError as error:
                 if attempt >= restarts:
                     raise
                 hear(Restarted(attempt=attempt + 1, reason=error.what))
     raise AssertionError
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """The scratch folder of a run."""
+    with ExitStack() as stack:
+        with telling(Path(tempfile.gettempdir())):
+            folder = stack.enter_context(kept_folder("outgrow-"))
+        yield folder
 
 
 def _packed(task: object) -> bytes:
@@ -119,10 +129,14 @@ def _packed(task: object) -> bytes:
 def _started(task: bytes, workers: int, attempt: int, folder: Path) -> Iterator[_Workers]:
     """The processes of one attempt, which are gone afterwards. Their files stay until the run ends."""
     scratch = Scratch(folder / f"attempt-{attempt}")
-    scratch.folder.mkdir()
-    scratch.task.write_bytes(task)
-    scratch.write_job(Job(workers=workers, attempt=attempt, parent=os.getpid()))
-    context = _start(scratch, workers)
+    with telling(scratch.folder):
+        scratch.folder.mkdir()
+        scratch.task.write_bytes(task)
+        scratch.write_job(Job(workers=workers, attempt=attempt, parent=os.getpid()))
+        for rank in range(workers):
+            scratch.reserve(rank)
+            scratch.beat(rank).touch()
+        context = _start(scratch, workers)
     try:
         yield _Workers(scratch, context)
     finally:
@@ -213,8 +227,6 @@ def _start(scratch: Scratch, workers: int) -> SubprocessContext:
         COMPILE_LOCKS: str(scratch.shared / "compiling"),
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
     }
-    for rank in range(workers):
-        scratch.beat(rank).touch()
     with _own_signals(), _quiet():
         context = start_processes(
             name="outgrow",

@@ -7,13 +7,16 @@ import os
 import pickle
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from outgrow.core.errors import OutgrowError
+from outgrow.core.errors import InputError, OutgrowError
+
+_RECORD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,15 +102,36 @@ class Scratch:
         """How a worker failed."""
         return self.folder / f"record-{rank}"
 
+    def reserve(self, rank: int) -> None:
+        """Set room aside for `write_record`: a disk that is full is what it may have to tell of."""
+        with telling(self.folder):
+            self._reserve(rank).write_bytes(bytes(_RECORD_BYTES))
+
+    def write_record(self, rank: int, record: bytes) -> None:
+        """Write how a worker failed, in the room that was set aside."""
+        reserve = self._reserve(rank)
+        with reserve.open("r+b" if reserve.exists() else "wb") as file:
+            file.write(record)
+            file.truncate()
+        reserve.rename(self.record(rank))
+
+    def _reserve(self, rank: int) -> Path:
+        return self.folder / f"reserve-{rank}"
+
     def told(self, rank: int) -> Path:
         """What a worker has told so far."""
         return self.folder / f"told-{rank}"
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file that is whole as soon as it is there."""
+        """Write a file that is whole as soon as it is there.
+
+        Raises:
+            InputError: It cannot be written.
+        """
         unfinished = path.with_suffix(".part")
-        unfinished.write_bytes(data)
-        unfinished.rename(path)
+        with telling(path):
+            unfinished.write_bytes(data)
+            unfinished.rename(path)
 
 
 def packed(value: object) -> bytes:
@@ -116,9 +140,33 @@ def packed(value: object) -> bytes:
 
 
 def tell(path: Path, message: bytes) -> None:
-    """Add a message to a file."""
-    with path.open("ab", buffering=0) as file:
-        file.write(len(message).to_bytes(8, "little") + message)
+    """Add a message to a file.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    with telling(path), path.open("ab", buffering=0) as file:
+        data = memoryview(len(message).to_bytes(8, "little") + message)
+        while data:
+            data = data[file.write(data) :]
+
+
+@contextmanager
+def telling(path: Path) -> Iterator[None]:
+    """Say what the user can do where temporary files cannot be written.
+
+    Raises:
+        InputError: The disk is full, or ``path`` cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write the temporary file {path}",
+            needed="a folder of temporary files on a disk with free space",
+            got=str(error),
+            repair="free some space, or name a folder on another disk by TMPDIR; --resume goes on from a checkpoint",
+        ) from error
 
 
 class Listener:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 
 from outgrow.core.errors import InputError
+from outgrow.runtime.keeper import kept_folder
 
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 @contextmanager
 def scratch_folder(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
-    """A new folder ``outgrow-offload-...`` on a disk, removed when the context ends.
+    """A new folder ``outgrow-offload-...`` on a disk, removed when the context ends, or else when this process does.
 
     Args:
         parent: Where to make it; None for the system's folder of temporary files.
@@ -28,14 +29,13 @@ def scratch_folder(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
     """
     parent = (Path(tempfile.gettempdir()) if parent is None else parent).resolve()
     _check(parent, needed_bytes)
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="outgrow-offload-", dir=parent))
-    except OSError as error:
-        raise _refused(parent, "cannot be written", needed="a folder that may be written", got=str(error)) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(kept_folder("outgrow-offload-", parent))
+        except OSError as error:
+            needed = "a folder that may be written"
+            raise _refused(parent, "cannot be written", needed=needed, got=str(error)) from error
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # an error of the work inside matters more
 
 
 def require_room(folder: Path, needed_bytes: int) -> None:

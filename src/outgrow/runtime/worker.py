@@ -13,22 +13,24 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TypeVar
 
-import psutil
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 from torch.distributed.rendezvous import rendezvous
 
-from outgrow.core.errors import OutgrowError
+from outgrow.core.errors import OutgrowError, WorkerError
+from outgrow.runtime.bus_error import told_of_bus_errors
 from outgrow.runtime.comm import Comm, CommunicationError, join
-from outgrow.runtime.heartbeat import BEAT_SECONDS, Heartbeat
-from outgrow.runtime.scratch import Record, Scratch, describe, packed, tell
+from outgrow.runtime.heartbeat import Heartbeat
+from outgrow.runtime.keeper import kept_folder
+from outgrow.runtime.neighbours import Neighbours
+from outgrow.runtime.scratch import Record, Scratch, describe, packed, tell, telling
 
 T = TypeVar("T")
 _SETTLE_SECONDS = 3.0
@@ -75,7 +77,7 @@ def work(scratch: Scratch, rank: int) -> None:
 
 def _give_up(scratch: Scratch, rank: int, error: BaseException) -> NoReturn:
     try:
-        scratch.write(scratch.record(rank), packed(record_of(error)))
+        scratch.write_record(rank, packed(record_of(error)))
     except Exception:  # the disk is full, or the error cannot be sent: the run shows what was printed last
         traceback.print_exception(error)
     finally:
@@ -114,8 +116,7 @@ def run_in_group(
 ) -> T:
     """Do this process's share of a task in the group that torchrun has started. All its processes call this.
 
-    torchrun watches for workers that die. Silent ones are found by their neighbours: each worker counts its beats in
-    the group's store. It kills its neighbour when that one's beats have stopped; if it is on another host, it ends.
+    torchrun watches for workers that die. Silent ones are found by their neighbours: see `Neighbours`.
 
     Args:
         task: What every worker does.
@@ -133,51 +134,12 @@ def run_in_group(
         meeting, store = _stores(size, attempt)
         comm = join(rank, size, meeting)
         with _leaving_when_asked(), _shared_scratch(store) as folder:
-            heartbeat = Heartbeat(_Neighbours(store, rank, size, heartbeat_seconds).beat, parent, folder)
-            with heartbeat:
+            neighbours = Neighbours(store, rank, size, heartbeat_seconds)
+            with closing(neighbours), Heartbeat(neighbours.beat, parent, folder), told_of_bus_errors():
                 result = task(Workplace(comm=comm, folder=folder, attempt=attempt, tell=hear, stop_asked=stop))
                 comm.barrier()
         comm.close()
         return result
-
-
-class _Neighbours:
-    """Beats of this worker and of the next one, counted in the store."""
-
-    def __init__(self, store: Store, rank: int, size: int, heartbeat_seconds: float) -> None:
-        self._store, self._size = store, size
-        self._mine, self._next = rank, (rank + 1) % size
-        self._most = max(1, round(heartbeat_seconds / BEAT_SECONDS))
-        self._heard, self._missed = 0, 0
-        store.set(f"process/{rank}", f"{os.getpid()} {socket.gethostname()}")
-
-    def beat(self) -> str | None:
-        """Count one beat. If the next worker is silent, end it, or else this one."""
-        try:
-            self._store.add(f"beats/{self._mine}", 1)
-            heard = self._store.add(f"beats/{self._next}", 0)
-        except RuntimeError:  # the process that keeps the store has ended, which torchrun sees
-            return None
-        self._missed = self._missed + 1 if heard == self._heard else 0
-        self._heard = heard
-        if self._missed <= self._most:
-            return None
-        why = f"worker {self._next} of {self._size} was silent for {self._missed * BEAT_SECONDS:.0f} s"
-        if not self._end_next():
-            return why
-        sys.stderr.write(f"{why} and was killed\n")
-        self._missed = 0
-        return None
-
-    def _end_next(self) -> bool:
-        """Kill the next worker, if the same launcher has started it on this host: it will see whom to blame."""
-        pid, host = self._store.get(f"process/{self._next}").decode("utf-8").split(" ", 1)
-        with suppress(psutil.Error):
-            process = psutil.Process(int(pid))
-            if host == socket.gethostname() and process.ppid() == os.getppid():
-                process.kill()
-                return True
-        return False
 
 
 def _stores(size: int, attempt: int) -> tuple[Store, Store]:
@@ -198,7 +160,10 @@ def _shared_scratch(store: Store) -> Iterator[Path]:
     """A folder for the workers of this host: the first makes it, each removes it when all are done or one failed."""
     key = f"scratch/{socket.gethostname()}"
     if store.add(f"{key}/asked", 1) == 1:
-        store.set(key, tempfile.mkdtemp(prefix="outgrow-"))
+        with telling(Path(tempfile.gettempdir())), kept_folder("outgrow-") as folder:
+            store.set(key, str(folder))
+            yield folder
+        return
     folder = Path(store.get(key).decode("utf-8"))
     try:
         yield folder
@@ -228,12 +193,22 @@ def _recorded(rank: int, size: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        who = f"worker {rank} of {size} on {socket.gethostname()}"
         if lost_peer(error):
             time.sleep(_SETTLE_SECONDS)
-        else:
-            get_error_handler().record_exception(error)
-        sys.stderr.write(f"worker {rank} of {size} on {socket.gethostname()} failed: {describe(error)}\n")
+            raise _alone(who, error) from error
+        get_error_handler().record_exception(error)
+        sys.stderr.write(f"{who} failed: {describe(error)}\n")
         raise
+
+
+def _alone(who: str, error: Exception) -> WorkerError:
+    return WorkerError(
+        f"{who} has lost the connection to another worker",
+        needed="workers that live, and can be reached, until the run ends",
+        got=describe(error),
+        repair="look at what the others have written: one of them failed first; --resume goes on from a checkpoint",
+    )
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

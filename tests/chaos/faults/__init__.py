@@ -1,0 +1,1 @@
+"""What may happen to a run, one class for each; `FAULTS` names them."""
