@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
 import struct
@@ -12,6 +13,7 @@ from random import Random
 from mutations import NUMBERS, changed, other_number
 
 CANARY = "code-has-run"
+_CODES = {code.code.encode("latin1"): code for code in pickletools.opcodes}
 _TOUCH = f"touch {CANARY}"
 _OPEN = f"open('{CANARY}','w')"
 
@@ -110,9 +112,13 @@ def changed_pickle(draw: Random, data: bytes, others: Sequence[bytes]) -> bytes:
 
 def opcodes(data: bytes) -> list[bytes]:
     """The bytes of each opcode, as far as they can be told apart."""
-    starts = []
+    file, starts = io.BytesIO(data), [0]
     with suppress(Exception):  # a broken pickle; the rest stays in one piece
-        starts.extend(at for _, _, at in pickletools.genops(data) if at is not None)
+        while code := _CODES.get(file.read(1)):
+            if code.arg:
+                file.readline() if code.name == "STRING" else code.arg.reader(file)
+            starts.append(file.tell())
+    starts = starts[: len(starts) - (starts[-1] == len(data))]
     return [data[first:last] for first, last in zip(starts, [*starts[1:], len(data)], strict=True)]
 
 

@@ -111,7 +111,7 @@ class Record:
 def fuzz(reader: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All inputs of a reader, until the time is over; what became of them."""
     inputs = Inputs(kind_of(reader), f"{options.seed}/{reader}")
-    keeper = Keeper(options.target or reader, folder, inputs.seeds[:4], options.timeout)
+    keeper = Keeper(options.target or reader, folder, inputs.seeds, options.timeout)
     record = Record(reader)
     try:
         for number in numbers(options):

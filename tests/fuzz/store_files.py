@@ -40,7 +40,7 @@ def _seeds() -> tuple[Case, ...]:
     forms: dict[str, dict[str, Any]] = {
         "dense": {"features": np.eye(_NODES, 4, dtype=np.float32), **known},
         "sparse": {"features": csr_array(np.eye(_NODES, 4, dtype=np.float32)), **known},
-        "types and weights": {"relation": kinds, "weight": weight, "relation_names": ["a", "b"], **known},
+        "types and weights": {"relation": kinds, "weight": weight, **known},
         "halves and sets": {"features": np.ones((_NODES, 2), np.float16), "labels": np.eye(_NODES, 3, dtype=int)},
         "edges alone": {"num_nodes": _NODES},
     }

@@ -21,7 +21,7 @@ from cases import ACCEPTED, REFUSED
 
 _LONGEST_MESSAGE = 4000
 _WATCHED = ("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile")
-_WATCHED += ("subprocess.Popen", "pty.spawn", "ctypes.dlopen", "pickle.find_class", "webbrowser.open", "marshal.loads")
+_WATCHED += ("subprocess.Popen", "pty.spawn", "ctypes.dlopen", "pickle.find_class", "webbrowser.open")
 _WATCHED += ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.truncate")
 _WATCHED += ("socket.__new__", "socket.connect", "socket.bind", "sys.settrace", "code.__new__", "function.__new__")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -132,6 +132,8 @@ def main() -> None:
     for line in sys.stdin:
         case = json.loads(line)
         gc.collect()
+        if case["warm"]:
+            gc.freeze()  # what is there now stays, and need not be looked at for each input
         meter.start(case["bound"])
         watch.events.clear()
         watch.on = not case["warm"]

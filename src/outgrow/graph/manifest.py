@@ -115,7 +115,10 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     arrays = {
         name: ArrayEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in record.pop("arrays").items()
     }
-    types = tuple(NodeType(**entry) for entry in record.pop("node_types"))
+    kinds = record.pop("node_types")
+    if not isinstance(kinds, list):
+        raise TypeError("node types that are no list")
+    types = tuple(NodeType(**entry) for entry in kinds)
     classes, relations = _names(record.pop("class_names")), _names(record.pop("relation_names"))
     manifest = Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
     _check_counts(vars(manifest)[name] for name in ("num_nodes", "num_edges", "num_features", "num_classes"))

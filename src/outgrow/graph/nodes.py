@@ -61,9 +61,9 @@ def implied_num_nodes(tables: Tables) -> int | None:
     """``V`` as the tables tell it; None if only the edges do."""
     if tables.num_nodes is not None:
         return tables.num_nodes
-    if tables.features is not None:
+    if tables.features is not None and tables.features.shape:
         return int(tables.features.shape[0])
-    if tables.labels is not None:
+    if tables.labels is not None and tables.labels.shape:
         return len(tables.labels)
     return tables.node_types[-1].last if tables.node_types else None
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ _LARGE_BYTES = 1 << 26
 _LOCAL_HEADER_BYTES = 30
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _KINDS = "biufSU"
-_BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
+_BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error, TokenError)
 
 
 class Archive:
@@ -135,7 +136,8 @@ def _form_of(stream: Any, size: int) -> _Form:
     file: BinaryIO = stream
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
+    sizes, fortran, dtype = read(file)
+    shape = tuple(map(int, sizes))
     if dtype.kind not in _KINDS or dtype.subdtype is not None:
         raise ValueError(f"arrays of type {str(dtype)[:40]} are not read")
     needed = math.prod(shape) * dtype.itemsize + file.tell()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outgrow.core.errors import InputError
 
-_FEW_NODES, _NODES_EACH = 1 << 24, 64
+_FEW_NODES, _NODES_EACH = 1 << 23, 64
 
 
 def check_gaps(num_nodes: int, num_known: int, where: str) -> None:
@@ -16,7 +16,7 @@ def check_gaps(num_nodes: int, num_known: int, where: str) -> None:
         where: What to call the file in the error.
 
     Raises:
-        InputError: Over 16 million nodes, and over 64 for each edge or row.
+        InputError: Over 8 million nodes, and over 64 for each edge or row.
     """
     most = _FEW_NODES + _NODES_EACH * num_known
     if num_nodes > most:

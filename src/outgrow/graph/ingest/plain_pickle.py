@@ -12,7 +12,7 @@ import math
 import pickle
 import pickletools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -244,16 +244,28 @@ class _Unpickler(pickle.Unpickler):
 def _check(data: bytes) -> None:
     """Refuse instructions that no such pickle has, lengths that are not there, and gaps in what is remembered."""
     puts = tuples = 0
-    for code, given, _ in pickletools.genops(data):
-        if code.name not in _KNOWN:
-            raise _foreign(f"the instruction {code.name}")
-        tuples += code.name in _TUPLES
+    for name, given in _instructions(io.BytesIO(data)):
+        if name not in _KNOWN:
+            raise _foreign(f"the instruction {name}")
+        tuples += name in _TUPLES
         if tuples > _MOST_TUPLES:
             raise pickle.UnpicklingError(f"more than {_MOST_TUPLES} tuples")
-        if code.name in _PUTS:
+        if name in _PUTS:
             if given is not None and given > puts + 1:  # Python 2 counts from 1 in protocol 0 and 1
                 raise pickle.UnpicklingError(f"the memory {given} after {puts}")
             puts += 1
+
+
+def _instructions(file: io.BytesIO) -> Iterator[tuple[str, Any]]:
+    """Name and argument of each, as `pickletools.genops` gives them, but texts of protocol 0 may hold any bytes."""
+    known = {code.code: code for code in pickletools.opcodes}
+    name = ""
+    while name != "STOP":
+        code = known.get(file.read(1).decode("latin1"))
+        if code is None:
+            raise pickle.UnpicklingError("no such instruction, or no end")
+        name = code.name
+        yield name, file.readline() if name == "STRING" else code.arg and code.arg.reader(file)
 
 
 def _foreign(got: str) -> InputError:
