@@ -1,6 +1,7 @@
 """Mistakes that come late: a run that does not fit its options, a broken run directory, arrays that are no arrays."""
 
 import errno
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from tests.app.conftest import Command, planted
 
 import outgrow as og
 from outgrow.app.rundir import RunDirectory
+from outgrow.training.checkpoint import sealed
 from outgrow.training.trainer import EpochReport
 
 SMALL = ("--model", "gcn", "--hidden", 16, "--epochs", 2)
@@ -69,7 +71,9 @@ def _checkpoint(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], 
         for path in (run / "checkpoint").iterdir():
             saved = torch.load(path, weights_only=True)
             change(saved)
-            torch.save(saved, path)
+            archive = io.BytesIO()
+            torch.save(saved, archive)
+            path.write_bytes(sealed(archive.getvalue()))
 
     return damage
 
@@ -96,6 +100,27 @@ def test_a_broken_run_directory_is_refused(outgrow: Command, run: Path, damage: 
     result = outgrow("train", "--out", run, "--resume", "--epochs", 5)
     _refused(result)
     assert "weights_only" not in result.err
+
+
+def test_a_torn_checkpoint_falls_back_to_the_one_before(outgrow: Command, npz: Path) -> None:
+    def losses(run: str) -> list[float]:
+        return list(json.loads(Path(run, "summary.json").read_text())["loss"])
+
+    often = ("--set", "checkpoint_every=2")
+    assert outgrow("train", npz, *SMALL, *often, "--epochs", 6, "--out", "whole").code == 0
+    assert outgrow("train", npz, *SMALL, *often, "--epochs", 4, "--out", "torn").code == 0
+    newest = Path("torn/checkpoint/epoch-00000004.pt")
+    newest.write_bytes(newest.read_bytes()[:-100])
+    scored = outgrow("predict", "torn", "--out", "predictions.parquet")
+    assert scored.code == 0
+    assert "epoch-00000002.pt is used instead" in scored.err
+    resumed = outgrow("train", "--out", "torn", "--resume", "--epochs", 6)
+    assert resumed.code == 0
+    assert resumed.err.count("epoch-00000004.pt is torn or changed") == 1
+    assert losses("torn") == losses("whole")
+    for path in Path("torn/checkpoint").iterdir():
+        path.write_bytes(b"")
+    _refused(outgrow("train", "--out", "torn", "--resume", "--epochs", 9), "2 that are torn")
 
 
 def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,28 @@ def test_a_diverging_run_ends_with_code_1_and_says_what_to_do(outgrow: Command, 
     assert result.code == 1
     assert "diverged" in result.err
     assert "lower the learning rate" in result.err
+    assert "epoch " in result.err
+    assert "layer " in result.err
+    assert "worker 0 of 1" in result.err
+
+
+def test_a_run_goes_on_with_a_lower_learning_rate(outgrow: Command, npz: Path) -> None:
+    assert outgrow("train", npz, *SMALL, "--lr", 0.5, "--out", "run").code == 0
+    assert outgrow("train", "--out", "run", "--resume", "--lr", 0.001, "--epochs", 4).code == 0
+    assert json.loads(Path("run/summary.json").read_text())["train"]["lr"] == 0.001
+
+
+def test_training_in_bfloat16(outgrow: Command, npz: Path) -> None:
+    found = []
+    for run, precision in (("full", "full"), ("narrow", "bfloat16")):
+        assert outgrow("train", npz, *SMALL, "--set", f"precision={precision}", "--out", run).code == 0
+        found.append(json.loads(Path(run, "summary.json").read_text()))
+    assert found[0]["loss"] != found[1]["loss"]
+    assert found[1]["loss"] == pytest.approx(found[0]["loss"], rel=0.02)
+    assert [each["exact"] for each in found] == [True, False]
+    refused = outgrow("train", npz, *SMALL, "--set", "precision=float16")
+    assert refused.code == 2
+    assert "bfloat16" in refused.err
 
 
 def test_the_flags_do_not_multiply() -> None:

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -144,14 +145,18 @@ def test_no_code_in_a_checkpoint_is_run(tmp_path: Path, with_torch: bool) -> Non
         torch.save(content, path)
     else:
         path.write_bytes(pickle.dumps(content))
-    with pytest.raises(InputError, match="cannot read the checkpoint"):
+    whole = path.read_bytes()
+    path.write_bytes(checkpoint.sealed(whole))
+    with pytest.raises(InputError, match="cannot read the checkpoint") as caught:
         checkpoint.load(path)
+    assert "checksum" not in caught.value.got
     assert not mark.exists()
+    path.write_bytes(whole)
     torch.load(path, weights_only=False) if with_torch else pickle.loads(path.read_bytes())
     assert mark.exists()
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "missing", "other"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "missing", "other", "unsealed"])
 def test_a_damaged_checkpoint(tmp_path: Path, damage: str) -> None:
     path = checkpoint.save(tmp_path, *trained(1))
     whole = path.read_bytes()
@@ -159,13 +164,19 @@ def test_a_damaged_checkpoint(tmp_path: Path, damage: str) -> None:
         path.unlink()
     elif damage == "other":
         torch.save({"weights": torch.ones(3)}, path)
+        path.write_bytes(checkpoint.sealed(path.read_bytes()))
+    elif damage == "unsealed":
+        torch.save(checkpoint.load(path), path)
+    elif damage == "flipped":
+        middle = len(whole) // 2
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     else:
         path.write_bytes(whole[: len(whole) // 2] if damage == "truncated" else b"")
     model, optimizer, _ = trained(0)
     with pytest.raises(InputError) as caught:
         checkpoint.restore(checkpoint.load(path), path, model, optimizer)
     assert str(path) in caught.value.what
-    assert "the one before" in caught.value.repair
+    assert "another checkpoint" in caught.value.repair
 
 
 def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
@@ -190,3 +201,26 @@ def test_checkpoints_within_an_epoch_are_newer_than_those_before_it(tmp_path: Pa
     checkpoint.save(tmp_path, model, optimizer, progress)
     assert names(tmp_path) == ["epoch-00000003-step-00000010.pt", "epoch-00000004.pt"]
     assert checkpoint.newest(tmp_path) == tmp_path / "epoch-00000004.pt"
+
+
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    first, last = checkpoint.save(tmp_path, *trained(1)), checkpoint.save(tmp_path, *trained(4))
+    whole, torn = last.read_bytes(), list[Path]()
+    for end in (0, 10, len(whole) // 2, len(whole) - 1):
+        last.write_bytes(whole[:end])
+        torn.clear()
+        assert checkpoint.newest(tmp_path, torn.append) == first
+        assert torn == [last]
+    checkpoint.save(tmp_path, *trained(2))
+    assert names(tmp_path) == ["epoch-00000001.pt", "epoch-00000002.pt"]
+    last.write_bytes(whole)
+    assert checkpoint.newest(tmp_path, torn.append) == last
+
+
+def test_a_checkpoint_is_a_zip_archive_that_torch_reads(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, *trained(1))
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert len(archive.comment) == 64
+    saved = torch.load(path, weights_only=True)
+    assert saved.keys() == {"model", "optimizer", "progress"}

@@ -34,7 +34,7 @@ from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
-_MAY_CHANGE = {"epochs", "patience", "checkpoint_every", "checkpoint_steps"}
+_MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

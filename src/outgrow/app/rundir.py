@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from outgrow.app.say import say
 from outgrow.core.errors import InputError
 from outgrow.training import checkpoint
 from outgrow.training.trainer import EpochReport
@@ -131,20 +132,26 @@ class RunDirectory:
         """Whether there is a checkpoint to go on from."""
         return checkpoint.newest(self.checkpoints) is not None
 
-    def newest_checkpoint(self) -> Path:
-        """The last checkpoint.
+    def newest_checkpoint(self, warn: Callable[[str], None] = lambda text: None) -> Path:
+        """The last checkpoint that is whole.
+
+        Args:
+            warn: Told, in a sentence, of later ones that are not.
 
         Raises:
             InputError: There is none.
         """
-        found = checkpoint.newest(self.checkpoints)
+        torn: list[Path] = []
+        found = checkpoint.newest(self.checkpoints, torn.append)
         if found is None:
             raise InputError(
                 f"the run in {self.path} has no checkpoint",
                 needed="at least one checkpoint, written every few epochs and at the end",
-                got="none: the run ended before its first",
+                got=f"{len(torn)} that are torn or changed" if torn else "none: the run ended before its first",
                 repair="remove the directory and start anew, with a smaller checkpoint_every or with checkpoint_steps",
             )
+        for path in torn:
+            warn(f"the checkpoint {path} is torn or changed: its checksum is another; {found.name} is used instead")
         return found
 
     def load_best(self, model: nn.Module) -> None:
@@ -153,7 +160,7 @@ class RunDirectory:
         Raises:
             InputError: There is no checkpoint, or it is of another model.
         """
-        path = self.newest_checkpoint()
+        path = self.newest_checkpoint(say)
         saved = checkpoint.load(path)
         checkpoint.fill(model, saved["progress"]["best_model"] or saved["model"], path)
 

@@ -33,6 +33,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.store import array_file
 from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import Model
+from outgrow.ops.narrow_products import products_in_bfloat16
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.device import CPU, device_of
 from outgrow.runtime.memory import trim_memory
@@ -110,6 +111,7 @@ class Session:
         comm.device = device_of(self.device, comm)
         trim_memory()
         with Tiers(comm, self.strategy, self.warn) as memory, interrupt() as interrupted, ExitStack() as stack:
+            stack.enter_context(products_in_bfloat16(self.config.in_bfloat16))
             comm.broadcast_parameters(self.model)
             stack.callback(self.model.to, CPU)
             self.model.to(self.strategy.home(comm.device))
@@ -126,7 +128,8 @@ class Session:
                 moments=moments,
             )
             if resume:
-                trainer.resume(comm.broadcast(None if directory is None else directory.newest_checkpoint()))
+                files = directory if comm.leads else None
+                trainer.resume(comm.broadcast(files and files.newest_checkpoint(self.warn)))
                 problem.hints.update(comm.broadcast({} if directory is None else directory.hints))
             if comm.leads:
                 self._tell(trainer, stack)
@@ -200,7 +203,9 @@ class Session:
             "peak_bytes": dict(zip(("device", "host"), map(max, *self.comm.gather(peaks), (0, 0)), strict=True)),
             "ledger": ledger.as_dict(),
             "counters": dict(ledger.counters),
-            "exact": strategy.is_exact(self.config.batches) and all(layer.conv.exact for layer in self.model.stages()),
+            "exact": strategy.is_exact(self.config.batches)
+            and all(layer.conv.exact for layer in self.model.stages())
+            and not self.config.in_bfloat16,
             "found": problem.facts,
             "seconds": dict(seconds),
             "graph": self.graph.name,

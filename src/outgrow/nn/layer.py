@@ -196,6 +196,9 @@ class Layer(nn.Module):
         conv: The convolution.
         finish: What follows it; nothing by default, as in the last layer of a model.
 
+    Attributes:
+        watch: Told of the ids of nodes and of what the layer gives for them, ``[Vd, O]``; None for nobody.
+
     Raises:
         ValueError: A residual between widths that differ.
     """
@@ -205,6 +208,7 @@ class Layer(nn.Module):
         self.conv = conv
         self.finish = finish or Finish()
         self.norm = norm_of(self.finish, conv.widths.in_features, conv.widths.out_features)
+        self.watch: Callable[[Tensor, Tensor], None] | None = None
 
     @property
     def widths(self) -> Widths:
@@ -261,7 +265,10 @@ class Layer(nn.Module):
             key: Key of this layer in this step; None draws nothing.
         """
         y_VO = self.conv.update(x_VD, aggregate_VCF)
-        return finished(self.finish, self.norm, x_VD, y_VO, self.conv.late_bias, nodes_V, key)
+        out_VO = finished(self.finish, self.norm, x_VD, y_VO, self.conv.late_bias, nodes_V, key)
+        if self.watch is not None:
+            self.watch(nodes_V, out_VO)
+        return out_VO
 
     def summing_first(self) -> Layer | None:
         """The same layer with the same parameters, of `Conv.summing_first`; None if there is none."""

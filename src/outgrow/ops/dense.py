@@ -1,7 +1,8 @@
 """Sums of products of dense rows with weights: every projection, forward and backward.
 
 Products with few or odd numbers of columns are several times slower than their neighbours in the libraries that compute
-them; they are computed on full cache lines here. Letters: ``N`` rows, ``D`` input width, ``O`` output width.
+them; they are computed on full cache lines here, or in bfloat16 where that is asked for.
+Letters: ``N`` rows, ``D`` input width, ``O`` output width.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from outgrow.ops.backend import once
 from outgrow.ops.buffers import LARGE_ROWS, LINE, empty, empty_rows, full_lines, with_padding
 from outgrow.ops.half import is_half
+from outgrow.ops.narrow_products import add_narrow_product, narrow, narrow_product, narrow_weight_gradient
 
 _CHUNK_ROWS = 8192
 
@@ -36,22 +38,26 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bias_O: Tensor | None, *terms: Tensor) -> Tensor:
         inputs, weights = terms[::2], terms[1::2]
-        ctx.has_bias = bias_O is not None
+        ctx.has_bias, ctx.narrow = bias_O is not None, narrow()
         ctx.save_for_backward(*terms)
-        y_NO = _product(inputs[0], weights[0])
+        product, add = (narrow_product, add_narrow_product) if ctx.narrow else (_product, _add_product)
+        y_NO = product(inputs[0], weights[0])
         for x_ND, weight_DO in zip(inputs[1:], weights[1:], strict=True):
-            y_NO = _add_product(y_NO, x_ND, weight_DO)
+            y_NO = add(y_NO, x_ND, weight_DO)
         return y_NO if bias_O is None else y_NO.add_(bias_O)
 
     @staticmethod
     @once
     def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
         terms, wanted = ctx.saved_tensors, ctx.needs_input_grad
+        product, weight_gradient = (
+            (narrow_product, narrow_weight_gradient) if ctx.narrow else (_product, _weight_gradient)
+        )
         gradients: list[Tensor | None] = [grad_NO.sum(0) if ctx.has_bias and wanted[0] else None]
         for at in range(0, len(terms), 2):
             x_ND, weight_DO = terms[at], terms[at + 1]
-            gradients.append(_product(grad_NO, weight_DO.T) if wanted[at + 1] else None)
-            gradients.append(_weight_gradient(x_ND, grad_NO) if wanted[at + 2] else None)
+            gradients.append(product(grad_NO, weight_DO.T) if wanted[at + 1] else None)
+            gradients.append(weight_gradient(x_ND, grad_NO) if wanted[at + 2] else None)
         return tuple(gradients)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Protocol
@@ -55,6 +56,7 @@ class Comm(ABC):
     gpus: tuple[int, ...]
     ledger: Ledger
     device = torch.device("cpu")
+    _own_sums: Sequence[Tensor] = ()
 
     @abstractmethod
     def rows(self, rows: Tensor, route: Route, kind: Kind, *, back: Kind = Kind.GRADIENTS) -> Arrival:
@@ -118,19 +120,29 @@ class Comm(ABC):
         A parameter that has a gradient on no worker has none afterwards.
         """
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
+        self._own_sums = [
             self._sum_flat([parameter for parameter in parameters if parameter.dtype == dtype])
+            for dtype in dict.fromkeys(parameter.dtype for parameter in parameters)
+            if self.size > 1
+        ]
 
-    def _sum_flat(self, parameters: list[nn.Parameter]) -> None:
-        if self.size == 1:
-            return
+    @property
+    def gave_finite_gradient(self) -> bool:
+        """Whether what this worker gave to `sum_gradients` the last time was finite, as far as its sum tells."""
+        return all(bool(each.isfinite()) for each in self._own_sums)
+
+    def _sum_flat(self, parameters: list[nn.Parameter]) -> Tensor:
+        """Sum the gradients of parameters of one type; gives the sum of all numbers that this worker had."""
         first = parameters[0]
         given = torch.tensor([each.grad is not None for each in parameters], dtype=first.dtype, device=first.device)
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        flat = self.sum_(torch.cat([given, *(grad.flatten() for grad in grads)]), Kind.PARAMETERS)
+        flat = torch.cat([given, *(grad.flatten() for grad in grads)])
+        own = flat.sum(dtype=torch.promote_types(flat.dtype, torch.float32))
+        self.sum_(flat, Kind.PARAMETERS)
         sums = torch.split(flat[len(given) :], [parameter.numel() for parameter in parameters])
         for parameter, anywhere, total in zip(parameters, flat[: len(given)].tolist(), sums, strict=True):
             parameter.grad = total.view_as(parameter) if anywhere else None
+        return own
 
     def broadcast_parameters(self, model: nn.Module) -> None:
         """Give all workers the parameters and buffers of worker 0."""

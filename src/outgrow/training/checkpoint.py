@@ -1,10 +1,15 @@
-"""Checkpoints: what is needed to go on as if nothing had happened. They hold nothing of a strategy."""
+"""Checkpoints: what is needed to go on as if nothing had happened. They hold nothing of a strategy.
+
+A checkpoint is a file of `torch.save`, which is a zip archive, with the SHA-256 of all before it as its comment.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +20,7 @@ from outgrow.core.errors import InputError
 
 _KEEP = 2
 _PARTS = {"model", "optimizer", "progress"}
+_COMMENT = 2 * hashlib.sha256().digest_size
 
 
 @dataclass(kw_only=True)
@@ -73,7 +79,7 @@ class Progress:
 
 
 def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Path:
-    """Write a checkpoint; the file appears whole or not at all. Older ones but the last are removed.
+    """Write a checkpoint; the file appears whole or not at all. Of the others only the last one before it is kept.
 
     Returns:
         The file, ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next epoch.
@@ -90,7 +96,7 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            file.write(whole.getbuffer())
+            file.write(sealed(whole.getbuffer()))
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -103,23 +109,42 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
             got=str(error),
             repair="free some space, or give another --out, and start again with --resume",
         ) from error
-    torn = folder.glob("epoch-*.partial")  # whoever wrote them was killed
-    for old in (*torn, *_by_age(folder)[:-_KEEP]):
-        old.unlink(missing_ok=True)
+    unfinished = folder.glob("epoch-*.partial")  # whoever wrote them was killed
+    found = _by_age(folder)
+    last = found.index(path) + 1  # what follows was torn, or given up: this one was reached without it
+    for other in (*unfinished, *found[: max(0, last - _KEEP)], *found[last:]):
+        other.unlink(missing_ok=True)
     return path
+
+
+def sealed(archive: bytes | memoryview) -> bytearray:
+    """A zip archive without a comment, with the SHA-256 of what comes before the comment as its comment."""
+    content = bytearray(archive)
+    content[-2:] = _COMMENT.to_bytes(2, "little")
+    content += hashlib.sha256(content).hexdigest().encode()
+    return content
+
+
+def _is_whole(content: bytes) -> bool:
+    return hashlib.sha256(memoryview(content)[:-_COMMENT]).hexdigest().encode() == content[-_COMMENT:]
 
 
 def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running any code in it.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: It cannot be read, or is not what was written.
     """
     try:
-        saved: Any = torch.load(path, weights_only=True, map_location="cpu")
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, str(error)) from error
+    if not _is_whole(content):
+        raise _unreadable(path, f"{len(content):,} bytes that are not what was written: their checksum is another")
+    try:
+        saved: Any = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except Exception as error:
-        got = str(error) if isinstance(error, OSError) else f"{path.stat().st_size:,} bytes of something else"
-        raise _unreadable(path, got) from error
+        raise _unreadable(path, f"{len(content):,} bytes of something else") from error
     if not isinstance(saved, dict) or not saved.keys() >= _PARTS:
         raise _unreadable(path, "a file of something else")
     return dict(saved)
@@ -162,10 +187,19 @@ def fill(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> 
         ) from error
 
 
-def newest(folder: Path) -> Path | None:
-    """The last checkpoint in a folder; None if there is none."""
-    found = _by_age(folder) if folder.is_dir() else []
-    return found[-1] if found else None
+def newest(folder: Path, torn: Callable[[Path], object] = lambda path: None) -> Path | None:
+    """The last whole checkpoint in a folder; None if there is none.
+
+    Args:
+        folder: Where checkpoints are.
+        torn: Told of each later one that is not whole.
+    """
+    for path in reversed(_by_age(folder) if folder.is_dir() else []):
+        with contextlib.suppress(OSError):
+            if _is_whole(path.read_bytes()):
+                return path
+        torn(path)
+    return None
 
 
 def _by_age(folder: Path) -> list[Path]:
@@ -178,5 +212,5 @@ def _unreadable(path: Path, got: str) -> InputError:
         f"cannot read the checkpoint {path}",
         needed="a checkpoint written by outgrow",
         got=got,
-        repair="remove this file; the one before it is used then",
+        repair="go on from another checkpoint of this run, or start a new run",
     )

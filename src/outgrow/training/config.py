@@ -16,6 +16,8 @@ from outgrow.engine.batches import Batches, hops_of
 from outgrow.graph.edge_choice import Fanout
 from outgrow.training.optimizer import Adam, AdamW
 
+BFLOAT16 = "bfloat16"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -39,6 +41,8 @@ class TrainConfig:
         eval_every: Epochs between evaluations.
         checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the end.
         checkpoint_steps: Steps of an epoch between checkpoints within it; None for none.
+        precision: ``full``: all is computed in the type of the parameters. ``bfloat16``: products of dense rows with
+            weights are, forward and backward, in bfloat16 (see `outgrow.ops.narrow_products`); all else as ever.
     """
 
     epochs: int = 200
@@ -57,11 +61,13 @@ class TrainConfig:
     eval_every: int = 1
     checkpoint_every: int = 10
     checkpoint_steps: int | None = None
+    precision: str = "full"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fanout", hops_of(self.fanout))
         require_types(asdict(self), get_type_hints(TrainConfig))
         pick("optimizer", self.optimizer, _OPTIMIZERS)
+        pick("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -97,6 +103,11 @@ class TrainConfig:
             name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()
         }
         return replace(self, **plain)
+
+    @property
+    def in_bfloat16(self) -> bool:
+        """Whether products are computed in bfloat16."""
+        return self.precision == BFLOAT16
 
     @property
     def batches(self) -> Batches:

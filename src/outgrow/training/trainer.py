@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +13,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outgrow.core.errors import InputError, TrainingError
+from outgrow.core.errors import InputError
 from outgrow.core.types import Kind
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.checkpoint import Progress
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, Marks
+from outgrow.training.finite import all_finite, diverged, has_finite_gradient
 from outgrow.training.moments import Moments
 
 EVALUATE, SAVE = "evaluate", "checkpoint"
@@ -139,7 +140,11 @@ class Trainer:
             )
 
     def run(self, strategy: Strategy) -> Outcome:
-        """Train until the epochs, the patience or the user's are at their end; restore the best model; score it."""
+        """Train until the epochs, the patience or the user's are at their end; restore the best model; score it.
+
+        Raises:
+            TrainingError: A loss, a gradient or a parameter is not finite; the step is not taken, nothing is saved.
+        """
         self.moments.begin("preparing")
         execution = strategy.prepare(self.problem)
         stopped = "epochs"
@@ -157,14 +162,14 @@ class Trainer:
                     stopped = "interrupted"
                     break
                 if self.progress.epoch % self.config.checkpoint_every == 0:
-                    saved = self._save()
+                    saved = self._save(execution)
             if saved != self.progress.epoch:
-                self._save()
+                self._save(execution)
             return self._outcome(execution, stopped)
         finally:
             execution.close()
 
-    def _epoch(self, execution: Execution, steps: Iterator[Step]) -> EpochReport:
+    def _epoch(self, execution: Execution, steps: Generator[Step]) -> EpochReport:
         progress, config, timeline = self.progress, self.config, self.problem.timeline
         phases_before = timeline.phases.copy()
         edges_before, seconds_before = self.ledger.counters["edges_aggregated"], progress.seconds_so_far
@@ -172,6 +177,9 @@ class Trainer:
         self.moments.begin(epoch, num_steps)
         progress.course, began = self.course, time.perf_counter()
         for step in steps:
+            if not (math.isfinite(step.loss) and has_finite_gradient(self.problem.model)):
+                steps.close()
+                raise diverged(self.problem, execution, self._when(progress.epoch + 1, progress.step + 1), step.loss)
             with timeline.span("optimizer"):
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
@@ -179,14 +187,12 @@ class Trainer:
             progress.seconds_so_far += time.perf_counter() - began
             self.moments.reach(epoch, progress.step, num_steps)
             if config.checkpoint_steps is not None and progress.step % config.checkpoint_steps == 0:
-                _require_finite(progress.loss_so_far, progress.epoch + 1)
-                self._save()
+                self._save(execution)
             began = time.perf_counter()
         progress.seconds_so_far += time.perf_counter() - began
         seconds = progress.seconds_so_far - seconds_before
         phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
         edges = self._summed(self.ledger.counters["edges_aggregated"] - edges_before)
-        _require_finite(progress.loss_so_far, progress.epoch + 1)
         progress.end_epoch()
         evaluated, began = progress.epoch % config.eval_every == 0, time.perf_counter()
         with timeline.span(EVALUATE):
@@ -228,11 +234,20 @@ class Trainer:
             return False  # it may just have become better
         return patience is not None and progress.best_epoch > 0 and progress.epoch - progress.best_epoch >= patience
 
-    def _save(self) -> int:
+    def _when(self, epoch: int, step: int) -> str:
+        num_steps = _steps_of(self.problem)
+        return f"epoch {epoch}, step {step} of {num_steps}" if step and num_steps > 1 else f"epoch {epoch}"
+
+    def _save(self, execution: Execution) -> int:
+        progress = self.progress
+        if not all_finite(self.problem.model.parameters()):
+            epoch, seeds = progress.epoch + bool(progress.step), progress.seeds_so_far
+            loss = progress.loss_so_far / seeds if seeds else progress.loss[-1]
+            raise diverged(self.problem, execution, self._when(epoch, progress.step), loss)
         if self.folder is not None and self.comm.leads:
             with self.problem.timeline.span(SAVE):
-                checkpoint.save(self.folder, self.problem.model, self.optimizer, self.progress)
-        return self.progress.epoch
+                checkpoint.save(self.folder, self.problem.model, self.optimizer, progress)
+        return progress.epoch
 
     def _interrupted(self) -> bool:
         return self._summed(int(self.interrupted())) > 0
@@ -262,14 +277,3 @@ def _steps_of(problem: Problem) -> int:
     """Steps of an epoch."""
     size = problem.batches.size
     return 1 if size is None else -(-problem.num_train // size)
-
-
-def _require_finite(loss: float, epoch: int) -> None:
-    if math.isfinite(loss):
-        return
-    raise TrainingError(
-        f"training diverged in epoch {epoch}",
-        needed="a finite loss",
-        got=f"a loss of {loss}",
-        repair="lower the learning rate and start a new run",
-    )

@@ -101,13 +101,14 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
-            "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, checkpoint_steps, weighted; of "
-            "links: decoder, dot or distmult, negatives, val_links, test_links, split_seed) or of the strategy "
-            "(full: partition, overlap; offload: host_memory, chunks, scratch, sharing, reuse, reorganise, overlap, "
-            "cache; tensor: chunks, constant, attention, files, scratch, nn; sampled: partition, cache, cache_by, "
-            "cache_over, threads, ahead; split: partition, cache, cache_by, ahead, partial; migrate: partition, "
-            "travel, pregather, merge, time_steps, threads, ahead; orchestrate: partition, hot_ratio, super_batch, "
-            "reuse, hot_gradient, newest, cache, threads); may be given several times.",
+            "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, checkpoint_steps, weighted, "
+            "precision, full or bfloat16; of links: decoder, dot or distmult, negatives, val_links, test_links, "
+            "split_seed) or of the strategy (full: partition, overlap; offload: host_memory, chunks, scratch, sharing, "
+            "reuse, reorganise, overlap, cache; tensor: chunks, constant, attention, files, scratch, nn; sampled: "
+            "partition, cache, cache_by, cache_over, threads, ahead; split: partition, cache, cache_by, ahead, "
+            "partial; migrate: partition, travel, pregather, merge, time_steps, threads, ahead; orchestrate: "
+            "partition, hot_ratio, super_batch, reuse, hot_gradient, newest, cache, threads); may be given several "
+            "times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
