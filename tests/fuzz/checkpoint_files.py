@@ -20,9 +20,10 @@ from pickles import changed_pickle
 from pickles import hostile as hostile_pickles
 
 from outgrow.nn import GCN
-from outgrow.training.checkpoint import Progress, save
+from outgrow.training.checkpoint import Progress, save, sealed
 
 NAME = "epoch-00000002.pt"
+SUM_BYTES = 64
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
@@ -30,8 +31,13 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def seal(data: bytes) -> bytes:
-    """What makes a changed checkpoint pass for a whole one; nothing, as long as checkpoints have no checksum."""
-    return data
+    """A changed checkpoint with a checksum that is right, so that what lies behind is reached."""
+    return bytes(sealed(data))
+
+
+def unseal(data: bytes) -> bytes:
+    """The archive alone."""
+    return data[: -SUM_BYTES - 2] + b"\0\0"
 
 
 def fresh(optimizer: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -87,7 +93,7 @@ def _saved(value: Any, **how: Any) -> bytes:
 def hostile() -> list[Case]:
     """Checkpoints that somebody has thought of."""
     valid = seeds()[1]
-    parts = members(valid.files[NAME])
+    parts = members(unseal(valid.files[NAME]))
     (code,) = (name for name in parts if name.endswith("data.pkl"))
     pickles = {f"pickle: {note}": zipped({**parts, code: data}) for note, data in hostile_pickles().items()}
     pickles |= {f"bare pickle: {note}": data for note, data in hostile_pickles().items()}
@@ -162,6 +168,9 @@ def mutated(draw: Random, case: Case, others: list[Case]) -> Case:
         case = draw.choice(others)
         data = case.files[NAME]
     way = draw.random()
+    if way < 0.05:
+        return case.with_file(NAME, changed(draw, data, [data]), "bytes, not sealed")
+    data = unseal(data)
     if way < 0.25:
         return case.with_file(NAME, seal(changed_zip(draw, data, [data])), "bytes")
     parts = members(data)

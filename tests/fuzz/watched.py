@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import sys
+import traceback
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -49,7 +50,8 @@ class Watch:
         self.on = False
         try:
             if self._wrong(event, given):
-                self.events.append(f"{event} {str(given)[:200]}")
+                by = [Path(frame.filename).name for frame in traceback.extract_stack()[-6:-1]]
+                self.events.append(f"{event} {str(given)[:200]} by {', '.join(by)}")
         finally:
             self.on = True
 
