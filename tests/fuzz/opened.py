@@ -8,7 +8,6 @@ from typing import Any
 
 import checkpoint_files
 import numpy as np
-import pyarrow.compute  # noqa: F401 - it makes functions of texts when it is imported, which would look like code of a file
 import torch
 from cases import FOLDER
 

@@ -26,6 +26,7 @@ _WATCHED += ("subprocess.Popen", "pty.spawn", "ctypes.dlopen", "pickle.find_clas
 _WATCHED += ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.truncate")
 _WATCHED += ("socket.__new__", "socket.connect", "socket.bind", "sys.settrace", "code.__new__", "function.__new__")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_MAKERS = ("collections/__init__.py", "dataclasses.py")
 _KNOWN_ROOTS = ("numpy", "scipy", "torch", "pyarrow", "outgrow", "encodings", "sympy")
 
 
@@ -61,7 +62,8 @@ class Watch:
             return bool((flags or 0) & _WRITES) and not isinstance(path, int) and not self._inside(path)
         if event == "exec":
             name = given[0].co_filename if isinstance(given[0], CodeType) else str(given[0])
-            return not name.startswith((*self._code, "<frozen"))
+            caller = sys._getframe(2).f_code.co_filename  # modules that are imported late make classes of texts
+            return not name.startswith((*self._code, "<frozen")) and not caller.endswith(_MAKERS)
         if event == "import":
             root = str(given[0]).partition(".")[0]
             return root == "antigravity" or root not in (*_KNOWN_ROOTS, *sys.stdlib_module_names)
