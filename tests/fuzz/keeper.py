@@ -116,7 +116,7 @@ class Keeper:
         shutil.rmtree(folder)
         folder.mkdir()
         case.write(folder)
-        question = {"folder": str(folder), "main": case.main, "options": case.options, "bound": bound_of(case)}
+        question = {"folder": str(folder), "main": case.main, "options": case.options, "bound": 2 * bound_of(case)}
         question |= {"out": str(self._folder / "out") if convert else None, "warm": warm}
         began = time.monotonic()
         try:

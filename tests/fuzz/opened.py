@@ -9,7 +9,6 @@ from typing import Any
 import checkpoint_files
 import numpy as np
 import torch
-from cases import FOLDER
 
 from outgrow.graph.assemble import assemble
 from outgrow.graph.convert import convert
@@ -93,8 +92,3 @@ OPENERS: dict[str, Opener] = {
     "store": store,
     "checkpoint": saved,
 }
-
-
-def place(folder: Path, main: str) -> Path:
-    """The path to open."""
-    return folder if main == FOLDER else folder / main

@@ -52,6 +52,10 @@ class Inputs:
         self.seeds = kind.seeds()
         self._known = [*self.seeds, *kind.hostile()]
 
+    def __len__(self) -> int:
+        """How many there are before the changed ones, which have no end."""
+        return len(self._known)
+
     def __getitem__(self, number: int) -> Case:
         if number < len(self._known):
             return self._known[number]

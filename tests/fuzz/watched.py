@@ -104,12 +104,10 @@ class Meter:
 
 def result_of(opener: Any, case: dict[str, Any], out: Path | None) -> dict[str, Any]:
     """What becomes of an input."""
-    from opened import place
-
     from outgrow.core.errors import InputError
 
     try:
-        opener(place(Path(case["folder"]), case["main"]), case["options"], out)
+        opener(Path(case["folder"]) / case["main"], case["options"], out)
     except InputError as error:
         parts = (error.what, error.needed, error.got, error.repair)
         whole = all(isinstance(part, str) and part for part in parts) and len(str(error)) <= _LONGEST_MESSAGE
@@ -129,8 +127,8 @@ def main() -> None:
     os.dup2(2, 1)
     name, folder = sys.argv[1], Path(sys.argv[2])
     module, _, attribute = name.partition(":")
-    opened = importlib.import_module("opened")
-    opener = getattr(importlib.import_module(module), attribute) if attribute else opened.OPENERS[name]
+    known = importlib.import_module(module if attribute else "opened")
+    opener = getattr(known, attribute) if attribute else known.OPENERS[name]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     watch, meter = Watch((folder / "tmp", folder / "out")), Meter()
     for line in sys.stdin:

@@ -158,7 +158,7 @@ def _names(names: NDArray[Any] | None) -> tuple[str, ...]:
     try:
         made = () if names is None else tuple(str(name) for name in names.reshape(-1))
         "".join(made).encode("utf-8")
-    except ValueError as error:
+    except (ValueError, SystemError) as error:  # letters beyond those of Unicode
         raise InputError(
             "names of classes or relations cannot be read",
             needed="text",
