@@ -83,6 +83,7 @@ def test_a_bad_line_is_found_by_halves(tmp_path):
         ("class_names", npy((10**12,), "<U0"), "cannot be read"),
         ("class_names", npy((1,), "<U1", b"\0\0\x11\0"), "names of classes"),
         ("class_names", npy((1,), "<U1", b"\0\xd8\0\0"), "names of classes"),
+        ("class_names", npy((2,), "<U2", b"a\0\0\0\0\0\x11\0" * 2), "names of classes"),
         ("num_nodes", npy((2,), "<i8", bytes(16)), "num_nodes cannot be read"),
         ("num_nodes", npy((), "<f8", bytes(8)), "num_nodes cannot be read"),
         ("num_nodes", npy((), "<i8", (2**62).to_bytes(8, "little")), "too many nodes"),
@@ -94,6 +95,12 @@ def test_a_bad_line_is_found_by_halves(tmp_path):
 )
 def test_archives_that_claim_what_is_not_there(tmp_path, name, content, what):
     refused(with_member(tmp_path / "g.npz", name, content), what)
+
+
+def test_labels_without_a_sign(tmp_path):
+    made = assemble(source_of(npz(tmp_path / "g.npz", label=np.array([0, 1, 0], np.uint64))))
+    assert made.labels.tolist() == [0, 1, 0]
+    refused(npz(tmp_path / "h.npz", label=np.array([0, 2**64 - 1, 0], np.uint64)), "label is out of range")
 
 
 def test_features_of_no_dimension(tmp_path):

@@ -157,7 +157,7 @@ def _count(given: NDArray[Any] | None) -> int | None:
 def _names(names: NDArray[Any] | None) -> tuple[str, ...]:
     try:
         made = () if names is None else tuple(str(name) for name in names.reshape(-1))
-        "".join(made).encode("utf-8")
+        "".join(made).encode("utf-8").decode("utf-8")
     except (ValueError, SystemError) as error:  # letters beyond those of Unicode
         raise InputError(
             "names of classes or relations cannot be read",
