@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.ingest.gaps import check_gaps
 from outgrow.graph.ingest.source import EdgeChunk
 
 MAX_NODES = 2**32 - 1
 _MAX_RELATIONS = 2**30
+_FEW_RELATIONS = 1000
 
 
 class Intake:
@@ -112,6 +114,16 @@ class Intake:
                 needed="finite weights",
                 got=f"{self._bad_weights} others, the first is {self._first_bad_weight}",
                 repair="replace or drop the edges of these weights",
+            )
+        if self._given_nodes is None:
+            check_gaps(self.num_nodes, self.num_edges, "the edges")
+        relations = self._largest_relation + 1
+        if not self._given_names and relations > max(_FEW_RELATIONS, self.num_edges):
+            raise InputError(
+                "relations are not numbered from 0",
+                needed=f"fewer relations than edges ({self.num_edges})",
+                got=f"a largest relation of {self._largest_relation}",
+                repair="number the relations from 0 without gaps, or name all relations",
             )
 
 

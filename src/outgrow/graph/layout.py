@@ -34,7 +34,7 @@ def check_layout(path: Path, manifest: Manifest) -> None:
     forms, given = _forms(manifest), manifest.arrays
     for name, entry in given.items():
         if name not in forms:
-            raise _misfit(path, f"arrays among {', '.join(forms)}", name)
+            raise _misfit(path, f"arrays among {', '.join(forms)}", repr(name[:40]))
         form = forms[name]
         fits = len(form.shape) == len(entry.shape) and all(
             a in (b, -1) for a, b in zip(form.shape, entry.shape, strict=True)

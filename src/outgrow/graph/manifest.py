@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from outgrow.graph.node_type import NodeType
 FORMAT = 1
 FILE = "manifest.json"
 HEADER_BYTES = 128
+_MOST = 2**63 - 1
 REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
 
@@ -87,12 +89,14 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / FILE
     try:
+        if not path.is_file():
+            raise FileNotFoundError("there is no such file")
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         version, checksum = record.pop("format"), record.pop("checksum", None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken(folder, "a manifest that can be read", f"{type(error).__name__}: {error}") from error
     if version != FORMAT:
-        newer = isinstance(version, int) and version > FORMAT
+        newer, version = isinstance(version, int) and version > FORMAT, str(version)[:20]
         raise StoreError(
             f"{folder} is a store of format {version}",
             needed=f"format {FORMAT}, the one that this version of Outgrow reads",
@@ -100,20 +104,41 @@ def read_manifest(folder: Path) -> Manifest:
             repair=f"install a newer Outgrow that reads format {version}" if newer else REPAIR,
         )
     if _checksum(record) != checksum:
-        raise _broken(folder, f"a manifest of checksum {checksum}", _checksum(record))
+        raise _broken(folder, f"a manifest of checksum {str(checksum)[:64]}", _checksum(record))
     try:
         return _from_record(record)
-    except (KeyError, TypeError) as error:
-        raise _broken(folder, "a complete manifest", f"{type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _broken(folder, "a complete manifest", f"{type(error).__name__}: {str(error)[:200]}") from error
 
 
 def _from_record(record: dict[str, Any]) -> Manifest:
     arrays = {
         name: ArrayEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in record.pop("arrays").items()
     }
-    types = tuple(NodeType(**entry) for entry in record.pop("node_types"))
-    classes, relations = tuple(record.pop("class_names")), tuple(record.pop("relation_names"))
-    return Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
+    kinds = record.pop("node_types")
+    if not isinstance(kinds, list):
+        raise TypeError("node types that are no list")
+    types = tuple(NodeType(**entry) for entry in kinds)
+    classes, relations = _names(record.pop("class_names")), _names(record.pop("relation_names"))
+    manifest = Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
+    _check_counts(vars(manifest)[name] for name in ("num_nodes", "num_edges", "num_features", "num_classes"))
+    _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
+    _check_counts(count for kind in types for count in (kind.first, kind.last))
+    _names([manifest.name, *(kind.name for kind in types)])
+    _names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
+    return manifest
+
+
+def _check_counts(given: Iterable[object]) -> None:
+    for count in given:
+        if type(count) is not int or not 0 <= count <= _MOST:
+            raise TypeError(f"{str(count)[:40]} is no count")
+
+
+def _names(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise TypeError("names that are no texts")
+    return tuple(given)
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -12,10 +12,12 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.ingest.source import Ids, LazyRows, Tables
+from outgrow.graph.intake import MAX_NODES
 from outgrow.graph.node_type import NodeType
 from outgrow.graph.validate import FiniteCheck, check_labelled, check_types, checked_labels, checked_split
 
 _BLOCK_BYTES = 1 << 22
+_MOST_COLUMNS = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,9 +61,9 @@ def implied_num_nodes(tables: Tables) -> int | None:
     """``V`` as the tables tell it; None if only the edges do."""
     if tables.num_nodes is not None:
         return tables.num_nodes
-    if tables.features is not None:
+    if tables.features is not None and tables.features.shape:
         return int(tables.features.shape[0])
-    if tables.labels is not None:
+    if tables.labels is not None and tables.labels.shape:
         return len(tables.labels)
     return tables.node_types[-1].last if tables.node_types else None
 
@@ -72,13 +74,18 @@ def checked_nodes(tables: Tables, num_nodes: int) -> Nodes:
     Raises:
         InputError: Shapes that do not fit, labels out of range, wrong splits, node types with gaps.
     """
-    if num_nodes < 1:
+    if not 1 <= num_nodes <= MAX_NODES:
         raise InputError(
-            "the graph has no nodes", needed="at least one node", got=f"{num_nodes} nodes", repair="check the source"
+            "the graph has no nodes" if num_nodes < 1 else "the graph has too many nodes",
+            needed=f"1 to {MAX_NODES} nodes",
+            got=f"{num_nodes} nodes",
+            repair="check the source",
         )
     features = tables.features
     if features is not None and (features.ndim if not isinstance(features, LazyRows) else len(features.shape)) != 2:
         raise _misfit("features", f"{num_nodes} rows of numbers", f"shape {list(features.shape)}")
+    if features is not None and features.shape[1] > _MOST_COLUMNS:
+        raise _misfit("features", f"at most {_MOST_COLUMNS} columns", f"{features.shape[1]} columns")
     if features is not None and features.shape[0] != num_nodes:
         raise _misfit("features", f"{num_nodes} rows, one for each node", f"{features.shape[0]} rows")
     if features is not None and features.dtype.kind not in "fiub":

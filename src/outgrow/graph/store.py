@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import mmap
 import sys
 from pathlib import Path
@@ -140,11 +141,16 @@ def _write_array(writer: StoreWriter, name: str, values: NDArray[Any]) -> None:
 
 
 def _mapped(path: Path, entry: ArrayEntry) -> NDArray[Any]:
+    count = math.prod(entry.shape)
     try:
+        if not path.is_file():
+            raise FileNotFoundError
         with path.open("rb") as file:
             header, size = file.read(HEADER_BYTES), path.stat().st_size
             if size != entry.size:
                 raise _broken(path, f"{entry.size} bytes", f"{size} bytes")
+            if HEADER_BYTES + count * np.dtype(entry.dtype).itemsize != size or max(entry.shape) > max(1, size):
+                raise _broken(path, f"the bytes of shape {list(entry.shape)}", f"{size} bytes")
             if header != entry.header():
                 raise _broken(path, f"an array of {entry.dtype} and shape {list(entry.shape)}", "another header")
             if size == HEADER_BYTES:
@@ -154,9 +160,6 @@ def _mapped(path: Path, entry: ArrayEntry) -> NDArray[Any]:
             )
     except FileNotFoundError as error:
         raise _broken(path, "the file", "nothing at that path") from error
-    count = int(np.prod(entry.shape))
-    if HEADER_BYTES + count * np.dtype(entry.dtype).itemsize != size:
-        raise _broken(path, f"the bytes of shape {list(entry.shape)}", f"{size} bytes")
     return np.frombuffer(pages, dtype=entry.dtype, count=count, offset=HEADER_BYTES).reshape(entry.shape)
 
 

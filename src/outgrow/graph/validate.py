@@ -103,7 +103,7 @@ def checked_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_nodes
     Raises:
         InputError: A label out of range, of the wrong type, or not one for each node.
     """
-    if labels.ndim not in (1, 2) or len(labels) != num_nodes or labels.dtype.kind not in "iub":
+    if labels.ndim not in (1, 2) or len(labels) != num_nodes or 0 in labels.shape or labels.dtype.kind not in "iub":
         raise InputError(
             "labels have the wrong form",
             needed=f"integers of shape [{num_nodes}], or zeros and ones of shape [{num_nodes}, classes]",
@@ -113,7 +113,7 @@ def checked_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_nodes
     if labels.ndim == 2 and labels.shape[1] > 1:
         return _checked_sets(labels, class_names)
     labels = labels.reshape(-1)
-    largest = int(labels.max(initial=-1))
+    largest = int(labels.max())
     num_classes = len(class_names) or largest + 1
     if not class_names and num_classes > max(_FEW_CLASSES, num_nodes):
         raise InputError(

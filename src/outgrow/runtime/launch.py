@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
 from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
     SignalException,
@@ -35,7 +34,7 @@ from outgrow.runtime.heartbeat import Pulse
 from outgrow.runtime.keeper import kept_folder
 from outgrow.runtime.scratch import Job, Listener, Scratch, last_lines, packed, telling
 from outgrow.runtime.threads import thread_settings
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.worker import Workplace, loopback
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.1
@@ -222,7 +221,7 @@ def _start(scratch: Scratch, workers: int) -> SubprocessContext:
     """Start the processes, each in a session of its own, so that Ctrl-C reaches this process only."""
     settings = {
         **thread_settings(workers),
-        "GLOO_SOCKET_IFNAME": _loopback(),
+        "GLOO_SOCKET_IFNAME": loopback(),
         "PYTHONFAULTHANDLER": "1",
         COMPILE_LOCKS: str(scratch.shared / "compiling"),
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
@@ -237,15 +236,6 @@ def _start(scratch: Scratch, workers: int) -> SubprocessContext:
         )
     assert isinstance(context, SubprocessContext)
     return context
-
-
-def _loopback() -> str:
-    """Name of the network interface that no other host reaches."""
-    return next(
-        name
-        for name, addresses in psutil.net_if_addrs().items()
-        if any(address.address == "127.0.0.1" for address in addresses)
-    )
 
 
 @contextmanager

@@ -86,6 +86,15 @@ def _give_up(scratch: Scratch, rank: int, error: BaseException) -> NoReturn:
         os._exit(1)  # destructors would wait for peers
 
 
+def loopback() -> str:
+    """Name of the network interface that no other host reaches."""
+    return next(
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(address.address == "127.0.0.1" for address in addresses)
+    )
+
+
 def record_of(error: BaseException) -> Record:
     """How a worker failed; to be called where the exception is caught."""
     inner = error.__traceback__.tb_next if error.__traceback__ else None
@@ -130,6 +139,8 @@ def run_in_group(
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     parent = os.getppid()
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(size):  # all are on this host: nobody else need reach them
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
     with _recorded(rank, size):
         meeting, store = _stores(size, attempt)
         comm = join(rank, size, meeting)

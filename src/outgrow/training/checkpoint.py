@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from outgrow.core.errors import InputError
+from outgrow.training.saved import check_optimizer, read
 
 _KEEP = 2
-_PARTS = {"model", "optimizer", "progress"}
 _COMMENT = 2 * hashlib.sha256().digest_size
 
 
@@ -136,18 +136,18 @@ def load(path: Path) -> dict[str, Any]:
         InputError: It cannot be read, or is not what was written.
     """
     try:
+        if not path.is_file():
+            raise FileNotFoundError("there is no such file")
         content = path.read_bytes()
     except OSError as error:
         raise _unreadable(path, str(error)) from error
     if not _is_whole(content):
         raise _unreadable(path, f"{len(content):,} bytes that are not what was written: their checksum is another")
     try:
-        saved: Any = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-    except Exception as error:
-        raise _unreadable(path, f"{len(content):,} bytes of something else") from error
-    if not isinstance(saved, dict) or not saved.keys() >= _PARTS:
-        raise _unreadable(path, "a file of something else")
-    return dict(saved)
+        return read(content)
+    except Exception as error:  # nearly any: torch reads what anyone may have written
+        why = f"{type(error).__name__}: {str(error)[:100]}"
+        raise _unreadable(path, f"{len(content):,} bytes of something else ({why})") from error
 
 
 def restore(saved: dict[str, Any], path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
@@ -164,6 +164,7 @@ def restore(saved: dict[str, Any], path: Path, model: torch.nn.Module, optimizer
     """
     fill(model, saved["model"], path)
     try:
+        check_optimizer(saved["optimizer"], optimizer)
         optimizer.load_state_dict(saved["optimizer"])
         return Progress(**saved["progress"])
     except (ValueError, TypeError, KeyError) as error:
@@ -204,7 +205,8 @@ def newest(folder: Path, torn: Callable[[Path], object] = lambda path: None) -> 
 
 def _by_age(folder: Path) -> list[Path]:
     """The checkpoints in a folder; those between epochs come before those within the next."""
-    return sorted(folder.glob("epoch-*.pt"), key=lambda path: path.stem.split("-"))
+    found = (path for path in folder.glob("epoch-*.pt") if path.is_file())
+    return sorted(found, key=lambda path: path.stem.split("-"))
 
 
 def _unreadable(path: Path, got: str) -> InputError:

@@ -15,6 +15,7 @@ SRC = ("src", "source", "from", "from_node", "fromnodeid", "u")
 DST = ("dst", "dest", "destination", "target", "to", "to_node", "tonodeid", "v")
 RELATION = ("relation", "rel", "edge_type", "type")
 WEIGHT = ("weight", "edge_weight", "w")
+_SHOWN = 20
 ROLES = {**dict.fromkeys(SRC, "src"), **dict.fromkeys(DST, "dst")}
 ROLES |= {**dict.fromkeys(RELATION, "relation"), **dict.fromkeys(WEIGHT, "weight")}
 
@@ -99,10 +100,15 @@ def edge_chunk(column: Callable[[int], NDArray[Any]], roles: dict[str, int]) -> 
     )
 
 
+def shown(name: str) -> str:
+    """The beginning of a name, as an error may show it."""
+    return repr(name[:40])[1:-1]
+
+
 def _unclear(where: str, names: Sequence[str], got: str) -> InputError:
     return InputError(
         f"the columns of {where} are unclear",
         needed=f"one column named {'/'.join(SRC[:3])}, one named {'/'.join(DST[:4])}; optionally relation and weight",
-        got=f"{got} among {', '.join(names)}",
+        got=f"{got} among {', '.join(shown(name) for name in names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
         repair="rename the columns, for example src,dst,weight",
     )

@@ -42,6 +42,10 @@ def source_of(
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path} does not exist", needed=KNOWN, got="nothing at that path", repair="correct the path")
+    if not (path.is_file() or path.is_dir()):
+        raise InputError(
+            f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
+        )
     source = _edge_table(path, num_nodes, relabel, columns)
     if source is not None:
         return source

@@ -19,12 +19,13 @@ import numpy as np
 from outgrow.core.errors import InputError
 from outgrow.graph.ingest.columns import Relabelled, edge_chunk, roles_of
 from outgrow.graph.ingest.source import EdgeChunk, Source, Tables
-from outgrow.graph.ingest.text import BLOCK_BYTES, Block, blocks
+from outgrow.graph.ingest.text import BLOCK_BYTES, Block, blocks, first_bad
 
 _COMMENT = re.compile(rb"^[ \t]*[#%][^\n]*\n?", re.MULTILINE)
 _BLANKS = re.compile(rb"[ \t]+")
 _EDGES = re.compile(rb"^ +| +$", re.MULTILINE)
 _INTEGER = re.compile(rb"[+-]?\d+")
+_MOST_COLUMNS = 4096
 _DTYPES = {"src": "int64", "dst": "int64", "relation": "int32", "weight": "float32"}
 
 
@@ -35,13 +36,13 @@ class Layout(NamedTuple):
         delimiter: The byte between columns.
         width: Number of columns.
         roles: Number of the column of each role.
-        header: Whether the first line that is no comment holds names.
+        header: Number of the line that holds names; 0 if there is none.
     """
 
     delimiter: bytes
     width: int
     roles: dict[str, int]
-    header: bool
+    header: int
 
 
 @final
@@ -157,7 +158,10 @@ def _layout(block: Block, columns: Sequence[str] | None, path: Path) -> Layout |
         if not text or text[:1] in (b"#", b"%"):
             continue
         delimiter = next((d for d in (b",", b";", b"\t") if d in text), b" ")
-        fields = [field.strip() for field in (text.split() if delimiter == b" " else text.split(delimiter))]
+        split = text.split(None if delimiter == b" " else delimiter, _MOST_COLUMNS)
+        if len(split) > _MOST_COLUMNS:
+            raise _wide(path, number)
+        fields = [field.strip() for field in split]
         header = not any(_INTEGER.fullmatch(field) for field in fields)
         names = [field.decode(errors="replace") for field in fields] if header else columns
         if names is None:
@@ -166,7 +170,7 @@ def _layout(block: Block, columns: Sequence[str] | None, path: Path) -> Layout |
             names = ("src", "dst")
         if len(names) != len(fields):
             raise _ragged(path, number, len(names), line)
-        return Layout(delimiter, len(fields), roles_of(names, str(path)), header)
+        return Layout(delimiter, len(fields), roles_of(names, str(path)), number if header else 0)
     return None
 
 
@@ -189,21 +193,16 @@ def _tidied(text: bytes, layout: Layout) -> bytes:
 def _bad_line(block: Block, layout: Layout, path: Path, why: str) -> InputError:
     from pyarrow.lib import ArrowInvalid
 
-    header = layout.header and block.line == 1
-    for number, line in enumerate(block.text.split(b"\n"), block.line):
-        text = _tidied(line, layout)
-        if not text.strip():
-            continue
-        try:
-            if not header:
-                _chunk(text + b"\n", layout)
-        except ArrowInvalid:
-            fields = text.split(layout.delimiter)
-            if len(fields) != layout.width:
-                return _ragged(path, number, layout.width, line)
-            return _not_numbers(path, number, line)
-        header = False
-    return _not_numbers(path, block.line, why.encode())
+    lines = block.text.split(b"\n")
+    if 0 <= layout.header - block.line < len(lines):
+        lines[layout.header - block.line] = b""
+    at = first_bad(lines, lambda text: _chunk(_tidied(text, layout), layout), ArrowInvalid)
+    if at is None:
+        return _not_numbers(path, block.line, why.encode())
+    number, fields = block.line + at, _tidied(lines[at], layout).split(layout.delimiter)
+    if len(fields) != layout.width:
+        return _ragged(path, number, layout.width, lines[at])
+    return _not_numbers(path, number, lines[at])
 
 
 def _ragged(path: Path, line: int, width: int, got: bytes) -> InputError:
@@ -221,6 +220,15 @@ def _not_numbers(path: Path, line: int, got: bytes) -> InputError:
         needed="integer ids and relations that fit 64 and 32 bits, and numbers as weights",
         got=_shown(got),
         repair="correct the line; begin comments with #, and number nodes whose ids are names",
+    )
+
+
+def _wide(path: Path, line: int) -> InputError:
+    return InputError(
+        f"{path}, line {line}: too many columns",
+        needed=f"at most {_MOST_COLUMNS} columns",
+        got="more",
+        repair="keep source and destination, and what is known of each edge",
     )
 
 

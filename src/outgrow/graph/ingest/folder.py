@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import final
 
 from outgrow.graph.ingest.archive import Archive
+from outgrow.graph.ingest.gaps import check_gaps
 from outgrow.graph.ingest.npz import node_tables
 from outgrow.graph.ingest.source import EdgeChunk, Source, Tables
 
@@ -38,7 +39,11 @@ class FolderSource(Source):
         Raises:
             InputError: The file is broken.
         """
-        return node_tables(Archive(self._folder / NODES))
+        tables = node_tables(Archive(self._folder / NODES))
+        if tables.num_nodes is not None and tables.features is None and tables.labels is None:
+            size = sum(path.stat().st_size for path in self._folder.glob("edges.*"))  # an edge takes at least a byte
+            check_gaps(tables.num_nodes, size, str(self._folder / NODES))
+        return tables
 
     def edges(self) -> Iterator[EdgeChunk]:
         """All edges of the edge table."""

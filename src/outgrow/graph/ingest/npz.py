@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.ingest.archive import Archive
+from outgrow.graph.ingest.gaps import check_gaps
 from outgrow.graph.ingest.source import EdgeChunk, Source, Tables
 
 CHUNK_EDGES = 1 << 18
@@ -49,7 +50,10 @@ class NpzSource(Source):
         Raises:
             InputError: The file is broken, or keys do not fit one another.
         """
-        return node_tables(self._archive)
+        tables = node_tables(self._archive)
+        if tables.num_nodes is not None and tables.features is None and tables.labels is None:
+            check_gaps(tables.num_nodes, self._archive["edge_index"].size, str(self._archive.path))
+        return tables
 
     def edges(self) -> Iterator[EdgeChunk]:
         """All edges.
@@ -102,9 +106,8 @@ def node_tables(arrays: Archive | Mapping[str, NDArray[Any]]) -> Tables:
     Raises:
         InputError: A key is missing, or has the wrong form.
     """
-    given = arrays.get("num_nodes")
     return Tables(
-        num_nodes=None if given is None else int(given),
+        num_nodes=_count(arrays.get("num_nodes")),
         features=_features(arrays),
         labels=arrays.get("label"),
         train=arrays.get("train_idx"),
@@ -119,11 +122,17 @@ def _features(arrays: Archive | Mapping[str, NDArray[Any]]) -> NDArray[Any] | cs
     if arrays.get("feat_indptr") is None:
         return arrays.get("features")
     data, indices, indptr, shape = (arrays[key] for key in _SPARSE)
-    if len(data) == 1 and len(indices) != 1:
-        data = np.broadcast_to(data, len(indices))
     try:
-        return csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
-    except (ValueError, IndexError) as error:
+        for values, kinds in ((data, "biuf"), (indices, "iu"), (indptr, "iu"), (shape, "iu")):
+            if values.ndim != 1 or values.dtype.kind not in kinds:
+                raise ValueError(f"{values.dtype} of shape {list(values.shape)}")
+        if len(data) == 1 and len(indices) != 1:
+            data = np.broadcast_to(data, len(indices))
+        num_rows, num_columns = shape.tolist()
+        if num_rows + 1 != len(indptr):
+            raise ValueError(f"{len(indptr)} ends of rows for {num_rows} rows")
+        return csr_array((data, indices, indptr), shape=(num_rows, num_columns))
+    except (ValueError, OverflowError) as error:
         raise InputError(
             "sparse features cannot be read",
             needed="feat_data, feat_indices, feat_indptr and feat_shape of one CSR matrix",
@@ -132,8 +141,31 @@ def _features(arrays: Archive | Mapping[str, NDArray[Any]]) -> NDArray[Any] | cs
         ) from error
 
 
+def _count(given: NDArray[Any] | None) -> int | None:
+    if given is None:
+        return None
+    if given.size != 1 or given.dtype.kind not in "iu":
+        raise InputError(
+            "num_nodes cannot be read",
+            needed="one integer",
+            got=f"{given.dtype} of shape {list(given.shape)}",
+            repair="write the number of nodes again, or leave it out",
+        )
+    return int(given.reshape(())[()])
+
+
 def _names(names: NDArray[Any] | None) -> tuple[str, ...]:
-    return () if names is None else tuple(str(name) for name in names.reshape(-1))
+    try:
+        made = () if names is None else tuple(str(name) for name in names.reshape(-1))
+        "".join(made).encode("utf-8").decode("utf-8")
+    except (ValueError, SystemError) as error:  # letters beyond those of Unicode
+        raise InputError(
+            "names of classes or relations cannot be read",
+            needed="text",
+            got=str(error),
+            repair="write the names again",
+        ) from error
+    return made
 
 
 def _wrong(where: str, needed: str, got: NDArray[Any]) -> InputError:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.ingest.columns import Relabelled, edge_chunk, roles_of
+from outgrow.graph.ingest.columns import Relabelled, edge_chunk, roles_of, shown
 from outgrow.graph.ingest.source import EdgeChunk, Source, Tables
 
 _BATCH_ROWS = 1 << 17
@@ -75,40 +75,61 @@ class _Rows(Source):
 
         try:
             with parquet.ParquetFile(self._path) as file:
-                own = file.schema_arrow.names
-                roles = roles_of(self._columns or own, str(self._path))
+                names = self._names(file.schema_arrow)
                 row = 0
-                for batch in file.iter_batches(_BATCH_ROWS, columns=[own[at] for at in roles.values()]):
-                    yield self._chunk(batch, {role: own[at] for role, at in roles.items()}, row)
+                for batch in file.iter_batches(_BATCH_ROWS, columns=list(names.values())):
+                    yield self._chunk(batch, names, row)
                     row += len(batch)
-        except (OSError, ArrowException) as error:
+        except (OSError, ValueError, ArrowException) as error:
             raise InputError(
                 f"{self._path} cannot be read",
                 needed="a parquet file",
-                got=f"{type(error).__name__}: {error}",
+                got=f"{type(error).__name__}: {str(error)[:200]}",
                 repair="check that the file is there and complete",
             ) from error
+
+    def _names(self, schema: Any) -> dict[str, str]:
+        """Name of the column of each role; types are looked at first, since values of others can be of any size."""
+        from pyarrow import types
+
+        own = schema.names
+        roles = roles_of(self._columns or own, str(self._path))
+        names = {role: own[at] for role, at in roles.items() if at < len(own)}
+        if (
+            len(names) < len(roles)
+            or len({*names.values()}) < len(names)
+            or any(own.count(n) > 1 for n in names.values())
+        ):
+            raise InputError(
+                f"the columns of {self._path} are unclear",
+                needed="as many columns as names that are given, each of another name",
+                got=f"{len(own)} columns, {', '.join(shown(name) for name in own[:8])}",
+                repair="write the file again with a name for each column",
+            )
+        for role, name in names.items():
+            kind = schema.field(name).type
+            held = kind.value_type if types.is_dictionary(kind) else kind
+            if not (types.is_integer(held) or (role == "weight" and types.is_floating(held))):
+                raise self._wrong(name, role, f"values of type {str(kind)[:80]}")
+        return names
 
     def _chunk(self, batch: Any, names: dict[str, str], row: int) -> EdgeChunk:
         columns = [self._column(batch.column(name), name, role, row) for role, name in names.items()]
         return edge_chunk(columns.__getitem__, {role: at for at, role in enumerate(names)})
 
     def _column(self, column: Any, name: str, role: str, row: int) -> NDArray[Any]:
-        kinds = "iuf" if role == "weight" else "iu"
         values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
         if column.null_count:
             missing = row + int(np.argmin(np.asarray(column.is_valid())))
-            raise self._wrong(name, kinds, f"no value in {column.null_count} rows, the first is row {missing}")
-        if values.dtype.kind not in kinds:
-            raise self._wrong(name, kinds, f"values of type {column.type}")
+            raise self._wrong(name, role, f"no value in {column.null_count} rows, the first is row {missing}")
         if role != "weight" and values.dtype == np.uint64 and values.max(initial=0) > np.iinfo(np.int64).max:
-            raise self._wrong(name, kinds, f"{values.max()}, which does not fit 64 bits with a sign")
+            raise self._wrong(name, role, f"{values.max()}, which does not fit 64 bits with a sign")
         return values if role == "weight" else values.astype(np.int64, copy=False)
 
-    def _wrong(self, name: str, kinds: str, got: str) -> InputError:
+    def _wrong(self, name: str, role: str, got: str) -> InputError:
         return InputError(
-            f"{self._path}: the column {name} cannot be used",
-            needed="numbers in every row" if "f" in kinds else "integers in every row",
+            f"{self._path}: the column {shown(name)} cannot be used",
+            needed="numbers in every row" if role == "weight" else "integers in every row",
             got=got,
             repair="write the file again with numbers",
         )

@@ -1,25 +1,26 @@
 """Citation graphs in the form of Planetoid (Yang, Cohen, Salakhutdinov: Revisiting semi-supervised learning, 2016).
 
-Eight files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}``, seven of them pickles of Python 2. They are read by an
-unpickler that makes arrays, sparse matrices, lists and dictionaries, and refuses all else.
+Eight files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}``, seven of them pickles of Python 2. They are read
+without trust (``plain_pickle.py``): arrays, sparse matrices, lists and dictionaries are made of them, and nothing else.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
+from outgrow.graph.ingest.gaps import check_gaps
+from outgrow.graph.ingest.plain_pickle import Csr, load
 from outgrow.graph.ingest.source import EdgeChunk, Ids, Source, Tables
 
+T = TypeVar("T")
 _NUM_VAL = 500
 
 
@@ -51,14 +52,17 @@ class PlanetoidSource(Source):
         """
         allx, tx = self._matrix("allx"), self._matrix("tx")
         num_known, num_nodes = allx.shape[0], self._num_nodes
+        self._fit("tx", list(tx.shape), [len(self._test), allx.shape[1]])
+        ally, ty, num_train = self._labels("ally"), self._labels("ty"), len(self._labels("y"))
+        self._fit("ally", [len(ally)], [num_known])
+        self._fit("ty", [len(ty)], [len(self._test)])
         rows = csr_array(vstack([allx, tx, csr_array((1, allx.shape[1]), dtype=allx.dtype)]))
         place = np.full(num_nodes, rows.shape[0] - 1)
         place[:num_known] = np.arange(num_known)
         place[self._test] = num_known + np.arange(len(self._test))
         labels = np.full(num_nodes, -1, dtype=np.int64)
-        labels[:num_known] = self._labels("ally")
-        labels[self._test] = self._labels("ty")
-        num_train = len(self._labels("y"))
+        labels[:num_known] = ally
+        labels[self._test] = ty
         return Tables(
             num_nodes=num_nodes,
             features=csr_array(rows[place]),
@@ -70,122 +74,88 @@ class PlanetoidSource(Source):
 
     def edges(self) -> Iterator[EdgeChunk]:
         """All edges, both ways, in one chunk."""
-        degrees = [len(others) for others in self._graph.values()]
-        one = np.repeat(np.fromiter(self._graph, dtype=np.int64), degrees)
-        other = np.fromiter((v for others in self._graph.values() for v in others), dtype=np.int64, count=sum(degrees))
+        one, other = self._read("graph", self._pairs)
         both = np.stack([np.concatenate([one, other]), np.concatenate([other, one])])
         src, dst = np.unique(both[:, both[0] != both[1]], axis=1)
         yield EdgeChunk(np.ascontiguousarray(src), np.ascontiguousarray(dst))
 
-    @property
+    @cached_property
     def _num_nodes(self) -> int:
-        return max(int(self._test.max()) + 1, self._matrix("allx").shape[0])
+        num_known = self._matrix("allx").shape[0]
+        num_nodes = max(int(self._test.max(initial=-1)) + 1, num_known)
+        check_gaps(num_nodes, num_known + len(self._test), str(self._path("test.index")))
+        return num_nodes
 
     @cached_property
     def _test(self) -> Ids:
-        path = self._path("test.index")
-        try:
-            return np.array(path.read_text().split(), dtype=np.int64)
-        except (OSError, ValueError) as error:
-            raise _broken(path, f"{type(error).__name__}: {error}") from error
+        return self._read("test.index", self._listed)
 
-    @cached_property
-    def _graph(self) -> dict[int, list[int]]:
-        graph = self._load("graph")
-        if not isinstance(graph, dict):
-            raise _broken(self._path("graph"), f"an object of type {type(graph).__name__}")
-        return graph
+    def _listed(self) -> Ids:
+        path = self._path("test.index")
+        if not path.is_file():
+            raise FileNotFoundError("there is no such file")
+        ids = np.array(path.read_text(encoding="ascii").split(), dtype=np.int64)
+        if ids.min(initial=0) < 0:
+            raise ValueError(f"node {ids.min()}")
+        return ids
+
+    def _pairs(self) -> tuple[Ids, Ids]:
+        """Both ends of each edge, as the graph has them."""
+        graph, room = load(self._path("graph")), self._path("graph").stat().st_size
+        if not isinstance(graph, dict) or not all(isinstance(others, list) for others in graph.values()):
+            raise TypeError("an object that is no dictionary of lists")
+        degrees = [len(others) for others in graph.values()]
+        if sum(degrees) > room:
+            raise ValueError(f"{sum(degrees):,} neighbours in {room:,} bytes: lists that are one and the same")
+        one = np.repeat(_integers(list(graph)), degrees)
+        return one, _integers([v for others in graph.values() for v in others])
 
     def _matrix(self, part: str) -> csr_array:
-        loaded = self._load(part)
-        if not isinstance(loaded, _Csr):
-            raise _broken(self._path(part), f"an object of type {type(loaded).__name__}")
-        return loaded.array()
+        return self._read(part, lambda: _matrix(load(self._path(part))))
 
     def _labels(self, part: str) -> NDArray[np.int64]:
-        loaded = self._load(part)
-        if not isinstance(loaded, np.ndarray) or loaded.ndim != 2:
-            raise _broken(self._path(part), f"an object of type {type(loaded).__name__}")
-        return np.asarray(loaded.argmax(axis=1), dtype=np.int64)
+        return self._read(part, lambda: _labels(load(self._path(part))))
 
-    def _load(self, part: str) -> Any:
-        if part not in self._loaded:
-            path = self._path(part)
+    def _fit(self, part: str, got: list[int], needed: list[int]) -> None:
+        if got != needed:
+            raise _broken(self._path(part), f"rows and columns {got} instead of {needed}")
+
+    def _read(self, part: str, read: Callable[[], T]) -> T:
+        """What a part holds; whatever is wrong with it is told in one way."""
+        if part not in self._held:
             try:
-                with path.open("rb") as file:
-                    self._loaded[part] = _Unpickler(file, encoding="latin1").load()
+                self._held[part] = read()
             except InputError:
                 raise
             except Exception as error:  # a broken pickle can raise nearly anything
-                raise _broken(path, f"{type(error).__name__}: {error}") from error
-        return self._loaded[part]
+                raise _broken(self._path(part), f"{type(error).__name__}: {str(error)[:200]}") from error
+        held: T = self._held[part]
+        return held
 
     @cached_property
-    def _loaded(self) -> dict[str, Any]:
+    def _held(self) -> dict[str, Any]:
         return {}
 
     def _path(self, part: str) -> Path:
         return self._folder / f"ind.{self._dataset}.{part}"
 
 
-class _Csr:
-    """The state of a SciPy matrix as it was pickled, in any version of SciPy."""
-
-    def array(self) -> csr_array:
-        state = vars(self)
-        shape = state.get("_shape") or state["shape"]
-        return csr_array((state["data"], state["indices"], state["indptr"]), shape=shape)
+def _matrix(loaded: object) -> csr_array:
+    if not isinstance(loaded, Csr):
+        raise TypeError(f"an object of type {type(loaded).__name__}")
+    return loaded.array()
 
 
-def _new(kind: type, base: type, state: None) -> _Csr:
-    if (kind, base, state) != (_Csr, object, None):
-        raise pickle.UnpicklingError("an object that is not a sparse matrix")
-    return _Csr()
+def _labels(loaded: object) -> NDArray[np.int64]:
+    if not isinstance(loaded, np.ndarray) or loaded.ndim != 2 or loaded.shape[1] == 0:
+        raise TypeError(f"an object of type {type(loaded).__name__}")
+    return np.asarray(loaded.argmax(axis=1), dtype=np.int64)
 
 
-def _dtype(code: str, align: int, copy: int) -> np.dtype[Any]:
-    return np.dtype(code, copy=True)
-
-
-def _bytes(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes into a pickle of Python 2."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes as {encoding}")
-    return text.encode("latin1")
-
-
-# NumPy's own way to start an array; its name differs between versions.
-_reconstruct: Callable[..., Any] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]
-
-_ALLOWED: dict[str, Any] = {
-    "numpy.core.multiarray._reconstruct": _reconstruct,
-    "numpy._core.multiarray._reconstruct": _reconstruct,
-    "_codecs.encode": _bytes,
-    "numpy.ndarray": np.ndarray,
-    "numpy.dtype": _dtype,
-    "scipy.sparse.csr.csr_matrix": _Csr,
-    "scipy.sparse._csr.csr_matrix": _Csr,
-    "copy_reg._reconstructor": _new,
-    "copyreg._reconstructor": _new,
-    "__builtin__.object": object,
-    "builtins.object": object,
-    "collections.defaultdict": defaultdict,
-    "__builtin__.list": list,
-    "builtins.list": list,
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        full = f"{module}.{name}"
-        if full not in _ALLOWED:
-            raise InputError(
-                "a pickle holds what no graph needs, and is not opened",
-                needed="arrays, CSR matrices, lists and dictionaries",
-                got=full,
-                repair="do not trust this file; take it from its publisher",
-            )
-        return _ALLOWED[full]
+def _integers(values: list[object]) -> Ids:
+    if not all(type(value) is int for value in values):
+        raise TypeError("nodes that are no integers")
+    return np.array(values, dtype=np.int64)
 
 
 def _broken(path: Path, got: str) -> InputError:

@@ -6,7 +6,7 @@ import codecs
 import gzip
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 
 BLOCK_BYTES = 1 << 21
-_LARGE_BYTES = 1 << 26
+_LINE_BYTES = 1 << 24
 
 
 class Block(NamedTuple):
@@ -31,21 +31,24 @@ def blocks(path: Path) -> Iterator[Block]:
     """The text of a file, unpacked if its name ends in ``.gz``, about `BLOCK_BYTES` at a time.
 
     Raises:
-        InputError: The file cannot be read, or is cut off.
+        InputError: The file cannot be read, is cut off, or has a line of more than 16 MiB.
     """
     opener: Any = gzip.open if path.suffix == ".gz" else open
-    rest, line = b"", 1
+    rest, held, line = list[bytes](), 0, 1
     try:
         with opener(path, "rb") as file:
             if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
                 file.seek(0)
             while piece := file.read(BLOCK_BYTES):
                 whole, end, tail = piece.rpartition(b"\n")
+                held += len(piece)
                 if not end:
-                    rest += piece
+                    rest.append(piece)
+                    if held > _LINE_BYTES:
+                        raise _endless(path, line)
                     continue
-                text = rest + whole + end
-                rest = tail
+                text = b"".join((*rest, whole, end))
+                rest, held = [tail], len(tail)
                 yield Block(text, line)
                 line += text.count(b"\n")
     except (OSError, EOFError, zlib.error) as error:
@@ -55,8 +58,34 @@ def blocks(path: Path) -> Iterator[Block]:
             got=f"{type(error).__name__}: {error}",
             repair="check that the file is there and complete",
         ) from error
-    if rest:
-        yield Block(rest, line)
+    if held:
+        yield Block(b"".join(rest), line)
+
+
+def first_bad(lines: list[bytes], reads: Callable[[bytes], object], bad: type[Exception]) -> int | None:
+    """Which line is the first that cannot be read, found by halves.
+
+    Args:
+        lines: Lines that cannot be read together.
+        reads: Reads text, and raises what it does not take.
+        bad: What it raises then.
+
+    Returns:
+        Its place among the lines; None if each can be read alone.
+    """
+
+    def fails(part: list[bytes]) -> bool:
+        try:
+            reads(b"\n".join((*part, b"")))
+        except bad:
+            return True
+        return False
+
+    first, last = 0, len(lines)
+    while last - first > 1:
+        middle = (first + last) // 2
+        first, last = (first, middle) if fails(lines[first:middle]) else (middle, last)
+    return first if fails(lines[first:last]) else None
 
 
 def read_numbers(path: Path, dtype: type[np.int64] | type[np.float32]) -> NDArray[Any]:
@@ -112,16 +141,20 @@ def _table(text: bytes, width: int, dtype: type[np.generic]) -> NDArray[Any]:
     return out
 
 
+def _endless(path: Path, line: int) -> InputError:
+    return InputError(
+        f"{path}, line {line}: longer than any row",
+        needed=f"lines of at most {_LINE_BYTES:,} bytes",
+        got="more without an end",
+        repair="check that the file holds text, one row a line",
+    )
+
+
 def _bad_row(path: Path, block: Block, width: int, dtype: type[np.generic]) -> InputError:
     from pyarrow.lib import ArrowInvalid
 
     lines = block.text.split(b"\n")
-    at = 0
-    try:
-        while not lines[at].strip() or len(_table(lines[at] + b"\n", width, dtype)):
-            at += 1
-    except (ArrowInvalid, IndexError):
-        at = min(at, len(lines) - 1)
+    at = first_bad(lines, lambda text: text.strip() and _table(text, width, dtype), ArrowInvalid) or 0
     return InputError(
         f"{path}, line {block.line + at}: not a row of the table",
         needed=f"{width} numbers of type {np.dtype(dtype).name}, separated by commas",

@@ -1,0 +1,129 @@
+"""What a checkpoint may hold. A checksum tells what is torn, not who wrote it, so nothing that is read is trusted."""
+
+from __future__ import annotations
+
+import io
+import pickletools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_DEEPEST = 100
+_PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
+_NUMBERS = ("best_epoch", "step", "seeds_so_far")
+_REALS = ("best_score", "best_loss", "loss_so_far", "seconds_so_far")
+_LISTS = ("loss", "val_score", "epoch_seconds")
+
+
+def read(content: bytes) -> dict[str, Any]:
+    """What a file of `torch.save` holds, without running any code in it.
+
+    Raises:
+        Exception: It is broken, or no checkpoint; nearly any exception can come of that.
+    """
+    reader = torch._C.PyTorchFileReader(io.BytesIO(content))
+    _check_depth(reader.get_record("data.pkl"))
+    saved: Any = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    if not isinstance(saved, dict):
+        raise TypeError("no dictionary")
+    _check_tensors(saved["model"])
+    _check_progress(saved["progress"])
+    return saved
+
+
+def check_optimizer(saved: object, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse the state of an optimizer whose tensors do not fit the parameters; torch does not look at them.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(saved, dict) or not isinstance(saved.get("state"), dict):
+        raise TypeError("no state of an optimizer")
+    shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
+    for at, state in saved["state"].items():
+        if type(at) is not int or not 0 <= at < len(shapes) or not isinstance(state, dict):
+            raise TypeError("a state of no parameter")
+        for name, value in state.items():
+            if not isinstance(name, str) or not _is_state(value, shapes[at]):
+                raise TypeError(f"{str(name)[:40]} of parameter {at} does not fit it")
+    fresh = optimizer.state_dict()["param_groups"]
+    groups = saved.get("param_groups")
+    if not isinstance(groups, list) or len(groups) != len(fresh):
+        raise TypeError("other groups of parameters")
+    for group, own in zip(groups, fresh, strict=True):
+        if not isinstance(group, dict) or any(not _alike(group[name], value) for name, value in own.items()):
+            raise TypeError("another group of parameters")
+
+
+def _is_state(value: object, shape: torch.Size) -> bool:
+    if isinstance(value, Tensor):
+        return _is_plain(value) and value.is_floating_point() and value.shape in (shape, ())
+    return value is None or type(value) in (int, float)
+
+
+def _alike(value: object, own: object) -> bool:
+    """Whether an option is of the kind of that of a new optimizer."""
+    if isinstance(own, (tuple, list)):
+        return type(value) is type(own) and len(value) == len(own) and all(map(_alike, value, own))
+    real = type(own) in (int, float)
+    return type(value) in (int, float) if real else type(value) is type(own)
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether a tensor holds as many numbers as its shape says."""
+    return value.layout == torch.strided and value.device.type == "cpu" and value.is_contiguous()
+
+
+def _check_tensors(given: object) -> None:
+    known = isinstance(given, Mapping) and all(
+        isinstance(name, str) and isinstance(value, Tensor) and _is_plain(value) for name, value in given.items()
+    )
+    if not known:
+        raise TypeError("parameters that are no tensors by name")
+
+
+def _check_progress(given: object) -> None:
+    """Refuse lists of other lengths than one another, and what is of another type than a checkpoint's."""
+    if not isinstance(given, dict):
+        raise TypeError("no progress")
+    if given["best_model"] is not None:
+        _check_tensors(given["best_model"])
+    if not all(isinstance(given[name], list) for name in _LISTS) or len({len(given[name]) for name in _LISTS}) > 1:
+        raise TypeError("no entry for each epoch")
+    if not all(_is_real(value) or (value is None and name == "val_score") for name in _LISTS for value in given[name]):
+        raise TypeError("an entry that is no number")
+    if not all(type(given[name]) is int and 0 <= given[name] < 2**63 for name in _NUMBERS):
+        raise TypeError("a count that is none")
+    if not all(_is_real(given[name]) for name in _REALS) or not isinstance(given["course"], str):
+        raise TypeError("a number that is none")
+
+
+def _is_real(value: object) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
+def _check_depth(code: bytes) -> None:
+    """Refuse deeply nested tuples: Python's own hash of one goes down to the innermost, and ends the process.
+
+    A pickle is a program for a stack; it is run here on the depths of tuples alone.
+    """
+    stack: list[int | None] = []  # None is a mark
+    memory: dict[int, int] = {}
+    for instruction, given, _ in pickletools.genops(code):
+        name, before = instruction.name, instruction.stack_before
+        if name in _PUTS:
+            memory[len(memory) if given is None else int(given)] = stack[-1] or 0
+            continue
+        if pickletools.markobject in before or (name == "POP" and stack[-1:] == [None]):
+            first = max(at for at, depth in enumerate(stack) if depth is None)
+            first -= before.index(pickletools.markobject) if pickletools.markobject in before else 0
+        else:
+            first = len(stack) - len(before)
+        taken = [depth or 0 for depth in stack[max(0, first) :]]
+        del stack[max(0, first) :]
+        depth = memory[int(given or 0)] if name in _GETS else 1 + max(taken, default=0) if "TUPLE" in name else 0
+        if depth > _DEEPEST:
+            raise ValueError(f"tuples within tuples, {_DEEPEST} deep")
+        stack += [None] if name == "MARK" else [depth] * len(instruction.stack_after)

@@ -1,0 +1,85 @@
+"""Stores whose manifest is sealed, and says what cannot be; what fuzzing (tests/fuzz) has found."""
+
+import hashlib
+import json
+import os
+
+import pytest
+
+from graph.handmade import graph
+from outgrow.core.errors import StoreError
+from outgrow.graph.manifest import FILE, HEADER_BYTES
+from outgrow.graph.store import open_store, write_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    write_store(graph(), tmp_path / "store")
+    return tmp_path / "store"
+
+
+def change(store, edit):
+    record = json.loads((store / FILE).read_text())
+    del record["checksum"], record["format"]
+    edit(record)
+    checksum = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+    (store / FILE).write_text(json.dumps({"format": 1, "checksum": checksum, **record}))
+
+
+def refused(store):
+    with pytest.raises(StoreError) as caught:
+        open_store(store, verify=True)
+    assert len(str(caught.value)) < 4000
+
+
+@pytest.mark.parametrize("value", [None, True, "5", "../x", 1.5, [], {}, [1], -1, 10**40])
+@pytest.mark.parametrize("key", ["num_nodes", "num_edges", "num_features", "num_classes", "class_names", "node_types"])
+def test_values_of_another_type(store, key, value):
+    if value == [] and key in ("class_names", "node_types"):
+        pytest.skip("there need be none")
+    change(store, lambda record: record.update({key: value}))
+    refused(store)
+
+
+@pytest.mark.parametrize("value", [None, True, "5", 1.5, [], {}, [1.5], [-1], [10**100], ["a"]])
+@pytest.mark.parametrize("key", ["shape", "dtype", "size", "sha256"])
+def test_entries_of_another_type(store, key, value):
+    change(store, lambda record: record["arrays"]["labels"].update({key: value}))
+    refused(store)
+
+
+@pytest.mark.parametrize("shape", [[10**12, 3], [40, 10**12], [0, 10**18]])
+def test_an_array_without_bytes(store, shape):
+    """Its size is that of a header, which says a shape of terabytes."""
+
+    def edit(record):
+        record["num_nodes"], record["num_features"] = shape
+        record["arrays"]["features"] |= {"shape": shape, "size": HEADER_BYTES}
+
+    (store / "features.npy").write_bytes((store / "features.npy").read_bytes()[:HEADER_BYTES])
+    change(store, edit)
+    refused(store)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, "null", "[]", "9" * 5000, '{"format": "' + "x" * 9999 + '"}', '{"a":' * 99999]
+)
+def test_a_manifest_that_is_none(store, text):
+    (store / FILE).write_text(text)
+    refused(store)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "x" * 9999])
+def test_arrays_of_other_places(store, name):
+    change(store, lambda record: record["arrays"].update({name: record["arrays"]["labels"]}))
+    refused(store)
+
+
+@pytest.mark.parametrize("name", [FILE, "indptr.npy"])
+def test_pipes_and_devices_are_no_files(store, name):
+    (store / name).unlink()
+    os.mkfifo(store / name)
+    refused(store)
+    (store / name).unlink()
+    (store / name).symlink_to("/dev/zero")
+    refused(store)

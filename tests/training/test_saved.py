@@ -1,0 +1,93 @@
+"""Checkpoints with a right checksum that hold what no run has written; what fuzzing (tests/fuzz) has found."""
+
+import io
+import os
+import zipfile
+
+import pytest
+import torch
+
+from outgrow.core.errors import InputError
+from outgrow.training import checkpoint
+from outgrow.training.checkpoint import Progress, load, restore, save, sealed
+
+
+def fresh():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    return model, torch.optim.Adam(model.parameters())
+
+
+@pytest.fixture
+def path(tmp_path):
+    model, optimizer = fresh()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return save(tmp_path, model, optimizer, Progress(loss=[1.0], val_score=[None], epoch_seconds=[0.1]))
+
+
+def rewrite(path, edit):
+    saved = load(path)
+    edit(saved)
+    whole = io.BytesIO()
+    torch.save(saved, whole)
+    path.write_bytes(sealed(whole.getvalue()))
+
+
+def refused(path):
+    with pytest.raises(InputError, match="checkpoint"):
+        restore(load(path), path, *fresh())
+
+
+def test_a_checkpoint_comes_back(path):
+    rewrite(path, lambda saved: None)
+    assert restore(load(path), path, *fresh()).loss == [1.0]
+
+
+@pytest.mark.parametrize("value", [None, 5, [], "abc", {1: 2}, {"weight": None}])
+@pytest.mark.parametrize("part", ["model", "optimizer", "progress"])
+def test_parts_of_another_kind(path, part, value):
+    rewrite(path, lambda saved: saved.update({part: value}))
+    refused(path)
+
+
+@pytest.mark.parametrize("value", ["abc", None, [None], {"a": 1}, 10**30, -5])
+@pytest.mark.parametrize("name", ["loss", "val_score", "epoch_seconds", "step", "loss_so_far", "best_epoch", "course"])
+def test_progress_of_another_kind(path, name, value):
+    if value == ([None] if name == "val_score" else {"course": "abc", "loss_so_far": -5}.get(name, ...)):
+        pytest.skip("that is of the right kind")
+    rewrite(path, lambda saved: saved["progress"].update({name: value}))
+    refused(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.eye(2, 3).to_sparse(),
+        torch.empty(2, 3, device="meta"),
+        torch.zeros(1).expand(2, 3),
+        torch.empty(0),
+        torch.zeros(2, 3, dtype=torch.int64),
+        "abc",
+    ],
+)
+def test_states_that_do_not_fit_their_parameter(path, value):
+    rewrite(path, lambda saved: saved["optimizer"]["state"][0].update(exp_avg=value))
+    refused(path)
+
+
+def test_keys_of_deep_tuples_do_not_end_the_process(path):
+    whole = io.BytesIO()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(whole, "w") as new:
+        for name in old.namelist():
+            deep = b"\x80\x02})" + b"\x85" * 200_000 + b"Ns."
+            new.writestr(name, deep if name.endswith("data.pkl") else old.read(name))
+    path.write_bytes(sealed(whole.getvalue()))
+    refused(path)
+
+
+def test_a_pipe_is_no_checkpoint(path):
+    path.unlink()
+    os.mkfifo(path)
+    refused(path)
+    assert checkpoint.newest(path.parent) is None
