@@ -44,6 +44,20 @@ def test_a_checkpoint_comes_back(path):
     assert restore(load(path), path, *fresh()).loss == [1.0]
 
 
+def test_parameters_in_another_order_in_memory_come_back(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    model.weight = torch.nn.Parameter(torch.randn(3, 2).T)
+    assert not model.weight.is_contiguous()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    path = save(tmp_path, model, optimizer, Progress(loss=[1.0], val_score=[None], epoch_seconds=[0.1]))
+    other, its_optimizer = fresh()
+    restore(load(path), path, other, its_optimizer)
+    assert torch.equal(other.weight, model.weight)
+
+
 @pytest.mark.parametrize("value", [None, 5, [], "abc", {1: 2}, {"weight": None}])
 @pytest.mark.parametrize("part", ["model", "optimizer", "progress"])
 def test_parts_of_another_kind(path, part, value):
