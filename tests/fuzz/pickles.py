@@ -118,8 +118,8 @@ def opcodes(data: bytes) -> list[bytes]:
             if code.arg:
                 file.readline() if code.name == "STRING" else code.arg.reader(file)
             starts.append(file.tell())
-    starts = starts[: len(starts) - (starts[-1] == len(data))]
-    return [data[first:last] for first, last in zip(starts, [*starts[1:], len(data)], strict=True)]
+    ends = [*starts[1:], len(data)]
+    return [data[first:last] for first, last in zip(starts, ends, strict=True) if last > first]
 
 
 def _stack(draw: Random, codes: list[bytes], at: int, others: Sequence[bytes]) -> list[bytes]:

@@ -90,6 +90,17 @@ def test_states_that_do_not_fit_their_parameter(path, value):
     refused(path)
 
 
+@pytest.mark.parametrize("value", [-7.0, float("nan"), float("inf"), [1.0]])
+def test_steps_that_are_no_number(path, value):
+    rewrite(path, lambda saved: saved["optimizer"]["state"][1].update(step=torch.tensor(value)))
+    refused(path)
+
+
+def test_a_state_of_other_names(path):
+    rewrite(path, lambda saved: saved["optimizer"]["state"][1].pop("exp_avg_sq"))
+    refused(path)
+
+
 def test_keys_of_deep_tuples_do_not_end_the_process(path):
     whole = io.BytesIO()
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(whole, "w") as new:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 _DEEPEST = 100
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
+_OF_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _NUMBERS = ("best_epoch", "step", "seeds_so_far")
 _REALS = ("best_score", "best_loss", "loss_so_far", "seconds_so_far")
 _LISTS = ("loss", "val_score", "epoch_seconds")
@@ -45,8 +46,10 @@ def check_optimizer(saved: object, optimizer: torch.optim.Optimizer) -> None:
     for at, state in saved["state"].items():
         if type(at) is not int or not 0 <= at < len(shapes) or not isinstance(state, dict):
             raise TypeError("a state of no parameter")
+        if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and not state.keys() >= _OF_ADAM:
+            raise TypeError(f"no {' and '.join(sorted(_OF_ADAM - state.keys()))} of parameter {at}")
         for name, value in state.items():
-            if not isinstance(name, str) or not _is_state(value, shapes[at]):
+            if not _is_count(value) if name == "step" else not _is_state(value, shapes[at]):
                 raise TypeError(f"{str(name)[:40]} of parameter {at} does not fit it")
     fresh = optimizer.state_dict()["param_groups"]
     groups = saved.get("param_groups")
@@ -57,10 +60,17 @@ def check_optimizer(saved: object, optimizer: torch.optim.Optimizer) -> None:
             raise TypeError("another group of parameters")
 
 
-def _is_state(value: object, shape: torch.Size) -> bool:
+def _is_count(value: object) -> bool:
+    """Whether it is a number of steps; bias is corrected by a power of it."""
     if isinstance(value, Tensor):
-        return _is_plain(value) and value.is_floating_point() and value.shape in (shape, ())
-    return value is None or type(value) in (int, float)
+        return _is_plain(value) and value.is_floating_point() and value.shape == () and 0 <= float(value) < 2**53
+    return isinstance(value, (int, float)) and 0 <= value < 2**53
+
+
+def _is_state(value: object, shape: torch.Size) -> bool:
+    return value is None or (
+        isinstance(value, Tensor) and _is_plain(value) and value.is_floating_point() and value.shape == shape
+    )
 
 
 def _alike(value: object, own: object) -> bool:
