@@ -141,6 +141,7 @@ def test_workers_end_when_the_run_is_killed(scratch: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         assert [run.stdout.readline() for _ in range(2)] == ["started\n"] * 2
-        assert len(processes_of(scratch)) == 2
+        there = [" ".join(process.cmdline()) for process in processes_of(scratch)]
         run.kill()
+    assert ["outgrow.worker" in words for words in sorted(there)] == [False, True, True]  # the first removes the folder
     wait_until_gone(scratch, 5)
