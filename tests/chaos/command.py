@@ -87,9 +87,15 @@ class Run:
         scratch.mkdir(parents=True, exist_ok=True)
         words = ["sh", "-c", _AS_FILES, "sh", str(self._logs[host]), *command]
         if self.lab is not None:
-            return self.lab.start(host, ["env", f"TMPDIR={scratch}", *words])
+            settings = [f"{name}_NUM_THREADS={self._threads}" for name in ("OMP", "MKL", "NUMBA")]
+            return self.lab.start(host, ["env", f"TMPDIR={scratch}", *settings, *words])
         environment = {**os.environ, "TMPDIR": str(scratch)}
         return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, text=True, start_new_session=True)
+
+    @property
+    def _threads(self) -> int:
+        """Of each worker, as if all were on one host: the last bits of torch's own sums depend on it."""
+        return max(1, len(os.sched_getaffinity(0)) // self.workload.workers)
 
     def victims(self) -> dict[int, psutil.Process]:
         """The living workers by rank; a run of one worker is its own."""

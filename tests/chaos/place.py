@@ -145,9 +145,11 @@ def left_in(scratch: Path, patience_seconds: float = _LEAVE_SECONDS) -> tuple[st
 
 
 def _expected(path: Path, scratch: Path) -> bool:
-    """Whether the harness has made it: the folder of a host; or torchrun, which keeps its logs in any case."""
+    """Whether the harness has made it: the folder of a host; or torch, which keeps logs and a cache in any case."""
     parts = path.relative_to(scratch).parts
-    return parts[0].startswith("host-") and (len(parts) == 1 or parts[1].startswith("torchelastic_"))
+    return parts[0].startswith("host-") and (
+        len(parts) == 1 or parts[1].startswith(("torchelastic_", "torchinductor_"))
+    )
 
 
 def sweep(processes: Sequence[subprocess.Popen[str]], scratch: Path) -> None:

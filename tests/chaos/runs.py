@@ -122,7 +122,7 @@ class Runs:
             run.resume()
             resumed = run.wait(self.options.timeout)
         found = verdict(promise, ending, resumed, reference.summary)
-        errors = [line for line in ending.errors.splitlines() if "error: " in line]
+        errors = [line for line in ending.errors.splitlines() if line.startswith("error: ")]
         row = {
             "what": None if promise is None else promise.what,
             "epochs": epochs,

@@ -149,8 +149,7 @@ def run_in_group(
             neighbours = Neighbours(store, rank, size, heartbeat_seconds)
             with closing(neighbours), Heartbeat(neighbours.beat, parent, folder), told_of_bus_errors():
                 result = task(Workplace(comm=comm, folder=folder, attempt=attempt, tell=hear, stop_asked=stop))
-                comm.barrier()
-        comm.close()
+                comm.close()  # waits for the others, so signs of life go on
         return result
 
 

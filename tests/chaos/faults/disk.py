@@ -57,7 +57,7 @@ class FullDisk:
 
 
 class FileLimit:
-    """No process of the run may write a file beyond some kilobytes any more, which needs no rights.
+    """No process of the run may write a file beyond 16 kB any more, which needs no rights.
 
     Args:
         limit_bytes: The most that a file may have.
@@ -65,7 +65,7 @@ class FileLimit:
 
     words: list[str] = []  # noqa: RUF012
 
-    def __init__(self, limit_bytes: int = 2048) -> None:
+    def __init__(self, limit_bytes: int = 1 << 14) -> None:
         self._limit_bytes = limit_bytes
 
     def ready(self, run: Run) -> None:
