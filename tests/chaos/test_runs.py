@@ -28,7 +28,7 @@ def disturb(tmp_path: Path, *words: str) -> list[dict[str, object]]:
 def test_runs_that_are_disturbed(tmp_path: Path) -> None:
     found = disturb(tmp_path, "--runs", "4", "--strategies", "full", "--seed", "5", "--faults", *NEED_NOTHING)
     assert [row["fault"] for row in found] == NEED_NOTHING
-    assert found[0]["outcome"] in ("resumed", "no checkpoint", "went on")
+    assert found[0]["outcome"] in ("resumed", "no checkpoint", "went on", "over")  # it may end before it is killed
 
 
 @pytest.mark.slow
