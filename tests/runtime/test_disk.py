@@ -334,9 +334,11 @@ def test_other_npy_files(disk: Disk, tmp_path: Path, values: np.ndarray, why: st
 
 def test_files_that_are_no_npy_files(disk: Disk, tmp_path: Path) -> None:
     path = tmp_path / "rows.npy"
-    path.write_bytes(b"something else")
-    with pytest.raises(InputError, match="does not hold rows"):
-        npy_rows(disk, path)
+    header = b"{'descr': ',<f8', 'fortran_order': False, 'shape': (2, 2), }"
+    for text in (b"something else", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(32)):
+        path.write_bytes(text)
+        with pytest.raises(InputError, match="does not hold rows"):
+            npy_rows(disk, path)
     np.save(path, np.zeros((10, 10)))
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(InputError, match="ends before"):

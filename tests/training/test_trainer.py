@@ -313,3 +313,25 @@ def test_patience_ends_with_an_evaluation(world: Planted) -> None:
     """An epoch that was not evaluated may have been better."""
     outcome, _ = scripted(world, [0.0] * 20, patience=3, eval_every=5)
     assert (outcome.stopped, outcome.progress.best_epoch, outcome.progress.epoch) == ("patience", 5, 10)
+
+
+@pytest.mark.parametrize(("options", "epochs"), [({}, 2), ({"checkpoint_steps": 1}, 1)])
+def test_nothing_is_told_or_saved_of_what_may_be_wrong(
+    world: Planted, tmp_path: Path, options: dict[str, object], epochs: int
+) -> None:
+    asked: list[None] = []
+
+    def require_whole() -> None:
+        asked.append(None)
+        if len(asked) == 3:
+            raise InputError("a file was cut off", needed="all of it", got="a half", repair="bring it back")
+
+    trainer, listening = trainer_of(world, tmp_path, checkpoint_every=1, **options), Listening()
+    trainer.require_whole = require_whole
+    trainer.listen(listening)
+    with pytest.raises(InputError, match="cut off"):
+        trainer.run(Full())
+    assert [report.epoch for report in listening.reports] == list(range(1, epochs + 1))
+    newest = checkpoint.newest(tmp_path)
+    assert newest is not None
+    assert newest.name == f"epoch-{epochs:08d}.pt"

@@ -60,17 +60,19 @@ def logits_of(graph: Graph, model: Model, embeddings: Tensor | None = None) -> T
             got=f"a model with the decoder {type(model.decoder).__name__}",
             repair="ask for embeddings: `outgrow predict RUN --what embeddings`, or og.embed(graph, model)",
         )
-    if embeddings is None:
-        logits = infer(model, graph.topology, graph.features)
-    else:
-        logits = infer(model, graph.topology, embeddings, layers=model.stages()[-1:])
+    with graph.files.kept_whole():
+        if embeddings is None:
+            logits = infer(model, graph.topology, graph.features)
+        else:
+            logits = infer(model, graph.topology, embeddings, layers=model.stages()[-1:])
     buffers.clear()
     return logits
 
 
 def _inferred(graph: Graph, model: Model, layers: Sequence[Layer]) -> Tensor:
     assert graph.features is not None
-    rows = infer(model, graph.topology, graph.features, layers=layers)
+    with graph.files.kept_whole():
+        rows = infer(model, graph.topology, graph.features, layers=layers)
     buffers.clear()
     return rows
 

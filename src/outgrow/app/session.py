@@ -36,7 +36,7 @@ from outgrow.nn.model import Model
 from outgrow.ops.narrow_products import products_in_bfloat16
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.device import CPU, device_of
-from outgrow.runtime.memory import trim_memory
+from outgrow.runtime.memory import LARGE_BYTES, return_freed_memory, trim_memory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, Marks, NodeEvaluation
@@ -109,8 +109,10 @@ class Session:
         """Train, from the last checkpoint on if ``resume``, and write the run's files."""
         comm, directory = self.comm, self.directory
         comm.device = device_of(self.device, comm)
+        return_freed_memory(LARGE_BYTES)
         trim_memory()
         with Tiers(comm, self.strategy, self.warn) as memory, interrupt() as interrupted, ExitStack() as stack:
+            stack.enter_context(self.graph.files.kept_whole())
             stack.enter_context(products_in_bfloat16(self.config.in_bfloat16))
             comm.broadcast_parameters(self.model)
             stack.callback(self.model.to, CPU)
@@ -126,6 +128,7 @@ class Session:
                 folder=None if directory is None else directory.checkpoints,
                 interrupted=self.stop or interrupted.is_set,
                 moments=moments,
+                require_whole=self.graph.files.require_whole,
             )
             if resume:
                 files = directory if comm.leads else None
@@ -179,8 +182,7 @@ class Session:
         """Let files and listeners know of every epoch."""
         if self.directory is not None:
             self.directory.forget_after(trainer.progress.epoch)
-            board = Board(self.directory.path / "tensorboard", trainer.progress.epoch)
-            stack.callback(board.close)
+            board = stack.enter_context(Board(self.directory.path / "tensorboard", trainer.progress.epoch))
             trainer.listen(self.directory, HintKeeper(self.directory, trainer.problem.hints), board)
         trainer.listen(*self.listeners)
 

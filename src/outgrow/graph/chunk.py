@@ -16,7 +16,7 @@ from torch import Tensor
 from outgrow.core.block import Edges
 from outgrow.graph.csc import Topology
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.share import Picked, degrees, loops_before, mark_sources, pick, take, with_loops
+from outgrow.ops.share import degrees, loops_before, mark_sources, pick, take, with_loops
 from outgrow.ops.share_kernels import ABSENT, HEARD
 from outgrow.ops.spans import spans
 
@@ -59,17 +59,15 @@ class ChunkGraph:
         Args:
             nodes: ``[n]`` int64, ascending.
         """
-        rows = pick(self._edges.indptr, nodes)
+        rows, also = pick(self._edges.indptr, nodes), nodes if self.self_loops else nodes[:0]
         if _MANY * rows.num_edges < self.num_nodes:
-            found = self._listed(rows)
-        else:
-            mark_sources(rows, self._edges.indices, self._heard)
-            found = (self._heard == HEARD).nonzero()[:, 0]
-            self._heard[found] = ABSENT
-        return distinct(torch.cat([found, nodes])) if self.self_loops else found
-
-    def _listed(self, rows: Picked) -> Tensor:
-        return distinct(self._edges.indices[spans(rows.start, rows.indptr.diff())].long())
+            listed = self._edges.indices[spans(rows.start, rows.indptr.diff())].long()
+            return distinct(torch.cat([listed, also]))
+        mark_sources(rows, self._edges.indices, self._heard)
+        self._heard[also] = HEARD
+        found = (self._heard == HEARD).nonzero()[:, 0]
+        self._heard[found] = ABSENT
+        return found
 
     def row_sizes(self, nodes: Tensor) -> Tensor:
         """``[n]`` int64: number of in-edges of each of some nodes, those loops that are replaced included."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from outgrow.graph.csc import Topology
+from outgrow.graph.mapped_files import MappedFiles
 from outgrow.graph.node_type import NodeType as NodeType
 from outgrow.ops.sparse import SparseRows
 
@@ -47,6 +48,7 @@ class Graph:
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty.
         node_types: Ranges of node ids, in order, or empty when all nodes are of one type.
+        files: The files that some of it may be mapped from.
         store: The store that all of it is mapped from; None for a graph that was made or changed in memory.
     """
 
@@ -59,6 +61,7 @@ class Graph:
     class_names: tuple[str, ...] = ()
     relation_names: tuple[str, ...] = ()
     node_types: tuple[NodeType, ...] = ()
+    files: MappedFiles = field(default_factory=lambda: MappedFiles({}))
     store: Path | None = field(default=None, init=False)  # not carried over by `dataclasses.replace`
 
     @property

@@ -20,6 +20,7 @@ from outgrow.graph.graph import Graph, Split
 from outgrow.graph.inspect import check_graph
 from outgrow.graph.layout import check_layout
 from outgrow.graph.manifest import FILE, HEADER_BYTES, REPAIR, ArrayEntry, Manifest, read_manifest
+from outgrow.graph.mapped_files import MappedFiles
 from outgrow.graph.writer import PARTIAL, StoreWriter, writing
 from outgrow.ops.sparse import SparseRows
 
@@ -89,11 +90,13 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     path = Path(path)
     manifest = read_manifest(path)
     check_layout(path, manifest)
-    arrays = {name: _mapped(array_file(path, name), entry) for name, entry in manifest.arrays.items()}
+    files: dict[Path, mmap.mmap] = {}
+    arrays = {name: _mapped(array_file(path, name), entry, files) for name, entry in manifest.arrays.items()}
     if verify:
         for name, entry in manifest.arrays.items():
             _check_sum(array_file(path, name), entry, arrays[name])
-    graph = _graph(manifest, {name: torch.from_numpy(values) for name, values in arrays.items()})
+    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+    graph = _graph(manifest, tensors, MappedFiles(files))
     indptr = graph.topology.indptr
     if int(indptr[0]) != 0 or int(indptr[-1]) != manifest.num_edges:
         got = f"{int(indptr[0])} to {int(indptr[-1])}"
@@ -140,7 +143,8 @@ def _write_array(writer: StoreWriter, name: str, values: NDArray[Any]) -> None:
         array.append(values[first : first + rows])
 
 
-def _mapped(path: Path, entry: ArrayEntry) -> NDArray[Any]:
+def _mapped(path: Path, entry: ArrayEntry, files: dict[Path, mmap.mmap]) -> NDArray[Any]:
+    """An array of a store; its mapping is added to ``files``."""
     count = math.prod(entry.shape)
     try:
         if not path.is_file():
@@ -155,7 +159,7 @@ def _mapped(path: Path, entry: ArrayEntry) -> NDArray[Any]:
                 raise _broken(path, f"an array of {entry.dtype} and shape {list(entry.shape)}", "another header")
             if size == HEADER_BYTES:
                 return np.empty(entry.shape, dtype=entry.dtype)
-            pages = mmap.mmap(
+            pages = files[path] = mmap.mmap(
                 file.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
             )
     except FileNotFoundError as error:
@@ -172,7 +176,7 @@ def _check_sum(path: Path, entry: ArrayEntry, values: NDArray[Any]) -> None:
         raise _broken(path, f"data of checksum {entry.sha256[:16]}", total.hexdigest()[:16])
 
 
-def _graph(manifest: Manifest, arrays: dict[str, Tensor]) -> Graph:
+def _graph(manifest: Manifest, arrays: dict[str, Tensor], files: MappedFiles) -> Graph:
     features: Tensor | SparseRows | None = arrays.get("features")
     if "feature_indptr" in arrays:
         features = SparseRows(
@@ -196,6 +200,7 @@ def _graph(manifest: Manifest, arrays: dict[str, Tensor]) -> Graph:
         class_names=manifest.class_names,
         relation_names=manifest.relation_names,
         node_types=manifest.node_types,
+        files=files,
     )
 
 

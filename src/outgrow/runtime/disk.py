@@ -273,8 +273,10 @@ def npy_rows(disk: Disk, path: Path) -> DiskRows:
             header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, by_columns, dtype = header(file)
             kind = torch.from_numpy(np.empty(0, dtype=dtype)).dtype
-        except (ValueError, TypeError) as error:
-            raise _no_rows(path, str(error)) from error
+        except OSError:
+            raise
+        except Exception as error:  # NumPy evaluates the header, which can raise nearly anything
+            raise _no_rows(path, f"{type(error).__name__}: {str(error)[:200]}") from error
         if len(shape) != 2 or by_columns or not kind.is_floating_point:
             raise _no_rows(path, f"shape {shape} of {dtype}{', column by column' if by_columns else ''}")
         return _opened(disk, path, *shape, kind, offset=file.tell(), write=False)

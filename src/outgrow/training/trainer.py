@@ -89,6 +89,7 @@ class Trainer:
         folder: Where checkpoints go; None for none.
         interrupted: Asked after every epoch whether to stop, with a checkpoint. All workers stop if one does.
         moments: Told what is under way.
+        require_whole: Called before anything is told or saved of steps; raises if what was read may be wrong.
     """
 
     def __init__(
@@ -100,9 +101,11 @@ class Trainer:
         folder: Path | None = None,
         interrupted: Callable[[], bool] = lambda: False,
         moments: Moments | None = None,
+        require_whole: Callable[[], None] = lambda: None,
     ) -> None:
         self.problem, self.evaluation, self.config = problem, evaluation, config
         self.folder, self.interrupted, self.moments = folder, interrupted, moments or Moments()
+        self.require_whole = require_whole
         self.listeners: list[Listener] = []
         self.comm, self.ledger = problem.share.comm, problem.share.comm.ledger
         self.optimizer = config.make_optimizer(problem.model)
@@ -187,25 +190,27 @@ class Trainer:
             progress.seconds_so_far += time.perf_counter() - began
             self.moments.reach(epoch, progress.step, num_steps)
             if config.checkpoint_steps is not None and progress.step % config.checkpoint_steps == 0:
+                self._summed_when_whole(0)
                 self._save(execution)
             began = time.perf_counter()
         progress.seconds_so_far += time.perf_counter() - began
         seconds = progress.seconds_so_far - seconds_before
         phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
-        edges = self._summed(self.ledger.counters["edges_aggregated"] - edges_before)
+        edges = self.ledger.counters["edges_aggregated"] - edges_before
         progress.end_epoch()
         evaluated, began = progress.epoch % config.eval_every == 0, time.perf_counter()
         with timeline.span(EVALUATE):
             progress.val_score.append(self._evaluate(execution) if evaluated else None)
+        evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
         return EpochReport(
             epoch=progress.epoch,
             loss=progress.loss[-1],
             val_score=progress.val_score[-1],
             seconds=progress.epoch_seconds[-1],
-            edges_per_second=edges / seconds,
+            edges_per_second=self._summed_when_whole(edges) / seconds,
             best_epoch=progress.best_epoch,
             phases=phases,
-            evaluation_seconds=time.perf_counter() - began if evaluated else 0.0,
+            evaluation_seconds=evaluation_seconds,
         )
 
     def _evaluate(self, execution: Execution) -> float | None:
@@ -251,6 +256,11 @@ class Trainer:
 
     def _interrupted(self) -> bool:
         return self._summed(int(self.interrupted())) > 0
+
+    def _summed_when_whole(self, count: int) -> int:
+        """Sum over all workers once each has seen that it has read what is right; else none goes on."""
+        self.require_whole()
+        return self._summed(count)
 
     def _summed(self, count: int) -> int:
         return int(self.comm.sum_(torch.tensor(count)))
