@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from outgrow.core.parent import end_with_parent
 from outgrow.runtime.heartbeat import Heartbeat, touch
 from outgrow.runtime.scratch import Scratch
 from outgrow.runtime.threads import importing
@@ -13,6 +14,8 @@ def main() -> None:
     """Run one worker: its signs of life first, then torch."""
     scratch, rank = Scratch(Path(sys.argv[1])), int(sys.argv[2])
     heartbeat = Heartbeat(lambda: touch(scratch.beat(rank)), scratch.job().parent, scratch.shared)
+    end_with_parent()
+    heartbeat.leave_if_orphaned()  # it may have ended before
     with heartbeat:
         _redirect()
         with importing():

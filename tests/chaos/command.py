@@ -88,7 +88,11 @@ class Run:
         words = ["sh", "-c", _AS_FILES, "sh", str(self._logs[host]), *command]
         if self.lab is not None:
             settings = [f"{name}_NUM_THREADS={self._threads}" for name in ("OMP", "MKL", "NUMBA")]
-            return self.lab.start(host, ["env", f"TMPDIR={scratch}", *settings, *words])
+            process = self.lab.start(host, ["env", f"TMPDIR={scratch}", *settings, *words])
+            for pipe in (process.stdout, process.stderr):  # what it says is in files
+                assert pipe is not None
+                pipe.close()
+            return process
         environment = {**os.environ, "TMPDIR": str(scratch)}
         return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, text=True, start_new_session=True)
 

@@ -168,15 +168,16 @@ def test_a_slow_worker_is_no_silent_one(scratch: Path, capfd: pytest.CaptureFixt
         sys.stdout.write(f"printed by {place.comm.rank}\n")
         started = time.monotonic()
         if place.comm.rank == 0:
-            kernel(3)
+            kernel(4)
         else:  # computes, and holds Python's lock
-            assert 3 ** int(8e6)
+            assert 3 ** int(1.6e7)
         seconds = time.monotonic() - started
         place.comm.barrier()
         return seconds
 
     before = [signal.getsignal(number) for number in SIGNALS]
-    assert min(run_workers(task, 2, heartbeat_seconds=1.2)) > 1.5
+    # worker 0 then waits and only beats: on a busy machine a beat may be two seconds late
+    assert min(run_workers(task, 2, heartbeat_seconds=3)) > 3.3
     assert [signal.getsignal(number) for number in SIGNALS] == before
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("", "printed by 0\n")

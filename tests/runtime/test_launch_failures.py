@@ -60,7 +60,7 @@ def stopped() -> None:
     ("fail", "what", "report"),
     [
         (raise_here, "worker 1 of 2 failed: ValueError: no such number", "in raise_here"),
-        (stopped, "worker 1 of 2 was silent for 2 s", ""),
+        (stopped, "worker 1 of 2 was silent for 4 s", ""),
         (unsendable, "worker 1 of 2 ended with exit code 1 before it was done", "in unsendable"),
         (lambda: os._exit(3), "worker 1 of 2 ended with exit code 3 before it was done", ""),
         pytest.param(lambda: sys.exit(3), "worker 1 of 2 failed: SystemExit: 3", "<lambda>", marks=pytest.mark.slow),
@@ -69,7 +69,7 @@ def stopped() -> None:
 def test_the_guilty_worker_is_named(fail: Callable[[], None], what: str, report: str) -> None:
     started = time.monotonic()
     with pytest.raises(WorkerError) as caught:
-        run_workers(failing(fail), 2, heartbeat_seconds=2 if fail is stopped else 20)  # a busy machine is silent too
+        run_workers(failing(fail), 2, heartbeat_seconds=4 if fail is stopped else 20)  # a busy machine is silent too
     assert caught.value.what == what
     assert report in caught.value.report
     assert "CommunicationError" not in str(caught.value)
@@ -144,4 +144,27 @@ def test_workers_end_when_the_run_is_killed(scratch: Path) -> None:
         there = [" ".join(process.cmdline()) for process in processes_of(scratch)]
         run.kill()
     assert ["outgrow.worker" in words for words in sorted(there)] == [False, True, True]  # the first removes the folder
+    wait_until_gone(scratch, 5)
+
+
+HOLDS_THE_LOCK = """
+import ctypes
+from outgrow.runtime.launch import run_workers
+
+def task(place):
+    place.tell("started")
+    place.comm.barrier()
+    ctypes.PyDLL(None).sleep(60)  # compiled code that keeps Python's lock, as libraries do while they are loaded
+
+run_workers(task, 2, heartbeat_seconds=100, hear=lambda message: print(message, flush=True))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell")
+def test_workers_end_with_the_run_whatever_they_do(scratch: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDS_THE_LOCK], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert [run.stdout.readline() for _ in range(2)] == ["started\n"] * 2
+        time.sleep(0.5)
+        run.kill()
     wait_until_gone(scratch, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from outgrow.runtime.neighbours import Neighbours
 
@@ -18,6 +18,7 @@ class Notes:
         self.notes: dict[str, bytes] = {}
         self.open = threading.Event()
         self.open.set()
+        self.asked = threading.Event()
         self.broken = False
 
     def set(self, key: str, value: str) -> None:
@@ -27,6 +28,7 @@ class Notes:
         return self.notes[key]
 
     def add(self, key: str, amount: int) -> int:
+        self.asked.set()
         self.open.wait()
         if self.broken:
             raise RuntimeError("gone")
@@ -48,9 +50,9 @@ def neighbours(board: Notes, heartbeat_seconds: float = 3) -> Iterator[Callable[
         time.sleep(0.01)
         return said
 
-    yield beat
-    board.open.set()
-    made.close()
+    with made:
+        yield beat
+        board.open.set()
 
 
 def test_all_is_well_while_the_next_one_beats() -> None:
@@ -104,3 +106,33 @@ def test_a_board_that_has_gone_does_not_answer() -> None:
     with neighbours(board) as beat:
         board.broken = True
         assert any(beat() for _ in range(5))
+
+
+def test_the_end_waits_for_an_answer() -> None:
+    """One that comes while Python ends the process would abort it."""
+    board = Notes()
+    with Neighbours(board, 1, 3, heartbeat_seconds=20) as made:
+        board.open.clear()
+        made.beat()
+        board.asked.wait()
+        threading.Timer(1.5, board.open.set).start()
+    assert board.open.is_set()
+    assert not threads()
+
+
+def test_the_end_does_not_wait_for_long_after_an_error() -> None:
+    board, began = Notes(), time.monotonic()
+    with suppress(ValueError), Neighbours(board, 1, 3, heartbeat_seconds=20) as made:
+        board.open.clear()
+        made.beat()
+        board.asked.wait()
+        raise ValueError
+    assert time.monotonic() - began < 10
+    assert threads()
+    board.open.set()
+    threads()[0].join(5)
+
+
+def threads() -> list[threading.Thread]:
+    """Those that talk to a board."""
+    return [thread for thread in threading.enumerate() if thread.name == "outgrow-neighbours"]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _STATUS, _MEMBERSHIP, _GROUPS = Path("/proc/self/status"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _M_MMAP_THRESHOLD, _THRESHOLD_BYTES = -3, 131072
+LARGE_BYTES = 8 << 20
+"""Freed tensors of this size are given back in every run: else a heap keeps them in pieces that fit nothing."""
 
 
 def resident_bytes() -> int:
@@ -82,13 +84,13 @@ def mapped_file(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tor
     return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)
 
 
-def return_freed_memory() -> None:
-    """Have large tensors go back to the system when they are freed, also those that are allocated often (glibc)."""
+def return_freed_memory(least: int = _THRESHOLD_BYTES) -> None:
+    """Have tensors of at least so many bytes go back to the system when they are freed, however often (glibc)."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, least)
 
 
 def trim_memory() -> None:

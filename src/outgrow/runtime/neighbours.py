@@ -29,10 +29,12 @@ class Board(Protocol):
 
 
 class Neighbours:
-    """Beats of this worker and of the next one, counted on the board.
+    """Beats of this worker and of the next one, counted on the board; a context, at whose end counting ends.
 
     A thread of its own talks to the board, since an answer may never come: where the link to its host is cut, the
-    system waits for many minutes.
+    system waits for many minutes. An answer that comes while Python ends this process would abort it (the thread is in
+    compiled code, which Python then cannot leave), so the end of the context waits for it: as long as a silence may
+    last, or after an error one beat.
 
     Args:
         board: Where beats are counted, for this object alone.
@@ -45,11 +47,13 @@ class Neighbours:
         self._board, self._rank, self._size = board, rank, size
         self._next = (rank + 1) % size
         self._most = max(1, round(heartbeat_seconds / BEAT_SECONDS))
+        self._patience_seconds = heartbeat_seconds
         self._heard, self._missed, self._unanswered = 0, 0, 0
         self._why: str | None = None
         self._due, self._closed = threading.Event(), False
         board.set(f"process/{rank}", f"{os.getpid()} {socket.gethostname()}")
-        threading.Thread(target=self._talk, name="outgrow-neighbours", daemon=True).start()
+        self._thread = threading.Thread(target=self._talk, name="outgrow-neighbours", daemon=True)
+        self._thread.start()
 
     def beat(self) -> str | None:
         """Have one beat counted. Why this process should end, if it should: the next one is silent, or the board."""
@@ -62,10 +66,13 @@ class Neighbours:
             )
         return self._why
 
-    def close(self) -> None:
-        """Count no more."""
+    def __enter__(self) -> Neighbours:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._closed = True
         self._due.set()
+        self._thread.join(self._patience_seconds if kind is None else BEAT_SECONDS)
 
     def _talk(self) -> None:
         while self._due.wait() and not self._closed:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -147,7 +147,7 @@ def run_in_group(
         comm = join(rank, size, meeting)
         with _leaving_when_asked(), _shared_scratch(store) as folder:
             neighbours = Neighbours(store, rank, size, heartbeat_seconds)
-            with closing(neighbours), Heartbeat(neighbours.beat, parent, folder), told_of_bus_errors():
+            with neighbours, Heartbeat(neighbours.beat, parent, folder), told_of_bus_errors():
                 result = task(Workplace(comm=comm, folder=folder, attempt=attempt, tell=hear, stop_asked=stop))
                 comm.close()  # waits for the others, so signs of life go on
         return result

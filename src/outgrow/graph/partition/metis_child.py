@@ -6,23 +6,20 @@ it has one of its own. The arrays are shared with the parent through an open fil
 
 from __future__ import annotations
 
-import ctypes
 import json
 import mmap
-import signal
 import sys
 from typing import Any, cast
 
 import numpy as np
 
-_DIE_WITH_PARENT = 1
+from outgrow.core.parent import end_with_parent
 
 
 def main() -> None:
     """Partition the graph of the shared arrays and write the part of each node among them."""
     given = json.loads(sys.argv[1])
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    end_with_parent()
     import pymetis
 
     shared: Any = np.frombuffer(mmap.mmap(given["file"], 0), dtype=pymetis.zero_copy_dtype())
