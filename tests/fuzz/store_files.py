@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -183,7 +184,7 @@ def _change(draw: Random, value: Any) -> None:
         if draw.random() < 0.1:
             del value[key]
         else:
-            value[key] = draw.choice((*_ODD, *NUMBERS, *_SHAPES))
+            value[key] = deepcopy(draw.choice((*_ODD, *NUMBERS, *_SHAPES)))  # a later change may change it
         return
 
 

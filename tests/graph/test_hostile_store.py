@@ -4,8 +4,11 @@ import hashlib
 import json
 import os
 
+import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
+import outgrow as og
 from graph.handmade import graph
 from outgrow.core.errors import StoreError
 from outgrow.graph.manifest import FILE, HEADER_BYTES
@@ -18,6 +21,12 @@ def store(tmp_path):
     return tmp_path / "store"
 
 
+@pytest.fixture
+def sparse_store(tmp_path):
+    write_store(og.from_arrays([[0, 1], [1, 2]], features=csr_array(np.eye(6, dtype=np.float32))), tmp_path / "sparse")
+    return tmp_path / "sparse"
+
+
 def change(store, edit):
     record = json.loads((store / FILE).read_text())
     del record["checksum"], record["format"]
@@ -26,8 +35,8 @@ def change(store, edit):
     (store / FILE).write_text(json.dumps({"format": 1, "checksum": checksum, **record}))
 
 
-def refused(store):
-    with pytest.raises(StoreError) as caught:
+def refused(store, what=None):
+    with pytest.raises(StoreError, match=what) as caught:
         open_store(store, verify=True)
     assert len(str(caught.value)) < 4000
 
@@ -46,6 +55,25 @@ def test_values_of_another_type(store, key, value):
 def test_entries_of_another_type(store, key, value):
     change(store, lambda record: record["arrays"]["labels"].update({key: value}))
     refused(store)
+
+
+@pytest.mark.parametrize("shape", [[], {}, "", [6, 1], [5]])
+@pytest.mark.parametrize("name", ["indptr", "train", "feature_indptr", "feature_indices", "feature_values"])
+def test_shapes_of_other_dimensions(sparse_store, name, shape):
+    change(sparse_store, lambda record: record["arrays"][name].update(shape=shape))
+    refused(sparse_store)
+
+
+@pytest.mark.parametrize("name", ["indptr", "feature_indptr"])
+def test_row_ends_whose_differences_overflow(sparse_store, name):
+    """They fall by so much that the difference is more than 0 again."""
+    path = sparse_store / f"{name}.npy"
+    ends = np.load(path)
+    ends[1:5] = 2**63 - 1, -(2**63), -1, 0
+    np.save(path, ends)
+    total = hashlib.sha256(path.read_bytes()[HEADER_BYTES:]).hexdigest()
+    change(sparse_store, lambda record: record["arrays"][name].update(sha256=total))
+    refused(sparse_store, f"{name} is broken")
 
 
 @pytest.mark.parametrize("shape", [[10**12, 3], [40, 10**12], [0, 10**18]])

@@ -80,6 +80,8 @@ def test_progress_of_another_kind(path, name, value):
         torch.eye(2, 3).to_sparse(),
         torch.empty(2, 3, device="meta"),
         torch.zeros(1).expand(2, 3),
+        torch.zeros(9).as_strided((2, 3), (1, 1)),
+        torch.zeros(9).as_strided((2, 3), (0, 1)),
         torch.empty(0),
         torch.zeros(2, 3, dtype=torch.int64),
         "abc",
@@ -101,12 +103,32 @@ def test_a_state_of_other_names(path):
     refused(path)
 
 
-def test_keys_of_deep_tuples_do_not_end_the_process(path):
+@pytest.mark.parametrize(
+    "options",
+    [{"lr": 1e300}, {"eps": float("nan")}, {"betas": (0.9, 1.0)}, {"betas": (1e200, 0.9)}, {"weight_decay": True}],
+)
+def test_options_that_no_step_can_be_taken_with(path, options):
+    rewrite(path, lambda saved: saved["optimizer"]["param_groups"][0].update(options))
+    refused(path)
+
+
+def test_states_in_another_order(path):
+    rewrite(path, lambda saved: saved["optimizer"]["param_groups"][0]["params"].reverse())
+    refused(path)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.",  # keys of deep tuples, which end the process
+        b"\x80\x02ccollections\n" + b"9" * 1_000_000 + b"\n.",  # a name that takes torch an hour to tell of
+    ],
+)
+def test_hostile_pickles(path, code):
     whole = io.BytesIO()
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(whole, "w") as new:
         for name in old.namelist():
-            deep = b"\x80\x02})" + b"\x85" * 200_000 + b"Ns."
-            new.writestr(name, deep if name.endswith("data.pkl") else old.read(name))
+            new.writestr(name, code if name.endswith("data.pkl") else old.read(name))
     path.write_bytes(sealed(whole.getvalue()))
     refused(path)
 

@@ -51,7 +51,7 @@ def check_layout(path: Path, manifest: Manifest) -> None:
 
 def _forms(manifest: Manifest) -> dict[str, Form]:
     nodes, edges, given = manifest.num_nodes, manifest.num_edges, manifest.arrays
-    values = given["feature_values"].shape[0] if "feature_values" in given else -1
+    values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     multi = "labels" in given and len(given["labels"].shape) == 2
     return {
         "indptr": Form((nodes + 1,), ("<i8",)),

@@ -112,9 +112,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _from_record(record: dict[str, Any]) -> Manifest:
-    arrays = {
-        name: ArrayEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in record.pop("arrays").items()
-    }
+    arrays = {name: _array_entry(entry) for name, entry in record.pop("arrays").items()}
     kinds = record.pop("node_types")
     if not isinstance(kinds, list):
         raise TypeError("node types that are no list")
@@ -127,6 +125,12 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     _names([manifest.name, *(kind.name for kind in types)])
     _names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
     return manifest
+
+
+def _array_entry(entry: dict[str, Any]) -> ArrayEntry:
+    if not isinstance(entry["shape"], list):
+        raise TypeError("a shape that is no list")
+    return ArrayEntry(**{**entry, "shape": tuple(entry["shape"])})
 
 
 def _check_counts(given: Iterable[object]) -> None:

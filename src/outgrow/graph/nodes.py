@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
+from outgrow.graph.ingest.csr import checked
 from outgrow.graph.ingest.source import Ids, LazyRows, Tables
 from outgrow.graph.intake import MAX_NODES
 from outgrow.graph.node_type import NodeType
@@ -149,10 +150,9 @@ def sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
 
 def _well_formed(features: csr_array) -> csr_array:
     try:
-        features.check_format(full_check=True)
+        return checked(features)
     except ValueError as error:
         raise _misfit("sparse features", "a well-formed CSR matrix", str(error)) from error
-    return features
 
 
 def _misfit(what: str, needed: str, got: str) -> InputError:

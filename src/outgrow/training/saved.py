@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_DEEPEST = 100
+_DEEPEST, _LONGEST = 100, 200
+_LARGEST = 1e12
+"""Options of an optimizer are smaller: one over the smallest part of a beta that is left is 1e16."""
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
 _OF_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _NUMBERS = ("best_epoch", "step", "seeds_so_far")
@@ -25,7 +27,7 @@ def read(content: bytes) -> dict[str, Any]:
         Exception: It is broken, or no checkpoint; nearly any exception can come of that.
     """
     reader = torch._C.PyTorchFileReader(io.BytesIO(content))
-    _check_depth(reader.get_record("data.pkl"))
+    _check_pickle(reader.get_record("data.pkl"))
     saved: Any = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     if not isinstance(saved, dict):
         raise TypeError("no dictionary")
@@ -56,7 +58,8 @@ def check_optimizer(saved: object, optimizer: torch.optim.Optimizer) -> None:
     if not isinstance(groups, list) or len(groups) != len(fresh):
         raise TypeError("other groups of parameters")
     for group, own in zip(groups, fresh, strict=True):
-        if not isinstance(group, dict) or any(not _alike(group[name], value) for name, value in own.items()):
+        alike = isinstance(group, dict) and all(_alike(group[name], value) for name, value in own.items())
+        if not alike or group["params"] != own["params"]:
             raise TypeError("another group of parameters")
 
 
@@ -74,17 +77,27 @@ def _is_state(value: object, shape: torch.Size) -> bool:
 
 
 def _alike(value: object, own: object) -> bool:
-    """Whether an option is of the kind of that of a new optimizer."""
-    if isinstance(own, (tuple, list)):
-        return type(value) is type(own) and len(value) == len(own) and all(map(_alike, value, own))
-    real = type(own) in (int, float)
-    return type(value) in (int, float) if real else type(value) is type(own)
+    """Whether an option is of the kind of that of a new optimizer, and a number that single precision can hold."""
+    if isinstance(own, tuple):  # the betas: what is left of them is divided by
+        return isinstance(value, tuple) and len(value) == len(own) and all(_is_within(each, 0, 1) for each in value)
+    return _is_within(value, -_LARGEST, _LARGEST) if type(own) in (int, float) else type(value) is type(own)
+
+
+def _is_within(value: object, least: float, most: float) -> bool:
+    """Whether it is a number, ``most`` not included."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < most
 
 
 def _is_plain(value: Tensor) -> bool:
-    """Whether a tensor holds as many numbers as its shape says, in whatever order."""
-    here = value.layout == torch.strided and value.device.type == "cpu"
-    return here and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+    """Whether a tensor holds as many numbers as its shape says, in whatever order, each in a place of its own."""
+    if value.layout != torch.strided or value.device.type != "cpu":
+        return False
+    taken = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1 and stride < taken:
+            return False
+        taken = max(taken, stride * size)
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _check_tensors(given: object) -> None:
@@ -115,15 +128,18 @@ def _is_real(value: object) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < 2**63)
 
 
-def _check_depth(code: bytes) -> None:
+def _check_pickle(code: bytes) -> None:
     """Refuse deeply nested tuples: Python's own hash of one goes down to the innermost, and ends the process.
 
+    And long names of classes: torch looks for words in its own message of one in a time that grows with its square.
     A pickle is a program for a stack; it is run here on the depths of tuples alone.
     """
     stack: list[int | None] = []  # None is a mark
     memory: dict[int, int] = {}
     for instruction, given, _ in pickletools.genops(code):
         name, before = instruction.name, instruction.stack_before
+        if name == "GLOBAL" and len(str(given)) > _LONGEST:
+            raise ValueError(f"a name of {len(str(given))} letters")
         if name in _PUTS:
             memory[len(memory) if given is None else int(given)] = stack[-1] or 0
             continue

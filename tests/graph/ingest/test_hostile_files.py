@@ -9,14 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from scipy.sparse import csr_array, csr_matrix
 
 from graph.ingest.test_readers import INDEX, npz, planetoid
 from outgrow.core.errors import InputError
 from outgrow.graph.assemble import assemble
 from outgrow.graph.convert import convert
 from outgrow.graph.ingest import planetoid as planetoid_reader
+from outgrow.graph.ingest.arrays import ArraySource
 from outgrow.graph.ingest.detect import source_of
 from outgrow.graph.ingest.planetoid import PlanetoidSource
+from outgrow.graph.ingest.source import Tables
 
 
 def refused(path, what, **options):
@@ -95,6 +98,76 @@ def test_a_bad_line_is_found_by_halves(tmp_path):
 )
 def test_archives_that_claim_what_is_not_there(tmp_path, name, content, what):
     refused(with_member(tmp_path / "g.npz", name, content), what)
+
+
+@pytest.mark.parametrize(
+    ("was", "is_now"),
+    [
+        ("'<i8'", "',<i8'"),  # two types, of which one is none
+        ("'<i8'", "{[]: 1}"),
+        ("'descr'", "1: 2, 'descr'"),  # keys that have no order
+        ("(3,)", "(3,"),
+        ("(3,)", "(" * 300 + "3" + ")" * 300),
+        ("(3,)", "(" + "9" * 5000 + ",)"),
+        ("{'descr'", "\n\t{'descr'\n  "),
+    ],
+)
+def test_headers_that_are_no_python(tmp_path, was, is_now):
+    text = "{'descr': '<i8', 'fortran_order': False, 'shape': (3,), }\n".replace(was, is_now, 1).encode()
+    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(24)
+    refused(with_member(tmp_path / "g.npz", "label", content), "cannot be read")
+
+
+HOSTILE_ENDS = [
+    [0, 281474976710658, 2, -4294967276],  # the last is less than 0
+    [0, 2, 5, 0],  # the last is 0
+    [0, 2, 1, 3],
+    [0, 2, 2, 4],
+    [1, 2, 2, 3],
+    [0, 3],
+    [0, 2**63 - 1, -(2**63), 3],
+]
+
+
+@pytest.mark.parametrize("ends", HOSTILE_ENDS)
+def test_ends_of_rows_outside_the_values(tmp_path, ends):
+    refused(npz(tmp_path / "g.npz", feat_indptr=np.array(ends)), "sparse features")
+    rows = csr_array(np.eye(3))
+    rows.indptr = np.array(ends)
+    with pytest.raises(InputError, match="sparse features"):
+        assemble(ArraySource(INDEX, Tables(features=rows)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"feat_indices": np.array([0, 4, 1])},
+        {"feat_indices": np.array([0, -1, 1])},
+        {"feat_indices": np.array([0, 2**64 - 1, 1], np.uint64)},
+        {"feat_indptr": np.array([0, 2**64 - 1, 2, 3], np.uint64)},
+        {"feat_indices": np.array(0)},
+        {"feat_data": np.array(1.0)},
+        {"feat_data": np.ones(2)},
+        {"feat_data": np.array(["a"])},
+        {"feat_shape": np.array(3)},
+        {"feat_shape": np.array([3])},
+        {"feat_shape": np.array([-3, 4])},
+        {"feat_shape": np.array([3, 2**31])},
+        {"feat_shape": np.array([3, 2**64 - 1], np.uint64)},
+        {"feat_shape": np.array([3, 0])},
+    ],
+)
+def test_sparse_features_that_are_no_matrix(tmp_path, changes):
+    refused(npz(tmp_path / "g.npz", **changes), "sparse features cannot be read")
+
+
+@pytest.mark.parametrize("ends", HOSTILE_ENDS)
+def test_matrices_of_planetoid_whose_rows_end_elsewhere(tmp_path, monkeypatch, ends):
+    monkeypatch.setattr(planetoid_reader, "_NUM_VAL", 0)
+    rows = csr_matrix(np.eye(3))
+    rows.indptr = np.array(ends)
+    with pytest.raises(InputError, match=r"ind.tiny.allx cannot be read"):
+        assemble(PlanetoidSource(planetoid(tmp_path / "p", allx=rows), "tiny"))
 
 
 def test_labels_without_a_sign(tmp_path):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
+from outgrow.graph.ingest.csr import checked_csr
 from outgrow.graph.ingest.source import EdgeChunk, Source, Tables
 
 _KEYS = ("adj_data", "adj_indices", "adj_indptr", "adj_shape", "labels")
@@ -71,7 +72,10 @@ class GnnBenchmarkSource(Source):
         arrays = self._arrays
         if all(key in arrays for key in _ATTRIBUTES):
             data, indices, indptr, shape = (arrays[key] for key in _ATTRIBUTES)
-            return csr_array((data.astype(np.float32), indices, indptr), shape=(int(shape[0]), int(shape[1])))
+            try:
+                return checked_csr(data.astype(np.float32), indices, indptr, shape.reshape(-1).tolist())
+            except ValueError as error:
+                raise self._broken(f"attributes that are no matrix: {error}") from error
         return arrays.get("attr_matrix")
 
     @cached_property

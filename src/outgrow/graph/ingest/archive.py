@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ _LARGE_BYTES = 1 << 26
 _LOCAL_HEADER_BYTES = 30
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _KINDS = "biufSU"
-_BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error, TokenError)
+_BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 
 
 class Archive:
@@ -136,7 +135,10 @@ def _form_of(stream: Any, size: int) -> _Form:
     file: BinaryIO = stream
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    sizes, fortran, dtype = read(file)
+    try:
+        sizes, fortran, dtype = read(file)
+    except Exception as error:  # NumPy evaluates it, which can raise nearly anything
+        raise ValueError(f"a header that cannot be read, {type(error).__name__}: {str(error)[:150]}") from error
     shape = tuple(map(int, sizes))
     if dtype.kind not in _KINDS or dtype.subdtype is not None:
         raise ValueError(f"arrays of type {str(dtype)[:40]} are not read")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from outgrow.core.errors import InputError
+from outgrow.graph.ingest.csr import checked_csr
 from outgrow.graph.ingest.source import EdgeChunk, Source, Tables
 from outgrow.graph.ingest.typed import side_by_side
 from outgrow.graph.node_type import NodeType
@@ -88,9 +89,9 @@ class HecoSource(Source):
     def _matrix(self, file: str) -> csr_array:
         try:
             with np.load(self._folder / file, allow_pickle=False) as parts:
-                shape = tuple(parts["shape"].tolist())
+                shape = tuple(parts["shape"].reshape(-1).tolist())
                 if "indptr" in parts:
-                    return csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=shape)
+                    return checked_csr(parts["data"], parts["indices"], parts["indptr"], shape)
                 return csr_array(coo_array((parts["data"], (parts["row"], parts["col"])), shape=shape))
         except (OSError, ValueError, KeyError) as error:
             raise self._broken(file, "a sparse matrix as SciPy saves it", error) from error

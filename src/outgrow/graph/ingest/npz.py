@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.ingest.archive import Archive
+from outgrow.graph.ingest.csr import checked_csr
 from outgrow.graph.ingest.gaps import check_gaps
 from outgrow.graph.ingest.source import EdgeChunk, Source, Tables
 
@@ -123,16 +124,12 @@ def _features(arrays: Archive | Mapping[str, NDArray[Any]]) -> NDArray[Any] | cs
         return arrays.get("features")
     data, indices, indptr, shape = (arrays[key] for key in _SPARSE)
     try:
-        for values, kinds in ((data, "biuf"), (indices, "iu"), (indptr, "iu"), (shape, "iu")):
-            if values.ndim != 1 or values.dtype.kind not in kinds:
-                raise ValueError(f"{values.dtype} of shape {list(values.shape)}")
-        if len(data) == 1 and len(indices) != 1:
+        if shape.ndim != 1 or shape.dtype.kind not in "iu":
+            raise ValueError(f"a shape of {shape.dtype} and shape {list(shape.shape)}")
+        if data.shape == (1,) and indices.ndim == 1:
             data = np.broadcast_to(data, len(indices))
-        num_rows, num_columns = shape.tolist()
-        if num_rows + 1 != len(indptr):
-            raise ValueError(f"{len(indptr)} ends of rows for {num_rows} rows")
-        return csr_array((data, indices, indptr), shape=(num_rows, num_columns))
-    except (ValueError, OverflowError) as error:
+        return checked_csr(data, indices, indptr, shape.tolist())
+    except ValueError as error:
         raise InputError(
             "sparse features cannot be read",
             needed="feat_data, feat_indices, feat_indptr and feat_shape of one CSR matrix",

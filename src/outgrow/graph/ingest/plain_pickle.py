@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
+from outgrow.graph.ingest.csr import checked_csr
 
 _MOST_TUPLES = 1000  # they can be nested as deep, and the hash of one goes down to its innermost
-_MOST_COLUMNS = 2**31 - 1
 _TYPE = re.compile(r"[biuf](?:1|2|4|8)")
 _VALUES = "INT BININT BININT1 BININT2 LONG LONG1 LONG4 NONE NEWTRUE NEWFALSE FLOAT BINFLOAT"
 _TEXTS = "STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES"
@@ -69,27 +69,22 @@ class Csr:
         Raises:
             ValueError: It is no matrix.
         """
-        parts = [self._part(name, kinds) for name, kinds in (("data", "biuf"), ("indices", "iu"), ("indptr", "iu"))]
+        data, indices, indptr = (self._part(name) for name in ("data", "indices", "indptr"))
         shape = self._known.get("_shape") or self._known.get("shape")
-        if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)):
+        if not isinstance(shape, tuple):
             raise ValueError("a matrix without a shape")
-        if shape[0] + 1 != len(parts[2]) or shape[1] > _MOST_COLUMNS:
-            raise ValueError(f"a matrix of shape {list(shape)} with {len(parts[2])} ends of rows")
-        made = csr_array(tuple(parts), shape=shape)
-        made.check_format(full_check=True)
-        return made
+        return checked_csr(data, indices, indptr, shape)
 
     @property
     def _known(self) -> dict[str, Any]:
         known: dict[str, Any] = vars(self).get("_state", {})
         return known
 
-    def _part(self, name: str, kinds: str) -> NDArray[Any]:
+    def _part(self, name: str) -> NDArray[Any]:
         held = self._known.get(name)
-        values = held.array() if isinstance(held, _Array) else None
-        if values is None or values.ndim != 1 or values.dtype.kind not in kinds:
+        if not isinstance(held, _Array):
             raise ValueError(f"a matrix without {name}")
-        return values
+        return held.array()
 
 
 @final

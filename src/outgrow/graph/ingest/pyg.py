@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
+from outgrow.graph.ingest.csr import checked_csr
 from outgrow.graph.ingest.npz import array_edges
 from outgrow.graph.ingest.source import EdgeChunk, Ids, Source, Tables
 from outgrow.graph.ingest.typed import side_by_side
@@ -163,7 +164,10 @@ def _matrix(x: Any) -> NDArray[Any] | csr_array | None:
     values, columns, ends = (
         np.asarray(part.detach().cpu()) for part in (x.values(), x.col_indices(), x.crow_indices())
     )
-    return csr_array((values, columns, ends), shape=(int(x.shape[0]), int(x.shape[1])))
+    try:
+        return checked_csr(values, columns, ends, [int(n) for n in x.shape])
+    except ValueError as error:
+        raise _wrong("x", "a well-formed CSR matrix", str(error)) from error
 
 
 def _sparse_layout() -> Any:
