@@ -57,16 +57,15 @@ def require_room(
     room = available_bytes() + (resident_bytes() if workers == 1 else 0)
     profile, place = profile_of(_ANY_MACHINE), Place(workers=workers, hosts=1)
     memory = strategy.options().get("memory")
-    limit = None if memory is None else str(memory)
-    most = (
-        room if limit is None else max(room, workers * parse_bytes(limit))
-    )  # a limit is filled, if it is there or not
-    here = replace(profile, device=replace(profile.device, memory_bytes=most))
-    asked = question_for(graph, model, config, Site(here, [place], limit))
+    here = replace(profile, device=replace(profile.device, memory_bytes=room))
+    asked = question_for(graph, model, config, Site(here, [place]))
     pace = pace_of(asked, place)
     if workers * _most_bytes(asked.work, pace) <= room:
         return
-    each = estimate(strategy, asked.work, pace).peak_bytes
+    if memory is None:
+        each = estimate(strategy, asked.work, pace).peak_bytes
+    else:  # a limit is filled, if it is there or not; to look for chunks would take memory itself
+        each = min(parse_bytes(str(memory)), fixed_bytes(pace) + round(_whole_bytes(asked.work)))
     if _TRUST * workers * each > room:
         of_each = f", {of_memory(each)} for each of {workers} workers" if workers > 1 else ""
         raise InputError(
@@ -78,8 +77,13 @@ def require_room(
         )
 
 
+def _whole_bytes(work: Workload, slices: int = 1) -> float:
+    """Of all nodes on one worker, whole layers at once, besides its process."""
+    nodes, edges = work.graph.nodes, work.graph.edges + work.graph.nodes
+    return training_bytes(work, nodes, nodes, edges, slices)
+
+
 def _most_bytes(work: Workload, pace: Pace) -> float:
     """More than any strategy needs, estimated in no time."""
-    nodes, edges = work.graph.nodes, work.graph.edges + work.graph.nodes
-    whole = training_bytes(work, nodes, nodes, edges, slices=2) + nodes * (work.graph.row_bytes + work.input_row_bytes)
-    return fixed_bytes(pace) + _AT_MOST * whole
+    rows = work.graph.nodes * (work.graph.row_bytes + work.input_row_bytes)
+    return fixed_bytes(pace) + _AT_MOST * (_whole_bytes(work, slices=2) + rows)

@@ -85,4 +85,4 @@ def _fits(strategy: Strategy, work: Workload, asked: Question, place: Place) -> 
     assert isinstance(strategy, Sampled)
     drawn = work.sampling.drawn(work.drawing(strategy.partition), place.workers)
     cut = work.shape.cut(strategy.partition, place.workers)
-    return batches_bytes_of(work, pace, cut, drawn.grown) <= ROOM * pace.memory
+    return batches_bytes_of(work, pace, cut, drawn) <= ROOM * pace.memory

@@ -53,5 +53,5 @@ def estimate_of_migrate(strategy: Migrate, work: Workload, pace: Pace) -> Estima
         strategy=strategy,
         traffic=traffic,
         parts=tuple(parts_of_batches(work, pace, traffic, drawn, strategy.threads, moves)),
-        peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), drawn.grown),
+        peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), drawn),
     )

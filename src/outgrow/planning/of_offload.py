@@ -23,6 +23,8 @@ from outgrow.strategies.full import Full
 from outgrow.strategies.offload import Offload
 
 _END_BYTES = 8
+_OF_MOST = 0.91
+"""What runs hold of the most that their chunks may take, which is what counts when chunks are chosen."""
 
 
 def traffic_of_offload(
@@ -215,6 +217,6 @@ def estimate_of_offload(strategy: Offload, work: Workload, pace: Pace) -> Estima
         strategy=strategy,
         traffic=traffic,
         parts=tuple(parts_of_offload(chosen, work, pace, traffic, kept=kept)),
-        peak_bytes=held_bytes(chosen, work, pace),
+        peak_bytes=round(_OF_MOST * held_bytes(chosen, work, pace)),
         chunks=chosen.chunks,
     )

@@ -14,6 +14,10 @@ from outgrow.planning.workload import Workload
 from outgrow.strategies.orchestrate import Orchestrate
 
 _USUAL_RATIO = 0.2
+_AHEAD, _PER_HOT = 2, 5
+"""Batches that it draws ahead besides, and how often rows of hot nodes are held."""
+_CPU_SIDE_BYTES = 24 << 20
+"""Of the model and the threads beside those of the device."""
 
 
 def traffic_of_orchestrate(strategy: Orchestrate, work: Workload, place: Place, *, hot_ratio: float) -> Traffic:
@@ -95,6 +99,7 @@ def estimate_of_orchestrate(strategy: Orchestrate, work: Workload, pace: Pace) -
         strategy=strategy,
         traffic=traffic,
         parts=tuple(parts_of_orchestrate(strategy, work, pace, traffic, hot_ratio=ratio)),
-        peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), found.grown)
-        + round(2 * found.hot.nodes / workers * width),
+        peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), found, more_ahead=_AHEAD)
+        + _CPU_SIDE_BYTES
+        + round(_PER_HOT * found.hot.nodes / workers * width),
     )

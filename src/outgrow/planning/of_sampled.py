@@ -68,5 +68,5 @@ def estimate_of_sampled(strategy: Sampled, work: Workload, pace: Pace) -> Estima
         strategy=strategy,
         traffic=traffic,
         parts=tuple(parts_of_batches(work, pace, traffic, drawn, strategy.threads)),
-        peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), drawn.grown) + cached,
+        peak_bytes=batches_bytes_of(work, pace, work.shape.cut(strategy.partition, workers), drawn) + cached,
     )

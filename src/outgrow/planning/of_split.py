@@ -78,5 +78,5 @@ def estimate_of_split(strategy: SplitParallel, work: Workload, pace: Pace) -> Es
         strategy=strategy,
         traffic=traffic,
         parts=tuple(_parts(work, pace, found, traffic)),
-        peak_bytes=batches_bytes_of(work, pace, cut, found.grown),
+        peak_bytes=batches_bytes_of(work, pace, cut, found),
     )

@@ -27,6 +27,7 @@ from outgrow.graph.sampler import Sampler
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.runtime.comm import Comm
+from outgrow.runtime.memory import trim_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,13 @@ class Execution(Protocol):
 def whole_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
     """See `Execution.inference`: the logits of all own nodes as one piece, with the rows of whole layers in memory."""
     yield 0, infer_share(problem.model, problem.share, problem.input).cpu()
+
+
+def inference_after_batches(problem: Problem) -> Iterator[tuple[int, Tensor]]:
+    """`whole_inference`, before which memory is given back that batches have left: whole layers are of other sizes."""
+    buffers.clear()
+    trim_memory()
+    yield from whole_inference(problem)
 
 
 class WholeExecution:
@@ -146,7 +154,7 @@ class BatchExecution:
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """See `Execution.inference`."""
-        return whole_inference(self.problem)
+        return inference_after_batches(self.problem)
 
     def close(self) -> None:
         """See `Execution.close`."""

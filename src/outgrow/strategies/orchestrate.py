@@ -40,7 +40,7 @@ from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
 from outgrow.runtime.device import free_bytes
-from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 
 _BEFORE = (0, -1)  # epochs are numbered from 1
 _FIRST_RATIO = 0.05
@@ -246,7 +246,7 @@ class OrchestrateExecution:
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """See `Execution.inference`."""
-        return whole_inference(self.problem)
+        return inference_after_batches(self.problem)
 
     def close(self) -> None:
         """See `Execution.close`."""

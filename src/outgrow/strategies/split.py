@@ -39,7 +39,7 @@ from outgrow.nn.model import Model, layer_key
 from outgrow.ops import buffers
 from outgrow.ops.half import is_half
 from outgrow.ops.keyed import derive
-from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 
 BY_ACCESS = MetisByAccess.name
 _BEFORE = 0  # epochs are numbered from 1
@@ -153,7 +153,7 @@ class _SplitExecution:
                 yield self._step(epoch, batch)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        return whole_inference(self.problem)
+        return inference_after_batches(self.problem)
 
     def close(self) -> None:
         buffers.clear()

@@ -88,17 +88,17 @@ def needs_of(share: Share, chunks: Sequence[Range], sources: Sequence[Tensor], *
     needs = Needs(list(chunks), [], [], [])
     for nodes in sources:
         whose = owner[nodes]
-        order = whose.argsort(stable=True)
         if not sharing:
-            needs.loads.append(nodes[order])
+            needs.loads.append(nodes[whose.argsort(stable=True)])
             needs.remote.append(nodes[:0])
             needs.sent.append([nodes[:0]] * comm.size)
             continue
-        order = order[whose[order] != comm.rank]
+        own, others = nodes[whose == comm.rank], (whose != comm.rank).nonzero()[:, 0]
+        order = others[whose[others].argsort(stable=True)]
         remote, wanted = nodes[order], torch.bincount(whose[order].long(), minlength=comm.size).tolist()
         counts = tuple(given[comm.rank] for given in comm.gather(wanted))
         sent = list(comm.rows(remote, Route(tuple(wanted), counts), Kind.IDS).wait().split_with_sizes(counts))
-        needs.loads.append(distinct(torch.cat([nodes[whose == comm.rank], *sent])))
+        needs.loads.append(distinct(torch.cat([own, *sent])) if any(counts) else own)
         needs.remote.append(remote)
         needs.sent.append(sent)
     return needs
