@@ -19,6 +19,8 @@ CASES: dict[str, tuple[str, str, int, str, dict[str, Any]]] = {
     "sage": ("products@0.02", "sage", 1, "full", {"hidden": 256}),
     "gat": ("products@0.02", "gat", 1, "full", {"hidden": 64}),
     "two workers": ("products@0.05", "sage", 2, "full", {"hidden": 64, "layers": 3}),
+    "narrow rows of two": ("products@0.05", "sage", 2, "full", {"hidden": 64}),
+    "wide rows of two": ("products@0.05", "gcn", 2, "full", {"hidden": 256, "layers": 3}),
     "dense graph": ("reddit@0.1", "gcn", 2, "full", {"hidden": 256}),
     "slices": ("reddit@0.1", "gcn", 2, "tensor", {"hidden": 256}),
     "sparse features": ("wordnet", "sage", 1, "full", {}),

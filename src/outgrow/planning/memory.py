@@ -18,8 +18,8 @@ _PER_SPARSE_SOURCE = 0.5
 """How often those are that are made of sparse features, which have no gradient."""
 _PER_SLICED = 3.0
 """How often aggregates are whose columns are dealt out: as slices, and as whole rows."""
-_EVALUATED, _EVALUATED_SLICED = 0.95, 0.5
-"""How often the rows of the widest layer are when the model is evaluated."""
+_EVALUATED, _EVALUATED_APART, _EVALUATED_SLICED = 0.95, 0.4, 0.5
+"""How often the rows of the widest layer are in an evaluation: on one worker; on several, of own nodes or of slices."""
 _EDGE_BYTES = 15
 """Of an in-edge: its source, its weight, and both once more by source."""
 _PART_BYTES = 27
@@ -54,9 +54,12 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
         edges: To its nodes, or over which it sums.
         slices: Into how many slices the columns of sums are dealt out.
     """
-    model, evaluated = work.model, _EVALUATED_SLICED if slices > 1 else _EVALUATED
+    model = work.model
+    evaluated = _EVALUATED_SLICED if slices > 1 else _EVALUATED_APART if sources > nodes else _EVALUATED
     numbers = sum(_row_numbers(work, index, nodes, sources, slices) for index in range(len(model.layers)))
     numbers += evaluated * _widest(work, nodes, sources)  # what training has held is kept for the next epoch
+    received = sum(layer.widths.in_features for layer in model.layers[1:] if layer.widths.raw_source)
+    numbers += _PER_SOURCE * (sources - nodes) * received  # rows of others, as the layer before has made them
     held = numbers * model.number_bytes + (_edge_bytes(nodes, sources) + _LANE_BYTES * (slices > 1)) * edges
     held += model.number_bytes * edges * sum(map(_edge_numbers, model.layers))
     return held + input_bytes(work, nodes, sources)
