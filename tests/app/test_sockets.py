@@ -52,9 +52,19 @@ def others_reach(addresses: set[str]) -> set[str]:
 
 
 def is_worker(words: list[str]) -> bool:
-    """Whether a process is a worker, of our own or of torchrun."""
+    """Whether a process of these words is a worker, of our own or of torchrun."""
     starts_others = "--workers" in words or "torch.distributed.run" in words
     return "outgrow.worker" in words or ("train" in words and not starts_others)
+
+
+def workers_of(processes: list[psutil.Process]) -> set[int]:
+    """Those that are workers; a child of one has its words until it turns into the command that it is to be."""
+    alike: dict[int, int] = {}
+    for one in processes:
+        with suppress(psutil.Error):
+            if is_worker(one.cmdline()):
+                alike[one.pid] = one.ppid()
+    return {pid for pid, parent in alike.items() if parent not in alike}
 
 
 def seen_while_training(command: list[str], out: Path, look: Callable[[set[int]], Ports]) -> tuple[Ports, set[int]]:
@@ -70,21 +80,28 @@ def seen_while_training(command: list[str], out: Path, look: Callable[[set[int]]
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
             every = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-            for one in every:
-                with suppress(psutil.Error):
-                    if is_worker(one.cmdline()):
-                        workers.add(one.pid)
+            for new in workers_of(every) - workers:
+                seen.pop(new, None)  # sockets of the process that it was forked from
+                workers.add(new)
             for pid, addresses in look({one.pid for one in every}).items():
                 seen.setdefault(pid, set()).update(addresses)
             time.sleep(0.1)
     finally:
-        children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-        for one in (process, *children):
-            with suppress(psutil.Error):
-                one.kill()
-        process.wait()
-        psutil.wait_procs(children, timeout=30)
+        end_of(process)
     return seen, workers
+
+
+def end_of(process: subprocess.Popen[bytes]) -> None:
+    """Ask the run to end, so that it clears up, and kill what has not after a while."""
+    children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=30)
+    process.kill()
+    process.wait()
+    for one in psutil.wait_procs(children, timeout=30)[1]:
+        with suppress(psutil.Error):
+            one.kill()
 
 
 @pytest.mark.parametrize("look", [listening_by_ss, listening_by_psutil])
