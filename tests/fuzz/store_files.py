@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import torch
 from archives import changed_npy, npy_that_says
 from cases import ACCEPTED, FOLDER, REFUSED, Case, Kind
 from mutations import NUMBERS, changed, other_number
@@ -43,6 +44,7 @@ def _seeds() -> tuple[Case, ...]:
         "sparse": {"features": csr_array(np.eye(_NODES, 4, dtype=np.float32)), **known},
         "types and weights": {"relation": kinds, "weight": weight, **known},
         "halves and sets": {"features": np.ones((_NODES, 2), np.float16), "labels": np.eye(_NODES, 3, dtype=int)},
+        "bfloat16": {"features": torch.ones(_NODES, 2, dtype=torch.bfloat16), **known},
         "edges alone": {"num_nodes": _NODES},
     }
     return tuple(_case(note, og.from_arrays(_INDEX, **options)) for note, options in forms.items())

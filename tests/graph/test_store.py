@@ -31,6 +31,27 @@ def test_what_is_written_comes_back(tmp_path, sparse):
     same(open_store(tmp_path / "store", verify=True), made)
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+def test_features_in_half_precision(tmp_path, half):
+    made = graph()
+    made = replace(made, features=made.features.to(half))
+    write_store(made, tmp_path / "store")
+    opened = open_store(tmp_path / "store", verify=True)
+    same(opened, made)
+    assert opened.features.dtype == half
+    held = np.load(tmp_path / "store" / "features.npy")  # also without Outgrow
+    assert np.array_equal(held.view(np.uint16), made.features.view(torch.uint16).numpy())
+
+
+def test_bfloat16_features_are_looked_at(tmp_path):
+    made = replace(graph(), features=torch.zeros(40, 3, dtype=torch.bfloat16))
+    made.features[7, 2] = torch.nan
+    with pytest.raises(InputError, match="not finite") as caught:
+        write_store(made, tmp_path / "store")
+    assert "node 7, column 2" in caught.value.got
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_graph_of_nothing_but_nodes(tmp_path):
     none = torch.empty(0, dtype=torch.int32)
     made = Graph(name="bare", topology=Topology(indptr=torch.zeros(6, dtype=torch.int64), indices=none))
@@ -159,6 +180,7 @@ def test_a_future_format_names_the_version_needed(store):
         lambda record: record["arrays"].pop("train"),
         lambda record: record["arrays"].update(unknown=record["arrays"]["train"]),
         lambda record: record["arrays"]["labels"].update(dtype="<f4"),
+        lambda record: record["arrays"]["labels"].update(dtype="bfloat16"),
         lambda record: record.pop("class_names"),
         lambda record: record.update(unknown=1),
     ],

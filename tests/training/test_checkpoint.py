@@ -74,6 +74,15 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) == tmp_path / "epoch-00000011.pt"
 
 
+def test_the_newest_is_on_the_disk_before_others_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Path, list[str]]] = []
+    monkeypatch.setattr(checkpoint, "sync", lambda path: seen.append((path, names(tmp_path))))
+    for epochs in (1, 2, 3):
+        checkpoint.save(tmp_path, *trained(epochs))
+    assert seen[-1] == (tmp_path, ["epoch-00000001.pt", "epoch-00000002.pt", "epoch-00000003.pt"])
+    assert names(tmp_path) == ["epoch-00000002.pt", "epoch-00000003.pt"]
+
+
 def test_no_checkpoint_yet(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) is None
     assert checkpoint.newest(tmp_path / "missing") is None

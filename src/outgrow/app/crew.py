@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-import torch
 from torch import Tensor
 
 from outgrow.app.run import Run
@@ -110,13 +109,6 @@ def require_workers(graph: Graph, workers: Workers) -> None:
             needed="2 workers at least, or no restarts",
             got=f"1 worker, {workers.max_restarts} restarts",
             repair="leave the restarts out, or train on several workers",
-        )
-    if workers.number > 1 and isinstance(graph.features, Tensor) and graph.features.dtype == torch.bfloat16:
-        raise InputError(
-            "features in bfloat16 cannot be handed to workers",
-            needed="float16, float32 or float64 features, which a store can hold",
-            got="bfloat16",
-            repair="give features.half() or features.float(), or train on one worker",
         )
 
 

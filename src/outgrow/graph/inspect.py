@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph
+from outgrow.graph.ingest.source import LazyRows
 from outgrow.graph.nodes import dense_blocks
 from outgrow.graph.validate import FiniteCheck, check_labelled, check_types, checked_labels, checked_split
 from outgrow.ops.sparse import SparseRows
@@ -80,7 +82,7 @@ def _check_features(graph: Graph) -> None:
         got = f"{features.dtype} of shape {list(features.shape)}"
         raise _wrong("features do not fit the nodes", f"floating rows, one for each of {graph.num_nodes} nodes", got)
     if not isinstance(features, SparseRows):
-        for _ in dense_blocks(features.numpy()):
+        for _ in dense_blocks(_Widened(features) if features.dtype == torch.bfloat16 else features.numpy()):
             pass
         return
     _check_indptr("feature_indptr", features.indptr, len(features.indices))
@@ -93,6 +95,25 @@ def _check_features(graph: Graph) -> None:
         end = int(np.searchsorted(indptr, first + _BLOCK)) + 1
         check.look_sparse(indptr[row:end] - first, indices[part], values[part], row)
     check.done()
+
+
+class _Widened(LazyRows):
+    """Rows of a type that NumPy does not know."""
+
+    def __init__(self, rows_VD: Tensor) -> None:
+        self._rows_VD = rows_VD
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        num_rows, width = self._rows_VD.shape
+        return num_rows, width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
+
+    def read(self, first: int, last: int) -> NDArray[Any]:
+        return self._rows_VD[first:last].float().numpy()
 
 
 def _check_indptr(name: str, ends: Tensor, total: int) -> None:

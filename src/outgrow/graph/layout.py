@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outgrow.core.errors import StoreError
-from outgrow.graph.manifest import REPAIR, Manifest
+from outgrow.graph.manifest import BFLOAT16, REPAIR, Manifest
 
 _FLOATS, _IDS, _SMALL = ("<f2", "<f4", "<f8"), ("<i4", "<i8"), ("|i1", "<i2", "<i4")
 _ALWAYS = frozenset({"indptr", "indices", "train", "val", "test"})
@@ -58,7 +58,7 @@ def _forms(manifest: Manifest) -> dict[str, Form]:
         "indices": Form((edges,), _IDS),
         "relation": Form((edges,), _SMALL),
         "weight": Form((edges,), ("<f4",)),
-        "features": Form((nodes, manifest.num_features), _FLOATS),
+        "features": Form((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": Form((nodes + 1,), ("<i8",)),
         "feature_indices": Form((values,), ("<i4",)),
         "feature_values": Form((values,), _FLOATS),

@@ -18,6 +18,8 @@ from outgrow.graph.node_type import NodeType
 FORMAT = 1
 FILE = "manifest.json"
 HEADER_BYTES = 128
+BFLOAT16 = "bfloat16"
+_BITS = "<u2"
 _MOST = 2**63 - 1
 REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
@@ -28,7 +30,7 @@ class ArrayEntry:
 
     Attributes:
         shape: Its shape.
-        dtype: Its type as NumPy writes it, such as ``<i8``.
+        dtype: Its type as NumPy writes it, such as ``<i8``; or `BFLOAT16`, which NumPy does not know.
         size: Bytes of the file, header included.
         sha256: Checksum of the data, which begin after `HEADER_BYTES`; the header follows from the rest.
     """
@@ -38,10 +40,16 @@ class ArrayEntry:
     size: int
     sha256: str
 
+    @property
+    def in_file(self) -> str:
+        """The type that the file says it has: that of the bits for bfloat16, else ``dtype``."""
+        return _BITS if self.dtype == BFLOAT16 else self.dtype
+
     def header(self) -> bytes:
         """The first bytes of the file, up to the data."""
         buffer = io.BytesIO()
-        np.lib.format.write_array_header_1_0(buffer, {"descr": self.dtype, "fortran_order": False, "shape": self.shape})
+        head = {"descr": self.in_file, "fortran_order": False, "shape": self.shape}
+        np.lib.format.write_array_header_1_0(buffer, head)
         header = buffer.getvalue()
         assert len(header) == HEADER_BYTES
         return header

@@ -19,7 +19,7 @@ from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.inspect import check_graph
 from outgrow.graph.layout import check_layout
-from outgrow.graph.manifest import FILE, HEADER_BYTES, REPAIR, ArrayEntry, Manifest, read_manifest
+from outgrow.graph.manifest import BFLOAT16, FILE, HEADER_BYTES, REPAIR, ArrayEntry, Manifest, read_manifest
 from outgrow.graph.mapped_files import MappedFiles
 from outgrow.graph.writer import PARTIAL, StoreWriter, writing
 from outgrow.ops.sparse import SparseRows
@@ -95,7 +95,7 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     if verify:
         for name, entry in manifest.arrays.items():
             _check_sum(array_file(path, name), entry, arrays[name])
-    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
+    tensors = {name: _tensor(values, manifest.arrays[name]) for name, values in arrays.items()}
     graph = _graph(manifest, tensors, MappedFiles(files))
     indptr = graph.topology.indptr
     if int(indptr[0]) != 0 or int(indptr[-1]) != manifest.num_edges:
@@ -116,7 +116,7 @@ def _verify(path: Path, graph: Graph) -> None:
         ) from error
 
 
-def _arrays_of(graph: Graph) -> dict[str, NDArray[Any]]:
+def _arrays_of(graph: Graph) -> dict[str, Tensor]:
     topology, features, split = graph.topology, graph.features, graph.split
     given: dict[str, Tensor | None] = {
         "indptr": topology.indptr,
@@ -133,11 +133,13 @@ def _arrays_of(graph: Graph) -> dict[str, NDArray[Any]]:
         given["feature_values"] = features.values
     else:
         given["features"] = features
-    return {name: values.detach().numpy() for name, values in given.items() if values is not None}
+    return {name: values.detach() for name, values in given.items() if values is not None}
 
 
-def _write_array(writer: StoreWriter, name: str, values: NDArray[Any]) -> None:
-    array = writer.array(name, values.dtype, values.shape[1:])
+def _write_array(writer: StoreWriter, name: str, tensor: Tensor) -> None:
+    brief = tensor.dtype == torch.bfloat16
+    values = (tensor.view(torch.uint16) if brief else tensor).numpy()
+    array = writer.array(name, values.dtype, values.shape[1:], BFLOAT16 if brief else None)
     rows = max(1, _BLOCK_BYTES // max(1, values[:1].nbytes))
     for first in range(0, len(values), rows):
         array.append(values[first : first + rows])
@@ -153,18 +155,23 @@ def _mapped(path: Path, entry: ArrayEntry, files: dict[Path, mmap.mmap]) -> NDAr
             header, size = file.read(HEADER_BYTES), path.stat().st_size
             if size != entry.size:
                 raise _broken(path, f"{entry.size} bytes", f"{size} bytes")
-            if HEADER_BYTES + count * np.dtype(entry.dtype).itemsize != size or max(entry.shape) > max(1, size):
+            if HEADER_BYTES + count * np.dtype(entry.in_file).itemsize != size or max(entry.shape) > max(1, size):
                 raise _broken(path, f"the bytes of shape {list(entry.shape)}", f"{size} bytes")
             if header != entry.header():
                 raise _broken(path, f"an array of {entry.dtype} and shape {list(entry.shape)}", "another header")
             if size == HEADER_BYTES:
-                return np.empty(entry.shape, dtype=entry.dtype)
+                return np.empty(entry.shape, dtype=entry.in_file)
             pages = files[path] = mmap.mmap(
                 file.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
             )
     except FileNotFoundError as error:
         raise _broken(path, "the file", "nothing at that path") from error
-    return np.frombuffer(pages, dtype=entry.dtype, count=count, offset=HEADER_BYTES).reshape(entry.shape)
+    return np.frombuffer(pages, dtype=entry.in_file, count=count, offset=HEADER_BYTES).reshape(entry.shape)
+
+
+def _tensor(values: NDArray[Any], entry: ArrayEntry) -> Tensor:
+    tensor = torch.from_numpy(values)
+    return tensor.view(torch.bfloat16) if entry.dtype == BFLOAT16 else tensor
 
 
 def _check_sum(path: Path, entry: ArrayEntry, values: NDArray[Any]) -> None:

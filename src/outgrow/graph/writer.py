@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from outgrow.core.durable import sync
 from outgrow.core.errors import InputError
 from outgrow.graph.manifest import FILE, HEADER_BYTES, ArrayEntry, Manifest, write_manifest
 
@@ -32,10 +33,14 @@ class ArrayWriter:
         path: The file, which must not exist.
         dtype: Type of an element.
         row_shape: Shape of a row; empty for a vector.
+        name: What the manifest calls the type; None for NumPy's name.
     """
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = (), name: str | None = None
+    ) -> None:
         self._dtype, self._row_shape = dtype.newbyteorder("<"), row_shape
+        self._name = name or self._dtype.str
         self._rows, self._sum = 0, hashlib.sha256()
         self._file: BinaryIO = path.open("xb", buffering=0)
         self._file.seek(HEADER_BYTES)
@@ -52,7 +57,7 @@ class ArrayWriter:
         """Write the header, bring everything to disk, and describe the file."""
         size = self._file.tell()
         shape = (self._rows, *self._row_shape)
-        entry = ArrayEntry(shape=shape, dtype=self._dtype.str, size=size, sha256=self._sum.hexdigest())
+        entry = ArrayEntry(shape=shape, dtype=self._name, size=size, sha256=self._sum.hexdigest())
         self._file.seek(0)
         write_all(self._file, memoryview(entry.header()))
         os.fsync(self._file.fileno())
@@ -77,9 +82,15 @@ class StoreWriter:
         self.scratch = folder / "scratch"
         self.scratch.mkdir()
 
-    def array(self, name: str, dtype: np.dtype[Any] | type[np.generic], row_shape: tuple[int, ...] = ()) -> ArrayWriter:
+    def array(
+        self,
+        name: str,
+        dtype: np.dtype[Any] | type[np.generic],
+        row_shape: tuple[int, ...] = (),
+        type_name: str | None = None,
+    ) -> ArrayWriter:
         """Begin the array ``name``."""
-        self._arrays[name] = ArrayWriter(self._folder / f"{name}.npy", np.dtype(dtype), row_shape)
+        self._arrays[name] = ArrayWriter(self._folder / f"{name}.npy", np.dtype(dtype), row_shape, type_name)
         return self._arrays[name]
 
     def need(self, num_bytes: int) -> None:
@@ -97,7 +108,7 @@ class StoreWriter:
         shutil.rmtree(self.scratch)
         write_manifest(replace(manifest, arrays=entries), self._folder)
         for path in (self._folder / FILE, self._folder):
-            _sync(path)
+            sync(path)
 
     def close(self) -> None:
         """Close all files as they are."""
@@ -172,7 +183,7 @@ def _check_free(dest: Path, overwrite: bool) -> None:
 def _put_in_place(folder: Path, dest: Path) -> None:
     if not (dest / FILE).is_file():
         folder.rename(dest)
-        _sync(dest.parent)
+        sync(dest.parent)
         return
     old = folder.with_name(f"{folder.name.removesuffix(PARTIAL)}.old{PARTIAL}")
     dest.rename(old)
@@ -181,7 +192,7 @@ def _put_in_place(folder: Path, dest: Path) -> None:
     except BaseException:
         old.rename(dest)
         raise
-    _sync(dest.parent)
+    sync(dest.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -204,11 +215,3 @@ def _unwritable(dest: Path, error: OSError) -> InputError:
         got=f"{type(error).__name__}: {error}",
         repair="choose another destination, or change its permissions",
     )
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

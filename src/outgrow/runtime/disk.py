@@ -262,7 +262,7 @@ def told(path: Path, file: int, needed_bytes: int) -> Iterator[None]:
 
 
 def npy_rows(disk: Disk, path: Path) -> DiskRows:
-    """The rows of a two-dimensional array in an .npy file, read only.
+    """The rows of a two-dimensional array in an .npy file, read only; uint16 are the bits of bfloat16, as in a store.
 
     Raises:
         InputError: It is not such a file, its rows are not one after another, or it ends too early.
@@ -272,7 +272,7 @@ def npy_rows(disk: Disk, path: Path) -> DiskRows:
             version = np.lib.format.read_magic(file)
             header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, by_columns, dtype = header(file)
-            kind = torch.from_numpy(np.empty(0, dtype=dtype)).dtype
+            kind = torch.bfloat16 if dtype == np.dtype("<u2") else torch.from_numpy(np.empty(0, dtype=dtype)).dtype
         except OSError:
             raise
         except Exception as error:  # NumPy evaluates the header, which can raise nearly anything

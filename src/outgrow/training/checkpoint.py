@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from outgrow.core.durable import sync
 from outgrow.core.errors import InputError
 from outgrow.training.saved import check_optimizer, read
 
@@ -100,6 +101,7 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+        sync(folder)  # before those that it takes the place of are removed
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()

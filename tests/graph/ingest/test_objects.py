@@ -45,6 +45,16 @@ def test_undirected_networkx_goes_both_ways(nx):
     assert [edge[:2] for edge in edges_of(assemble(NetworkxSource(given)))] == [(1, 0), (0, 1), (1, 1), (2, 1), (1, 2)]
 
 
+def test_bfloat16_of_pyg_is_widened(pyg):
+    x = torch.arange(6.0).reshape(3, 2)
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    weight = torch.tensor([0.5, 2.0], dtype=torch.bfloat16)
+    made = assemble(PygSource(pyg.Data(x=x.bfloat16(), edge_index=edge_index, edge_weight=weight)))
+    assert made.features.dtype == torch.float32
+    assert torch.equal(made.features, x)
+    assert made.topology.weight.tolist() == [0.5, 2.0]
+
+
 def test_bad_networkx(nx):
     for node, edge, what in (
         ({"x": [1.0]}, {}, "1 values"),

@@ -27,7 +27,7 @@ class PygSource(Source):
     Read are ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and the
     three masks. Types of nodes follow one another in the order of ``node_types``; each edge type is a relation. Types
     whose features have one width share the columns; if widths differ, each type has columns of its own, and
-    features are sparse. A type without features has zeros.
+    features are sparse. A type without features has zeros. Numbers in bfloat16 become float32.
 
     Args:
         data: The data object.
@@ -177,7 +177,12 @@ def _sparse_layout() -> Any:
 
 
 def _array(values: Any) -> NDArray[Any] | None:
-    return None if values is None else np.asarray(values.detach().cpu())
+    if values is None:
+        return None
+    import torch
+
+    here = values.detach().cpu()
+    return np.asarray(here.float() if here.dtype == torch.bfloat16 else here)
 
 
 def _whole(labels: NDArray[Any]) -> NDArray[np.int64]:
