@@ -11,6 +11,7 @@ import torch
 from tests.app.conftest import Command
 
 import outgrow as og
+from outgrow.app.choice import Crew, strategy_for
 from outgrow.app.planning import Site, question_for
 from outgrow.app.room import require_room
 from outgrow.core.errors import InputError
@@ -47,9 +48,9 @@ def estimated(graph: og.Graph, strategy: Strategy, workers: int) -> int:
     return workers * estimate(strategy, asked.work, pace_of(asked, place)).peak_bytes
 
 
-def has(monkeypatch: pytest.MonkeyPatch, room: float) -> None:
+def has(monkeypatch: pytest.MonkeyPatch, room: float, held: int = 0) -> None:
     monkeypatch.setattr("outgrow.app.room.available_bytes", lambda: round(room))
-    monkeypatch.setattr("outgrow.app.room.resident_bytes", lambda: 0)
+    monkeypatch.setattr("outgrow.app.room.resident_bytes", lambda: held)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -76,6 +77,26 @@ def test_a_limit_that_is_more_than_there_is(graph: og.Graph, monkeypatch: pytest
         ask(graph, limited, 1)
     has(monkeypatch, 300 << 20)
     ask(graph, limited, 1)
+
+
+def test_what_the_user_holds_is_no_room(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = estimated(graph, Full(), 1)
+    for held in (0, 10 << 30):
+        has(monkeypatch, 0.1 * whole, held)
+        with pytest.raises(InputError, match="strategy full needs more memory"):
+            ask(graph, Full(), 1)
+    has(monkeypatch, whole, 10 << 30)
+    ask(graph, Full(), 1)
+
+
+def test_auto_asks_too_where_it_does_not_compare(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outgrow.app.choice.COUNTED_EDGES", 10)
+    crew, config = Crew(1, 1, "cpu", "300MiB"), TrainConfig()
+    has(monkeypatch, 300 << 20)
+    assert strategy_for("auto", {}, graph, model_of(graph), config, crew)[0].name == "offload"
+    has(monkeypatch, 200 << 20)
+    with pytest.raises(InputError, match="strategy offload needs more memory"):
+        strategy_for("auto", {}, graph, model_of(graph), config, crew)
 
 
 def test_what_is_far_from_the_limit_is_not_counted(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from outgrow.app.planning import Site, places_of, question_for
 from outgrow.app.predictions import embeddings_of, logits_of
 from outgrow.app.progress import progress_for
 from outgrow.app.run import Run
-from outgrow.app.rundir import RunDirectory
+from outgrow.app.rundir import RunDirectory, held
 from outgrow.app.say import say
 from outgrow.app.session import Session
 from outgrow.app.strategies import strategy_of
@@ -127,8 +127,9 @@ def train(
         )
         if group_size():
             return join_session(session, directory, heartbeat_seconds=crew.heartbeat_seconds, resume=resume)
-        session = replace(session, directory=directory(False))
-        return run_session(session, crew, resume=resume, say=say if progress else warnings.warn)
+        with held(directory(False)) as files:
+            session = replace(session, directory=files)
+            return run_session(session, crew, resume=resume, say=say if progress else warnings.warn)
 
 
 def plan(
@@ -246,6 +247,7 @@ def _directory(
     if resume:
         opened = RunDirectory.open(Path(out))
         _require_same_links(opened.config["train"], asdict(settings))
+        opened.hold()
         return opened
     config = {
         "outgrow": outgrow.__version__,

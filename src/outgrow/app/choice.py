@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 from outgrow.app.crew import Workers
@@ -10,14 +11,14 @@ from outgrow.app.fit import require_batches
 from outgrow.app.machines import machine_for
 from outgrow.app.plan_table import numbered, sentence
 from outgrow.app.planning import COUNTED_EDGES, Site, question_for
-from outgrow.app.room import require_room
+from outgrow.app.room import other_bytes, require_room
 from outgrow.app.strategies import strategy_of
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimates import estimate
-from outgrow.planning.planner import Plan, fits, pace_of, plan, unmeasured
+from outgrow.planning.planner import Plan, Question, fits, pace_of, plan, unmeasured
 from outgrow.planning.traffic import Place
 from outgrow.runtime.elastic import group_hosts
 from outgrow.strategies.base import Strategy
@@ -87,15 +88,17 @@ def chosen_for(graph: Graph, model: Model, config: TrainConfig, crew: Crew) -> t
         usual = _usual(config, crew)
         return usual, f"strategy {usual.name}: models of links are not planned"
     if crew.workers == 1 and crew.memory is not None and graph.num_edges > COUNTED_EDGES:
-        usual = _usual(config, crew)
+        usual = _usual_with_room(graph, model, config, crew)
         return usual, f"strategy {usual.name}: memory is limited, and nothing travels between workers"
     place = Place(workers=crew.workers, hosts=crew.hosts)
     profile, measured = machine_for(None, place, crew.device)
     unknown = unmeasured(place, profile)
     if unknown is not None:
-        usual = _usual(config, crew)
+        usual = _usual_with_room(graph, model, config, crew)
         return usual, f"strategy {usual.name}: {unknown}"
     asked = question_for(graph, model, config, Site(profile, [place], crew.memory))
+    if crew.workers == 1 and profile.device.shared:
+        asked = _without(other_bytes(asked.work, pace_of(asked, place)), asked)
     if crew.workers == 1 and crew.memory is None:
         usual, pace = _usual(config, crew), pace_of(asked, place)
         alone = estimate(usual, asked.work, pace)
@@ -122,6 +125,19 @@ def _usual(config: TrainConfig, crew: Crew) -> Strategy:
     if not config.batches.everything:
         return Sampled()
     return Full() if crew.memory is None else Offload(memory=crew.memory)
+
+
+def _usual_with_room(graph: Graph, model: Model, config: TrainConfig, crew: Crew) -> Strategy:
+    usual = _usual(config, crew)
+    require_room(usual, graph, model, config, workers=crew.workers, device=crew.device)
+    return usual
+
+
+def _without(other: int, asked: Question) -> Question:
+    """On a machine of which so much memory is taken."""
+    device = asked.profile.device
+    left = replace(device, memory_bytes=max(0, device.memory_bytes - other))
+    return replace(asked, profile=replace(asked.profile, device=left))
 
 
 def _refuse(found: Plan, crew: Crew) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +12,7 @@ from outgrow.app.crew import GRAPH
 from outgrow.app.plan import RunPlan
 from outgrow.app.progress import Display
 from outgrow.app.run import Run
-from outgrow.app.rundir import RunDirectory
+from outgrow.app.rundir import RunDirectory, held
 from outgrow.app.session import Session
 from outgrow.core.errors import InputError
 from outgrow.core.types import Kind
@@ -76,7 +76,7 @@ def train_in_group(
         planned, resume = plan(place.attempt) if place.comm.leads else (None, False)
         order: _Order = place.comm.broadcast(None if planned is None else _order(planned, resume), Kind.PARAMETERS)
         graph = _on_this_host(order, None if planned is None else planned.graph, place.comm, place.folder)
-        with nullcontext() if planned is None else display(planned) as listener:
+        with closing(planned) if planned else nullcontext(), display(planned) if planned else nullcontext() as listener:
             session = Session(
                 graph=graph,
                 model=order.model,
@@ -114,10 +114,10 @@ def join_session(
     def work(place: Workplace) -> Run:
         comm, again = place.comm, place.attempt > 0
         _require_same(session.graph, comm)
-        files = directory(again) if comm.leads else None
-        goes_on = comm.broadcast(again and files is not None and files.has_checkpoint)
-        chosen = comm.broadcast(session.strategy)  # hosts may have been measured differently
-        return replace(session, comm=comm, directory=files, strategy=chosen).run(resume=resume or goes_on)
+        with held(directory(again) if comm.leads else None) as files:
+            goes_on = comm.broadcast(again and files is not None and files.has_checkpoint)
+            chosen = comm.broadcast(session.strategy)  # hosts may have been measured differently
+            return replace(session, comm=comm, directory=files, strategy=chosen).run(resume=resume or goes_on)
 
     return run_in_group(work, heartbeat_seconds=heartbeat_seconds)
 

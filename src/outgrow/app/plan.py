@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,12 @@ from outgrow.app.choice import Crew, strategy_for
 from outgrow.app.crew import Workers, require_workers
 from outgrow.app.fit import require_batches, require_hops, require_problem
 from outgrow.app.links import require_linked
-from outgrow.app.models import AUTO, MODELS, build_model, default_decoder, model_options
+from outgrow.app.models import AUTO, MODELS, build_model, default_decoder
 from outgrow.app.recipes import default_model, recipe_of
-from outgrow.app.room import require_room
 from outgrow.app.rundir import RunDirectory
-from outgrow.app.strategies import strategy_kind, strategy_of, strategy_options
+from outgrow.app.strategies import strategy_kind, strategy_options
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
-from outgrow.engine.batches import hops_of
 from outgrow.engine.choices import choices
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
@@ -34,8 +31,6 @@ from outgrow.graph.validate import require_trainable
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
-
-_MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,6 +58,10 @@ class RunPlan:
     reason: str
     directory: RunDirectory
     workers: Workers
+
+    def close(self) -> None:
+        """Let others train in the directory."""
+        self.directory.release()
 
     def headline(self) -> str:
         """What is about to happen, for people."""
@@ -144,7 +143,7 @@ def new_run(
             "class_names": list(loaded.class_names),
             "several_labels": loaded.multi_label,
         },
-        **_how(config, chosen, workers),
+        **how(config, chosen, workers),
     }
     return RunPlan(
         graph=loaded,
@@ -159,66 +158,6 @@ def new_run(
     )
 
 
-def resumed_run(
-    out: Path, asked: Mapping[str, object], data_dir: Path | None, workers: Workers, *, as_many_as_before: bool
-) -> RunPlan:
-    """Plan to go on with a run. How long, on how many workers and with what options of the strategy may differ.
-
-    Args:
-        out: Directory of the run.
-        asked: What was given once more: ``graph``, ``model``, ``strategy``, ``task`` and any other option.
-        data_dir: Folder to look in first for the files of a named data set.
-        workers: How many workers train from now on.
-        as_many_as_before: Take the number of workers from the run.
-
-    Raises:
-        InputError: There is no such run, or an option would change its results.
-    """
-    directory = RunDirectory.open(out)
-    record = directory.config
-    name, settings = recorded_model(record, out)
-    known = dict.fromkeys(model_options(name))
-    places = {"graph": place_of(record["graph"]), "model": name, "strategy": record["strategy"]["name"]}
-    places["task"] = "links" if "decoder" in settings else "nodes"
-    asked = {option: value for option, value in asked.items() if (option, value) != ("decoder", AUTO)}
-    ways = record["strategy"]["options"]
-    before = {**known, **places, **settings, **asdict(TrainConfig()), **record["train"], **ways}
-    asked = _as_recorded(asked)
-    for option, value in asked.items():
-        started = pick("option", option, before)
-        if option not in _MAY_CHANGE and option not in ways and started != value:
-            raise InputError(
-                f"the run in {out} cannot go on with another {option}",
-                needed=f"{option} {'left out' if started is None else started}, as the run was started with",
-                got=f"{option} {value}",
-                repair=f"leave {option} out, or start a new run in another --out",
-            )
-    changed = {option: value for option, value in asked.items() if option in _MAY_CHANGE}
-    ways = {option: asked.get(option, value) for option, value in ways.items()}
-    config = TrainConfig().with_options(**record["train"]).with_options(**changed)
-    chosen, reason = strategy_of(record["strategy"]["name"], ways)
-    workers = replace(workers, number=record.get("workers", 1)) if as_many_as_before else workers
-    loaded = load_recorded(record, data_dir)
-    require_workers(loaded, workers)
-    model = seeded_model(name, loaded, settings, config.seed)
-    require_hops(loaded, model, config)
-    require_batches(loaded, model, chosen, config)
-    require_room(chosen, loaded, model, config, workers=workers.number, device=workers.device)
-    directory.newest_checkpoint()
-    directory.write("config.json", {**record, **_how(config, chosen, workers)})
-    return RunPlan(
-        graph=loaded,
-        model=model,
-        model_name=name,
-        model_options=settings,
-        config=config,
-        strategy=chosen,
-        reason=reason,
-        directory=directory,
-        workers=workers,
-    )
-
-
 def _new_folder(name: str) -> Path:
     """A directory for a run that nobody has named: the first that is free, of runs that begin in the same second."""
     folder = Path("runs")
@@ -226,23 +165,13 @@ def _new_folder(name: str) -> Path:
     return next(folder / each for each in names if not (folder / each).exists())
 
 
-def _how(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str, Any]:
+def how(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str, Any]:
     """How a run is trained, as it is recorded."""
     return {
         "train": asdict(config),
         "strategy": {"name": strategy.name, "options": strategy.options()},
         "workers": workers.number,
     }
-
-
-def _as_recorded(asked: Mapping[str, object]) -> dict[str, object]:
-    """Options as the record of a run has them."""
-    same = dict(asked)
-    if "graph" in same:
-        same["graph"] = place_of(str(same["graph"]))
-    if "fanout" in same:
-        same["fanout"] = json.loads(json.dumps(hops_of(same["fanout"])))
-    return same
 
 
 def place_of(graph: str) -> str:

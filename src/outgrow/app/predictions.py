@@ -24,6 +24,7 @@ from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
 from outgrow.ops import buffers
+from outgrow.runtime.bus_error import told_of_bus_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +61,7 @@ def logits_of(graph: Graph, model: Model, embeddings: Tensor | None = None) -> T
             got=f"a model with the decoder {type(model.decoder).__name__}",
             repair="ask for embeddings: `outgrow predict RUN --what embeddings`, or og.embed(graph, model)",
         )
-    with graph.files.kept_whole():
+    with told_of_bus_errors(), graph.files.kept_whole():
         if embeddings is None:
             logits = infer(model, graph.topology, graph.features)
         else:
@@ -71,7 +72,7 @@ def logits_of(graph: Graph, model: Model, embeddings: Tensor | None = None) -> T
 
 def _inferred(graph: Graph, model: Model, layers: Sequence[Layer]) -> Tensor:
     assert graph.features is not None
-    with graph.files.kept_whole():
+    with told_of_bus_errors(), graph.files.kept_whole():
         rows = infer(model, graph.topology, graph.features, layers=layers)
     buffers.clear()
     return rows

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from outgrow.app.planning import Site, question_for
 from outgrow.app.words import of_memory
+from outgrow.core.available import available_bytes
 from outgrow.core.errors import InputError
 from outgrow.core.sizes import parse_bytes
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning.estimates import KNOWN, estimate
-from outgrow.planning.memory import fixed_bytes, training_bytes
+from outgrow.planning.memory import base_bytes, fixed_bytes, training_bytes
 from outgrow.planning.pace import Pace
 from outgrow.planning.planner import pace_of
 from outgrow.planning.profile import profile_of
@@ -20,7 +21,7 @@ from outgrow.planning.workload import Workload
 from outgrow.runtime.comm import Alone
 from outgrow.runtime.device import device_of
 from outgrow.runtime.elastic import group_size
-from outgrow.runtime.memory import available_bytes, resident_bytes
+from outgrow.runtime.memory import resident_bytes
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -60,6 +61,9 @@ def require_room(
     here = replace(profile, device=replace(profile.device, memory_bytes=room))
     asked = question_for(graph, model, config, Site(here, [place]))
     pace = pace_of(asked, place)
+    if workers == 1:
+        other = other_bytes(asked.work, pace)
+        room, pace = room - other, replace(pace, memory=pace.memory - other)
     if workers * _most_bytes(asked.work, pace) <= room:
         return
     if memory is None:
@@ -72,9 +76,14 @@ def require_room(
             f"strategy {strategy.name} needs more memory than there is",
             needed=of_memory(workers * each) + of_each,
             got=f"{of_memory(room)} that this host, or its container, has left",
-            repair="leave the strategy out for one that fits, or give --memory, fewer workers, or mini-batches: "
-            "`outgrow plan` lists what each takes",
+            repair="choose another strategy (auto takes one that fits, offload keeps to --memory), fewer workers, or "
+            "mini-batches: `outgrow plan` lists what each takes; with --resume too the strategy may be another",
         )
+
+
+def other_bytes(work: Workload, pace: Pace) -> int:
+    """What this process, the only worker, holds besides what a run holds from its start: the user's own data."""
+    return max(0, resident_bytes() - base_bytes(work, pace))
 
 
 def _whole_bytes(work: Workload, slices: int = 1) -> float:

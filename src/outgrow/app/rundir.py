@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from outgrow.app.hold import NAME, Hold
 from outgrow.app.say import say
 from outgrow.core.errors import InputError
 from outgrow.training import checkpoint
@@ -31,10 +32,11 @@ class RunDirectory:
         self.path = path
         self.checkpoints = path / "checkpoint"
         self.metrics = path / "metrics.jsonl"
+        self._hold: Hold | None = None
 
     @staticmethod
     def create(path: Path, config: Mapping[str, Any], *, again: bool = False) -> RunDirectory:
-        """A new run directory.
+        """A new run directory, held by this process.
 
         Args:
             path: Where.
@@ -55,12 +57,28 @@ class RunDirectory:
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
         try:
+            run.hold()
             run.write("config.json", config)
         except InputError:
+            run.release()
             with suppress(OSError):
                 path.rmdir()
             raise
         return run
+
+    def hold(self) -> None:
+        """Let nobody else train here until `release`, or the end of this process.
+
+        Raises:
+            InputError: Another process does, or nothing can be written here.
+        """
+        with writing(self.path / NAME):
+            self._hold = Hold(self.path)
+
+    def release(self) -> None:
+        """Let others train here."""
+        if self._hold is not None:
+            self._hold.release()
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
@@ -167,7 +185,7 @@ class RunDirectory:
     def forget_after(self, epoch: int) -> None:
         """Drop the metrics of epochs after ``epoch``: they will be run again."""
         if self.metrics.exists():
-            lines = self.metrics.read_text().splitlines()
+            lines = self.metrics.read_text("utf-8", "replace").splitlines()  # what was torn is of no epoch
             kept = [line for line in lines if _epoch_of(line) <= epoch]
             write_whole(self.metrics, "".join(f"{line}\n" for line in kept))
 
@@ -184,6 +202,16 @@ class RunDirectory:
         }
         with writing(self.metrics), self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+@contextmanager
+def held(run: RunDirectory | None) -> Iterator[RunDirectory | None]:
+    """A directory in which nobody else trains until the end of the context, or none."""
+    try:
+        yield run
+    finally:
+        if run is not None:
+            run.release()
 
 
 class HintKeeper:

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from outgrow.core.available import available_bytes
 from outgrow.core.errors import InputError
 from outgrow.runtime.comm import Comm
-from outgrow.runtime.memory import available_bytes, resident_bytes
+from outgrow.runtime.memory import resident_bytes
 
 DEVICES = ("auto", "cpu", "cuda")
 CPU = torch.device("cpu")

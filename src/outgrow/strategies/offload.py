@@ -20,6 +20,7 @@ from typing import NamedTuple, get_type_hints
 
 from torch import Tensor
 
+from outgrow.core.available import available_bytes
 from outgrow.core.errors import InputError
 from outgrow.core.nearest import pick
 from outgrow.core.option_types import require_positive, require_types
@@ -37,7 +38,7 @@ from outgrow.ops import buffers
 from outgrow.ops.keyed import derive
 from outgrow.runtime.device import free_bytes, held_bytes
 from outgrow.runtime.disk import Disk
-from outgrow.runtime.memory import available_bytes, return_freed_memory
+from outgrow.runtime.memory import return_freed_memory
 from outgrow.runtime.scratch_disk import scratch_folder
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, WholeExecution
 

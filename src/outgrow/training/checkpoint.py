@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,6 +22,7 @@ from outgrow.core.errors import InputError
 from outgrow.training.saved import check_optimizer, read
 
 _KEEP = 2
+_NAME = re.compile(r"epoch-\d{8}(-step-\d{8})?\.pt")
 _COMMENT = 2 * hashlib.sha256().digest_size
 
 
@@ -109,7 +111,7 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
             f"cannot write the checkpoint {path}",
             needed="a folder with enough free space",
             got=str(error),
-            repair="free some space, or give another --out, and start again with --resume",
+            repair="free some space, and go on with --resume",
         ) from error
     unfinished = folder.glob("epoch-*.partial")  # whoever wrote them was killed
     found = _by_age(folder)
@@ -137,12 +139,7 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         InputError: It cannot be read, or is not what was written.
     """
-    try:
-        if not path.is_file():
-            raise FileNotFoundError("there is no such file")
-        content = path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, str(error)) from error
+    content = _content(path)
     if not _is_whole(content):
         raise _unreadable(path, f"{len(content):,} bytes that are not what was written: their checksum is another")
     try:
@@ -196,18 +193,29 @@ def newest(folder: Path, torn: Callable[[Path], object] = lambda path: None) -> 
     Args:
         folder: Where checkpoints are.
         torn: Told of each later one that is not whole.
+
+    Raises:
+        InputError: The disk does not give one; it may be whole.
     """
     for path in reversed(_by_age(folder) if folder.is_dir() else []):
-        with contextlib.suppress(OSError):
-            if _is_whole(path.read_bytes()):
-                return path
+        if _is_whole(_content(path)):
+            return path
         torn(path)
     return None
 
 
+def _content(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise FileNotFoundError("there is no such file")
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, str(error)) from error
+
+
 def _by_age(folder: Path) -> list[Path]:
     """The checkpoints in a folder; those between epochs come before those within the next."""
-    found = (path for path in folder.glob("epoch-*.pt") if path.is_file())
+    found = (path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name) and path.is_file())
     return sorted(found, key=lambda path: path.stem.split("-"))
 
 

@@ -59,7 +59,8 @@ def diverged(problem: Problem, execution: Execution, when: str, loss: float) -> 
         f"training diverged in {when}: {where}",
         needed="a loss, a gradient and parameters that are finite",
         got=f"a loss of {loss}; checkpoints are those written before",
-        repair="correct the features if these are named; else lower the learning rate, and start a new run or --resume",
+        repair="correct the features if these are named; else lower the learning rate: start a new run or, where "
+        "there is a checkpoint, go on from it with --resume and a lower --lr",
     )
 
 

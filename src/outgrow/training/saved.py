@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_DEEPEST, _LONGEST = 100, 200
+_DEEPEST, _LONGEST, _BEYOND = 100, 200, 1 << 63
 _LARGEST = 1e12
 """Options of an optimizer are smaller: one over the smallest part of a beta that is left is 1e16."""
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
@@ -138,6 +138,8 @@ def _check_pickle(code: bytes) -> None:
     memory: dict[int, int] = {}
     for instruction, given, _ in pickletools.genops(code):
         name, before = instruction.name, instruction.stack_before
+        if isinstance(given, int) and not -_BEYOND <= given < _BEYOND:
+            raise ValueError("a number of more than 64 bits")  # many could have one hash
         if name == "GLOBAL" and len(str(given)) > _LONGEST:
             raise ValueError(f"a name of {len(str(given))} letters")
         if name in _PUTS:

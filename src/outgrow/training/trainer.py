@@ -127,20 +127,9 @@ class Trainer:
         """
         saved = self.comm.broadcast(checkpoint.load(path) if self.comm.leads else None, Kind.PARAMETERS)
         self.progress = checkpoint.restore(saved, path, self.problem.model, self.optimizer)
-        self._require_same_course(path)
+        require_course(self.progress, path, self.course, self.config.epochs)
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay
-
-    def _require_same_course(self, path: Path) -> None:
-        progress = self.progress
-        asked = f"{self.course}, {self.config.epochs} epochs"
-        if progress.step and (progress.course != self.course or progress.epoch >= self.config.epochs):
-            raise InputError(
-                f"the checkpoint {path} was written within an epoch, which cannot be finished so",
-                needed=f"{progress.course}, more than {progress.epoch} epochs",
-                got=asked,
-                repair="go on as the run was started; what to train on may change between epochs only",
-            )
 
     def run(self, strategy: Strategy) -> Outcome:
         """Train until the epochs, the patience or the user's are at their end; restore the best model; score it.
@@ -287,3 +276,24 @@ def _steps_of(problem: Problem) -> int:
     """Steps of an epoch."""
     size = problem.batches.size
     return 1 if size is None else -(-problem.num_train // size)
+
+
+def require_course(progress: Progress, path: Path, course: str, epochs: int) -> None:
+    """Check that an epoch which a checkpoint was written within can be finished.
+
+    Args:
+        progress: Of the checkpoint.
+        path: Where it is, for errors.
+        course: What the steps of epochs are made of.
+        epochs: How many shall be trained.
+
+    Raises:
+        InputError: Not with these steps, or not with so few epochs.
+    """
+    if progress.step and (progress.course != course or progress.epoch >= epochs):
+        raise InputError(
+            f"the checkpoint {path} was written within an epoch, which cannot be finished so",
+            needed=f"{progress.course}, more than {progress.epoch} epochs",
+            got=f"{course}, {epochs} epochs",
+            repair="go on as the run was started; what to train on may change between epochs only",
+        )

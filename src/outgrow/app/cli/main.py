@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import sys
 
-import psutil
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
+from outgrow.core.available import available_bytes
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 
 app = typer.Typer(
@@ -67,7 +67,7 @@ def _out_of_memory(error: Exception) -> OutgrowError:
     return OutgrowError(
         "memory is at its end",
         needed=f"{int(asked[1]):,} bytes more" if asked else "more memory",
-        got=f"{psutil.virtual_memory().available:,} bytes available",
+        got=f"{available_bytes():,} bytes available",
         repair="choose fewer or narrower layers, and check with outgrow info that no class or feature is far too many",
     )
 

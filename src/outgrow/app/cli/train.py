@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,13 +67,14 @@ def train(
         ),
     ] = None,
     strategy: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="How to train: auto (the fastest that fits, as `outgrow plan` estimates), full, offload (in chunks, "
             "from disk), tensor (feature slices); mini-batches: sampled, split (each computed by all workers), "
-            "migrate (seeds computed where features live), orchestrate (the CPU computes a part of the bottom layer)."
+            "migrate (seeds computed where features live), orchestrate (the CPU computes a part of the bottom layer).",
+            show_default="auto; with --resume as before",
         ),
-    ] = "auto",
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -115,7 +117,9 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Directory of the run.", show_default="runs/GRAPH-MODEL-TIME")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, by another --strategy if you like.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, last on standard output.")
     ] = False,
@@ -126,7 +130,8 @@ def train(
     """
     with importing():
         from outgrow.app.crew import Workers, number_of
-        from outgrow.app.plan import new_run, resumed_run
+        from outgrow.app.plan import new_run
+        from outgrow.app.resume import resumed_run
         from outgrow.app.rundir import RunDirectory
 
     given: dict[str, object] = {
@@ -155,9 +160,10 @@ def train(
         again = attempt > 0 and out is not None
         goes_on = resume or (again and RunDirectory(_required_run(out)).has_checkpoint)
         if not goes_on:
-            made = partial(new_run, data_dir=data_dir, strategy=strategy, out=out, workers=crew, again=again)
+            made = partial(new_run, data_dir=data_dir, strategy=strategy or "auto", out=out, workers=crew, again=again)
             return made(_required(graph), model, options), False
-        named = {"graph": graph, "model": model, "strategy": None if strategy == "auto" else strategy, "task": task}
+        chosen = None if again and strategy == "auto" else strategy  # and not chosen anew each time
+        named = {"graph": graph, "model": model, "strategy": chosen, "task": task}
         asked = {**named, **options}
         there = {name: value for name, value in asked.items() if value is not None}
         as_before = workers is None and not group_size()
@@ -175,7 +181,7 @@ def _execute(plan: RunPlan, goes_on: bool) -> Run:
     from outgrow.app.session import Session
 
     started = time.perf_counter()
-    with _display(plan) as listener:
+    with closing(plan), _display(plan) as listener:
         session = Session(
             graph=plan.graph,
             model=plan.model,

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outgrow.core.available import available_bytes
 from outgrow.core.timeline import Timeline
 from outgrow.core.types import Kind
 from outgrow.engine.chunks.choice import Chunking, Cutter
@@ -30,7 +31,6 @@ from outgrow.runtime.comm import Alone
 from outgrow.runtime.device import Streams
 from outgrow.runtime.disk import Disk, DiskRows, npy_rows
 from outgrow.runtime.host_rows import HostRows, MemoryRows
-from outgrow.runtime.memory import available_bytes
 from outgrow.runtime.parcels import DiskParcels
 from outgrow.runtime.pinned import pinned_rows
 from outgrow.runtime.scratch_disk import require_room

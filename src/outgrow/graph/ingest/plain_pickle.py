@@ -24,6 +24,7 @@ from outgrow.core.errors import InputError
 from outgrow.graph.ingest.csr import checked_csr
 
 _MOST_TUPLES = 1000  # they can be nested as deep, and the hash of one goes down to its innermost
+_BEYOND = 1 << 63
 _TYPE = re.compile(r"[biuf](?:1|2|4|8)")
 _VALUES = "INT BININT BININT1 BININT2 LONG LONG1 LONG4 NONE NEWTRUE NEWFALSE FLOAT BINFLOAT"
 _TEXTS = "STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES"
@@ -242,6 +243,8 @@ def _check(data: bytes) -> None:
     for name, given in _instructions(io.BytesIO(data)):
         if name not in _KNOWN:
             raise _foreign(f"the instruction {name}")
+        if isinstance(given, int) and not -_BEYOND <= given < _BEYOND:
+            raise pickle.UnpicklingError("a number of more than 64 bits")  # many could have one hash
         tuples += name in _TUPLES
         if tuples > _MOST_TUPLES:
             raise pickle.UnpicklingError(f"more than {_MOST_TUPLES} tuples")

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
+from outgrow.core.available import available_bytes
 from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.graph.partition.adjacency import BothWays, both_ways, count_neighbours, fill_neighbours
@@ -47,7 +47,7 @@ def metis_parts(
         weight: ``[V]`` int64, what each node counts for the balance; None for 1 each.
         imbalance: How much heavier than the mean a part may become, which METIS does not always keep.
         seed: Seed of its draws.
-        memory_bytes: Most memory to use; None for what the system has available.
+        memory_bytes: Most memory to use; None for what the system, or its container, has available.
 
     Returns:
         ``[V]`` integers.
@@ -58,7 +58,7 @@ def metis_parts(
     import pymetis
 
     dtype = pymetis.zero_copy_dtype()
-    budget = psutil.virtual_memory().available if memory_bytes is None else memory_bytes
+    budget = available_bytes() if memory_bytes is None else memory_bytes
     _require_memory(topology.indices.nbytes + 32 * topology.num_nodes, budget)
     edges = both_ways(topology)
     count = count_neighbours(edges)
@@ -109,7 +109,7 @@ def _shared(length: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
 
 def _run(file: int, options: dict[str, Any]) -> None:
     ended = subprocess.run(
-        [sys.executable, "-P", str(_CHILD), json.dumps({"file": file, **options})],
+        [sys.executable, "-P", str(_CHILD), json.dumps({"file": file, "parent": os.getpid(), **options})],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         pass_fds=(file,),
         stdin=subprocess.DEVNULL,

@@ -11,15 +11,14 @@ import mmap
 import sys
 from typing import Any, cast
 
-import numpy as np
-
 from outgrow.core.parent import end_with_parent
 
 
 def main() -> None:
     """Partition the graph of the shared arrays and write the part of each node among them."""
     given = json.loads(sys.argv[1])
-    end_with_parent()
+    end_with_parent(given["parent"])
+    import numpy as np
     import pymetis
 
     shared: Any = np.frombuffer(mmap.mmap(given["file"], 0), dtype=pymetis.zero_copy_dtype())
