@@ -28,6 +28,11 @@ def _named(*parts: str) -> bytes:
     return b"".join(b"\x8c" + bytes([len(part)]) + part.encode() for part in parts) + b"\x93"
 
 
+def _long(value: int) -> bytes:
+    data = pickle.encode_long(value)
+    return b"\x8a" + bytes([len(data)]) + data
+
+
 _RUNS = {
     "os.system": _call("os", "system", _TOUCH),
     "posix.system": _call("posix", "system", _TOUCH),
@@ -75,6 +80,7 @@ _LISTS = {
     "arrays of 10^9": (b"cnumpy\nndarray\n\x8a\x04" + (10**9).to_bytes(4, "little") + b"\x85\x85R") * 8,
     "a type with a state of its own": b"cnumpy\ndtype\n(U\x02V8K\x00K\x01tR(K\x03U\x01|NNNJ\0\0\0\x40K\x08K\x3ftb",
     "a type of objects": b"cnumpy\ndtype\n(U\x01OK\x00K\x01tR",
+    "keys of one hash": b"}(" + b"".join(_long(k * (2**61 - 1)) + b"N" for k in range(40_000)) + b"u",
     "dictionaries doubled": b"}q\x00" + b"".join(b"0}K\x00h\x00sq\x00" for _ in range(50)),
 }
 _CHANGES_CODE = {

@@ -117,11 +117,15 @@ def test_states_in_another_order(path):
     refused(path)
 
 
+KEYS_OF_ONE_HASH = b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little") + b"N" for k in range(40_000))
+
+
 @pytest.mark.parametrize(
     "code",
     [
         b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.",  # keys of deep tuples, which end the process
         b"\x80\x02ccollections\n" + b"9" * 1_000_000 + b"\n.",  # a name that takes torch an hour to tell of
+        b"\x80\x02}(" + KEYS_OF_ONE_HASH + b"u.",  # which take a time that grows with their square
     ],
 )
 def test_hostile_pickles(path, code):

@@ -36,6 +36,7 @@ def test_texts_of_protocol_0_may_hold_any_bytes(tmp_path):
     assert load(tmp_path / "p") == ["a\xff"]
 
 
+KEYS = b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little") + b"N" for k in range(9))
 TEXT = b"X" + struct.pack("<I", 6000) + b"a" * 6000 + b"q\x02"
 HOSTILE = {
     "a function": b"cos\nsystem\n(U\x04truetR.",
@@ -49,6 +50,7 @@ HOSTILE = {
     "bytes that are not there": b"\x8e" + struct.pack("<Q", 2**40) + b".",
     "an array of bytes": b"\x96" + struct.pack("<Q", 2**34) + b".",
     "a key of deep tuples": b"})" + b"\x85" * 200_000 + b"Ns.",
+    "keys of one hash": b"}(" + KEYS + b"u.",
     "the same text again": b"c_codecs\nencode\nq\x010" + TEXT + b"0](" + b"h\x01h\x02\x85R" * 9 + b"e.",
     "an array of objects": ARRAY + b"(U\x02O8K\x00K\x01tR" + DATA + b".",
     "an array with a type of flags": ARRAY + b"(U\x02V8K\x00K\x01tR(K\x03U\x01|NNNK\x08K\x08K\x3ftb" + DATA + b".",

@@ -1,5 +1,8 @@
 """METIS: its input, the balance that was asked for, and what becomes of its failures."""
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -179,6 +182,16 @@ def test_a_failure_of_metis_names_the_fallback(
         Metis().split(random_topology(60, 400), 2)
     assert words in caught.value.got
     assert "range" in caught.value.repair
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system to be killed")
+def test_metis_does_not_outlive_a_parent_that_is_gone_before_it_looks(tmp_path: Path) -> None:
+    """It would hold a processor until it is done, which nobody waits for."""
+    given = {"parent": os.getppid(), "file": -1, "lengths": []}
+    command = [sys.executable, "-P", str(metis._CHILD), json.dumps(given)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_no_process_for_metis_names_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
