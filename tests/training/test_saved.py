@@ -66,7 +66,9 @@ def test_parts_of_another_kind(path, part, value):
 
 
 @pytest.mark.parametrize("value", ["abc", None, [None], {"a": 1}, 10**30, -5])
-@pytest.mark.parametrize("name", ["loss", "val_score", "epoch_seconds", "step", "loss_so_far", "best_epoch", "course"])
+@pytest.mark.parametrize(
+    "name", ["loss", "val_score", "epoch_seconds", "step", "loss_so_far", "best_epoch", "course", "exact"]
+)
 def test_progress_of_another_kind(path, name, value):
     if value == ([None] if name == "val_score" else {"course": "abc", "loss_so_far": -5}.get(name, ...)):
         pytest.skip("that is of the right kind")

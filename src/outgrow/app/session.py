@@ -134,6 +134,7 @@ class Session:
                 files = directory if comm.leads else None
                 trainer.resume(comm.broadcast(files and files.newest_checkpoint(self.warn)))
                 problem.hints.update(comm.broadcast({} if directory is None else directory.hints))
+            trainer.progress.exact &= self._is_exact()
             if comm.leads:
                 self._tell(trainer, stack)
             outcome = self._outcome(trainer)
@@ -147,6 +148,11 @@ class Session:
             directory.write("summary.json", summary)
         path = None if directory is None else directory.path
         return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
+
+    def _is_exact(self) -> bool:
+        """Whether what this session trains has the gradient of the reference."""
+        layers = all(layer.conv.exact for layer in self.model.stages())
+        return self.strategy.is_exact(self.config.batches) and layers and not self.config.in_bfloat16
 
     def _problem(self) -> tuple[Problem, Evaluation]:
         """What is trained, and what models are scored on."""
@@ -205,9 +211,7 @@ class Session:
             "peak_bytes": dict(zip(("device", "host"), map(max, *self.comm.gather(peaks), (0, 0)), strict=True)),
             "ledger": ledger.as_dict(),
             "counters": dict(ledger.counters),
-            "exact": strategy.is_exact(self.config.batches)
-            and all(layer.conv.exact for layer in self.model.stages())
-            and not self.config.in_bfloat16,
+            "exact": progress.exact,
             "found": problem.facts,
             "seconds": dict(seconds),
             "graph": self.graph.name,

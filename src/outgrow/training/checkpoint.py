@@ -43,6 +43,7 @@ class Progress:
         seeds_so_far: Number of these seeds.
         seconds_so_far: Wall time of these steps.
         course: What the steps of the epoch under way are made of.
+        exact: Whether all that was trained so far, by whatever strategies, had the gradient of the reference.
     """
 
     loss: list[float]
@@ -57,6 +58,7 @@ class Progress:
     seeds_so_far: int = 0
     seconds_so_far: float = 0.0
     course: str = ""
+    exact: bool = True
 
     @property
     def epoch(self) -> int:

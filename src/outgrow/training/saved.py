@@ -122,6 +122,8 @@ def _check_progress(given: object) -> None:
         raise TypeError("a count that is none")
     if not all(_is_real(given[name]) for name in _REALS) or not isinstance(given["course"], str):
         raise TypeError("a number that is none")
+    if type(given.get("exact", True)) is not bool:
+        raise TypeError("neither true nor false")
 
 
 def _is_real(value: object) -> bool:
