@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -59,6 +60,23 @@ def test_who_waited_while_the_file_was_removed_makes_it_anew(tmp_path: Path, mon
     with pytest.raises(InputError):
         Hold(tmp_path)
     hold.release()
+
+
+def test_a_file_system_without_locks_is_told_of(tmp_path: Path, outgrow: Command, npz: Path, monkeypatch: Any) -> None:
+    import fcntl
+
+    lock = fcntl.flock
+
+    def refuse(file: int, operation: int) -> None:
+        if operation & fcntl.LOCK_NB:  # kernels are compiled in turn with others
+            raise OSError(errno.ENOLCK, "No locks available")
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    done = outgrow("train", npz, "--hidden", 4, "--epochs", 1, "--out", "run")
+    assert done.code == 0
+    assert "has no locks" in done.err
+    assert not Path("run", NAME).exists()
 
 
 def test_a_process_that_is_killed_lets_go(tmp_path: Path) -> None:

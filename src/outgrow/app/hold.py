@@ -19,14 +19,17 @@ class Hold:
     Args:
         folder: The directory, which exists.
 
+    Attributes:
+        locked: Whether nobody else can hold it; not so on file systems that know no locks.
+
     Raises:
         InputError: Another process holds it.
         OSError: The file cannot be made.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
-        self._file = self._locked()
+        self._path, self.locked = folder / NAME, False
+        self._file = self._held()
 
     def release(self) -> None:
         """Let others have it. A second time nothing happens."""
@@ -34,11 +37,12 @@ class Hold:
             self._path.unlink(missing_ok=True)
             self._file.close()
 
-    def _locked(self) -> BinaryIO:
+    def _held(self) -> BinaryIO:
         while True:
             file = self._path.open("a+b", buffering=0)
             try:
-                if _lock(file) and not _is(file, self._path):  # its holder has removed it in between
+                self.locked = _lock(file)
+                if self.locked and not _is(file, self._path):  # its holder has removed it in between
                     file.close()
                     continue
                 file.truncate(0)

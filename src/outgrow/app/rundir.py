@@ -74,6 +74,8 @@ class RunDirectory:
         """
         with writing(self.path / NAME):
             self._hold = Hold(self.path)
+        if not self._hold.locked:
+            say(f"the file system of {self.path} has no locks: see to it that no other run is at work there")
 
     def release(self) -> None:
         """Let others train here."""
