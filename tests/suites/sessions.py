@@ -20,12 +20,14 @@ from planted import Planted
 
 
 class Plan(NamedTuple):
-    """What is trained on the graph of a store, and how."""
+    """What is trained on the graph of a store, and how; where its files go, and whether they are gone on from."""
 
     store: Path
     model: Model
     config: TrainConfig
     strategy: Strategy
+    directory: Path | None = None
+    resume: bool = False
 
 
 class Result(NamedTuple):
@@ -41,10 +43,11 @@ def train_in_turn(place: Workplace, plans: Mapping[Any, Plan]) -> dict[Any, Resu
     found = {}
     for name, plan in plans.items():
         told: list[object] = []
-        job = Job(**plan._asdict(), directory=None, resume=False, may_restart=False)
+        job = Job(**plan._asdict(), may_restart=False)
         done = job(replace(place, tell=told.append))
         place.comm.ledger.crossed.clear()
         place.comm.ledger.counters.clear()
+        place.comm.timeline.spans.clear()
         if done is not None:
             found[name] = Result(
                 done.summary, [report.val_score for report in told if isinstance(report, EpochReport)], done.logits

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from failing import Failing, Lost
 from outgrow.core.errors import InputError, TrainingError
 from outgrow.engine.batches import Batches
-from outgrow.strategies.base import Execution, Problem, Step, Strategy
+from outgrow.strategies.base import Strategy
 from outgrow.strategies.migrate import Migrate
 from outgrow.strategies.orchestrate import Orchestrate
 from outgrow.strategies.sampled import Sampled
@@ -24,37 +24,6 @@ from planted import Planted, planted
 
 BATCHES = Batches(size=9, fanout=(3, 2))  # five steps an epoch
 HOT = Orchestrate(hot_ratio=0.3, super_batch=1)
-
-
-class Lost(Exception):
-    """The host is gone."""
-
-
-class Failing(Strategy):
-    """Another strategy, that is lost before a step, or whose loss is no number then."""
-
-    name, exact = "failing", True
-
-    def __init__(self, strategy: Strategy, epoch: int, step: int, loss: float | None = None) -> None:
-        self.strategy, self.at, self.loss = strategy, (epoch, step), loss
-
-    def prepare(self, problem: Problem) -> Execution:
-        self.execution = self.strategy.prepare(problem)
-        self.in_memory = self.execution.in_memory
-        return self
-
-    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        for number, step in enumerate(self.execution.steps(epoch, first), start=first):
-            wrong = (epoch, number) == self.at
-            if wrong and self.loss is None:
-                raise Lost
-            yield replace(step, loss=self.loss) if wrong and self.loss is not None else step
-
-    def inference(self) -> Iterator[tuple[int, torch.Tensor]]:
-        return self.execution.inference()
-
-    def close(self) -> None:
-        self.execution.close()
 
 
 @pytest.fixture(scope="module")
