@@ -38,7 +38,7 @@ def _refused(result: Any, *words: str) -> None:
 @pytest.mark.parametrize(
     ("args", "word"),
     [
-        (("--strategy", "nosuch"), "strategy full"),
+        (("--strategy", "nosuch"), "unknown strategy"),
         (("--set", "bogus=1"), "unknown option"),
         (("--set", "patience=soon"), "patience"),
         (("--set", "head=2"), "unknown option"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import weakref
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,13 +30,11 @@ class Hold:
 
     def __init__(self, folder: Path) -> None:
         self._path, self.locked = folder / NAME, False
-        self._file = self._held()
+        self._let_go = weakref.finalize(self, _let_go, self._held(), self._path)
 
     def release(self) -> None:
         """Let others have it. A second time nothing happens."""
-        if not self._file.closed:
-            self._path.unlink(missing_ok=True)
-            self._file.close()
+        self._let_go()
 
     def _held(self) -> BinaryIO:
         while True:
@@ -56,6 +55,11 @@ class Hold:
                 file.close()
                 raise
             return file
+
+
+def _let_go(file: BinaryIO, path: Path) -> None:
+    path.unlink(missing_ok=True)
+    file.close()
 
 
 def _lock(file: BinaryIO) -> bool:
