@@ -16,8 +16,8 @@ from outgrow.strategies.orchestrate import Orchestrate
 _USUAL_RATIO = 0.2
 _AHEAD, _PER_HOT = 2, 5
 """Batches that it draws ahead besides, and how often rows of hot nodes are held."""
-_CPU_SIDE_BYTES = 24 << 20
-"""Of the model and the threads beside those of the device."""
+_CPU_SIDE_BYTES = 48 << 20
+"""Of the model, the threads beside those of the device, and what waits for either where both are slow."""
 
 
 def traffic_of_orchestrate(strategy: Orchestrate, work: Workload, place: Place, *, hot_ratio: float) -> Traffic:
