@@ -138,10 +138,16 @@ def left_in(scratch: Path, patience_seconds: float = _LEAVE_SECONDS) -> tuple[st
     deadline = time.monotonic() + patience_seconds
     while True:
         found = [f"process {process.pid}: {' '.join(words_of(process))}" for process in marked(scratch)]
-        found += [path.name for path in sorted(scratch.rglob("*")) if not _expected(path, scratch)]
+        found += [path.name for path in _files_in(scratch) if not _expected(path, scratch)]
         if not found or time.monotonic() > deadline:
             return tuple(found)
         time.sleep(0.1)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    while True:
+        with suppress(FileNotFoundError):  # a folder went while it was looked into
+            return sorted(folder.rglob("*"))
 
 
 def _expected(path: Path, scratch: Path) -> bool:
