@@ -76,6 +76,16 @@ def strategy_for(
     return chosen_for(graph, model, config, crew)
 
 
+def strategy_asked(
+    choice: str, options: Mapping[str, object], graph: Graph, model: Model, config: TrainConfig, workers: Workers
+) -> tuple[Strategy, str]:
+    """`strategy_for` what was typed: with a limit of memory alone, the choice is left to a plan that keeps to it."""
+    memory = options.get("memory")
+    ways = {} if choice == "auto" and set(options) == {"memory"} else options
+    crew = Crew.of(workers, None if memory is None else str(memory))
+    return strategy_for(choice, ways, graph, model, config, crew)
+
+
 def chosen_for(graph: Graph, model: Model, config: TrainConfig, crew: Crew) -> tuple[Strategy, str]:
     """The strategy with the shortest epoch, of those that train the same and fit; and one sentence on why.
 

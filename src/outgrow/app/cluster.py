@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -76,13 +76,14 @@ def train_in_group(
         planned, resume = plan(place.attempt) if place.comm.leads else (None, False)
         order: _Order = place.comm.broadcast(None if planned is None else _order(planned, resume), Kind.PARAMETERS)
         graph = _on_this_host(order, None if planned is None else planned.graph, place.comm, place.folder)
-        with closing(planned) if planned else nullcontext(), display(planned) if planned else nullcontext() as listener:
+        directory = None if planned is None else planned.directory
+        with held(directory), nullcontext() if planned is None else display(planned) as listener:
             session = Session(
                 graph=graph,
                 model=order.model,
                 config=order.config,
                 strategy=order.strategy,
-                directory=None if planned is None else planned.directory,
+                directory=directory,
                 listeners=() if listener is None else (listener,),
                 watchers=() if listener is None else (listener,),
                 comm=place.comm,

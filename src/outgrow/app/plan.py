@@ -13,7 +13,7 @@ import torch
 
 import outgrow
 from outgrow.app.asked_options import config_of, sorted_options
-from outgrow.app.choice import Crew, strategy_for
+from outgrow.app.choice import strategy_asked
 from outgrow.app.crew import Workers, require_workers
 from outgrow.app.fit import require_batches, require_hops, require_problem
 from outgrow.app.links import require_linked
@@ -58,10 +58,6 @@ class RunPlan:
     reason: str
     directory: RunDirectory
     workers: Workers
-
-    def close(self) -> None:
-        """Let others train in the directory."""
-        self.directory.release()
 
     def headline(self) -> str:
         """What is about to happen, for people."""
@@ -114,8 +110,6 @@ def new_run(
     kind = strategy_kind(strategy, batches=batches, memory="memory" in options)
     model_part, strategy_part = sorted_options(name, options, strategy_options(kind))
     model_settings = {**recipe.model, **model_part}
-    memory = strategy_part.get("memory")
-    ways = {} if strategy == "auto" and set(strategy_part) == {"memory"} else strategy_part
     graph = place_of(graph)
     loaded = datasets.load(graph, data_dir=data_dir)
     if "decoder" not in model_settings:
@@ -128,8 +122,7 @@ def new_run(
     require_problem(loaded, built)
     require_workers(loaded, workers)
     require_hops(loaded, built, config)
-    crew = Crew.of(workers, None if memory is None else str(memory))
-    chosen, reason = strategy_for(strategy, ways, loaded, built, config, crew)
+    chosen, reason = strategy_asked(strategy, strategy_part, loaded, built, config, workers)
     require_batches(loaded, built, chosen, config)
     path = out or _new_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     record = {

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from outgrow.app.choice import Crew, strategy_for
+from outgrow.app.choice import strategy_asked
 from outgrow.app.crew import Workers, require_workers
 from outgrow.app.fit import require_hops
 from outgrow.app.models import AUTO, model_options
@@ -51,10 +51,7 @@ def resumed_run(
     require_workers(loaded, workers)
     model = seeded_model(name, loaded, settings, config.seed)
     require_hops(loaded, model, config)
-    memory = ways.get("memory")
-    given = {} if choice == "auto" and set(ways) == {"memory"} else ways
-    crew = Crew.of(workers, None if memory is None else str(memory))
-    chosen, reason = strategy_for(choice, given, loaded, model, config, crew)
+    chosen, reason = strategy_asked(choice, ways, loaded, model, config, workers)
     directory.hold()
     try:
         _require_fitting(directory, model, config)

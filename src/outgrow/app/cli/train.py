@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,10 +177,11 @@ def train(
 
 def _execute(plan: RunPlan, goes_on: bool) -> Run:
     from outgrow.app.crew import run_session
+    from outgrow.app.rundir import held
     from outgrow.app.session import Session
 
     started = time.perf_counter()
-    with closing(plan), _display(plan) as listener:
+    with held(plan.directory), _display(plan) as listener:
         session = Session(
             graph=plan.graph,
             model=plan.model,
