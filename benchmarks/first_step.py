@@ -37,8 +37,8 @@ class _Clock:
 def start(model: str, hidden: int, began: float) -> dict[str, float]:
     """Import, load, prepare, take two steps; no evaluation before the first is done."""
     from outgrow import Full, TrainConfig, load
-    from outgrow.app.models import build_model
-    from outgrow.app.session import problem_of
+    from outgrow.app.model_registry import build_model
+    from outgrow.app.runs.session import problem_of
     from outgrow.training.evaluation import NodeEvaluation
     from outgrow.training.trainer import Trainer
 

@@ -26,8 +26,8 @@ import torch
 from workers import versions
 
 import outgrow as og
-from outgrow.app.links import split_of, type_ends
-from outgrow.app.models import build_model
+from outgrow.app.link_task import split_of, type_ends
+from outgrow.app.model_registry import build_model
 from outgrow.app.recipes import recipe_of
 from outgrow.engine.ranking import Answers, Ranking
 from outgrow.engine.share import Whole

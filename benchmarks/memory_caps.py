@@ -27,9 +27,9 @@ import record
 from tables import show
 
 import outgrow as og
-from outgrow.app.models import build_model
-from outgrow.app.planning import Site, question_for
-from outgrow.app.strategies import strategy_of
+from outgrow.app.model_registry import build_model
+from outgrow.app.plan.question import Site, question_for
+from outgrow.app.strategy_registry import strategy_of
 from outgrow.planning.estimates import estimate
 from outgrow.planning.planner import pace_of
 from outgrow.planning.profile import profile_of

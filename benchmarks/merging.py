@@ -17,7 +17,7 @@ import torch
 from workers import versions
 
 import outgrow as og
-from outgrow.app.models import build_model
+from outgrow.app.model_registry import build_model
 
 
 @dataclass(frozen=True, kw_only=True)

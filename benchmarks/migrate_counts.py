@@ -15,7 +15,7 @@ from rivals.micro_batches import local_batches
 from split_counts import EPOCH, Setting, features_of, row_bytes
 from torch import Tensor
 
-from outgrow.app.models import build_model
+from outgrow.app.model_registry import build_model
 from outgrow.core.block import Block
 from outgrow.engine import micro_batches
 from outgrow.engine.batches import Batches

@@ -37,7 +37,7 @@ from network_stores import own_store, prepare
 from network_table import show, summarise
 from workers import versions
 
-from outgrow.app.strategies import STRATEGIES
+from outgrow.app.strategy_registry import STRATEGIES
 from outgrow.runtime.threads import cores
 
 RIVALS = Path(__file__).parent / "rivals" / "train.py"

@@ -61,7 +61,7 @@ class Run:
         import torch
 
         import outgrow as og
-        from outgrow.app.session import problem_of
+        from outgrow.app.runs.session import problem_of
         from outgrow.graph.store import open_store
 
         graph = open_store(Path(self.store))

@@ -27,7 +27,7 @@ from torch import Tensor
 from workers import versions
 
 import outgrow as og
-from outgrow.app.models import build_model
+from outgrow.app.model_registry import build_model
 from outgrow.engine.batches import Batches
 from outgrow.engine.micro_batches import sampler_of
 from outgrow.strategies.base import Strategy

@@ -27,8 +27,8 @@ from papers_score import score  # noqa: E402
 from tables import show  # noqa: E402
 from workers import versions  # noqa: E402
 
-from outgrow.app.models import build_model  # noqa: E402
-from outgrow.app.planning import stand_in_for  # noqa: E402
+from outgrow.app.model_registry import build_model  # noqa: E402
+from outgrow.app.plan.question import stand_in_for  # noqa: E402
 from outgrow.engine.batches import Batches  # noqa: E402
 from outgrow.planning.estimate import Estimate  # noqa: E402
 from outgrow.planning.estimates import estimate  # noqa: E402

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
 from outgrow.planning.profile import Profile, profile_of
 from outgrow.planning.rates import ByWidth, LinkRate
 

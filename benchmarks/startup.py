@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from rivals.process import environment
 
-from outgrow.app.models import MODELS
+from outgrow.app.model_registry import MODELS
 from outgrow.runtime.threads import cores
 
 PARTS = ("import", "load", "prepare", "step")

@@ -66,8 +66,8 @@ class Run:
         """Train on one worker; what it counted in an epoch, and what its aggregations took."""
         import torch
 
-        from outgrow.app.session import problem_of
-        from outgrow.app.strategies import STRATEGIES
+        from outgrow.app.runs.session import problem_of
+        from outgrow.app.strategy_registry import STRATEGIES
         from outgrow.graph.store import open_store
 
         comm = place.comm

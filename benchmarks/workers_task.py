@@ -75,7 +75,7 @@ class Training:
         return Full(partition=self.cell.partition, overlap=self.cell.overlap) if self.cell.workers > 1 else Full()
 
     def _trainer(self, comm: Comm) -> Trainer:
-        from outgrow.app.session import problem_of
+        from outgrow.app.runs.session import problem_of
         from outgrow.graph.store import open_store
         from outgrow.training.config import TrainConfig
         from outgrow.training.evaluation import NodeEvaluation

@@ -98,7 +98,7 @@ def build_trainer(job: Job) -> Trainer:
 
 def make_trainer(job: Job, graph: Graph, model: Model) -> Trainer:
     """The trainer that `og.train` would make, with nothing to evaluate on."""
-    from outgrow.app.session import problem_of
+    from outgrow.app.runs.session import problem_of
     from outgrow.training.config import TrainConfig
     from outgrow.training.evaluation import NodeEvaluation
     from outgrow.training.trainer import Trainer

@@ -75,7 +75,7 @@ class _Listener:
 def _trainer(job: Job, task: Task) -> tuple[Trainer, list[dict[str, Any]]]:
     """The trainer that `og.train` would make, with nothing to evaluate on, and the parameters of each layer."""
     import outgrow as og
-    from outgrow.app.session import problem_of
+    from outgrow.app.runs.session import problem_of
     from outgrow.training.config import TrainConfig
     from outgrow.training.evaluation import NodeEvaluation
     from outgrow.training.trainer import Trainer

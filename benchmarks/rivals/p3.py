@@ -26,7 +26,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches, count_drawn
 from outgrow.engine.inputs import to_device
 from outgrow.engine.journey import models_of

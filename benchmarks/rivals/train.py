@@ -12,7 +12,7 @@ def main() -> None:
     from p3 import P3
 
     from outgrow.app.cli.main import run
-    from outgrow.app.strategies import STRATEGIES
+    from outgrow.app.strategy_registry import STRATEGIES
 
     STRATEGIES.update({kind.name: kind for kind in (ModelCentric, LocalShuffles, P3)})
     run()

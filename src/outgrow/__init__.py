@@ -16,19 +16,20 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from outgrow._version import __version__ as __version__
 from outgrow.runtime.threads import begin, importing
 
 if TYPE_CHECKING:
-    from outgrow import nn as nn
+    from outgrow import nn
     from outgrow.app.api import convert as convert
     from outgrow.app.api import embed as embed
     from outgrow.app.api import load as load
     from outgrow.app.api import plan as plan
     from outgrow.app.api import predict as predict
     from outgrow.app.api import train as train
-    from outgrow.app.crew import Workers as Workers
-    from outgrow.app.objects import from_arrays as from_arrays
-    from outgrow.app.run import Run as Run
+    from outgrow.app.graph_sources import from_arrays as from_arrays
+    from outgrow.app.runs.result import Run as Run
+    from outgrow.app.runs.workers import Workers as Workers
     from outgrow.core.errors import InputError as InputError
     from outgrow.core.errors import OutgrowError as OutgrowError
     from outgrow.core.errors import WorkerError as WorkerError
@@ -44,16 +45,17 @@ if TYPE_CHECKING:
     from outgrow.strategies.tensor import TensorParallel as TensorParallel
     from outgrow.training.config import TrainConfig as TrainConfig
 
+
 _HOME = {
     "convert": "outgrow.app.api",
     "embed": "outgrow.app.api",
-    "from_arrays": "outgrow.app.objects",
+    "from_arrays": "outgrow.app.graph_sources",
     "load": "outgrow.app.api",
     "plan": "outgrow.app.api",
     "predict": "outgrow.app.api",
     "train": "outgrow.app.api",
-    "Workers": "outgrow.app.crew",
-    "Run": "outgrow.app.run",
+    "Workers": "outgrow.app.runs.local_workers",
+    "Run": "outgrow.app.runs.result",
     "InputError": "outgrow.core.errors",
     "OutgrowError": "outgrow.core.errors",
     "WorkerError": "outgrow.core.errors",
@@ -95,7 +97,6 @@ __all__ = [
     "predict",
     "train",
 ]
-__version__ = "0.1.0"
 begin()
 
 

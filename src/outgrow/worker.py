@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from outgrow.core.parent import end_with_parent
+from outgrow.core.process import end_with_parent
 from outgrow.runtime.heartbeat import Heartbeat, touch
 from outgrow.runtime.scratch import Scratch
 from outgrow.runtime.threads import importing

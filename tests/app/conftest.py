@@ -30,7 +30,7 @@ Command = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def _on_a_typical_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is chosen does not depend on what was measured here before."""
-    monkeypatch.setattr("outgrow.app.machines.kept_for", lambda *_: None)
+    monkeypatch.setattr("outgrow.app.plan.machine_profiles.kept_for", lambda *_: None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.app.conftest import Command
 
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
 from outgrow.planning.profile import read_profile
 
 

@@ -11,8 +11,9 @@ import torch
 from tests.app.conftest import planted
 
 import outgrow as og
-from outgrow.app.crew import Workers, run_session
-from outgrow.app.session import Session
+from outgrow.app.runs.local_workers import run_session
+from outgrow.app.runs.session import Session
+from outgrow.app.runs.workers import Workers
 from outgrow.graph.manifest import HEADER_BYTES
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full

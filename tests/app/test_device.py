@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import outgrow as og
-from outgrow.app.run import Run
+from outgrow.app.runs.result import Run
 from outgrow.core.errors import InputError, TrainingError
 from outgrow.runtime.device import TRIED
 from outgrow.strategies.full import Full

@@ -14,7 +14,7 @@ import torch
 from tests.app.conftest import Command, planted
 
 import outgrow as og
-from outgrow.app.rundir import RunDirectory
+from outgrow.app.runs.directory import RunDirectory
 from outgrow.training.checkpoint import sealed
 from outgrow.training.trainer import EpochReport
 

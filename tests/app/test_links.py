@@ -14,8 +14,8 @@ from pyarrow import parquet
 from tests.app.conftest import Command, Result, planted
 
 import outgrow as og
-from outgrow.app.models import build_model
-from outgrow.app.rundir import RunDirectory
+from outgrow.app.model_registry import build_model
+from outgrow.app.runs.directory import RunDirectory
 from outgrow.engine.ranking import HITS, Answers, Ranking
 from outgrow.engine.share import Whole
 from outgrow.graph.graph import Graph, NodeType

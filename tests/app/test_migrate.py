@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.app.conftest import Command
 
-from outgrow.app.rundir import HintKeeper, RunDirectory
+from outgrow.app.runs.directory import HintKeeper, RunDirectory
 from outgrow.training.trainer import EpochReport
 
 SHORT = ("--hidden", 8, "--model", "gcn", "--batch-size", 60, "--fanout", "4,3")

@@ -15,8 +15,8 @@ from tests.app.conftest import Command, Result, planted
 import outgrow as og
 from outgrow.app import predictions
 from outgrow.app.api import embed
-from outgrow.app.models import build_model
-from outgrow.app.rundir import RunDirectory
+from outgrow.app.model_registry import build_model
+from outgrow.app.runs.directory import RunDirectory
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import write_store
 from outgrow.nn.model import Model

@@ -4,7 +4,7 @@ import pytest
 from tests.app.conftest import planted
 
 import outgrow as og
-from outgrow.app.models import MODELS, build_model, model_options
+from outgrow.app.model_registry import MODELS, build_model, model_options
 from outgrow.app.recipes import default_model, recipe_of
 from outgrow.training.config import TrainConfig
 

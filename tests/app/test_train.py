@@ -15,8 +15,8 @@ from scipy.sparse import csr_array
 from tests.app.conftest import Command, planted
 
 from outgrow.app.cli import train as train_command
-from outgrow.app.models import MODELS
-from outgrow.app.strategies import STRATEGIES
+from outgrow.app.model_registry import MODELS
+from outgrow.app.strategy_registry import STRATEGIES
 
 KEYS = {
     "strategy", "strategy_options", "workers", "device", "seed", "epochs", "loss", "val_accuracy", "test_accuracy",

@@ -20,7 +20,7 @@ import torch
 from tests.app.conftest import Command, planted
 
 import outgrow as og
-from outgrow.app import crew
+from outgrow.app.runs import local_workers
 
 SMALL = ("--hidden", 8, "--epochs", 3)
 PROGRAM = """
@@ -130,14 +130,14 @@ def test_a_notebook(npz: Path, scratch: Path, one_worker: str) -> None:
 def watched(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> set[str]:
     """Names of the arrays and stores that a run had in its scratch folder after an epoch."""
     found: set[str] = set()
-    hear = crew._hear
+    hear = local_workers._hear
 
     def look(*given: Any) -> None:
         found.update(str(path.relative_to(scratch).relative_to(*path.relative_to(scratch).parts[:1]))
                      for path in scratch.rglob("*.npy"))  # fmt: skip
         hear(*given)
 
-    monkeypatch.setattr(crew, "_hear", look)
+    monkeypatch.setattr(local_workers, "_hear", look)
     return found
 
 

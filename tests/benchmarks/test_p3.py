@@ -15,7 +15,7 @@ from rivals.p3 import P3
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches
 from outgrow.engine.micro_batches import sampler_of
 from outgrow.engine.share import Part, Share, Whole

@@ -1,7 +1,6 @@
 """The ledger adds up what crossed links."""
 
-from outgrow.core.ledger import Ledger
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Ledger, Link
 
 
 def test_bytes_add_up_by_link_and_kind() -> None:

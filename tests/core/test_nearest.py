@@ -3,7 +3,7 @@
 import pytest
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
+from outgrow.core.validation import pick
 
 CHOICES = {"full": 1, "offload": 2, "orchestrate": 3}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from outgrow.core.errors import InputError
-from outgrow.core.sizes import parse_bytes
+from outgrow.core.memory_limits import parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.docs.pages import DOCS, LANGUAGES, ROOT, Block, blocks, calls, pages
 from tests.docs.reader import Reader
 
 from outgrow.app.cli.main import app
-from outgrow.app.strategies import STRATEGIES
+from outgrow.app.strategy_registry import STRATEGIES
 from support import disk_folder
 
 ALL = [block for page in pages() for block in blocks(page)]

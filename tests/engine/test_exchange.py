@@ -14,7 +14,7 @@ from layer_table import CONVS, IN, RELATIONS, layer_of
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.exchange import exchanged
 from outgrow.engine.share import Part, Whole, view_of
 from outgrow.nn import GCNConv

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
 from outgrow.core.errors import InputError
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.hot import Cache, by_batches, by_degree, hottest_own, keep
 from outgrow.engine.rows import RowStore
 from outgrow.engine.share import Part

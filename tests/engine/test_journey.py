@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.journey import Tour, models_of, pass_on, tour
 from outgrow.runtime.comm import Comm
 from suites.checks import named, on_workers

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
-from outgrow.core.ledger import Ledger
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.engine.drafts import DenseDraft
 from outgrow.engine.hot import Cache
 from outgrow.engine.rows import RowStore, row_type

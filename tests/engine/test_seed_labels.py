@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.seed_labels import SeedLabels
 from outgrow.engine.share import Part, Whole
 from outgrow.runtime.comm import Alone, Comm

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine import share as share_module
 from outgrow.engine.share import Part, Whole, share_of
 from outgrow.graph.csc import Topology

@@ -14,18 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from outgrow.ops import pieces
-from outgrow.ops.parts import (
-    EDGE,
-    END_EDGE,
-    END_ROW,
-    ROW,
-    begins,
-    cut_rows,
-    even_parts,
-    is_continued,
-    is_whole,
-    piece,
-)
+from outgrow.ops.parts import EDGE, END_EDGE, END_ROW, ROW, begins, cut_rows, even_parts, is_continued, is_whole, piece
 from outgrow.ops.pieces import add_cut, as_array, fixed_width, place, run_over_parts
 from support import normal
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
 from outgrow.planning.calibrate import Measured, put_together
 from outgrow.planning.measure import Speed
 from outgrow.planning.measure_layers import LayerSpeed

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import write_store

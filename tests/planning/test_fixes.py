@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from outgrow.app.models import build_model
-from outgrow.app.planning import stand_in_for
+from outgrow.app.model_registry import build_model
+from outgrow.app.plan.question import stand_in_for
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.planning.estimates import estimate
 from outgrow.planning.fixes import fixes

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outgrow.app.plan_request import Request, answered
+from outgrow.app.plan.request import Request, answered
 
 PLAIN = {"epochs": 3, "seed": 0}
 CASES: dict[str, tuple[str, str, int, str, dict[str, Any]]] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from outgrow.app.planning import Site, places_of, question_for_named, stand_in_for
-from outgrow.core.types import Kind, Link
+from outgrow.app.plan.question import Site, places_of, question_for_named, stand_in_for
+from outgrow.core.ledger import Kind, Link
 from outgrow.nn import GCN
 from outgrow.planning.estimates import estimate
 from outgrow.planning.named import facts_of, named

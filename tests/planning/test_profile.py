@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outgrow.core.errors import InputError
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
 from outgrow.planning.profile import machines, profile_of, read_profile, write_profile
 
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.waves import Throughputs
 from outgrow.graph.store import write_store

@@ -11,8 +11,7 @@ import torch
 from tests.runtime.comm_checks import CHECKS, Mixed
 
 from outgrow.core.errors import WorkerError
-from outgrow.core.ledger import Ledger
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind, Ledger
 from outgrow.runtime.comm import Alone, CommunicationError, Route, talking
 from outgrow.runtime.launch import run_workers
 from outgrow.runtime.worker import Workplace

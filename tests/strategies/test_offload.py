@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
 from outgrow.engine.chunks.mail import Inbox, Outbox, Pieces
 from outgrow.engine.chunks.passes import Passes
 from outgrow.nn import SAGE

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.chunks.cut_graphs import together
 from ops.gpu.no_device import twins_that_check
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.chunks import build
 from outgrow.engine.share import Whole

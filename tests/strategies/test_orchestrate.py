@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.batches import Batches
 from outgrow.engine.orchestra.host import HostSide
 from outgrow.strategies.base import Problem

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches
 from outgrow.engine.share import Part
 from outgrow.graph.sampler import Sampler

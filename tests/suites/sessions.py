@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from outgrow.app.crew import Job
+from outgrow.app.runs.local_workers import Job
 from outgrow.graph.graph import Graph, Split
 from outgrow.nn.model import Model
 from outgrow.runtime.worker import Workplace

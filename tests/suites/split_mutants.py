@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.splits import draw, sums
 from outgrow.engine.splits.features import DeviceRows, Found
 from outgrow.graph.edge_choice import Chosen

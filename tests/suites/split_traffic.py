@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches
 from outgrow.engine.share import Part
 from outgrow.graph.csc import Topology

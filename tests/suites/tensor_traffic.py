@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.nn.model import Model
 from suites.traffic import LONG, Sizes, gathered, ring, shared
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from outgrow.app.crew import Job
+from outgrow.app.runs.local_workers import Job
 from outgrow.core.errors import TrainingError
 from outgrow.graph.store import array_file, write_store
 from outgrow.nn import GCN, Model

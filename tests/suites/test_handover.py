@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import outgrow as og
-from outgrow.app.strategies import STRATEGIES
+from outgrow.app.strategy_registry import STRATEGIES
 from outgrow.graph.store import write_store
 from planted import model_of, planted
 from suites.handover import EPOCHS, HOT, SAVED, TASKS, Begun, Handover, hand_over

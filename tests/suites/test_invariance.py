@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import outgrow as og
-from outgrow.app.models import build_model
+from outgrow.app.model_registry import build_model
 from outgrow.graph.store import write_store
 from outgrow.runtime.launch import run_workers
 from outgrow.strategies.full import Full

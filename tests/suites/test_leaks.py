@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from outgrow.app.crew import Job
+from outgrow.app.runs.local_workers import Job
 from outgrow.graph.store import write_store
 from outgrow.nn import SAGE
 from outgrow.runtime.launch import run_workers

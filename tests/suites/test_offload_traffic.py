@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.share import Part
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
 from outgrow.nn.heads import SingleLabel

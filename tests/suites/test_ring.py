@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.runtime.comm import Alone
 from outgrow.runtime.launch import run_workers
 from suites.ring import BATCHES, CASES, EPOCHS, FEATURES, NEAR, NODES, Record, owner_of, record, records_of

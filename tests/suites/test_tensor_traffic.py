@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.share import Part
 from outgrow.engine.slices.lane import dealt
 from outgrow.graph.csc import Topology

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.graph.partition.method import METHODS
 from outgrow.graph.partition.quality import quality_of
 from outgrow.graph.store import write_store

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.graph.csc import Topology
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.quality import quality_of

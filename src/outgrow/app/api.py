@@ -10,24 +10,25 @@ from typing import Any
 
 from torch import Tensor
 
-import outgrow
-from outgrow.app.choice import Crew, strategy_for
-from outgrow.app.cluster import join_session
-from outgrow.app.crew import Workers, require_workers, run_session, workers_of
-from outgrow.app.fit import require_batches, require_hops, require_problem
-from outgrow.app.machines import machine_for
-from outgrow.app.objects import reader_of, source_of_object
-from outgrow.app.plan_table import Outlook
-from outgrow.app.planning import Site, places_of, question_for
+from outgrow._version import __version__
+from outgrow.app.auto_strategy import Crew, strategy_for
+from outgrow.app.compatibility import require_batches, require_hops, require_problem
+from outgrow.app.console import say
+from outgrow.app.graph_sources import reader_of, source_of_object
+from outgrow.app.plan.machine_profiles import machine_for
+from outgrow.app.plan.question import Site, places_of, question_for
+from outgrow.app.plan.table import Outlook
 from outgrow.app.predictions import embeddings_of, logits_of
-from outgrow.app.progress import progress_for
-from outgrow.app.run import Run
-from outgrow.app.rundir import RunDirectory, held
-from outgrow.app.say import say
-from outgrow.app.session import Session
-from outgrow.app.strategies import strategy_of
+from outgrow.app.runs.directory import RunDirectory, held
+from outgrow.app.runs.local_workers import run_session
+from outgrow.app.runs.progress import progress_for
+from outgrow.app.runs.result import Run
+from outgrow.app.runs.session import Session
+from outgrow.app.runs.torchrun import join_session
+from outgrow.app.runs.workers import Workers, require_workers, workers_of
+from outgrow.app.strategy_registry import strategy_of
 from outgrow.core.errors import InputError
-from outgrow.core.option_types import require_positive
+from outgrow.core.validation import require_positive
 from outgrow.graph import datasets
 from outgrow.graph.assemble import assemble
 from outgrow.graph.convert import convert as write
@@ -250,7 +251,7 @@ def _directory(
         opened.hold()
         return opened
     config = {
-        "outgrow": outgrow.__version__,
+        "outgrow": __version__,
         "graph": graph.name,
         "model": None,
         "train": asdict(settings),

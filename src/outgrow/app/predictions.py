@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from outgrow.app.fit import require_fit, require_kinds
-from outgrow.app.rundir import writing
+from outgrow.app.compatibility import require_fit, require_kinds
+from outgrow.app.runs.directory import writing
 from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer
 from outgrow.graph.graph import Graph
@@ -28,6 +28,7 @@ from outgrow.runtime.bus_error import told_of_bus_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _CHUNK_BYTES = 64 << 20
 WHAT = ("classes", "probabilities", "logits", "embeddings")

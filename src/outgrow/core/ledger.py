@@ -1,13 +1,42 @@
-"""What crossed each link, and what was computed."""
+"""`Link`, `Kind`, `Ledger`: bytes moved and counters."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from threading import Lock
 
-from outgrow.core.types import Kind, Link
+
+class Tier(StrEnum):
+    """A place that holds data."""
+
+    DEVICE = "device"
+    HOST = "host"
+    DISK = "disk"
+
+
+class Link(StrEnum):
+    """A pair of tiers or workers that bytes cross."""
+
+    DISK_TO_HOST = "disk_to_host"
+    HOST_TO_DEVICE = "host_to_device"
+    DEVICE_TO_HOST = "device_to_host"
+    PEER = "peer"
+    NETWORK = "network"
+
+
+class Kind(StrEnum):
+    """What the bytes on a link are."""
+
+    FEATURES = "features"
+    ACTIVATIONS = "activations"
+    GRADIENTS = "gradients"
+    PARAMETERS = "parameters"
+    TOPOLOGY = "topology"
+    IDS = "ids"
+    METRICS = "metrics"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

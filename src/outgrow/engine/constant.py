@@ -11,7 +11,7 @@ from outgrow.core.block import Block
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
 
-_SLOT = "constant aggregate"
+_AGGREGATE_KEY = "constant aggregate"
 
 
 class _Kept(NamedTuple):
@@ -28,7 +28,7 @@ def is_constant(model: Model, features: Features) -> bool:
 
 def kept_aggregate(layer: Layer, block: Block, features: Features) -> Tensor | None:
     """The aggregate of raw features that `first_aggregate` keeps, for a layer of its kind; None if it keeps none."""
-    kept = block.edges.derived.get(_SLOT)
+    kept = block.edges.derived.get(_AGGREGATE_KEY)
     if isinstance(kept, _Kept) and kept.features is features and kept.conv is type(layer.conv):
         return kept.aggregate if layer.constant_aggregate else None
     return None
@@ -54,5 +54,5 @@ def first_aggregate(model: Model, block: Block, features: Features) -> Tensor | 
         return kept
     with torch.no_grad():
         aggregate = layer.aggregate(block.keyed(None), layer.source(features), Rows(None, None))
-    block.edges.derived[_SLOT] = _Kept(features, type(layer.conv), aggregate)
+    block.edges.derived[_AGGREGATE_KEY] = _Kept(features, type(layer.conv), aggregate)
     return aggregate

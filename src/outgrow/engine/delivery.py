@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.ops.backend import once
 from outgrow.ops.buffers import empty, empty_rows
 from outgrow.ops.row_sums import gather_rows

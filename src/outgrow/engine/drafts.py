@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.nn.layer import Features
 from outgrow.ops.buffers import empty
 from outgrow.ops.gather import take_rows

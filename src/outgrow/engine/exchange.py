@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.share import Share
 from outgrow.graph.local import LocalGraph
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.ops.backend import once
 
-_SLOT = "weights by part"
+_WEIGHT_KEY = "weights by part"
 
 
 def exchanged(layer: Layer, share: Share, x_own: Features, key: int | None, *, overlap: bool = True) -> Tensor:
@@ -69,10 +69,10 @@ def _by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None
     order, num_own = local.edge_order, local.own_edges.edges.num_edges
     if weight_EK.requires_grad:
         return _Deal.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
-    kept: Any = local.block.edges.derived.get(_SLOT)
+    kept: Any = local.block.edges.derived.get(_WEIGHT_KEY)
     if kept is None or kept[0] is not weight_EK:
         kept = weight_EK, *_dealt(weight_EK, order, num_own)
-        local.block.edges.derived[_SLOT] = kept
+        local.block.edges.derived[_WEIGHT_KEY] = kept
     return kept[1], kept[2]
 
 

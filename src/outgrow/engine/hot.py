@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
-from outgrow.core.sizes import parse_bytes
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
+from outgrow.core.memory_limits import parse_bytes
+from outgrow.core.validation import pick
 from outgrow.graph.csc import Topology
 from outgrow.nn.layer import Features
 from outgrow.ops.gather import count_into

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.share import Share
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model

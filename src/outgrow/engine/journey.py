@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.voyage import Route
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.ranking import CHUNK_BYTES
 from outgrow.engine.share import Share
 from outgrow.graph.links import links_into

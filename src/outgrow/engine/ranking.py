@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.share import Share
 from outgrow.graph.links import Links
 from outgrow.nn.decoder import Decoder

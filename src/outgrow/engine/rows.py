@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.drafts import Draft, FeaturesArrival, draft_of, send_features
 from outgrow.engine.hot import Cache, Kept, keep
 from outgrow.engine.inputs import stay_half

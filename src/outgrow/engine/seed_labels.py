@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.share import Share
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.subscription import Subscription
 from outgrow.graph.csc import Topology
 from outgrow.graph.local import LocalGraph, local_graph

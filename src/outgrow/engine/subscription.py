@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.delivery import Delivery
 from outgrow.runtime.comm import Arrival, Comm
 from outgrow.runtime.voyage import Route

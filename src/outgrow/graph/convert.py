@@ -21,6 +21,7 @@ from outgrow.graph.writer import StoreWriter, writing
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
 
+
 Progress = Callable[[str, int, int | None], None]
 _LEAST_MEMORY = 1 << 10
 

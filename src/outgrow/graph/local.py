@@ -16,17 +16,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.graph.csc import Topology
-from outgrow.ops.share import (
-    Picked,
-    degrees,
-    ids_of,
-    loops_before,
-    mark_sources,
-    pick,
-    split_at,
-    take,
-    with_loops,
-)
+from outgrow.ops.share import Picked, degrees, ids_of, loops_before, mark_sources, pick, split_at, take, with_loops
 from outgrow.ops.share_kernels import ABSENT, HEARD
 
 

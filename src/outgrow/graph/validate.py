@@ -15,6 +15,7 @@ from outgrow.graph.node_type import NodeType
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
 
+
 SPLITS = ("train", "val", "test")
 
 NO_EMBEDDINGS = "; a vector learned for each node is not among what is trained: give fixed ones, such as random vectors"

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.core.durable import sync
 from outgrow.core.errors import InputError
+from outgrow.core.files import sync
 from outgrow.graph.manifest import FILE, HEADER_BYTES, ArrayEntry, Manifest, write_manifest
 
 PARTIAL = ".partial"

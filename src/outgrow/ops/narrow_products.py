@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outgrow.ops.buffers import empty_rows
 
-_CHUNK_ROWS = 1 << 15
+_BFLOAT16_CHUNK_ROWS = 1 << 15
 _narrow = False
 
 
@@ -60,4 +60,4 @@ def narrow_weight_gradient(x_ND: Tensor, grad_NO: Tensor) -> Tensor:
 
 
 def _chunks(x_ND: Tensor) -> Iterator[slice]:
-    return (slice(first, first + _CHUNK_ROWS) for first in range(0, len(x_ND), _CHUNK_ROWS))
+    return (slice(first, first + _BFLOAT16_CHUNK_ROWS) for first in range(0, len(x_ND), _BFLOAT16_CHUNK_ROWS))

@@ -23,7 +23,7 @@ Bits = tuple[Words, Words]
 WORD_BITS = 64
 GROUP_BITS = WORD_BITS * WORD_BITS
 ONE = np.uint64(1)
-_SHIFT, _LOW = np.uint64(6), np.uint64(63)
+_WORD_SHIFT, _WORD_MASK = np.uint64(6), np.uint64(63)
 
 
 def new_bits(most: int) -> Bits:
@@ -57,21 +57,21 @@ def lowest(context: Any, word: Any) -> Any:
 @inlined
 def has(words: Words, start: int, number: np.uint64) -> bool:
     """Whether a number is in the set whose words begin at ``start``."""
-    return bool((words[np.uint64(start) + (number >> _SHIFT)] >> (number & _LOW)) & ONE)
+    return bool((words[np.uint64(start) + (number >> _WORD_SHIFT)] >> (number & _WORD_MASK)) & ONE)
 
 
 @inlined
 def add(words: Words, start: int, number: np.uint64) -> np.uint64:
     """Put a number into the set whose words begin at ``start``; returns the number of its word, from there."""
-    place = number >> _SHIFT
-    words[np.uint64(start) + place] |= ONE << (number & _LOW)
+    place = number >> _WORD_SHIFT
+    words[np.uint64(start) + place] |= ONE << (number & _WORD_MASK)
     return place
 
 
 @inlined
 def note(groups: Words, place: np.uint64) -> None:
     """Say that a word is no longer 0."""
-    groups[place >> _SHIFT] |= ONE << (place & _LOW)
+    groups[place >> _WORD_SHIFT] |= ONE << (place & _WORD_MASK)
 
 
 @sequential

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-_LARGE_BYTES = 1 << 16
+_LARGE_ARRAY_BYTES = 1 << 16
 
 
 class Memory:
@@ -27,7 +27,7 @@ class Memory:
     def empty(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
         """``[count]``, uninitialised."""
         num_bytes = count * np.dtype(dtype).itemsize
-        if num_bytes < _LARGE_BYTES:
+        if num_bytes < _LARGE_ARRAY_BYTES:
             return np.empty(count, dtype=dtype)
         size = 1 << (num_bytes - 1).bit_length()
         idle = self._idle[size]

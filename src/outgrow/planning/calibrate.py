@@ -10,7 +10,7 @@ from datetime import date
 from functools import reduce
 from pathlib import Path
 
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
 from outgrow.planning.measure import Speed, speed_on
 from outgrow.planning.measure_layers import LayerSpeed
 from outgrow.planning.measure_links import links_of

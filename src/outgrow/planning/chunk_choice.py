@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
 from outgrow.engine.chunks.budget import Extent, chunked_bytes, kept_bytes, whole_bytes
 from outgrow.engine.chunks.choice import CLOSE, MOST_CHUNKS
 from outgrow.graph.partition.waves import Throughputs

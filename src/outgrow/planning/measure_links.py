@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.planning.rates import LinkRate
 from outgrow.planning.timing import best_seconds
 from outgrow.runtime.comm import Comm

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from outgrow.core.nearest import pick
+from outgrow.core.validation import pick
 from outgrow.planning.degrees import Degrees
 from outgrow.planning.modelled import Modelled
 from outgrow.planning.sizes import Sizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.memory import whole_bytes_of
 from outgrow.planning.pace import Pace

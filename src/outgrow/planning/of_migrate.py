@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.memory import batches_bytes_of
 from outgrow.planning.of_sampled import parts_of_batches, traffic_of_batches

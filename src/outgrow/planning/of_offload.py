@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.graph.partition.waves import Throughputs
 from outgrow.planning.chunk_choice import cutting_of, held_bytes, kept_waves, rates_of, with_chunks
 from outgrow.planning.estimate import Estimate, Part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.memory import batches_bytes_of
 from outgrow.planning.pace import Pace

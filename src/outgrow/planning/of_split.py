@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.memory import batches_bytes_of
 from outgrow.planning.pace import Pace

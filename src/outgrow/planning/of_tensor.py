@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.slices.budget import Held, needs_of
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.memory import base_bytes, fixed_bytes, training_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.planning.profile import FAR_BYTES, NEAR_BYTES, Profile
 from outgrow.planning.rates import ByWidth
 from outgrow.planning.traffic import Place

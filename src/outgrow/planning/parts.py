@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
 from outgrow.planning.estimate import Part
 from outgrow.planning.layer_work import LayerSeconds, LayerWork, step_seconds
 from outgrow.planning.pace import Pace

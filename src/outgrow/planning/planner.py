@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from outgrow.core.errors import InputError
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimates import estimate
 from outgrow.planning.pace import Pace

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
-from outgrow.core.types import Link
+from outgrow.core.ledger import Link
+from outgrow.core.validation import pick
 from outgrow.planning.rates import ByWidth, LinkRate
 
 T = TypeVar("T")

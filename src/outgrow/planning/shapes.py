@@ -20,18 +20,7 @@ from outgrow.planning.draws import Draws
 from outgrow.planning.hot_draws import HotDraws
 from outgrow.planning.sizes import graph_sizes, model_sizes
 from outgrow.planning.waves import Cutter, Cutting
-from outgrow.planning.workload import (
-    Chunked,
-    Cut,
-    Dealt,
-    Drawing,
-    Drawn,
-    Halves,
-    Together,
-    Workload,
-    cut_of,
-    whole_cut,
-)
+from outgrow.planning.workload import Chunked, Cut, Dealt, Drawing, Drawn, Halves, Together, Workload, cut_of, whole_cut
 from outgrow.runtime.packing import packed
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.planning.sizes import ModelSizes
 from outgrow.planning.waves import Matrix
 from outgrow.planning.workload import Cut, Workload

@@ -17,11 +17,10 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import Store
 
-from outgrow.core.ledger import Ledger
+from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.core.timeline import Timeline
-from outgrow.core.types import Kind, Link
 from outgrow.ops.buffers import empty
 from outgrow.runtime.packing import packed, unpacked
 from outgrow.runtime.voyage import CommunicationError as CommunicationError

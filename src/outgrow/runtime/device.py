@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from outgrow.core.available import available_bytes
 from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import available_bytes
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.memory import resident_bytes
 

@@ -17,6 +17,7 @@ from outgrow.core.errors import InputError
 if TYPE_CHECKING:
     import torch
 
+
 _STATUS = Path("/proc/self/status")
 _M_MMAP_THRESHOLD, _THRESHOLD_BYTES = -3, 131072
 LARGE_BYTES = 8 << 20
@@ -51,7 +52,7 @@ def mapped_file(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tor
     Raises:
         InputError: The disk has no room.
     """
-    import torch  # whoever asks how much memory there is need not load it
+    import torch
 
     count = math.prod(shape)
     if count == 0:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
-from outgrow.core.types import Kind
 
 
 class CommunicationError(RuntimeError):

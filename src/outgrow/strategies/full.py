@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import get_type_hints
 
-from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_types
+from outgrow.core.validation import pick, require_types
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.strategies.base import Execution, Problem, Strategy, WholeExecution
 

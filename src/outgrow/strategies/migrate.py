@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_positive, require_types
+from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.journey import Tour, tour
 from outgrow.engine.merging import Merging
 from outgrow.engine.micro_batches import Ahead, sampler_of

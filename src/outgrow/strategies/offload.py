@@ -20,11 +20,9 @@ from typing import NamedTuple, get_type_hints
 
 from torch import Tensor
 
-from outgrow.core.available import available_bytes
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_positive, require_types
-from outgrow.core.sizes import parse_bytes
+from outgrow.core.memory_limits import available_bytes, parse_bytes
+from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.chunks.budget import kept_bytes, table_bytes, whole_bytes
 from outgrow.engine.chunks.build import Scratch
 from outgrow.engine.chunks.choice import Chunking, Cutter

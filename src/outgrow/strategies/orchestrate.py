@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_positive, require_types
+from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.batches import Batches
 from outgrow.engine.hot import hottest, most_rows, require_cache, row_bytes
 from outgrow.engine.micro_batches import Ahead, sampler_of

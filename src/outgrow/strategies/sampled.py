@@ -13,8 +13,7 @@ from typing import get_type_hints
 
 from torch import Tensor
 
-from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_positive, require_types
+from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.hot import Cache, hotness_by, require_cache
 from outgrow.engine.journey import Tour
 from outgrow.engine.micro_batches import Ahead, sampler_of

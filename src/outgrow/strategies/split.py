@@ -17,9 +17,8 @@ from typing import NamedTuple, get_type_hints
 import torch
 from torch import Tensor
 
-from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_positive, require_types
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
+from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.access import by_access
 from outgrow.engine.batches import Batches, count_drawn
 from outgrow.engine.hot import hotness_by, hottest_own, require_cache

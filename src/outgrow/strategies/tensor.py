@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_positive, require_types
-from outgrow.core.sizes import parse_bytes
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
+from outgrow.core.memory_limits import parse_bytes
+from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.chunks.layers import traits_of, without_parameters
 from outgrow.engine.share import Part, Share, Whole

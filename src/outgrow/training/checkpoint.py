@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from outgrow.core.durable import sync
 from outgrow.core.errors import InputError
+from outgrow.core.files import sync
 from outgrow.training.saved import check_optimizer, read
 
 _KEEP = 2

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_types
+from outgrow.core.validation import pick, require_types
 from outgrow.engine.batches import Batches, hops_of
 from outgrow.graph.edge_choice import Fanout
 from outgrow.training.optimizer import Adam, AdamW

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.ledger import Ledger
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.engine.chunks.places import Places
 from outgrow.engine.chunks.plan import Draft, Needs, Range, Techniques, chunks_of, lay_out, needs_of, wave_of
 from outgrow.engine.chunks.wave import Wave

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.chunks.cut_graphs import Cut, cuts, dressed, edges_in, edges_of, together
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.chunks.course import Course
 from outgrow.engine.chunks.mail import Lists
 from outgrow.engine.chunks.plan import Techniques

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.chunks.memory_parcels import MemoryParcels
-from outgrow.core.ledger import Ledger
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.engine.chunks.mail import Inbox, Lists, Outbox, Pieces
 from outgrow.engine.chunks.wave import Held
 from outgrow.runtime.comm import Alone

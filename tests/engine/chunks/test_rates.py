@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.chunks.cut_graphs import together
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.chunks.rates import rates_of
 from outgrow.graph.partition.waves import Throughputs
 from outgrow.runtime.comm import Comm

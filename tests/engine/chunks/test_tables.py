@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.own_features import COLUMNS, as_dense, dense, sparse
-from outgrow.core.ledger import Ledger
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.engine.chunks.tables import FeatureTable, Table
 from outgrow.engine.chunks.wave import Held
 from outgrow.nn import GCN, SAGE

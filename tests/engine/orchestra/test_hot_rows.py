@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.orchestra.hot_rows import HotRows, HotTable, reused
 from outgrow.nn import Finish, GCNConv, Layer, SAGEConv
 from outgrow.nn.layer import Features

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.slices.deal import Deal, cut_of
 from outgrow.runtime.comm import Alone, Comm
 from suites.checks import named, on_workers

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
-from outgrow.core.types import Kind
 from outgrow.engine.slices.lane import dealt, lanes_of
 from outgrow.engine.slices.rounds import Rounds
 from outgrow.graph.csc import Topology

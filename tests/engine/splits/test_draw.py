@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graph.split_batches import WAYS, Hops, assert_equal, case_of, together
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.splits.draw import drawn
 from outgrow.runtime.comm import Alone, Comm
 from suites.checks import named, on_workers

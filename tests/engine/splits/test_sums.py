@@ -11,7 +11,7 @@ from layer_table import CONVS, IN
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.share import view_of
 from outgrow.engine.splits.draw import drawn
 from outgrow.engine.splits.sums import RowBytes, SummedHop, is_summed, summed_hop

@@ -9,15 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from outgrow.graph.partition.waves import (
-    Throughputs,
-    Volumes,
-    bits_of,
-    cost_seconds,
-    reorganised,
-    sample_of,
-    volumes,
-)
+from outgrow.graph.partition.waves import Throughputs, Volumes, bits_of, cost_seconds, reorganised, sample_of, volumes
 
 Sets = list[list[set[int]]]
 """What each chunk of each part reads."""

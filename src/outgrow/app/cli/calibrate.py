@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outgrow.app.say import say
+from outgrow.app.console import say
 
 if TYPE_CHECKING:
     from outgrow.planning.profile import Profile
@@ -30,9 +30,8 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure how fast this machine computes and moves rows, in under a minute, and write a dated profile."""
-    from outgrow.app.calibration import Calibration, measured
-    from outgrow.app.crew import Workers, number_of
-    from outgrow.app.machines import kept_at
+    from outgrow.app.plan.machine_profiles import Calibration, kept_at, measured
+    from outgrow.app.runs.workers import Workers, number_of
     from outgrow.planning.profile import write_profile
 
     crew = Workers(number=number_of(workers), device=device)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from outgrow.core.sizes import parse_bytes
+from outgrow.core.memory_limits import parse_bytes
 
 
 def convert(
@@ -36,8 +36,8 @@ def convert(
 
     Reads edge lists (csv, tsv, txt, also gzipped), parquet, npz, Planetoid and OGB folders, and data sets by name.
     """
-    from outgrow.app.objects import reader_of
-    from outgrow.app.progress import phases
+    from outgrow.app.graph_sources import reader_of
+    from outgrow.app.runs.progress import phases
     from outgrow.graph.convert import convert as write
 
     bound = parse_bytes(memory)

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
-from outgrow.core.available import available_bytes
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
+from outgrow.core.memory_limits import available_bytes
 
 app = typer.Typer(
     name="outgrow",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
     from outgrow.graph.partition.method import Method
 
+
 _SHOWN_PARTS = 32
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from outgrow.app.cli.options import assignments
-from outgrow.app.say import say
+from outgrow.app.console import say
 from outgrow.core.errors import InputError
 
 
@@ -61,8 +61,8 @@ def plan(
 
     Nothing is trained. Of this machine, what `outgrow calibrate` has measured is used.
     """
-    from outgrow.app.plan_request import Request, answered
-    from outgrow.app.plan_table import as_dict, table_of
+    from outgrow.app.plan.request import Request, answered
+    from outgrow.app.plan.table import as_dict, table_of
 
     if (graph is None) == (workload is None):
         raise InputError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
+from outgrow.core.validation import pick
 from outgrow.runtime.threads import importing
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def predict(
     Of a run that predicts links there are embeddings alone: what its decoder takes of both ends.
     """
     with importing():
-        from outgrow.app.models import build_model
-        from outgrow.app.plan import load_recorded, recorded_model
+        from outgrow.app.model_registry import build_model
         from outgrow.app.predictions import (
             WHAT,
             Predictions,
@@ -51,7 +50,8 @@ def predict(
             require_writable,
             write_predictions,
         )
-        from outgrow.app.rundir import RunDirectory
+        from outgrow.app.runs.config import load_recorded, recorded_model
+        from outgrow.app.runs.directory import RunDirectory
         from outgrow.graph import datasets
 
     pick("--what", what, dict.fromkeys(WHAT))

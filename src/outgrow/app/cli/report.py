@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outgrow.app.say import say
+from outgrow.app.console import say
 from outgrow.runtime.threads import importing
 
 
@@ -26,6 +26,6 @@ def report(
     each worker, what only the strategy has, and what the planner expected. It needs no network to be looked at.
     """
     with importing():
-        from outgrow.app.report.make import report as written
+        from outgrow.app.report.page import report as written
 
     say(f"report written to {written(runs, out, data_dir)}")

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outgrow.app.cli.ledger import show_ledger
 from outgrow.app.cli.options import assignments
-from outgrow.app.say import say
+from outgrow.app.console import say, show_ledger
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
+from outgrow.core.validation import pick
 from outgrow.runtime.elastic import group_size
 from outgrow.runtime.threads import importing
 
 if TYPE_CHECKING:
-    from outgrow.app.crew import Workers
-    from outgrow.app.plan import RunPlan
-    from outgrow.app.progress import Display
-    from outgrow.app.run import Run
+    from outgrow.app.runs.new_run import RunPlan
+    from outgrow.app.runs.progress import Display
+    from outgrow.app.runs.result import Run
+    from outgrow.app.runs.workers import Workers
+
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -128,10 +128,10 @@ def train(
     Options that are not given come from a recipe that is known to work for the model and the data set.
     """
     with importing():
-        from outgrow.app.crew import Workers, number_of
-        from outgrow.app.plan import new_run
-        from outgrow.app.resume import resumed_run
-        from outgrow.app.rundir import RunDirectory
+        from outgrow.app.runs.directory import RunDirectory
+        from outgrow.app.runs.new_run import new_run
+        from outgrow.app.runs.resume import resumed_run
+        from outgrow.app.runs.workers import Workers, number_of
 
     given: dict[str, object] = {
         "layers": layers,
@@ -176,9 +176,9 @@ def train(
 
 
 def _execute(plan: RunPlan, goes_on: bool) -> Run:
-    from outgrow.app.crew import run_session
-    from outgrow.app.rundir import held
-    from outgrow.app.session import Session
+    from outgrow.app.runs.directory import held
+    from outgrow.app.runs.local_workers import run_session
+    from outgrow.app.runs.session import Session
 
     started = time.perf_counter()
     with held(plan.directory), _display(plan) as listener:
@@ -199,7 +199,7 @@ def _execute(plan: RunPlan, goes_on: bool) -> Run:
 
 def _in_group(plan: Callable[[int], tuple[RunPlan, bool]], crew: Workers) -> Run | None:
     """Train as one worker of the group that torchrun started."""
-    from outgrow.app.cluster import train_in_group
+    from outgrow.app.runs.torchrun import train_in_group
 
     started = time.perf_counter()
     run = train_in_group(plan, heartbeat_seconds=crew.heartbeat_seconds, display=_display)
@@ -210,7 +210,7 @@ def _in_group(plan: Callable[[int], tuple[RunPlan, bool]], crew: Workers) -> Run
 
 def _display(plan: RunPlan) -> Display:
     """Say what is about to happen; the display shows how it goes."""
-    from outgrow.app.progress import progress_for
+    from outgrow.app.runs.progress import progress_for
 
     say(plan.headline())
     return progress_for(plan.graph, plan.model, plan.config, show=True)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from outgrow.app.report.record import OTHER, RunRecord
+from outgrow.app.report.data import OTHER, RunRecord
 from outgrow.training.trainer import EVALUATE, SAVE
 
 _COLOURS = ("#3b82c4", "#e0752d", "#3f9c5a", "#c9485b", "#8a63c9", "#2ba3a3", "#b0862b", "#c45fa0", "#6b8f23")

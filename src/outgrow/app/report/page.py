@@ -1,12 +1,14 @@
-"""One self-contained HTML page about runs: it works offline, in light and dark, on a phone."""
+"""Assemble and write the page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 
+from outgrow.app.console import of_memory, of_seconds
 from outgrow.app.report.charts import (
     Chart,
     bytes_per_link,
@@ -16,11 +18,12 @@ from outgrow.app.report.charts import (
     score_curves,
     where_time_went,
 )
-from outgrow.app.report.of_strategy import charts_of_strategy
-from outgrow.app.report.predicted import Prediction
-from outgrow.app.report.record import RunRecord
+from outgrow.app.report.data import RunRecord, distinct_names, read_run
+from outgrow.app.report.prediction import Prediction, predicted
+from outgrow.app.report.strategy_charts import charts_of_strategy
 from outgrow.app.report.tables import table_of_prediction, table_of_runs
-from outgrow.app.words import of_memory, of_seconds
+from outgrow.app.runs.directory import write_whole
+from outgrow.core.errors import InputError
 
 _OWN = files("outgrow.app.report")
 
@@ -113,3 +116,40 @@ def _data(chart: Chart) -> str:
     """The chart as JSON, in which no tag can end."""
     content = str(chart.figure.to_json()).replace("</", "<\\/")
     return f'<script type="application/json" data-chart="{chart.key}">{content}</script>\n'
+
+
+_MOST_RUNS = 12
+
+
+def report(paths: Sequence[Path], out: Path | None = None, data_dir: Path | None = None) -> Path:
+    """Write a page about runs that have ended.
+
+    Args:
+        paths: Their directories.
+        out: The file; None for ``report.html`` in the directory of the first run.
+        data_dir: Folder to look in first for the files of data sets, of which the planner's estimate is made.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        InputError: There is no such run, or the file cannot be written.
+    """
+    if not 1 <= len(set(paths)) <= _MOST_RUNS or len(set(paths)) < len(paths):
+        raise InputError(
+            "cannot show these runs on one page",
+            needed=f"1 to {_MOST_RUNS} different runs",
+            got=f"{len(paths)}, of which {len(set(paths))} differ",
+            repair="leave some out",
+        )
+    runs = [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
+    target = out or paths[0] / "report.html"
+    if target.is_dir() or target.suffix not in (".html", ".htm"):
+        raise InputError(
+            f"cannot write the report to {target}",
+            needed="a file whose name ends in .html",
+            got="a directory" if target.is_dir() else f"{target.name!r}",
+            repair="give --out report.html, say",
+        )
+    write_whole(target, page_of(runs, [predicted(run, data_dir) for run in runs]))
+    return target

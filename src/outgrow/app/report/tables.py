@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from outgrow.app.report.of_strategy import facts_of_strategy
-from outgrow.app.report.predicted import Comparison, Prediction, error_of
-from outgrow.app.report.record import RunRecord
-from outgrow.app.words import of_bytes, of_memory, of_seconds, of_share
+from outgrow.app.console import of_bytes, of_memory, of_seconds, of_share
+from outgrow.app.report.data import RunRecord
+from outgrow.app.report.prediction import Comparison, Prediction, error_of
+from outgrow.app.report.strategy_charts import facts_of_strategy
 
 
 class _Row(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.chunks.wave import ARRIVES, LEAVES, Held, Wave
 from outgrow.ops.buffers import empty, empty_rows
 from outgrow.ops.weighted_sum import WeightedSum

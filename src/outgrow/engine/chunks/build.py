@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.core.available import available_bytes
+from outgrow.core.ledger import Kind
+from outgrow.core.memory_limits import available_bytes
 from outgrow.core.timeline import Timeline
-from outgrow.core.types import Kind
 from outgrow.engine.chunks.choice import Chunking, Cutter
 from outgrow.engine.chunks.course import Course
 from outgrow.engine.chunks.flow import Flow

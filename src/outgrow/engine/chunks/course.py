@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.chunks.mail import Lists
 from outgrow.engine.chunks.wave import ARRIVES, Form, Held, Wave, unpacked
 from outgrow.graph.chunk import ChunkGraph

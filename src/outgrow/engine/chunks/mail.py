@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.chunks.plan import Range
 from outgrow.engine.chunks.wave import Held
 from outgrow.ops.backend import array, tensor

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.chunks.places import Places, turnover
 from outgrow.engine.chunks.wave import Held, Wave
 from outgrow.engine.share import Part, Share

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.graph.datasets.locate import cache_folder
 from outgrow.graph.partition.waves import Throughputs
 from outgrow.runtime.comm import Comm

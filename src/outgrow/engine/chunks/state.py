@@ -9,8 +9,8 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
-from outgrow.core.types import Kind
 from outgrow.engine.chunks.buffer import Gradients
 from outgrow.engine.chunks.course import Course
 from outgrow.engine.chunks.flow import Flow

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.chunks.wave import Held
 from outgrow.engine.inputs import features_for, stay_half
 from outgrow.nn.layer import Features

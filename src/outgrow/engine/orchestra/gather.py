@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.device_cache import DeviceCache, Places
 from outgrow.engine.rows import RowStore, Waiting, Wanted
 from outgrow.nn.layer import Features

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind, Link
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.drafts import draft_of
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.keyed import dropout

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.ops.backend import once
 from outgrow.ops.buffers import empty
 from outgrow.ops.share import consecutive

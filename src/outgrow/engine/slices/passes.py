@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.constant import is_constant
 from outgrow.engine.inputs import features_for
 from outgrow.engine.share import Share

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
-from outgrow.core.types import Kind
 from outgrow.engine.slices.deal import Cut, cut_of, flattened, joined, split_route
 from outgrow.engine.slices.files import Files
 from outgrow.engine.slices.lane import Chunk, Lanes, Party

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
+from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
-from outgrow.core.types import Kind
 from outgrow.engine.share import Part, Share, view_of
 from outgrow.engine.slices.deal import Deal
 from outgrow.engine.slices.files import Files

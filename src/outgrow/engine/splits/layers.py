@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.delivery import Delivery
 from outgrow.engine.splits.sums import SummedHop
 from outgrow.graph.split_sampler import SplitHop

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.core.types import Kind
+from outgrow.core.ledger import Kind
 from outgrow.engine.chunks.layers import without_parameters
 from outgrow.graph.split_sampler import SplitHop
 from outgrow.nn.layer import Layer, Rows

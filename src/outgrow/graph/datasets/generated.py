@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
+from outgrow.core.validation import pick
 from outgrow.graph.ingest.source import Source
 from outgrow.graph.synthetic.presets import presets
 from outgrow.graph.synthetic.rmat import RMat

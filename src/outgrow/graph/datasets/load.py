@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
+from outgrow.core.validation import pick
 from outgrow.graph.assemble import assemble
 from outgrow.graph.datasets.generated import generated
 from outgrow.graph.datasets.locate import locate

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.nearest import pick
-from outgrow.core.option_types import require_types
+from outgrow.core.validation import pick, require_types
 from outgrow.graph.csc import Topology
 from outgrow.graph.partition.metis import metis_parts
 from outgrow.graph.partition.partition import Partition

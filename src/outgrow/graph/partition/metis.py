@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.core.available import available_bytes
 from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import available_bytes
 from outgrow.graph.csc import Topology
 from outgrow.graph.partition.adjacency import BothWays, both_ways, count_neighbours, fill_neighbours
 

@@ -11,7 +11,7 @@ import mmap
 import sys
 from typing import Any, cast
 
-from outgrow.core.parent import end_with_parent
+from outgrow.core.process import end_with_parent
 
 
 def main() -> None:

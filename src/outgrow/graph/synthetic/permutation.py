@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from outgrow.ops.backend import kernel, prange, sequential
 from outgrow.ops.keyed import mix
 
-_ONE, _TWO, _S32 = np.uint64(1), np.uint64(2), np.uint64(32)
+_ONE, _TWO, _HIGH_HALF = np.uint64(1), np.uint64(2), np.uint64(32)
 _ROUNDS = 4
 
 
@@ -27,7 +27,7 @@ def permuted(value: np.uint64, n: np.uint64, key: np.uint64) -> np.uint64:
     while True:
         for i in range(_ROUNDS):
             drawn = mix(key, np.uint64(i))
-            value = ((value ^ drawn) * ((drawn >> _S32) | _ONE)) & mask
+            value = ((value ^ drawn) * ((drawn >> _HIGH_HALF) | _ONE)) & mask
             value ^= value >> half
         if value < n:
             return value

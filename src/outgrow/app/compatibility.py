@@ -1,0 +1,148 @@
+"""Whether a model, a graph and the options of a run fit together: checked before anything is written or started."""
+
+from __future__ import annotations
+
+import torch
+
+from outgrow.app.link_task import require_links
+from outgrow.core.errors import InputError
+from outgrow.graph.graph import Graph
+from outgrow.graph.validate import require_trainable
+from outgrow.nn.encoder import Encoder
+from outgrow.nn.layer import Layer
+from outgrow.nn.model import Model
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+
+
+def require_problem(graph: Graph, model: Model) -> None:
+    """Check that a model can be trained on a graph.
+
+    Raises:
+        InputError: The graph cannot be trained on, or the model does not fit it.
+    """
+    require_kinds(graph, model)
+    if model.decoder is not None:
+        require_links(graph, model)
+        require_fit(graph, model)
+        return
+    require_trainable(graph)
+    require_fit(graph, model)
+    _require_classes(graph, model)
+
+
+def require_kinds(graph: Graph, model: Model) -> None:
+    """Check that these are a graph and a model.
+
+    Raises:
+        InputError: One of them is something else.
+    """
+    for name, given, kind, repair in (
+        ("graph", graph, Graph, "load it first: graph = og.load(...)"),
+        ("model", model, Model, "make one of og.nn, such as og.nn.GCN(graph.num_features, 64, graph.num_classes)"),
+    ):
+        if not isinstance(given, kind):
+            raise InputError(
+                f"the {name} is of another kind",
+                needed=f"{name}: {kind.__name__} of outgrow",
+                got=f"{type(given).__module__}.{type(given).__qualname__}",
+                repair=repair,
+            )
+
+
+def require_fit(graph: Graph, model: Model) -> None:
+    """Check that a model takes the features of a graph.
+
+    Raises:
+        InputError: It does not.
+    """
+    _require_computable(model)
+    if graph.sparse and not model.reads.takes_sparse:
+        raise InputError(
+            f"the first layer of the model cannot take the sparse features of {graph.name!r}",
+            needed="a first layer that projects before it aggregates, and has no residual",
+            got=_name(model.reads),
+            repair="give the model sparse_input=True, or its first convolution project_first=True",
+        )
+    if model.in_features != graph.num_features:
+        raise InputError(
+            f"the model does not fit the graph {graph.name!r}",
+            needed=f"{graph.num_features} inputs, one for each feature",
+            got=f"{model.in_features} inputs",
+            repair="build the model with graph.num_features",
+        )
+    _require_relations(graph, model)
+
+
+def _name(reads: Encoder | Layer) -> str:
+    return type(reads.conv if isinstance(reads, Layer) else reads).__name__
+
+
+def _require_computable(model: Model) -> None:
+    dtype = next(model.parameters()).dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            "a model of this type cannot be computed",
+            needed="parameters in float32 or float64; features may be in half precision",
+            got=str(dtype).removeprefix("torch."),
+            repair="give model.float()",
+        )
+
+
+def _require_relations(graph: Graph, model: Model) -> None:
+    for conv in (layer.conv for layer in model.stages()):
+        if conv.num_relations and (graph.topology.relation is None or graph.num_relations > conv.num_relations):
+            raise InputError(
+                f"{type(conv).__name__} does not fit the edges of {graph.name!r}",
+                needed=f"edges of at most {conv.num_relations} relations, at least 1",
+                got=f"{graph.num_relations} relations",
+                repair="build the model with graph.num_relations, for a graph whose edges have relations: "
+                "`outgrow info` tells, `outgrow convert` keeps a relation column",
+            )
+
+
+def _require_classes(graph: Graph, model: Model) -> None:
+    last = model.stages()[-1]
+    if last.widths.out_features != graph.num_classes:
+        raise InputError(
+            f"the model does not fit the graph {graph.name!r}",
+            needed=f"{graph.num_classes} outputs, one for each class",
+            got=f"{last.widths.out_features} outputs",
+            repair="build the model with graph.num_classes",
+        )
+
+
+def require_batches(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:
+    """Check that a strategy can train a model, in the mini-batches that are asked for.
+
+    Raises:
+        InputError: It trains on all nodes at once, or it cannot train this model.
+    """
+    strategy.require(graph, config.batches)
+    strategy.require_model(model)
+
+
+def require_hops(graph: Graph, model: Model, config: TrainConfig) -> None:
+    """Check that fan-outs, if there are any, are those of a model on a graph.
+
+    Raises:
+        InputError: They are not.
+    """
+    if config.fanout is None:
+        return
+    layers = len(model.stages())
+    if len(config.fanout) != layers:
+        raise InputError(
+            "the fan-outs do not fit the model",
+            needed=f"{layers} hops, one for each layer, outward from the seeds",
+            got=f"{len(config.fanout)} hops: {config.batches.spelled()}",
+            repair=f"give {layers} numbers, such as --fanout {','.join(['10'] * layers)}",
+        )
+    typed = [hop for hop in config.fanout if not isinstance(hop, int)]
+    if any(len(hop) != graph.num_relations for hop in typed):
+        raise InputError(
+            f"the fan-outs do not fit the relations of {graph.name!r}",
+            needed=f"one number, or {graph.num_relations} of them joined by colons, for each hop",
+            got=config.batches.spelled(),
+            repair="give as many numbers as `outgrow info` shows relations, or one for all",
+        )

@@ -1,0 +1,66 @@
+"""Formatting and messages on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, at once: standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def of_bytes(count: float) -> str:
+    """``1234567`` as ``1.23 MB``."""
+    for size, unit in _UNITS:
+        if abs(count) >= size:
+            return f"{count / size:.3g} {unit}" if count < 999.5 * size else f"{count / size:,.0f} {unit}"
+    return f"{count:.0f} B"
+
+
+def of_memory(count: float) -> str:
+    """In the units of memory."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def of_seconds(seconds: float) -> str:
+    """``0.0123`` as ``12.3 ms``."""
+    if seconds >= 90:
+        return f"{seconds / 60:.1f} min"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def of_share(share: float | None) -> str:
+    """``0.123`` as ``12.3 %``."""
+    return "none" if share is None else f"{100 * share:.1f} %"
+
+
+def show_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
+    """Print the links that something crossed, on standard error; nothing if none was.
+
+    Args:
+        ledger: Bytes as ``{link: {kind: bytes}}``, over all workers.
+    """
+    used = {link: kinds for link, kinds in ledger.items() if kinds}
+    if not used:
+        return
+    console, table = Console(stderr=True), Table()
+    table.add_column("kind")
+    for link in used:
+        table.add_column(link, justify="right")
+    for kind in sorted({kind for found in used.values() for kind in found}):
+        table.add_row(kind, *(decimal(found[kind]) if kind in found else "" for found in used.values()))
+    table.add_section()
+    table.add_row("in all", *(decimal(sum(found.values())) for found in used.values()))
+    console.print("what crossed each link, all workers together:")
+    console.print(table)

@@ -1,0 +1,169 @@
+"""Graphs that are objects of Python: arrays, PyG data, NetworkX graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, issparse
+
+from outgrow.core.errors import InputError
+from outgrow.core.validation import pick
+from outgrow.graph.assemble import assemble
+from outgrow.graph.datasets import Loadable, resolve
+from outgrow.graph.graph import Graph
+from outgrow.graph.ingest.arrays import ArraySource
+from outgrow.graph.ingest.detect import source_of
+from outgrow.graph.ingest.source import Source, Tables
+from outgrow.graph.store import is_store
+
+_SPLITS = ("train", "val", "test")
+
+
+def from_arrays(
+    edge_index: Any,
+    *,
+    features: Any = None,
+    labels: Any = None,
+    split: Mapping[str, Any] | None = None,
+    num_nodes: int | None = None,
+    relation: Any = None,
+    weight: Any = None,
+    undirected: bool = False,
+) -> Graph:
+    """A graph from arrays or tensors.
+
+    Args:
+        edge_index: ``[2, E]`` integer, sources then destinations.
+        features: ``[V, D]`` floating, or a SciPy sparse matrix of that shape. Half precision is kept, and widened
+            where it is computed with.
+        labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
+        split: ``{"train": ids, "val": ids, "test": ids}``; each ``[n]`` ids or a ``[V]`` boolean mask.
+        num_nodes: ``V``; None to take it from features, labels or the largest id.
+        relation: ``[E]`` integer type of each edge.
+        weight: ``[E]`` floating weight of each edge.
+        undirected: Add the missing reverse of every edge.
+
+    Raises:
+        InputError: The arrays do not fit each other.
+    """
+    brief = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16  # which NumPy does not know
+    given = {} if split is None else _parts(split)
+    parts = {name: np.flatnonzero(nodes) if _is_mask(nodes) else nodes for name, nodes in given.items()}
+    tables = Tables(
+        num_nodes=num_nodes,
+        features=_rows(features.float() if brief else features),
+        labels=_array(labels),
+        train=parts.get("train"),
+        val=parts.get("val"),
+        test=parts.get("test"),
+    )
+    source = ArraySource(_array(edge_index), tables, relation=_array(relation), weight=_array(weight))
+    graph = assemble(source, undirected=undirected)
+    for name, nodes in given.items():
+        if _is_mask(nodes) and len(nodes) != graph.num_nodes:
+            raise InputError(
+                f"the mask of the split {name} has the wrong length",
+                needed=f"{graph.num_nodes} booleans, one for each node",
+                got=f"{len(nodes)} booleans",
+                repair="give a mask over all nodes, or a list of node ids",
+            )
+    return replace(graph, features=graph.features.to(torch.bfloat16)) if brief and graph.features is not None else graph
+
+
+def source_of_object(data: object) -> Source:
+    """The reader of a PyG or NetworkX object.
+
+    Raises:
+        InputError: Another kind of object.
+    """
+    package = type(data).__module__.partition(".")[0]
+    if package == "torch_geometric":
+        from outgrow.graph.ingest.pyg import PygSource
+
+        return PygSource(data)
+    if package == "networkx":
+        from outgrow.graph.ingest.networkx import NetworkxSource
+
+        return NetworkxSource(data)
+    raise InputError(
+        f"cannot read a graph from {type(data).__name__}",
+        needed="a name, a path, a PyG Data or HeteroData, or a NetworkX graph",
+        got=f"{type(data).__module__}.{type(data).__qualname__}",
+        repair="give arrays to og.from_arrays",
+    )
+
+
+def reader_of(
+    name_or_path: str | Path, *, data_dir: Path | None = None, num_nodes: int | None = None, relabel: bool = False
+) -> Loadable:
+    """The reader of a data set, or of a graph file or folder.
+
+    Args:
+        name_or_path: Name or path.
+        data_dir: Folder to look in first for the files of a named data set.
+        num_nodes: Number of nodes of an edge list; None for its largest id + 1.
+        relabel: Edge lists: renumber the ids that occur from 0.
+
+    Raises:
+        InputError: No such data set or file, or an option that its form does not take.
+    """
+    path = Path(name_or_path).expanduser()
+    if is_store(path):
+        raise InputError(
+            f"{path} is a store already", needed="a graph of another form", got="a store", repair="copy the directory"
+        )
+    edge_list_options = num_nodes is not None or relabel
+    if path.exists() and edge_list_options:
+        return Loadable(source_of(path, num_nodes=num_nodes, relabel=relabel), undirected=False)
+    if edge_list_options:
+        raise InputError(
+            f"the number of nodes of {name_or_path} is known",
+            needed="options of edge lists only for an edge list",
+            got="--nodes or --relabel",
+            repair="leave --nodes and --relabel out, or correct the path of the edge list",
+        )
+    return resolve(name_or_path, data_dir=data_dir)
+
+
+def _array(values: Any) -> Any:
+    if values is None:
+        return None
+    try:
+        return np.asarray(values.detach() if isinstance(values, torch.Tensor) else values)
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            "an array cannot be read",
+            needed="an array, a dense tensor on the CPU or a list of equally long rows; features also as SciPy sparse",
+            got=f"{type(values).__name__}: {str(error).partition('.')[0]}",
+            repair="convert it to a NumPy array, or sparse features to scipy.sparse.csr_array",
+        ) from error
+
+
+def _rows(values: Any) -> Any:
+    if not issparse(values):
+        return _array(values)
+    sparse: Any = values
+    return csr_array(sparse)
+
+
+def _parts(split: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(split, Mapping):
+        raise InputError(
+            "the split has the wrong form",
+            needed='{"train": ids, "val": ids, "test": ids}',
+            got=type(split).__name__,
+            repair="name the parts of the split",
+        )
+    for name in split:
+        pick("part of the split", name, dict.fromkeys(_SPLITS))
+    arrays = {name: _array(nodes) for name, nodes in split.items()}
+    return {name: nodes.astype(np.int64) if nodes.size == 0 else nodes for name, nodes in arrays.items()}
+
+
+def _is_mask(nodes: Any) -> bool:
+    return bool(nodes.dtype == bool and nodes.ndim == 1)

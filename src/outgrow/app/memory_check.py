@@ -1,0 +1,97 @@
+"""Whether a host has the memory that a strategy needs: asked before anything is started, where a user chose it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outgrow.app.console import of_memory
+from outgrow.app.plan.question import Site, question_for
+from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import available_bytes, parse_bytes
+from outgrow.graph.graph import Graph
+from outgrow.nn.model import Model
+from outgrow.planning.estimates import KNOWN, estimate
+from outgrow.planning.memory import base_bytes, fixed_bytes, training_bytes
+from outgrow.planning.pace import Pace
+from outgrow.planning.planner import pace_of
+from outgrow.planning.profile import profile_of
+from outgrow.planning.traffic import Place
+from outgrow.planning.workload import Workload
+from outgrow.runtime.comm import Alone
+from outgrow.runtime.device import device_of
+from outgrow.runtime.elastic import group_size
+from outgrow.runtime.memory import resident_bytes
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+
+_TRUST = 0.85
+"""Runs may hold so much less than is estimated: what may fit is not refused."""
+_AT_MOST = 3
+"""No strategy holds more than so often what whole layers of all nodes take."""
+_ANY_MACHINE = "2-core-cpu"
+"""How fast it is does not matter here."""
+
+
+def require_room(
+    strategy: Strategy, graph: Graph, model: Model, config: TrainConfig, *, workers: int, device: str
+) -> None:
+    """Refuse what this host has too little memory for, control groups (containers) included.
+
+    Nothing is asked of GPUs, of workers that something else has started, of models of links and of strategies that are
+    not Outgrow's: of these nothing is estimated.
+
+    Args:
+        strategy: Which was chosen.
+        graph: What is trained on.
+        model: What is trained.
+        config: In what batches.
+        workers: How many workers, all on this host.
+        device: What they compute on: see `device_of`.
+
+    Raises:
+        InputError: They would need more than there is.
+    """
+    unknown = model.decoder is not None or not isinstance(strategy, KNOWN)
+    if unknown or group_size() or device_of(device, Alone()).type != "cpu":
+        return
+    room = available_bytes() + (resident_bytes() if workers == 1 else 0)
+    profile, place = profile_of(_ANY_MACHINE), Place(workers=workers, hosts=1)
+    memory = strategy.options().get("memory")
+    here = replace(profile, device=replace(profile.device, memory_bytes=room))
+    asked = question_for(graph, model, config, Site(here, [place]))
+    pace = pace_of(asked, place)
+    if workers == 1:
+        other = other_bytes(asked.work, pace)
+        room, pace = room - other, replace(pace, memory=pace.memory - other)
+    if workers * _most_bytes(asked.work, pace) <= room:
+        return
+    if memory is None:
+        each = estimate(strategy, asked.work, pace).peak_bytes
+    else:  # a limit is filled, if it is there or not; to look for chunks would take memory itself
+        each = min(parse_bytes(str(memory)), fixed_bytes(pace) + round(_whole_bytes(asked.work)))
+    if _TRUST * workers * each > room:
+        of_each = f", {of_memory(each)} for each of {workers} workers" if workers > 1 else ""
+        raise InputError(
+            f"strategy {strategy.name} needs more memory than there is",
+            needed=of_memory(workers * each) + of_each,
+            got=f"{of_memory(room)} that this host, or its container, has left",
+            repair="choose another strategy (auto takes one that fits, offload keeps to --memory), fewer workers, or "
+            "mini-batches: `outgrow plan` lists what each takes; with --resume too the strategy may be another",
+        )
+
+
+def other_bytes(work: Workload, pace: Pace) -> int:
+    """What this process, the only worker, holds besides what a run holds from its start: the user's own data."""
+    return max(0, resident_bytes() - base_bytes(work, pace))
+
+
+def _whole_bytes(work: Workload, slices: int = 1) -> float:
+    """Of all nodes on one worker, whole layers at once, besides its process."""
+    nodes, edges = work.graph.nodes, work.graph.edges + work.graph.nodes
+    return training_bytes(work, nodes, nodes, edges, slices)
+
+
+def _most_bytes(work: Workload, pace: Pace) -> float:
+    """More than any strategy needs, estimated in no time."""
+    rows = work.graph.nodes * (work.graph.row_bytes + work.input_row_bytes)
+    return fixed_bytes(pace) + _AT_MOST * (_whole_bytes(work, slices=2) + rows)

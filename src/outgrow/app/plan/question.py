@@ -1,0 +1,161 @@
+"""What is asked of the planner: of a graph at hand, or of one that is known by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+
+from outgrow.app.compatibility import require_hops
+from outgrow.app.model_registry import build_model
+from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import parse_bytes
+from outgrow.graph.csc import Topology
+from outgrow.graph.graph import Graph, Split
+from outgrow.nn.model import Model
+from outgrow.planning.modelled import Modelled
+from outgrow.planning.named import facts_of, named
+from outgrow.planning.planner import Question
+from outgrow.planning.profile import Profile
+from outgrow.planning.shapes import Counted
+from outgrow.planning.sizes import Sizes, graph_sizes, model_sizes
+from outgrow.planning.sketch import sketched
+from outgrow.planning.traffic import Place
+from outgrow.planning.workload import Workload
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+
+COUNTED_EDGES = 1_000_000
+"""Graphs with more are not counted whole, where that takes long: for several workers, or in chunks."""
+
+
+class Site(NamedTuple):
+    """Where one may train.
+
+    Attributes:
+        profile: Of the machine.
+        places: Where workers may be.
+        limit: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+    """
+
+    profile: Profile
+    places: Sequence[Place]
+    limit: str | None = None
+
+
+def question_for(graph: Graph, model: Model, config: TrainConfig, site: Site) -> Question:
+    """What training a model on a graph at hand will take.
+
+    Small graphs are counted whole; of larger ones, with several workers or a limit of memory, degrees are counted, and
+    a part is cut.
+
+    Args:
+        graph: It has features and labels.
+        model: For this graph.
+        config: Its batches and seed are what matters.
+        site: Where one may train.
+
+    Raises:
+        InputError: The model is one of links.
+    """
+    if model.decoder is not None:
+        refuse_links(type(model.decoder).__name__)
+    hard = site.limit is not None or max(place.workers for place in site.places) > 1
+    known = sketched(graph) if hard and graph.num_edges > COUNTED_EDGES else Counted(graph)
+    return _question(known, graph_sizes(graph), graph, model, config, site)
+
+
+def question_for_named(
+    workload: str, model: str, options: Mapping[str, object], config: TrainConfig, site: Site
+) -> Question:
+    """What training a model will take on a graph that is not here.
+
+    Args:
+        workload: Name of the graph: see `outgrow.planning.named.graphs`.
+        model: Name of the model.
+        options: Of the model.
+        config: Its batches and seed are what matters.
+        site: Where one may train.
+
+    Raises:
+        InputError: No such graph or model.
+    """
+    facts = facts_of(workload)
+    known, stand_in = named(facts), stand_in_for(facts)
+    built = build_model(model, stand_in, options)
+    require_hops(stand_in, built, config)
+    return _question(known, known.sizes, stand_in, built, config, site)
+
+
+def refuse_links(decoder: object) -> NoReturn:
+    """Models of links are not planned."""
+    raise InputError(
+        "models of links are not planned",
+        needed="a model of nodes",
+        got=f"a model with the decoder {decoder}",
+        repair="train it: auto chooses strategy full, or offload with memory",
+    )
+
+
+def stand_in_for(facts: Mapping[str, Any]) -> Graph:
+    """A graph of one node, of which a model can be built that is as wide."""
+    none = torch.empty(0, dtype=torch.int64)
+    return Graph(
+        name=facts["name"],
+        topology=Topology(indptr=torch.tensor([0, 1]), indices=torch.zeros(1, dtype=torch.int32)),
+        features=torch.zeros(1, facts["features"]),
+        labels=torch.zeros(1, dtype=torch.int64),
+        split=Split(train=none.new_zeros(1).expand(facts["train"]), val=none, test=none),
+        num_classes=facts.get("classes", 2),
+    )
+
+
+def places_of(profile: Profile, workers: int | None, num_nodes: int | None = None) -> list[Place]:
+    """Where workers may be: so many, or one up to all of the machine, and no more than nodes.
+
+    Raises:
+        InputError: There are fewer nodes than workers that are asked for.
+    """
+    most = min(profile.hosts * profile.workers, num_nodes or profile.hosts * profile.workers)
+    if workers is not None and num_nodes is not None and workers > num_nodes:
+        raise InputError(
+            "the graph has fewer nodes than there are workers",
+            needed=f"at most {num_nodes:,} workers",
+            got=f"{workers:,} workers",
+            repair="plan for fewer workers",
+        )
+    if workers is not None and not profile.device.shared and workers > profile.hosts * profile.workers:
+        raise InputError(
+            f"{profile.name} has fewer devices than there are workers",
+            needed=f"at most {profile.hosts * profile.workers} workers",
+            got=f"{workers} workers",
+            repair="plan for fewer workers, or for another machine",
+        )
+    counts = [workers] if workers is not None else [2**power for power in range(most.bit_length()) if 2**power < most]
+    return [
+        Place(workers=count, hosts=min(profile.hosts, -(-count // profile.workers)))
+        for count in (counts if workers is not None else [*counts, most])
+    ]
+
+
+def _question(
+    known: Counted | Modelled, sizes: Sizes, graph: Graph, model: Model, config: TrainConfig, site: Site
+) -> Question:
+    work = Workload(
+        graph=sizes,
+        model=model_sizes(model, graph),
+        shape=known,
+        sampling=known,
+        batches=config.batches,
+        seed=config.seed,
+    )
+    limit = None if site.limit is None else parse_bytes(site.limit)
+    require = partial(_require, graph, model, config)
+    return Question(work=work, profile=site.profile, places=site.places, limit=limit, require=require)
+
+
+def _require(graph: Graph, model: Model, config: TrainConfig, strategy: Strategy) -> None:
+    strategy.require(graph, config.batches)
+    strategy.require_model(model)

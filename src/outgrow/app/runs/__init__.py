@@ -1,0 +1,1 @@
+"""Running and resuming: from options or a directory to a finished run."""

@@ -1,0 +1,284 @@
+"""A run directory: everything about one run, each file whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from outgrow.app.console import say
+from outgrow.app.runs.lock import NAME, Hold
+from outgrow.core.errors import InputError
+from outgrow.training import checkpoint
+from outgrow.training.trainer import EpochReport
+
+_CONFIG = ("graph", "model", "train", "strategy")
+
+
+class RunDirectory:
+    """Files of a run: ``config.json``, ``metrics.jsonl``, ``ledger.json``, ``summary.json`` and others. Final.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoint"
+        self.metrics = path / "metrics.jsonl"
+        self._hold: Hold | None = None
+
+    @staticmethod
+    def create(path: Path, config: Mapping[str, Any], *, again: bool = False) -> RunDirectory:
+        """A new run directory, held by this process.
+
+        Args:
+            path: Where.
+            config: Content of ``config.json``.
+            again: Whether the run was started before, and may find its own files.
+
+        Raises:
+            InputError: There is something at ``path`` already, or it cannot be written.
+        """
+        if not again and path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InputError(
+                f"{path} is in use",
+                needed="a new or empty directory for the run",
+                got="a file" if path.is_file() else f"a directory with {sum(1 for _ in path.iterdir())} entries",
+                repair="give another --out, or add --resume to go on with the run there",
+            )
+        run = RunDirectory(path)
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+        try:
+            run.hold()
+            run.write("config.json", config)
+        except InputError:
+            run.release()
+            with suppress(OSError):
+                path.rmdir()
+            raise
+        return run
+
+    def hold(self) -> None:
+        """Let nobody else train here until `release`, or the end of this process.
+
+        Raises:
+            InputError: Another process does, or nothing can be written here.
+        """
+        with writing(self.path / NAME):
+            self._hold = Hold(self.path)
+        if not self._hold.locked:
+            say(f"the file system of {self.path} has no locks: see to it that no other run is at work there")
+
+    def release(self) -> None:
+        """Let others train here."""
+        if self._hold is not None:
+            self._hold.release()
+
+    @staticmethod
+    def open(path: Path) -> RunDirectory:
+        """An existing run directory.
+
+        Raises:
+            InputError: There is no run at ``path``.
+        """
+        if not (path / "config.json").is_file():
+            raise InputError(
+                f"there is no run in {path}",
+                needed="a directory with config.json, as `outgrow train --out DIR` makes it",
+                got="a directory without it" if path.is_dir() else "no such directory",
+                repair="check the path; without --resume a new run starts",
+            )
+        return RunDirectory(path)
+
+    def forget(self) -> None:
+        """Remove a run of which no epoch has ended, and which was refused: nothing of it is of use."""
+        if not self.has_checkpoint and not (self.metrics.exists() and self.metrics.stat().st_size):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Content of ``config.json``.
+
+        Raises:
+            InputError: It is missing or broken, or says nothing of the run.
+        """
+        config = self.read("config.json")
+        missing = [key for key in _CONFIG if key not in config]
+        if missing:
+            raise _unreadable(self.path / "config.json", f"nothing under {', '.join(missing)}")
+        return config
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Content of a JSON file of the run.
+
+        Raises:
+            InputError: It is missing or broken.
+        """
+        path = self.path / name
+        try:
+            content: object = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, str(error)) from error
+        if not isinstance(content, dict):
+            raise _unreadable(path, f"a {type(content).__name__} instead of named values")
+        return content
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file; it is replaced whole.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        write_whole(self.path / name, json.dumps(content, indent=2) + "\n")
+
+    @property
+    def hints(self) -> dict[str, Any]:
+        """Content of ``hints.json``: what strategies found out; nothing if it is missing or broken."""
+        try:
+            return self.read("hints.json")
+        except InputError:
+            return {}
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return checkpoint.newest(self.checkpoints) is not None
+
+    def newest_checkpoint(self, warn: Callable[[str], None] = lambda text: None) -> Path:
+        """The last checkpoint that is whole.
+
+        Args:
+            warn: Told, in a sentence, of later ones that are not.
+
+        Raises:
+            InputError: There is none.
+        """
+        torn: list[Path] = []
+        found = checkpoint.newest(self.checkpoints, torn.append)
+        if found is None:
+            raise InputError(
+                f"the run in {self.path} has no checkpoint",
+                needed="at least one checkpoint, written every few epochs and at the end",
+                got=f"{len(torn)} that are torn or changed" if torn else "none: the run ended before its first",
+                repair="remove the directory and start anew, with a smaller checkpoint_every or with checkpoint_steps",
+            )
+        for path in torn:
+            warn(f"the checkpoint {path} is torn or changed: its checksum is another; {found.name} is used instead")
+        return found
+
+    def load_best(self, model: nn.Module) -> None:
+        """Put the best model of the run into ``model``.
+
+        Raises:
+            InputError: There is no checkpoint, or it is of another model.
+        """
+        path = self.newest_checkpoint(say)
+        saved = checkpoint.load(path)
+        checkpoint.fill(model, saved["progress"]["best_model"] or saved["model"], path)
+
+    def forget_after(self, epoch: int) -> None:
+        """Drop the metrics of epochs after ``epoch``: they will be run again."""
+        if self.metrics.exists():
+            lines = self.metrics.read_text("utf-8", "replace").splitlines()  # what was torn is of no epoch
+            kept = [line for line in lines if _epoch_of(line) <= epoch]
+            write_whole(self.metrics, "".join(f"{line}\n" for line in kept))
+
+    def epoch(self, report: EpochReport) -> None:
+        """Append a line to ``metrics.jsonl``."""
+        line = {
+            "epoch": report.epoch,
+            "loss": report.loss,
+            "val_score": report.val_score,
+            "seconds": report.seconds,
+            "edges_per_second": report.edges_per_second,
+            "evaluation_seconds": report.evaluation_seconds,
+            "phases": report.phases,
+        }
+        with writing(self.metrics), self.metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+@contextmanager
+def held(run: RunDirectory | None) -> Iterator[RunDirectory | None]:
+    """A directory in which nobody else trains until the end of the context, or none."""
+    try:
+        yield run
+    finally:
+        if run is not None:
+            run.release()
+
+
+class HintKeeper:
+    """Writes ``hints.json`` after epochs that have changed the hints. Final.
+
+    Args:
+        run: The directory of the run.
+        hints: What strategies found out so far; changed by them.
+    """
+
+    def __init__(self, run: RunDirectory, hints: Mapping[str, object]) -> None:
+        self.run, self.hints, self.written = run, hints, dict(hints)
+
+    def epoch(self, report: EpochReport) -> None:
+        """See `Listener.epoch`."""
+        if self.hints != self.written:
+            self.run.write("hints.json", self.hints)
+            self.written = dict(self.hints)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, in UTF-8; it is replaced whole.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path):
+        try:
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a refusal of the system while ``path`` is written into an error with a repair.
+
+    Raises:
+        InputError: The disk is full, or ``path`` cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}",
+            needed="a place that can be written, with enough free space",
+            got=str(error),
+            repair="free some space or change the permissions, or give another --out",
+        ) from error
+
+
+def _unreadable(path: Path, got: str) -> InputError:
+    return InputError(
+        f"cannot read {path}",
+        needed="a JSON file written by outgrow",
+        got=got,
+        repair="start the run again in a new directory",
+    )
+
+
+def _epoch_of(line: str) -> float:
+    """Epoch of a line of metrics; a line torn by a crash counts as never written."""
+    try:
+        return float(json.loads(line)["epoch"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")

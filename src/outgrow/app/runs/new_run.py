@@ -1,0 +1,186 @@
+"""From CLI options to a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from itertools import count
+from pathlib import Path
+
+from outgrow._version import __version__
+from outgrow.app.auto_strategy import strategy_asked
+from outgrow.app.compatibility import require_batches, require_hops, require_problem
+from outgrow.app.link_task import require_linked
+from outgrow.app.model_registry import AUTO, MODELS, default_decoder, model_options
+from outgrow.app.recipes import Recipe, default_model, recipe_of
+from outgrow.app.runs.config import how, place_of, seeded_model
+from outgrow.app.runs.directory import RunDirectory
+from outgrow.app.runs.workers import Workers, require_workers
+from outgrow.app.strategy_registry import strategy_kind, strategy_options
+from outgrow.core.validation import pick
+from outgrow.engine.choices import choices
+from outgrow.graph import datasets
+from outgrow.graph.graph import Graph
+from outgrow.graph.validate import require_trainable
+from outgrow.nn.model import Model
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+
+_TRAINING = tuple(field.name for field in fields(TrainConfig))
+
+
+def config_of(recipe: Recipe, options: Mapping[str, object]) -> TrainConfig:
+    """Options of the loop that are given; the others as the recipe has them.
+
+    Raises:
+        InputError: A value cannot be used.
+    """
+    given = {**recipe.train, **options}
+    return TrainConfig().with_options(**{name: value for name, value in given.items() if name in _TRAINING})
+
+
+def sorted_options(
+    model: str, options: Mapping[str, object], ways: Iterable[str] = ()
+) -> tuple[dict[str, object], dict[str, object]]:
+    """The options of the model, and those of the strategy that takes ``ways``; those of the loop are left out.
+
+    Raises:
+        InputError: There is no such option.
+    """
+    homes: tuple[dict[str, object], ...] = {}, {}, {}
+    known = {**dict.fromkeys(ways, 1), **dict.fromkeys(_TRAINING, 2), **dict.fromkeys(model_options(model), 0)}
+    for name, value in options.items():
+        homes[pick("option", name, known)][name] = value
+    return homes[0], homes[1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunPlan:
+    """A run that can start.
+
+    Attributes:
+        graph: What to train on.
+        model: What to train, freshly initialised from the seed.
+        model_name: Its name on the command line.
+        model_options: Its options.
+        config: Options of the loop.
+        strategy: How.
+        reason: One sentence on why this strategy.
+        directory: Where the run's files go.
+        workers: How many workers train.
+    """
+
+    graph: Graph
+    model: Model
+    model_name: str
+    model_options: Mapping[str, object]
+    config: TrainConfig
+    strategy: Strategy
+    reason: str
+    directory: RunDirectory
+    workers: Workers
+
+    def headline(self) -> str:
+        """What is about to happen, for people."""
+        graph, parameters = self.graph, sum(p.numel() for p in self.model.parameters())
+        options = ", ".join(f"{name} {value}" for name, value in self.model_options.items())
+        keeps = not self.strategy.takes_batches
+        saved = [] if graph.features is None else choices(self.model, graph.features, keeps=keeps)
+        lines = (
+            f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
+            f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes",
+            f"{self.model_name}: {options}; {parameters:,} parameters; "
+            f"{self.config.optimizer} lr {self.config.lr:g} weight decay {self.config.weight_decay:g} "
+            f"seed {self.config.seed}{self._batches()}",
+            f"{self.reason}; {_spelled(self.strategy.options(), self.workers.number)}",
+            *saved,
+        )
+        return "\n".join(lines)
+
+    def _batches(self) -> str:
+        batches = self.config.batches
+        if batches.everything:
+            return ""
+        seeds = f"batches of {batches.size:,}" if batches.size else "one batch"
+        return f"; {seeds}, fan-outs {batches.spelled()}{' by weight' if batches.weighted else ''}"
+
+
+def new_run(
+    graph: str,
+    model: str | None,
+    options: Mapping[str, object],
+    *,
+    data_dir: Path | None,
+    strategy: str,
+    out: Path | None,
+    workers: Workers,
+    again: bool = False,
+) -> RunPlan:
+    """Plan a run; what is not in ``options`` comes from the recipe. A ``decoder`` among them makes it one of links.
+
+    ``again`` plans it once more, after its workers have died before their first checkpoint.
+
+    Raises:
+        InputError: Something cannot be used; nothing was written.
+    """
+    name = model or default_model(graph)
+    pick("model", name, MODELS)
+    recipe = recipe_of(graph, name, links="decoder" in options)
+    config = config_of(recipe, options)
+    batches = not config.batches.everything
+    kind = strategy_kind(strategy, batches=batches, memory="memory" in options)
+    model_part, strategy_part = sorted_options(name, options, strategy_options(kind))
+    model_settings = {**recipe.model, **model_part}
+    graph = place_of(graph)
+    loaded = datasets.load(graph, data_dir=data_dir)
+    if "decoder" not in model_settings:
+        require_trainable(loaded)
+    else:
+        require_linked(loaded)
+        if model_settings["decoder"] == AUTO:
+            model_settings["decoder"] = default_decoder(loaded)
+    built = seeded_model(name, loaded, model_settings, config.seed)
+    require_problem(loaded, built)
+    require_workers(loaded, workers)
+    require_hops(loaded, built, config)
+    chosen, reason = strategy_asked(strategy, strategy_part, loaded, built, config, workers)
+    require_batches(loaded, built, chosen, config)
+    path = out or _new_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    record = {
+        "outgrow": __version__,
+        "graph": graph,
+        "data_dir": None if data_dir is None else str(data_dir.resolve()),
+        "model": {
+            "name": name,
+            "options": model_settings,
+            "classes": loaded.num_classes,
+            "class_names": list(loaded.class_names),
+            "several_labels": loaded.multi_label,
+        },
+        **how(config, chosen, workers),
+    }
+    return RunPlan(
+        graph=loaded,
+        model=built,
+        model_name=name,
+        model_options=model_settings,
+        config=config,
+        strategy=chosen,
+        reason=reason,
+        directory=RunDirectory.create(path, record, again=again),
+        workers=workers,
+    )
+
+
+def _new_folder(name: str) -> Path:
+    """A directory for a run that nobody has named: the first that is free, of runs that begin in the same second."""
+    folder = Path("runs")
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(folder / each for each in names if not (folder / each).exists())
+
+
+def _spelled(options: Mapping[str, object], workers: int) -> str:
+    """How a strategy runs, in words; its options matter where there are several workers."""
+    said = [f"{name} {value}" for name, value in options.items()] if workers > 1 else []
+    return ", ".join(["1 worker" if workers == 1 else f"{workers} workers", *said])

@@ -1,0 +1,101 @@
+"""From the name of a strategy, or none, to the strategy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import get_type_hints
+
+from outgrow.core.errors import InputError
+from outgrow.core.validation import pick, require_types
+from outgrow.strategies.base import Strategy
+from outgrow.strategies.full import Full
+from outgrow.strategies.migrate import Migrate
+from outgrow.strategies.offload import Offload
+from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split import SplitParallel
+from outgrow.strategies.tensor import TensorParallel
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    "full": Full,
+    "offload": Offload,
+    "tensor": TensorParallel,
+    "sampled": Sampled,
+    "split": SplitParallel,
+    "migrate": Migrate,
+    "orchestrate": Orchestrate,
+}
+_REASONS = {
+    "full": "every worker holds its share of the graph in memory",
+    "offload": "memory is limited",
+    "sampled": "mini-batches are asked for",
+}
+
+
+def strategy_of(
+    choice: str | Strategy, options: Mapping[str, object] | None = None, *, batches: bool = False
+) -> tuple[Strategy, str]:
+    """The strategy that is meant, and one sentence on why.
+
+    Args:
+        choice: ``"auto"``, a name, or a strategy.
+        options: Options of a strategy that is named.
+        batches: Whether mini-batches are asked for.
+
+    Raises:
+        InputError: No such strategy, or an option that it does not take.
+    """
+    if isinstance(choice, Strategy):
+        return choice, f"strategy {choice.name}, as given"
+    if not isinstance(choice, str):
+        raise InputError(
+            "this is no strategy",
+            needed="a name, or a strategy with its options such as og.Full()",
+            got=repr(choice),
+            repair='give strategy="auto"',
+        )
+    given = options or {}
+    kind = strategy_kind(choice, batches=batches, memory="memory" in given)
+    reason = _REASONS[kind.name] if choice == "auto" else "as given"
+    return made(kind, given), f"strategy {kind.name}: {reason}"
+
+
+def strategy_kind(name: str, *, batches: bool, memory: bool) -> type[Strategy]:
+    """The strategy of a name, ``"auto"`` included.
+
+    Args:
+        name: Its name.
+        batches: Whether mini-batches are asked for.
+        memory: Whether memory is limited.
+
+    Raises:
+        InputError: No such strategy, or one that cannot keep to a limit.
+    """
+    auto: type[Strategy] = Sampled if batches else Offload if memory else Full
+    kind = pick("strategy", name, {"auto": auto, **STRATEGIES})
+    if memory and "memory" not in strategy_options(kind):
+        raise InputError(
+            f"strategy {kind.name} cannot keep to a limit of memory",
+            needed="no limit, or a strategy that trains in parts",
+            got=f"strategy {kind.name} with memory",
+            repair="leave memory out, or choose strategy offload, without batch_size and fanout",
+        )
+    return kind
+
+
+def strategy_options(kind: type[Strategy]) -> Mapping[str, object]:
+    """The options that a strategy takes, by name."""
+    return {name: each for name, each in inspect.signature(kind).parameters.items() if each.kind == each.KEYWORD_ONLY}
+
+
+def made(kind: type[Strategy], options: Mapping[str, object]) -> Strategy:
+    """A strategy with these options.
+
+    Raises:
+        InputError: An option that it does not have, or of another type.
+    """
+    for name in options:
+        pick(f"option of {kind.name}", name, strategy_options(kind))
+    require_types(options, get_type_hints(kind.__init__))
+    return kind(**options)

@@ -1,0 +1,64 @@
+"""What is shown while training goes on."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.app.conftest import Command
+
+from outgrow.app.runs.progress import Bar, Lines
+from outgrow.training.moments import Moment
+from outgrow.training.trainer import EpochReport
+
+REPORT = EpochReport(epoch=2, loss=0.5, val_score=0.75, seconds=1.0, edges_per_second=2.5e6, best_epoch=2)
+
+
+def screen() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=120)
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_bars_of_all_epochs_and_of_what_is_under_way() -> None:
+    console = screen()
+    bar = Bar(4, "val acc", console)
+    with bar:
+        bar.moment(Moment("dealing out nodes"))
+        bar.bar.refresh()
+        bar.moment(Moment("epoch 2", 0, 40))
+        bar.moment(Moment("epoch 2", 10, 40))
+        bar.bar.refresh()
+        bar.epoch(REPORT)
+        bar.bar.refresh()
+    text = shown(console)
+    for words in ("dealing out nodes", "epoch 2", "10/40", "2/4", "loss 0.5000", "val acc 0.7500", "2.5 M edges/s"):
+        assert words in text
+
+
+def test_one_step_an_epoch_needs_no_bar_of_its_own() -> None:
+    console = screen()
+    with Bar(4, "val acc", console) as bar:
+        bar.moment(Moment("epoch 1", 0, 1))
+        bar.bar.refresh()
+    assert "epoch 1" not in shown(console)
+
+
+def test_logs_have_lines_of_epochs_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(2, "val acc")
+    lines.moment(Moment("preparing"))
+    lines.epoch(REPORT)
+    assert capsys.readouterr().err == "epoch 2/2  loss 0.5000  val acc 0.7500 (best epoch 2)  2.5 M edges/s\n"
+
+
+def test_a_warning_before_memory_is_full(outgrow: Command, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outgrow.app.runs.memory_monitor._OF_MACHINE", 0.0)
+    result = outgrow("train", npz, "--epochs", 60)  # memory is looked at from time to time
+    assert result.code == 0
+    assert result.err.count("warning: worker 0 holds") == 1
+    assert "--memory" in result.err

@@ -1,0 +1,145 @@
+"""A strategy that needs more memory than a host or its container has is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.app.conftest import Command
+
+import outgrow as og
+from outgrow.app.auto_strategy import Crew, strategy_for
+from outgrow.app.memory_check import require_room
+from outgrow.app.plan.question import Site, question_for
+from outgrow.core.errors import InputError
+from outgrow.planning.estimates import KNOWN, estimate
+from outgrow.planning.planner import pace_of
+from outgrow.planning.profile import profile_of
+from outgrow.planning.traffic import Place
+from outgrow.strategies.base import Execution, Problem, Strategy
+from outgrow.strategies.full import Full
+from outgrow.training.config import TrainConfig
+
+BATCHES: dict[str, Any] = {"batch_size": 512, "fanout": (5, 5)}
+
+
+@pytest.fixture(scope="module")
+def graph() -> og.Graph:
+    return og.load("products@0.002")
+
+
+def model_of(graph: og.Graph, hidden: int = 2048) -> og.nn.Model:
+    torch.manual_seed(0)
+    return og.nn.SAGE(graph.num_features, hidden, graph.num_classes)
+
+
+def ask(graph: og.Graph, strategy: Strategy, workers: int, model: og.nn.Model | None = None) -> None:
+    config = TrainConfig(**(BATCHES if strategy.takes_batches else {}))
+    require_room(strategy, graph, model or model_of(graph), config, workers=workers, device="cpu")
+
+
+def estimated(graph: og.Graph, strategy: Strategy, workers: int) -> int:
+    place, profile = Place(workers=workers, hosts=1), profile_of("2-core-cpu")
+    config = TrainConfig(**(BATCHES if strategy.takes_batches else {}))
+    asked = question_for(graph, model_of(graph), config, Site(profile, [place]))
+    return workers * estimate(strategy, asked.work, pace_of(asked, place)).peak_bytes
+
+
+def has(monkeypatch: pytest.MonkeyPatch, room: float, held: int = 0) -> None:
+    monkeypatch.setattr("outgrow.app.memory_check.available_bytes", lambda: round(room))
+    monkeypatch.setattr("outgrow.app.memory_check.resident_bytes", lambda: held)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("kind", [kind for kind in KNOWN if kind is not og.Offload], ids=lambda kind: kind.name)
+def test_refused_at_seven_tenths_but_not_at_all(
+    graph: og.Graph, kind: type[Strategy], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offload without a limit takes what there is."""
+    strategy = kind()
+    whole = estimated(graph, strategy, workers)
+    has(monkeypatch, whole)
+    ask(graph, strategy, workers)
+    has(monkeypatch, 0.7 * whole)
+    with pytest.raises(InputError, match=f"strategy {strategy.name} needs more memory") as caught:
+        ask(graph, strategy, workers)
+    assert ("for each of" in caught.value.needed) == (workers > 1)
+
+
+def test_a_limit_that_is_more_than_there_is(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strategies fill a limit as far as they can use it, whatever there is."""
+    limited = og.Offload(memory="300MiB")
+    has(monkeypatch, 0.7 * (300 << 20))
+    with pytest.raises(InputError, match="strategy offload needs more memory"):
+        ask(graph, limited, 1)
+    has(monkeypatch, 300 << 20)
+    ask(graph, limited, 1)
+
+
+def test_what_the_user_holds_is_no_room(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = estimated(graph, Full(), 1)
+    for held in (0, 10 << 30):
+        has(monkeypatch, 0.1 * whole, held)
+        with pytest.raises(InputError, match="strategy full needs more memory"):
+            ask(graph, Full(), 1)
+    has(monkeypatch, whole, 10 << 30)
+    ask(graph, Full(), 1)
+
+
+def test_auto_asks_too_where_it_does_not_compare(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outgrow.app.auto_strategy.COUNTED_EDGES", 10)
+    crew, config = Crew(1, 1, "cpu", "300MiB"), TrainConfig()
+    has(monkeypatch, 300 << 20)
+    assert strategy_for("auto", {}, graph, model_of(graph), config, crew)[0].name == "offload"
+    has(monkeypatch, 200 << 20)
+    with pytest.raises(InputError, match="strategy offload needs more memory"):
+        strategy_for("auto", {}, graph, model_of(graph), config, crew)
+
+
+def test_what_is_far_from_the_limit_is_not_counted(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("outgrow.app.memory_check.estimate", counted)
+    has(monkeypatch, 1 << 40)
+    ask(graph, Full(), 2)
+    has(monkeypatch, 1 << 28)
+    with pytest.raises(AssertionError):
+        ask(graph, Full(), 2)
+
+
+class OfSomebody(Strategy):
+    name, exact = "somebody's", True
+
+    def prepare(self, problem: Problem) -> Execution:
+        raise NotImplementedError
+
+
+def test_of_some_nothing_is_known(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    has(monkeypatch, 1 << 20)
+    ask(graph, OfSomebody(), 1)
+    links = model_of(graph, 8)
+    links.decoder = og.nn.Dot()
+    ask(graph, Full(), 1, links)
+    with pytest.raises(InputError):
+        ask(graph, Full(), 1)
+    monkeypatch.setattr("outgrow.app.memory_check.group_size", lambda: 2)
+    ask(graph, Full(), 1)
+
+
+def test_the_command(outgrow: Command, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ("--model", "gcn", "--hidden", 16, "--epochs", 2, "--strategy", "full")
+    assert outgrow("train", npz, *small, "--out", "run").code == 0
+    has(monkeypatch, 100 << 20)
+    refused = outgrow("train", npz, *small, "--out", "other")
+    assert refused.code == 2
+    assert "strategy full needs more memory than there is" in refused.err
+    assert "Traceback" not in refused.err
+    assert not Path("other").exists()
+    before = Path("run/config.json").read_text()
+    assert outgrow("train", "--out", "run", "--resume", "--epochs", 3).code == 2
+    assert Path("run/config.json").read_text() == before
+    assert json.loads(before)["train"]["epochs"] == 2
