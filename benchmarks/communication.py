@@ -30,8 +30,8 @@ from outgrow.graph.partition.method import method_of
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.waves import Volumes, bits_of, reorganised, volumes
 from outgrow.ops.backend import num_threads
-from outgrow.ops.share import mark_sources, pick
-from outgrow.ops.share_kernels import ABSENT, HEARD
+from outgrow.ops.subgraph import mark_sources, pick
+from outgrow.ops.subgraph_kernels import ABSENT, HEARD
 
 T = TypeVar("T")
 

@@ -45,7 +45,7 @@ from torch import Tensor  # noqa: E402
 import outgrow as og  # noqa: E402
 from outgrow.graph.layer_sampler import LayerSampler  # noqa: E402
 from outgrow.graph.partition.method import WITHOUT_CHUNKS  # noqa: E402
-from outgrow.ops.keyed import derive  # noqa: E402
+from outgrow.ops.rng import derive  # noqa: E402
 
 Rows = list[dict[str, Any]]
 _SHARES = ("r_micro", "r_sub", "miss_rate", "difference", "largest_difference", "within_a_tenth")

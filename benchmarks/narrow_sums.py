@@ -21,8 +21,8 @@ import record
 import torch
 
 from outgrow.graph import datasets
-from outgrow.ops import row_sums
-from outgrow.ops.topology import transpose
+from outgrow.ops.aggregation import spmm
+from outgrow.ops.csc import transpose
 
 
 def nanoseconds(given: tuple[Any, ...], columns: int, *, registers: bool, rounds: int) -> tuple[float, torch.Tensor]:
@@ -30,11 +30,11 @@ def nanoseconds(given: tuple[Any, ...], columns: int, *, registers: bool, rounds
     num_rows = len(given[0]) - 1
     rows = torch.rand(num_rows, 1, columns, generator=torch.Generator().manual_seed(0))
     out, seconds = torch.empty(num_rows, 1, columns), []
-    narrow = row_sums.is_narrow if registers else lambda *_: False
-    with patch.object(row_sums, "is_narrow", narrow):
+    narrow = spmm.is_narrow if registers else lambda *_: False
+    with patch.object(spmm, "is_narrow", narrow):
         for _ in range(rounds + 1):
             began = time.perf_counter()
-            row_sums.gather_rows(*given, rows, out, num_edges=1 << 40)
+            spmm.gather_rows(*given, rows, out, num_edges=1 << 40)
             seconds.append(time.perf_counter() - began)
     return min(seconds[1:]) / len(given[1]) * 1e9, out
 

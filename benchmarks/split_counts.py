@@ -23,7 +23,7 @@ from outgrow.graph.sampler import Sampler
 from outgrow.graph.split_sampler import SplitHop, SplitSampler, Wish
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.ops.keyed import derive, keyed_order
+from outgrow.ops.rng import derive, keyed_order
 from outgrow.ops.split_sums import crossing
 
 BEFORE, EPOCH = 0, 1

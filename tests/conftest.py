@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outgrow.ops.turns import VARIABLE as COMPILE_LOCKS
+from outgrow.ops.backend import VARIABLE as COMPILE_LOCKS
 from outgrow.runtime.threads import set_threads
 
 set_threads()  # before a test imports torch: threads that spin make small kernels several times slower

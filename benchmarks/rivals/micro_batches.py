@@ -19,7 +19,7 @@ from outgrow.engine.journey import Tour, models_of
 from outgrow.engine.micro_batches import Ahead, sampler_of
 from outgrow.engine.rows import RowStore, row_type
 from outgrow.engine.share import Part
-from outgrow.ops.keyed import derive, keyed_order
+from outgrow.ops.rng import derive, keyed_order
 from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy
 
 _AHEAD = 4

@@ -37,9 +37,9 @@ from outgrow.graph.graph import Graph
 from outgrow.nn.convolution import GCNConv, SAGEConv
 from outgrow.nn.layer import Conv, Rows, finished
 from outgrow.nn.model import Model, both_sides, layer_key
-from outgrow.ops import buffers
-from outgrow.ops.dense import affine
-from outgrow.ops.keyed import derive, dropout_sparse
+from outgrow.ops import memory_pool
+from outgrow.ops.linear import affine
+from outgrow.ops.rng import derive, dropout_sparse
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Arrival, Comm
 from outgrow.runtime.voyage import Route
@@ -162,7 +162,7 @@ class _Execution:
         return whole_inference(self.problem)
 
     def close(self) -> None:
-        buffers.clear()
+        memory_pool.clear()
 
     def _told(self, all_drawn: Iterable[_Drawn]) -> Iterator[tuple[_Drawn, _Told]]:
         """Micro-batches; the next one's first block is under way before one is given."""

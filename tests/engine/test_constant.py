@@ -9,7 +9,7 @@ from outgrow.engine.share import Whole
 from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Layer
 from outgrow.nn.heads import SingleLabel
 from outgrow.nn.model import Model
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive
 from outgrow.strategies.base import Problem
 from outgrow.strategies.full import Full
 from support import normal, random_topology, whole_blocks

@@ -19,8 +19,8 @@ from outgrow.engine.exchange import exchanged
 from outgrow.engine.share import Part, Whole, view_of
 from outgrow.nn import GCNConv
 from outgrow.nn.layer import Layer
-from outgrow.ops.buffers import LARGE_ROWS
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.memory_pool import LARGE_ROWS
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.voyage import Voyage
 from suites.checks import named, on_workers

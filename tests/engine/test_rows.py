@@ -19,7 +19,7 @@ from outgrow.engine.rows import RowStore, row_type
 from outgrow.engine.share import Part, Whole
 from outgrow.nn import GCN, SAGE
 from outgrow.nn.layer import Features
-from outgrow.ops import buffers
+from outgrow.ops import memory_pool
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.memory import resident_bytes
@@ -178,10 +178,10 @@ def test_mapped_features_are_not_copied(tmp_path: Path) -> None:
 
 def test_batches_of_about_one_size_take_the_same_memory() -> None:
     like = torch.empty(0, 256)
-    buffers.clear()
+    memory_pool.clear()
     for rows in (20_000, 20_010, 20_479, 20_300):
         assert DenseDraft(rows, like, torch.float32).out.shape == (rows, 256)
-    assert 0 < buffers.idle_bytes() <= 20_480 * 1024
+    assert 0 < memory_pool.idle_bytes() <= 20_480 * 1024
 
 
 def test_the_type_that_a_model_takes() -> None:

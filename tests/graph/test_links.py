@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.graph.links import Links, LinkSplit, links_of, split_links
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive
 from support import destinations_of, random_topology, topology_of, with_relations
 
 VAL, TEST = 0.2, 0.3

@@ -146,7 +146,7 @@ def test_shares_of_a_graph_with_wide_indices() -> None:
 def test_wide_positions_are_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ranges(random_topology(40, 200, weighted=True), 2)
     narrow = list(given.shares(self_loops=True))
-    monkeypatch.setattr("outgrow.ops.share._narrow", lambda count: torch.int64)
+    monkeypatch.setattr("outgrow.ops.subgraph._narrow", lambda count: torch.int64)
     for mine, other in zip(given.shares(self_loops=True), narrow, strict=True):
         assert mine.edge_order.dtype == mine.block.edges.indices.dtype == torch.int64
         assert torch.equal(mine.edge_order, other.edge_order.long())

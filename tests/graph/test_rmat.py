@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
-from outgrow.graph.synthetic.permutation import permute
 from outgrow.graph.synthetic.rmat import RMat
 from outgrow.graph.synthetic.signal import NodeSignal
+from outgrow.ops.rng import permute
 
 
 def all_edges(source):
@@ -107,7 +107,7 @@ def test_wrong_probabilities_are_refused(quarters):
 
 def unscramble(graph, seed):
     from outgrow.graph.synthetic import rmat
-    from outgrow.ops.keyed import derive
+    from outgrow.ops.rng import derive
 
     names = permute(0, graph.num_nodes, graph.num_nodes, derive(seed, rmat._NAMES))
     inverse = np.empty_like(names)

@@ -18,7 +18,7 @@ from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.graph.edge_choice import Fanout
 from outgrow.graph.sampler import Sampler
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive
 from support import random_topology, topologies, topology_of, with_relations
 
 Kept = list[tuple[int, float]]

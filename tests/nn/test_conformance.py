@@ -17,8 +17,8 @@ from outgrow.core.block import Block
 from outgrow.engine.share import view_of
 from outgrow.graph.csc import Topology
 from outgrow.nn import Finish, GCNConv, Layer, Rows, SAGEConv
+from outgrow.ops.csc import in_degree
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight
-from outgrow.ops.topology import in_degree
 from support import normal, random_topology, topologies, topology_of, with_relations
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
@@ -150,7 +150,7 @@ class PositionKeyedSAGE(SAGEConv):
     """A mutant: its draws are keyed, but by the position of a row instead of by its node."""
 
     def update(self, x_VD: Tensor, aggregate_VCF: Tensor) -> Tensor:  # type: ignore[override]
-        from outgrow.ops.keyed import dropout
+        from outgrow.ops.rng import dropout
 
         return dropout(super().update(x_VD, aggregate_VCF), torch.arange(len(x_VD)), KEY, 0.5)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outgrow.nn import GCN, Decoder, Decoupled, DistMult, Dot, Model
-from outgrow.ops.pair_score import Pairs
+from outgrow.ops.link_scores import Pairs
 from support import normal, random_topology, whole_blocks
 
 ROWS, COLUMNS, RELATIONS, PAIRS = 12, 5, 3, 80

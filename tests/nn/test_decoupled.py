@@ -24,7 +24,7 @@ from outgrow.nn import (
     RelationPropagateConv,
     Scores,
 )
-from outgrow.ops.relation import RelationScale
+from outgrow.ops.aggregation.relational import RelationScale
 from support import (
     dense_adjacency,
     destinations_of,

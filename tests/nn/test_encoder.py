@@ -12,7 +12,7 @@ from torch.nn import functional
 from outgrow.engine.inference import infer
 from outgrow.nn import GCN, Chain, Dense, Encoder, Finish, GCNConv, Layer, Model, PropagateConv, SAGEConv, Scores
 from outgrow.nn.layer import Features
-from outgrow.ops.keyed import derive, dropout
+from outgrow.ops.rng import derive, dropout
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology
 

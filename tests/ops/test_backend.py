@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from outgrow.ops.backend import array, num_threads, tensor, threading_layer, twinned
-from outgrow.ops.dense import affine
+from outgrow.ops.linear import affine
 
 
 class OnDevice(Tensor):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from outgrow.ops.buffers import LARGE_ROWS, empty_rows
 from outgrow.ops.cross_entropy import cross_entropy
+from outgrow.ops.memory_pool import LARGE_ROWS, empty_rows
 from support import normal
 
 DTYPES = [torch.float32, torch.float64]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.ops.first_rows import with_first_rows
+from outgrow.ops.linear import with_first_rows
 from support import normal
 
 

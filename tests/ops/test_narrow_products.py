@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.ops.dense import affine
-from outgrow.ops.narrow_products import narrow, products_in_bfloat16
+from outgrow.ops.linear import affine, narrow, products_in_bfloat16
 from support import normal
 
 EPSILON = 2.0**-8

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outgrow.ops.keyed import derive
-from outgrow.ops.negatives import draw_negatives
+from outgrow.ops.link_scores import draw_negatives
+from outgrow.ops.rng import derive
 
 ENDS = torch.tensor([0, 1, 4, 20])
 ONE_TYPE = torch.tensor([0, 20])

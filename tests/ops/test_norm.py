@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from outgrow.ops.norm import layer_norm
+from outgrow.ops.epilogue import layer_norm
 from support import normal
 
 

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.ops import pieces, row_sums
-from outgrow.ops.attention import attention_weight
-from outgrow.ops.film import Film
-from outgrow.ops.gated import Gated
-from outgrow.ops.maximum import Max
-from outgrow.ops.parts import cut_rows, even_parts
-from outgrow.ops.relation import RelationScale, basis_weight
-from outgrow.ops.topology import transpose
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation import spmm
+from outgrow.ops.aggregation.attention import attention_weight
+from outgrow.ops.aggregation.film import Film
+from outgrow.ops.aggregation.gated import Gated
+from outgrow.ops.aggregation.max import Max
+from outgrow.ops.aggregation.relational import RelationScale, basis_weight
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.csc import transpose
+from outgrow.ops.kernels import work_split
+from outgrow.ops.kernels.work_split import cut_rows, even_parts
 from support import Drawn, block_of, normal
 
 NODES, HEAVY, RELATIONS, COLUMNS = 200, 9000, 3, 6
@@ -118,6 +119,6 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("name", ["weighted-sum", "max"])
 def test_nor_in_kernels_of_a_fixed_width(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (row_sums, pieces):
+    for module in (spmm, work_split):
         monkeypatch.setattr(module, "_LARGE", 0)
     assert all(map(torch.equal, bits(CASES[name], 1), bits(CASES[name], 2)))

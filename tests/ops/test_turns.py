@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from outgrow.ops.turns import VARIABLE
+from outgrow.ops.backend import VARIABLE
 
 SCRIPT = """
 import sys, time, torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive
 from outgrow.strategies.full import Full
 from planted import Planted, planted
 from support import whole_blocks

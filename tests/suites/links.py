@@ -18,8 +18,8 @@ from outgrow.engine.targets import LinkTargets
 from outgrow.graph.csc import Topology
 from outgrow.graph.links import Links
 from outgrow.nn import GAT, GCN, RGCN, Decoupled, DistMult, Dot, Model
-from outgrow.ops.keyed import derive
-from outgrow.ops.negatives import draw_negatives
+from outgrow.ops.link_scores import draw_negatives
+from outgrow.ops.rng import derive
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full

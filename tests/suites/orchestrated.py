@@ -21,7 +21,7 @@ from outgrow.graph.sampler import Sampler
 from outgrow.nn import Conv, Finish, GATConv, GCNConv, GGCNConv, Layer, RGCNConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.heads import SingleLabel
 from outgrow.nn.model import Model
-from outgrow.ops.keyed import derive, dropout
+from outgrow.ops.rng import derive, dropout
 from outgrow.runtime.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.orchestrate import Orchestrate

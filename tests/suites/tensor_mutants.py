@@ -16,8 +16,8 @@ from outgrow.engine.slices.deal import Cut, Deal
 from outgrow.engine.slices.lane import Lanes, Party
 from outgrow.engine.slices.rounds import Rounds, Trip
 from outgrow.nn.layer import Layer
-from outgrow.ops.aggregation import Aggregate
-from outgrow.ops.relation import RelationScale
+from outgrow.ops.aggregation.base import Aggregate
+from outgrow.ops.aggregation.relational import RelationScale
 from outgrow.strategies.base import Problem
 from suites.hits import Hits
 

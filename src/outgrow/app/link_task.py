@@ -16,7 +16,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.links import LinkSplit, split_links
 from outgrow.graph.validate import NO_EMBEDDINGS
 from outgrow.nn.model import Model
-from outgrow.ops.relation import require_relations
+from outgrow.ops.aggregation.relational import require_relations
 from outgrow.strategies.base import Problem
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LinkEvaluation

@@ -23,7 +23,7 @@ from outgrow.graph.writer import ArrayWriter
 from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
-from outgrow.ops import buffers
+from outgrow.ops import memory_pool
 from outgrow.runtime.bus_error import told_of_bus_errors
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def logits_of(graph: Graph, model: Model, embeddings: Tensor | None = None) -> T
             logits = infer(model, graph.topology, graph.features)
         else:
             logits = infer(model, graph.topology, embeddings, layers=model.stages()[-1:])
-    buffers.clear()
+    memory_pool.clear()
     return logits
 
 
@@ -75,7 +75,7 @@ def _inferred(graph: Graph, model: Model, layers: Sequence[Layer]) -> Tensor:
     assert graph.features is not None
     with told_of_bus_errors(), graph.files.kept_whole():
         rows = infer(model, graph.topology, graph.features, layers=layers)
-    buffers.clear()
+    memory_pool.clear()
     return rows
 
 

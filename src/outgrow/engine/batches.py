@@ -16,7 +16,7 @@ from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Ledger
 from outgrow.graph.edge_choice import Fanout
-from outgrow.ops.keyed import derive, keyed_order
+from outgrow.ops.rng import derive, keyed_order
 
 _ORDER = -1  # no step has this number
 _MOST = (1 << 31) - 1

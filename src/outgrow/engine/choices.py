@@ -9,7 +9,7 @@ from outgrow.engine.inputs import stay_half
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.opaque import PyGConv
-from outgrow.ops.finish import in_one_pass
+from outgrow.ops.epilogue import in_one_pass
 
 
 def choices(model: Model, features: Features, *, keeps: bool = True) -> list[str]:

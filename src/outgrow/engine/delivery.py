@@ -9,10 +9,10 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.core.ledger import Kind
+from outgrow.ops.aggregation.spmm import gather_rows
 from outgrow.ops.backend import once
-from outgrow.ops.buffers import empty, empty_rows
-from outgrow.ops.row_sums import gather_rows
-from outgrow.ops.topology import transpose
+from outgrow.ops.csc import transpose
+from outgrow.ops.memory_pool import empty, empty_rows
 from outgrow.runtime.comm import Arrival, Comm
 from outgrow.runtime.voyage import Route
 

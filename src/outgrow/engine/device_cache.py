@@ -9,7 +9,7 @@ from torch import Tensor
 
 from outgrow.engine.drafts import draft_of
 from outgrow.nn.layer import Features
-from outgrow.ops.gather import deal
+from outgrow.ops.rows.gather import deal
 
 _MISSING = -1
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.nn.layer import Features
-from outgrow.ops.buffers import empty
-from outgrow.ops.gather import take_rows
+from outgrow.ops.memory_pool import empty
+from outgrow.ops.rows.gather import take_rows
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Arrival, Comm
 from outgrow.runtime.voyage import Route

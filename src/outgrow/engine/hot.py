@@ -19,7 +19,7 @@ from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import pick
 from outgrow.graph.csc import Topology
 from outgrow.nn.layer import Features
-from outgrow.ops.gather import count_into
+from outgrow.ops.rows.gather import count_into
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.voyage import Route

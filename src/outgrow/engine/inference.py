@@ -16,8 +16,8 @@ from outgrow.engine.share import Share, Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
-from outgrow.ops.buffers import empty_rows
-from outgrow.ops.half import computed
+from outgrow.ops.kernels.numerics import computed
+from outgrow.ops.memory_pool import empty_rows
 from outgrow.ops.sparse import rows_between
 
 _CHUNK_BYTES = 256 << 20

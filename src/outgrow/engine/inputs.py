@@ -10,7 +10,7 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.engine.share import Share
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.ops.half import computed, is_half
+from outgrow.ops.kernels.numerics import computed, is_half
 from outgrow.runtime.comm import Comm
 
 

@@ -11,9 +11,8 @@ from outgrow.engine.ranking import CHUNK_BYTES
 from outgrow.engine.share import Share
 from outgrow.graph.links import links_into
 from outgrow.nn.decoder import Decoder
-from outgrow.ops.keyed import derive
-from outgrow.ops.negatives import draw_negatives
-from outgrow.ops.pair_score import Pairs
+from outgrow.ops.link_scores import Pairs, draw_negatives
+from outgrow.ops.rng import derive
 
 _NEGATIVES = 0x4C494E4B
 """Part of the key, far from those of layers."""
@@ -29,7 +28,7 @@ class LinkGoal:
 
     Each worker scores the links into the nodes that it owns, and what is drawn in their place; rows of other nodes are
     fetched. What is drawn depends on the seed, the epoch and the number of the edge alone (see
-    `outgrow.ops.negatives.draw_negatives`).
+    `outgrow.ops.link_scores.draw_negatives`).
 
     Args:
         share: What the worker holds of the graph, which is trained on; loops are no links.

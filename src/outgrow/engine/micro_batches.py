@@ -24,9 +24,9 @@ from outgrow.graph.csc import Topology
 from outgrow.graph.sampler import Sampler
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.ops import buffers
+from outgrow.ops import memory_pool
 from outgrow.ops.backend import num_threads
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive
 from outgrow.ops.sparse import rows_at
 from outgrow.runtime.comm import Comm
 
@@ -122,7 +122,7 @@ class MicroBatches:
             tour: What the worker computes of a batch, from its seeds; of as many time steps on all workers.
             first: Number of the first batch to train on.
         """
-        buffers.keep_spare(_SPARE)
+        memory_pool.keep_spare(_SPARE)
 
         def draw(step: int) -> list[Stop]:
             return self._drawn(epoch, step, tour(batches[step]), len(batches[step]))

@@ -20,8 +20,8 @@ from outgrow.core.ledger import Kind
 from outgrow.engine.share import Share
 from outgrow.graph.links import Links
 from outgrow.nn.decoder import Decoder
-from outgrow.ops.rank_counts import count_above
-from outgrow.ops.spans import spans
+from outgrow.ops.link_scores import count_above
+from outgrow.ops.rows.gather import spans
 
 HITS = (1, 3, 10)
 """The ``k`` of hits at k."""

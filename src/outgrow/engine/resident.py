@@ -10,8 +10,8 @@ from outgrow.engine.goal import Goal
 from outgrow.engine.inputs import Input
 from outgrow.engine.share import Share
 from outgrow.nn.model import Model
-from outgrow.ops import buffers
-from outgrow.ops.keyed import derive
+from outgrow.ops import memory_pool
+from outgrow.ops.rng import derive
 
 
 class ResidentPass:
@@ -63,4 +63,4 @@ class ResidentPass:
     def close(self) -> None:
         """Release what it holds, and the memory that layers lent."""
         self.edges, self.known = [], None
-        buffers.clear()
+        memory_pool.clear()

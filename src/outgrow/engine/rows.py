@@ -19,8 +19,8 @@ from outgrow.engine.inputs import stay_half
 from outgrow.engine.share import Part, Share
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.ops import buffers
-from outgrow.ops.gather import deal
+from outgrow.ops import memory_pool
+from outgrow.ops.rows.gather import deal
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.voyage import Route
 
@@ -120,7 +120,7 @@ class RowStore:
         self.copies = copies.clone() if isinstance(copies, Tensor) else copies  # a draft has more memory than it needs
         self.slot = torch.full((len(kept.holder),), -1, dtype=torch.int32)
         self.slot[kept.nodes] = torch.arange(len(kept.nodes), dtype=torch.int32)
-        buffers.clear()
+        memory_pool.clear()
 
     def prepare(self, nodes: Tensor) -> Wanted:
         """Gather the rows that are here, and find out whom to ask for the others. Does not communicate.

@@ -21,8 +21,8 @@ from outgrow.graph.local import LocalGraph, local_graph
 from outgrow.graph.partition.cache import partition_of
 from outgrow.graph.partition.method import Method
 from outgrow.nn.layer import Features, Layer
-from outgrow.ops.share import consecutive
 from outgrow.ops.sparse import rows_at, rows_between
+from outgrow.ops.subgraph import consecutive
 from outgrow.runtime.comm import Alone, Arrival, Comm
 from outgrow.runtime.voyage import Route
 

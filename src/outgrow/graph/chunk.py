@@ -16,9 +16,9 @@ from torch import Tensor
 from outgrow.core.block import Edges
 from outgrow.graph.csc import Topology
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.share import degrees, loops_before, mark_sources, pick, take, with_loops
-from outgrow.ops.share_kernels import ABSENT, HEARD
-from outgrow.ops.spans import spans
+from outgrow.ops.rows.gather import spans
+from outgrow.ops.subgraph import degrees, loops_before, mark_sources, pick, take, with_loops
+from outgrow.ops.subgraph_kernels import ABSENT, HEARD
 
 _MANY = 8
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.ops.topology import in_degree, self_looped
+from outgrow.ops.csc import in_degree, self_looped
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

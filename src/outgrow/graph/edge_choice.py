@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.ops.backend import array
-from outgrow.ops.sampling import Ids, Rows, choose, measure
-from outgrow.ops.sampling_bits import WORD_BITS, Bits
-from outgrow.ops.sampling_memory import Memory
-from outgrow.ops.sampling_related import choose_related, relation_degrees
-from outgrow.ops.sampling_weighted import choose_weighted
+from outgrow.ops.memory_pool import Memory
+from outgrow.ops.sampling.bitset import WORD_BITS, Bits
+from outgrow.ops.sampling.by_relation import choose_related, relation_degrees
+from outgrow.ops.sampling.uniform import Ids, Rows, choose, measure
+from outgrow.ops.sampling.weighted import choose_weighted
 
 Fanout = int | tuple[int, ...]
 """How many in-edges a node keeps, or how many of each relation; -1 keeps them all."""

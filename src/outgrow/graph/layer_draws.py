@@ -13,11 +13,11 @@ from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.graph.edge_choice import Chosen, EdgeChoice, Fanout
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.keyed import NEIGHBOURS, derive
-from outgrow.ops.sampling import Array, Ids
-from outgrow.ops.sampling_bits import Bits
-from outgrow.ops.sampling_memory import Memory
-from outgrow.ops.sampling_nodes import take
+from outgrow.ops.memory_pool import Memory
+from outgrow.ops.rng import NEIGHBOURS, derive
+from outgrow.ops.sampling.bitset import Bits
+from outgrow.ops.sampling.renumber import take
+from outgrow.ops.sampling.uniform import Array, Ids
 
 LARGEST = (1 << 31) - 1
 

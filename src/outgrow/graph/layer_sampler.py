@@ -17,8 +17,8 @@ from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.ops.backend import array, tensor
 from outgrow.ops.edge_weight import scale_edges
-from outgrow.ops.keyed import NEIGHBOURS, derive
-from outgrow.ops.sampling import fill_uniform
+from outgrow.ops.rng import NEIGHBOURS, derive
+from outgrow.ops.sampling.uniform import fill_uniform
 
 
 class LayerSampler:

@@ -17,8 +17,8 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.ops.backend import array, kernel, prange, tensor
-from outgrow.ops.keyed import derive, mix, uniform
-from outgrow.ops.spans import spans
+from outgrow.ops.rng import derive, mix, uniform
+from outgrow.ops.rows.gather import spans
 
 _TRAIN, _VAL, _TEST = 0, 1, 2
 _SPLIT = 6

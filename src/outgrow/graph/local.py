@@ -16,8 +16,8 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.graph.csc import Topology
-from outgrow.ops.share import Picked, degrees, ids_of, loops_before, mark_sources, pick, split_at, take, with_loops
-from outgrow.ops.share_kernels import ABSENT, HEARD
+from outgrow.ops.subgraph import Picked, degrees, ids_of, loops_before, mark_sources, pick, split_at, take, with_loops
+from outgrow.ops.subgraph_kernels import ABSENT, HEARD
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,10 +19,10 @@ from outgrow.graph.csc import Topology
 from outgrow.graph.edge_choice import Chosen, Fanout
 from outgrow.graph.layer_draws import LARGEST, LayerDraws, refused_seed
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.sampling import Array, Ids
-from outgrow.ops.sampling_bits import new_bits
-from outgrow.ops.sampling_memory import Memory
-from outgrow.ops.sampling_nodes import number_seeds, number_sources
+from outgrow.ops.memory_pool import Memory
+from outgrow.ops.sampling.bitset import new_bits
+from outgrow.ops.sampling.renumber import number_seeds, number_sources
+from outgrow.ops.sampling.uniform import Array, Ids
 
 _ALL = slice(None)
 

@@ -20,10 +20,9 @@ from outgrow.graph.csc import Topology
 from outgrow.graph.edge_choice import Chosen, Fanout
 from outgrow.graph.layer_draws import LARGEST, LayerDraws, refused_seed
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.sampling import Array, Ids
-from outgrow.ops.sampling_bits import new_bits
-from outgrow.ops.sampling_nodes import number_seeds, number_sources
-from outgrow.ops.split_nodes import Rows, Sorted, place_sources, sort_new
+from outgrow.ops.sampling.bitset import new_bits
+from outgrow.ops.sampling.renumber import Rows, Sorted, number_seeds, number_sources, place_sources, sort_new
+from outgrow.ops.sampling.uniform import Array, Ids
 
 
 class Wish(NamedTuple):

@@ -43,11 +43,11 @@ from outgrow.nn.zoo import SAGE as SAGE
 from outgrow.nn.zoo import CommNet as CommNet
 from outgrow.nn.zoo import FiLM as FiLM
 from outgrow.nn.zoo import RGCNDiagonal as RGCNDiagonal
+from outgrow.ops.aggregation.film import Film as Film
+from outgrow.ops.aggregation.gated import Gated as Gated
+from outgrow.ops.aggregation.max import Max as Max
+from outgrow.ops.aggregation.relational import RelationScale as RelationScale
+from outgrow.ops.aggregation.weighted_sum import WeightedSum as WeightedSum
+from outgrow.ops.csc import destination as destination
 from outgrow.ops.edge_weight import mean_weight as mean_weight
 from outgrow.ops.edge_weight import symmetric_weight as symmetric_weight
-from outgrow.ops.film import Film as Film
-from outgrow.ops.gated import Gated as Gated
-from outgrow.ops.maximum import Max as Max
-from outgrow.ops.relation import RelationScale as RelationScale
-from outgrow.ops.topology import destination as destination
-from outgrow.ops.weighted_sum import WeightedSum as WeightedSum

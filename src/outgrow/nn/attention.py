@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block, Edges
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, project
-from outgrow.ops.attention import attention_weight
-from outgrow.ops.keyed import derive, dropout_edges, require_probability
-from outgrow.ops.relation import basis_weight, loops_related
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.attention import attention_weight
+from outgrow.ops.aggregation.relational import basis_weight, loops_related
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.rng import derive, dropout_edges, require_probability
 
 _ATTENTION = 1
 

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
-from outgrow.ops.dense import affine
-from outgrow.ops.edge_weight import mean_weight, symmetric_weight
-from outgrow.ops.finish import finish
-from outgrow.ops.graph_weight import graph_weight
-from outgrow.ops.maximum import Max
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.max import Max
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.edge_weight import graph_weight, mean_weight, symmetric_weight
+from outgrow.ops.epilogue import finish
+from outgrow.ops.linear import affine
 
 
 class GCNConv(Conv):

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from outgrow.ops.pair_score import Pairs, pair_scores
+from outgrow.ops.link_scores import Pairs, pair_scores
 
 
 class Decoder(nn.Module, ABC):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.nn.layer import Features, Finish, Projection, finished, norm_of, require_counts
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive
 
 
 class Encoder(nn.Module, ABC):

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, side_by_side
+from outgrow.ops.aggregation.film import Film
 from outgrow.ops.edge_weight import mean_weight
-from outgrow.ops.film import Film
 
 
 class FiLMConv(Conv):

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, side_by_side
-from outgrow.ops.gated import Gated
-from outgrow.ops.graph_weight import graph_weight
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.gated import Gated
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.edge_weight import graph_weight
 
 
 class GGCNConv(Conv):

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.ops.aggregation import Aggregation
-from outgrow.ops.dense import affine
-from outgrow.ops.finish import Drop, Norm, finish
-from outgrow.ops.keyed import require_probability
+from outgrow.ops.aggregation.base import Aggregation
+from outgrow.ops.epilogue import Drop, Norm, finish
+from outgrow.ops.linear import affine
+from outgrow.ops.rng import require_probability
 from outgrow.ops.sparse import SparseRows
 
 Features = Tensor | SparseRows

@@ -10,8 +10,8 @@ from outgrow.core.block import Block
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Features, Layer
-from outgrow.ops.first_rows import with_first_rows
-from outgrow.ops.keyed import derive, dropout, dropout_sparse, require_probability
+from outgrow.ops.linear import with_first_rows
+from outgrow.ops.rng import derive, dropout, dropout_sparse, require_probability
 from outgrow.ops.sparse import SparseRows
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, require_counts
-from outgrow.ops.relation import RelationScale, basis_weight, relation_mean
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
 
 class RGCNConv(Conv):

@@ -1,4 +1,4 @@
-"""The one gate to compiled kernels: Numba on the CPU, Triton and torch on a GPU.
+"""The gate to Numba/Triton, kernel cache, compile lock, GPU dispatch.
 
 Kernel files decorate with `kernel` (parallel loops) or `sequential` (one thread), and take tensors through `array`.
 Nothing is compiled before its first call; what was compiled is kept on disk for the next process. A function of tensors
@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
@@ -21,7 +25,39 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from outgrow.ops.turns import in_turns
+VARIABLE = "OUTGROW_COMPILE_LOCKS"
+"""Names the folder of the files that processes lock in turns; without it a process compiles when it needs to."""
+
+_MINE = threading.RLock()
+
+
+def in_turns(dispatcher: Any) -> Any:
+    """Let a compiled function of Numba wait for its turn before it compiles, or finds what another has compiled."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None or os.name != "posix":
+        return dispatcher
+    compiling, function = dispatcher.compile, dispatcher.py_func
+    path = Path(folder) / f"{function.__module__}.{function.__qualname__}"
+
+    @functools.wraps(compiling)
+    def compile_in_turn(signature: Any) -> Any:
+        with _turn(path):
+            return compiling(signature)
+
+    dispatcher.compile = compile_in_turn
+    return dispatcher
+
+
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """Hold a file's lock. A function keeps its own while it waits for one that it calls; no two call each other."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _MINE, path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,15 +115,15 @@ prange: Callable[..., Any] = numba.prange
 def twinned(function: Callable[P, R]) -> Callable[P, R]:
     """Where a tensor among the arguments is on a GPU, call the function of the same name in the module's GPU twin.
 
-    The twin of ``outgrow.ops.NAME`` is ``outgrow.ops.gpu.NAME``; it takes the same arguments and is imported
+    The twin of a module ``outgrow.ops...NAME`` is ``outgrow.ops.gpu.NAME``; it takes the same arguments and is imported
     when needed.
     """
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if any(_on_gpu(value) for value in (*args, *kwargs.values())):
-            package, _, name = function.__module__.rpartition(".")
-            twin = getattr(importlib.import_module(f"{package}.gpu.{name}"), function.__name__)
+            name = function.__module__.rpartition(".")[2]
+            twin = getattr(importlib.import_module(f"outgrow.ops.gpu.{name}"), function.__name__)
             return cast(R, twin(*args, **kwargs))
         return function(*args, **kwargs)
 

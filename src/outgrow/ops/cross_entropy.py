@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.ops.backend import array, kernel, once, prange, reducing_kernel
-from outgrow.ops.buffers import empty_rows, flat_rows, with_padding
-from outgrow.ops.exponential import exp_of
-from outgrow.ops.parts import PARTS
+from outgrow.ops.kernels.numerics import exp_of
+from outgrow.ops.kernels.work_split import PARTS
+from outgrow.ops.memory_pool import empty_rows, flat_rows, with_padding
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -26,7 +26,7 @@ def cross_entropy(logits_VC: Tensor, labels_N: Tensor, rows_N: Tensor | None = N
     """The sum over labelled rows of ``log(sum_c exp(logits[row, c])) - logits[row, label]``.
 
     On a CPU the sum is taken in float64 and does not depend on the number of threads; the gradient is padded as
-    `outgrow.ops.buffers.empty_rows` pads. Tensors on a GPU go through torch's own, which checks there.
+    `outgrow.ops.memory_pool.empty_rows` pads. Tensors on a GPU go through torch's own, which checks there.
 
     Args:
         logits_VC: ``[V, C]`` float32 or float64.

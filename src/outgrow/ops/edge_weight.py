@@ -1,4 +1,4 @@
-"""Weights of edges that read the graph only: means and the symmetric normalisation. Computed once per block.
+"""Mean, symmetric, per-relation and plain edge weights.
 
 For rows in half precision weights are float32. Where in-edges were sampled, each is weighted by how many it stands for:
 so the sum over a sample is, in the mean over samples, that over all in-edges (Horvitz & Thompson, JASA 47, 1952).
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.ops.backend import array, kernel, prange, twinned
-from outgrow.ops.half import computed
-from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
+from outgrow.ops.backend import array, kernel, prange, sequential, twinned
+from outgrow.ops.kernels.numerics import computed
+from outgrow.ops.kernels.work_split import END_ROW, ROW, begins, even_parts, is_continued, is_whole, piece
 
 
 def mean_weight(block: Block, dtype: torch.dtype) -> Tensor:
@@ -86,3 +86,73 @@ def _scale(
                 if weight is not None:
                     value *= weight[e]
                 out[e] = value if np.isfinite(value) else 0.0
+
+
+def graph_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
+    """``[E, 1]``: weight of each edge in the graph; None if all are 1. Converted once per block.
+
+    For rows in half precision weights are float32. Edges that stand for others weigh as much as
+    they (see `as_sampled`).
+    """
+    dtype = computed(dtype)
+    edges, slot = block.edges, f"graph {dtype}"
+    if edges.weight is None and block.stands_for is None:
+        return None
+    if slot not in edges.derived:
+        weight_E = edges.indptr.new_ones(edges.num_edges) if edges.weight is None else edges.weight
+        edges.derived[slot] = as_sampled(block, weight_E.to(dtype)[:, None])
+    return cast(Tensor, edges.derived[slot])
+
+
+Array = NDArray[Any]
+
+
+@kernel
+def divide_by_totals(
+    parts: Array, indptr: Array, relation: Array, weight: Array | None, total: Array, out: Array
+) -> None:
+    """The weight of each edge over that of all edges of its row and its relation; 0 where that is not finite.
+
+    Args:
+        parts: ``[P, 4]``.
+        indptr: ``[M + 1]`` int64.
+        relation: ``[E]`` integer, below ``R``.
+        weight: ``[E]``; None if all are 1.
+        total: ``[P, 2, R]`` zeros, for what a part adds to the row that began before it, and to the one that goes on.
+        out: ``[E]``, written.
+    """
+    for part in prange(len(parts)):
+        for v in range(parts[part, ROW], parts[part, END_ROW]):
+            if not is_whole(parts, part, indptr, v):
+                slot = 0 if is_continued(parts, part, indptr, v) else 1
+                _count(piece(parts, part, indptr, v), relation, weight, total[part, slot])
+    begin = begins(parts, indptr)
+    for part in range(len(parts)):
+        total[begin[part], 1] += total[part, 0]
+    for part in prange(len(parts)):
+        own = np.zeros(total.shape[2])
+        for v in range(parts[part, ROW], parts[part, END_ROW]):
+            span = piece(parts, part, indptr, v)
+            if is_whole(parts, part, indptr, v):
+                _count(span, relation, weight, own)
+                _divide(span, relation, weight, own, out)
+                for e in range(*span):
+                    own[relation[e]] = 0
+            else:
+                mine = total[begin[part]] if is_continued(parts, part, indptr, v) else total[part]
+                _divide(span, relation, weight, mine[1], out)
+
+
+@sequential
+def _count(span: tuple[int, int], relation: Array, weight: Array | None, total: Array) -> None:
+    """Add the weights of a span of edges to the totals of their relations."""
+    for e in range(*span):
+        total[relation[e]] += 1.0 if weight is None else weight[e]
+
+
+@sequential
+def _divide(span: tuple[int, int], relation: Array, weight: Array | None, total: Array, out: Array) -> None:
+    """The share of each edge of a span in the total of its relation."""
+    for e in range(*span):
+        value = (1.0 if weight is None else weight[e]) / total[relation[e]]
+        out[e] = value if np.isfinite(value) else 0.0

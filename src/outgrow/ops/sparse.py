@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outgrow.ops.aggregation.spmm import gather_rows
 from outgrow.ops.backend import array, kernel, once, prange, twinned
-from outgrow.ops.row_sums import gather_rows
-from outgrow.ops.spans import spans
+from outgrow.ops.rows.gather import spans
 
 _SLICE = 32
 """Columns of the weight's gradient that a thread sums at a time: a cache line, so that a slice stays in the cache."""

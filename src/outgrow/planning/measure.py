@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outgrow.graph.csc import Topology
 from outgrow.graph.sampler import Sampler
-from outgrow.ops.gather import take_rows
+from outgrow.ops.rows.gather import take_rows
 from outgrow.planning.measure_layers import FLOAT, WIDTHS, LayerSpeed, layer_speed_on
 from outgrow.planning.measure_training import epoch_seconds_on
 from outgrow.planning.rates import ByWidth

@@ -14,9 +14,9 @@ from outgrow.core.block import Block
 from outgrow.graph.csc import Topology
 from outgrow.nn.model import Model
 from outgrow.nn.zoo import GAT, GCN
-from outgrow.ops.finish import Drop
-from outgrow.ops.finish import finish as finished
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.epilogue import Drop
+from outgrow.ops.epilogue import finish as finished
 from outgrow.planning.profile import FAR_BYTES, NEAR_BYTES
 from outgrow.planning.rates import ByWidth
 from outgrow.planning.timing import best_seconds, typical_seconds

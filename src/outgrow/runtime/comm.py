@@ -21,7 +21,7 @@ from torch.distributed import Store
 
 from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.core.timeline import Timeline
-from outgrow.ops.buffers import empty
+from outgrow.ops.memory_pool import empty
 from outgrow.runtime.packing import packed, unpacked
 from outgrow.runtime.voyage import CommunicationError as CommunicationError
 from outgrow.runtime.voyage import Route, Voyage, talking

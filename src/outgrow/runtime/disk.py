@@ -23,9 +23,9 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.file_rows import PAGE_BYTES, add_file_rows, fill, pages_of, put, read_rows
-from outgrow.ops.gather import take_rows
-from outgrow.ops.row_runs import cut_groups
+from outgrow.ops.rows.coalesce import cut_groups
+from outgrow.ops.rows.file_io import PAGE_BYTES, add_file_rows, fill, pages_of, put, read_rows
+from outgrow.ops.rows.gather import take_rows
 from outgrow.runtime.host_rows import HostRows, check_range, check_rows, check_sums, check_type
 
 Array = NDArray[Any]

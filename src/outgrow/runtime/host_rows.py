@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from outgrow.ops.backend import array
-from outgrow.ops.gather import take_rows
-from outgrow.ops.row_runs import add_rows
+from outgrow.ops.rows.coalesce import add_rows
+from outgrow.ops.rows.gather import take_rows
 
 
 class HostRows(ABC):

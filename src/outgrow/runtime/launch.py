@@ -28,7 +28,7 @@ from torch.distributed.elastic.multiprocessing import (
 )
 
 from outgrow.core.errors import InputError, WorkerError
-from outgrow.ops.turns import VARIABLE as COMPILE_LOCKS
+from outgrow.ops.backend import VARIABLE as COMPILE_LOCKS
 from outgrow.runtime.blame import Ending, error_of
 from outgrow.runtime.heartbeat import Pulse
 from outgrow.runtime.keeper import kept_folder

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.ops.backend import array
-from outgrow.ops.file_parcels import read_parcels, write_parcels
-from outgrow.ops.file_rows import PAGE_BYTES
+from outgrow.ops.rows.file_io import PAGE_BYTES
+from outgrow.ops.rows.segment_io import read_parcels, write_parcels
 from outgrow.runtime.disk import Disk, told
 
 Array = NDArray[Any]

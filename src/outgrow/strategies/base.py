@@ -25,7 +25,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
 from outgrow.graph.sampler import Sampler
 from outgrow.nn.model import Model
-from outgrow.ops import buffers
+from outgrow.ops import memory_pool
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.memory import trim_memory
 
@@ -77,7 +77,7 @@ def whole_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
 
 def inference_after_batches(problem: Problem) -> Iterator[tuple[int, Tensor]]:
     """`whole_inference`, before which memory is given back that batches have left: whole layers are of other sizes."""
-    buffers.clear()
+    memory_pool.clear()
     trim_memory()
     yield from whole_inference(problem)
 
@@ -158,7 +158,7 @@ class BatchExecution:
 
     def close(self) -> None:
         """See `Execution.close`."""
-        buffers.clear()
+        memory_pool.clear()
 
     def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
         return self.problem.batch_loss(logits, self.labels(seeds), num_seeds)

@@ -32,8 +32,8 @@ from outgrow.engine.chunks.plan import Techniques
 from outgrow.engine.chunks.rates import rates_of
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
-from outgrow.ops import buffers
-from outgrow.ops.keyed import derive
+from outgrow.ops import memory_pool
+from outgrow.ops.rng import derive
 from outgrow.runtime.device import free_bytes, held_bytes
 from outgrow.runtime.disk import Disk
 from outgrow.runtime.memory import return_freed_memory
@@ -167,7 +167,7 @@ class _ChunkedExecution:
         """See `Execution.close`."""
         self._count_disk()
         self._stack.close()
-        buffers.clear()
+        memory_pool.clear()
 
     def _begin(self, stack: ExitStack, options: Offload, traits: list[Traits], limit: _Limit) -> tuple[Cutter, Scratch]:
         problem, share = self.problem, self.problem.share

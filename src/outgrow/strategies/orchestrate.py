@@ -37,7 +37,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
-from outgrow.ops import buffers
+from outgrow.ops import memory_pool
 from outgrow.runtime.device import free_bytes
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 
@@ -220,7 +220,7 @@ class OrchestrateExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`."""
-        buffers.keep_spare(_SPARE)
+        memory_pool.keep_spare(_SPARE)
         seconds, began = 0.0, time.perf_counter()
         with closing(self._epoch(epoch, first)) as steps:
             for step in steps:
@@ -249,7 +249,7 @@ class OrchestrateExecution:
 
     def close(self) -> None:
         """See `Execution.close`."""
-        buffers.clear()
+        memory_pool.clear()
 
     def _loss(self, logits: Tensor, draw: Draw) -> Tensor:
         return self.problem.batch_loss(logits, self.problem.own_labels(draw.seeds), draw.num_seeds)

@@ -35,9 +35,9 @@ from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
 from outgrow.graph.split_sampler import SplitHop, SplitSampler
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
-from outgrow.ops import buffers
-from outgrow.ops.half import is_half
-from outgrow.ops.keyed import derive
+from outgrow.ops import memory_pool
+from outgrow.ops.kernels.numerics import is_half
+from outgrow.ops.rng import derive
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 
 BY_ACCESS = MetisByAccess.name
@@ -135,7 +135,7 @@ class _SplitExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         seeds = self.problem.seeds(epoch)
-        buffers.keep_spare(_SPARE)
+        memory_pool.keep_spare(_SPARE)
 
         timeline = self.comm.timeline
 
@@ -155,7 +155,7 @@ class _SplitExecution:
         return inference_after_batches(self.problem)
 
     def close(self) -> None:
-        buffers.clear()
+        memory_pool.clear()
 
     def _step(self, epoch: int, batch: _Batch) -> Step:
         problem, comm = self.problem, self.comm

@@ -29,8 +29,8 @@ from outgrow.engine.slices.passes import SlicePass
 from outgrow.engine.slices.sums import Sums
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
-from outgrow.ops import buffers
-from outgrow.ops.keyed import derive
+from outgrow.ops import memory_pool
+from outgrow.ops.rng import derive
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.device import CPU, held_bytes
 from outgrow.runtime.memory import return_freed_memory
@@ -240,4 +240,4 @@ class _Execution:
     def close(self) -> None:
         """See `Execution.close`."""
         self._stack.close()
-        buffers.clear()
+        memory_pool.clear()

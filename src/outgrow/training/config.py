@@ -41,7 +41,7 @@ class TrainConfig:
         checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the end.
         checkpoint_steps: Steps of an epoch between checkpoints within it; None for none.
         precision: ``full``: all is computed in the type of the parameters. ``bfloat16``: products of dense rows with
-            weights are, forward and backward, in bfloat16 (see `outgrow.ops.narrow_products`); all else as ever.
+            weights are, forward and backward, in bfloat16 (see `outgrow.ops.linear`); all else as ever.
     """
 
     epochs: int = 200

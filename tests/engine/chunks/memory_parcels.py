@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.ops.backend import tensor
-from outgrow.ops.gather import take_rows
+from outgrow.ops.rows.gather import take_rows
 from outgrow.runtime.parcels import Parcels
 
 Array = NDArray[Any]

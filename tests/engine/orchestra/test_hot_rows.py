@@ -12,7 +12,7 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.engine.orchestra.hot_rows import HotRows, HotTable, reused
 from outgrow.nn import Finish, GCNConv, Layer, SAGEConv
 from outgrow.nn.layer import Features
-from outgrow.ops.keyed import dropout
+from outgrow.ops.rng import dropout
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Alone
 from support import normal

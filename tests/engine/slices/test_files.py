@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from outgrow.engine.slices.files import Files
 from outgrow.graph.csc import Topology
 from outgrow.nn import GCNConv, GINConv, Layer, PropagateConv, Rows, SAGEConv
-from outgrow.ops.topology import transpose
+from outgrow.ops.csc import transpose
 from outgrow.runtime.memory import resident_bytes
 from support import random_topology
 

@@ -12,8 +12,8 @@ from outgrow.core.timeline import Timeline
 from outgrow.engine.slices.lane import dealt, lanes_of
 from outgrow.engine.slices.rounds import Rounds
 from outgrow.graph.csc import Topology
-from outgrow.ops.buffers import LARGE_ROWS
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.memory_pool import LARGE_ROWS
 from outgrow.runtime.comm import Comm
 from suites.checks import named, on_workers
 from support import normal, random_topology

@@ -20,7 +20,7 @@ from outgrow.graph.edge_choice import Fanout
 from outgrow.graph.sampler import Sampler
 from outgrow.graph.split_sampler import SplitHop, SplitSampler
 from outgrow.nn.layer import Layer, Rows
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.runtime.comm import Comm
 from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology, topology_of

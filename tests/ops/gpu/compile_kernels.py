@@ -16,11 +16,11 @@ from triton.runtime.jit import JITFunction
 
 from layer_plans import results, whole
 from outgrow.ops import backend
-from outgrow.ops.gather import take_rows
-from outgrow.ops.keyed import dropout, dropout_sparse
-from outgrow.ops.norm import layer_norm
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.epilogue import layer_norm
+from outgrow.ops.rng import dropout, dropout_sparse
+from outgrow.ops.rows.gather import take_rows
 from outgrow.ops.sparse import SparseRows
-from outgrow.ops.weighted_sum import WeightedSum
 from support import normal, random_topology, with_relations
 
 

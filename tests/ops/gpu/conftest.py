@@ -39,7 +39,7 @@ def twin(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.Monkey
     Rows are cut every 5 edges and tiles have 2, so that rows of small graphs are cut and have several tiles.
     """
     pytest.importorskip("triton", reason="the twins need triton")
-    monkeypatch.setattr("outgrow.ops.gpu.cuts.SEGMENT", 5)
+    monkeypatch.setattr("outgrow.ops.gpu.launch.SEGMENT", 5)
     monkeypatch.setattr("outgrow.ops.gpu.launch.MOST_EDGES", 2)
     return importlib.import_module(f"outgrow.ops.gpu.{request.path.stem.removeprefix('test_')}")
 

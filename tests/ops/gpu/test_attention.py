@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.core.block import Edges
-from outgrow.ops.topology import transpose
+from outgrow.ops.csc import transpose
 from support import destinations_of, normal, random_topology
 
 INDEX = {torch.float32: torch.int32, torch.float64: torch.int64}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from outgrow.ops.topology import transpose
+from outgrow.ops.csc import transpose
 from support import destinations_of, normal, random_topology
 
 INDEX = {torch.float32: torch.int32, torch.float64: torch.int64}

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from outgrow.ops.gather import take_rows
+from outgrow.ops.rows.gather import take_rows
 from support import normal
 
 ROWS, COUNT = 37, 19

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.ops.norm import norm_gradients
+from outgrow.ops.epilogue import norm_gradients
 
 
 def test_results_must_be_contiguous(twin: ModuleType) -> None:

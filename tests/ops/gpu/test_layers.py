@@ -14,13 +14,12 @@ from torch.autograd import grad
 
 from outgrow.core.block import Block
 from outgrow.nn import Layer
-from outgrow.ops.attention import attention_weight
-from outgrow.ops.dense import affine
-from outgrow.ops.finish import Drop, Norm, finish
-from outgrow.ops.keyed import dropout_sparse
-from outgrow.ops.norm import layer_norm
+from outgrow.ops.aggregation.attention import attention_weight
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.epilogue import Drop, Norm, finish, layer_norm
+from outgrow.ops.linear import affine
+from outgrow.ops.rng import dropout_sparse
 from outgrow.ops.sparse import SparseRows
-from outgrow.ops.weighted_sum import WeightedSum
 from support import normal, random_topology, with_relations
 
 KEY = 0xFEDCBA9876543210
@@ -63,9 +62,9 @@ def compare(device: str, monkeypatch: pytest.MonkeyPatch) -> Compare:
         expected = results(work, [moved(each, "cpu") for each in given])
         assert all(each.abs().sum() > 0 for each in expected)
         if device == "cpu":
-            monkeypatch.setattr("outgrow.ops.gpu.cuts.SEGMENT", 5)
+            monkeypatch.setattr("outgrow.ops.gpu.launch.SEGMENT", 5)
             monkeypatch.setattr("outgrow.ops.backend._on_gpu", is_tensor)
-            monkeypatch.setattr("outgrow.ops.finish.in_one_pass", lambda activation: False)  # as on a GPU
+            monkeypatch.setattr("outgrow.ops.epilogue.in_one_pass", lambda activation: False)  # as on a GPU
         mine = results(work, [moved(each, device) for each in given])
         assert seen or device == "cuda"
         for one, other in zip(mine, expected, strict=True):

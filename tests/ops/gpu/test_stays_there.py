@@ -12,14 +12,14 @@ from torch import Tensor
 
 from ops.gpu.no_device import real, twins_that_check, whole
 from outgrow.core.block import Block, Edges
-from outgrow.ops.attention import attention_weight
-from outgrow.ops.buffers import LARGE_ROWS
-from outgrow.ops.dense import affine
-from outgrow.ops.finish import Drop, Norm, finish
-from outgrow.ops.keyed import dropout_edges, dropout_sparse
+from outgrow.ops.aggregation.attention import attention_weight
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.csc import in_degree, self_looped
+from outgrow.ops.epilogue import Drop, Norm, finish
+from outgrow.ops.linear import affine
+from outgrow.ops.memory_pool import LARGE_ROWS
+from outgrow.ops.rng import dropout_edges, dropout_sparse
 from outgrow.ops.sparse import SparseRows
-from outgrow.ops.topology import in_degree, self_looped
-from outgrow.ops.weighted_sum import WeightedSum
 
 NODES, EDGES = LARGE_ROWS + 3, 20_000
 """Enough for a CPU to pad rows."""

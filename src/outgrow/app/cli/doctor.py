@@ -66,7 +66,7 @@ def _aggregation(device: str = "cpu") -> None:
     import torch
 
     from outgrow.graph.csc import Topology
-    from outgrow.ops.weighted_sum import WeightedSum
+    from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
     ring = Topology(indptr=torch.arange(5), indices=torch.tensor([3, 0, 1, 2], dtype=torch.int32))
     x = torch.arange(8.0, device=device).view(4, 1, 2).requires_grad_()
@@ -81,7 +81,7 @@ def _aggregation(device: str = "cpu") -> None:
 def _draws() -> None:
     import torch
 
-    from outgrow.ops.keyed import derive, dropout
+    from outgrow.ops.rng import derive, dropout
 
     x, nodes = torch.ones(1000, 16), torch.arange(1000)
     whole, part = dropout(x, nodes, derive(0, 1), 0.5), dropout(x[500:], nodes[500:], derive(0, 1), 0.5)

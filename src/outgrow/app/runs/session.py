@@ -33,7 +33,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.store import array_file
 from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import Model
-from outgrow.ops.narrow_products import products_in_bfloat16
+from outgrow.ops.linear import products_in_bfloat16
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.device import CPU, device_of
 from outgrow.runtime.memory import LARGE_BYTES, return_freed_memory, trim_memory

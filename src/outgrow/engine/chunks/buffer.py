@@ -13,8 +13,8 @@ from torch import Tensor
 from outgrow.core.block import Edges
 from outgrow.core.ledger import Kind
 from outgrow.engine.chunks.wave import ARRIVES, LEAVES, Held, Wave
-from outgrow.ops.buffers import empty, empty_rows
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.memory_pool import empty, empty_rows
 from outgrow.runtime.comm import Comm
 
 

@@ -13,8 +13,8 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.engine.chunks.mail import Lists
 from outgrow.engine.chunks.wave import ARRIVES, Form, Held, Wave, unpacked
 from outgrow.graph.chunk import ChunkGraph
-from outgrow.ops.buffers import empty
-from outgrow.ops.chosen import note_nodes
+from outgrow.ops.memory_pool import empty
+from outgrow.ops.rows.gather import note_nodes
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.host_rows import HostRows
 

@@ -12,8 +12,8 @@ from outgrow.engine.constant import is_constant
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
 from outgrow.nn.opaque import Opaque
-from outgrow.ops.gated import Gated
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.gated import Gated
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
 
 class Way(Enum):

@@ -22,9 +22,9 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.engine.chunks.plan import Range
 from outgrow.engine.chunks.wave import Held
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.buffers import empty
-from outgrow.ops.gather import take_rows, through_memory
-from outgrow.ops.row_runs import add_rows
+from outgrow.ops.memory_pool import empty
+from outgrow.ops.rows.coalesce import add_rows
+from outgrow.ops.rows.gather import take_rows, through_memory
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.device import to_host
 from outgrow.runtime.parcels import Parcels

@@ -26,7 +26,7 @@ from outgrow.engine.chunks.wave import ARRIVES, Wave
 from outgrow.engine.goal import Goal, Pull
 from outgrow.nn.layer import Features, Rows
 from outgrow.nn.model import layer_key
-from outgrow.ops.topology import transpose
+from outgrow.ops.csc import transpose
 
 
 class Chunk(NamedTuple):

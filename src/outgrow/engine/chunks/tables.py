@@ -13,8 +13,8 @@ from outgrow.engine.chunks.wave import Held
 from outgrow.engine.inputs import features_for, stay_half
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.ops.buffers import empty
-from outgrow.ops.gather import through_memory
+from outgrow.ops.memory_pool import empty
+from outgrow.ops.rows.gather import through_memory
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.device import to_host

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.backend import array
-from outgrow.ops.chosen import chosen
-from outgrow.ops.share import Picked, ids_of
+from outgrow.ops.rows.gather import chosen
+from outgrow.ops.subgraph import Picked, ids_of
 from outgrow.runtime.voyage import Route
 
 Which = Literal["loads", "remote", "sent"]

@@ -17,7 +17,7 @@ from outgrow.engine.pipeline import Background
 from outgrow.engine.rows import RowStore
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, both_sides, layer_key
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive
 from outgrow.runtime.device import Streams
 
 

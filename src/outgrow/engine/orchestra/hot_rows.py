@@ -11,7 +11,7 @@ from torch import Tensor
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.drafts import draft_of
 from outgrow.nn.layer import Features, Layer
-from outgrow.ops.keyed import dropout
+from outgrow.ops.rng import dropout
 from outgrow.ops.sparse import rows_at
 from outgrow.runtime.comm import Comm
 

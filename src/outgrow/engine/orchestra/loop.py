@@ -18,7 +18,7 @@ from outgrow.engine.orchestra.host import HostSide, Slice, version_of
 from outgrow.engine.orchestra.hot_rows import HotTable
 from outgrow.engine.pipeline import begun_ahead, prefetched
 from outgrow.nn.layer import Features
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive
 
 
 class SuperBatchLoop:

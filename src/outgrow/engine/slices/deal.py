@@ -18,8 +18,8 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.ops.backend import once
-from outgrow.ops.buffers import empty
-from outgrow.ops.share import consecutive
+from outgrow.ops.memory_pool import empty
+from outgrow.ops.subgraph import consecutive
 from outgrow.runtime.comm import Arrival, Comm
 from outgrow.runtime.voyage import Route
 

@@ -20,7 +20,7 @@ from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.csc import Topology
 from outgrow.nn.layer import Conv, Layer, Rows
 from outgrow.nn.propagation import Propagation
-from outgrow.ops.topology import Transpose, transposed_into
+from outgrow.ops.csc import Transpose, transposed_into
 from outgrow.runtime.memory import mapped_file
 
 

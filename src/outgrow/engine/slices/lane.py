@@ -17,7 +17,7 @@ from torch import Tensor
 from outgrow.core.block import Edges
 from outgrow.graph.partition.ranges import range_ends, ranges_of
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.topology import transpose
+from outgrow.ops.csc import transpose
 
 _EDGES = 1 << 20
 """Edges that are looked at together: their sources are copied."""

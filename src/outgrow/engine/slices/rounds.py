@@ -24,9 +24,9 @@ from outgrow.core.timeline import Timeline
 from outgrow.engine.slices.deal import Cut, cut_of, flattened, joined, split_route
 from outgrow.engine.slices.files import Files
 from outgrow.engine.slices.lane import Chunk, Lanes, Party
+from outgrow.ops.aggregation.spmm import gather_rows, spread_rows
 from outgrow.ops.backend import once
-from outgrow.ops.buffers import empty
-from outgrow.ops.row_sums import gather_rows, spread_rows
+from outgrow.ops.memory_pool import empty
 from outgrow.runtime.comm import Arrival, Comm
 
 _AHEAD = 1

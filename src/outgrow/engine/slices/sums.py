@@ -21,8 +21,8 @@ from outgrow.engine.slices.lane import lanes_of
 from outgrow.engine.slices.rounds import Rounds
 from outgrow.nn.layer import Layer, Rows
 from outgrow.nn.propagation import Propagation
-from outgrow.ops.spans import spans
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.rows.gather import spans
 from outgrow.runtime.comm import Comm
 
 NOTHING = Rows(None, None)

@@ -18,9 +18,9 @@ from outgrow.core.ledger import Kind
 from outgrow.engine.chunks.layers import without_parameters
 from outgrow.graph.split_sampler import SplitHop
 from outgrow.nn.layer import Layer, Rows
-from outgrow.ops.half import computed
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.kernels.numerics import computed
 from outgrow.ops.split_sums import crossing, dealt, packed
-from outgrow.ops.weighted_sum import WeightedSum
 from outgrow.runtime.comm import Comm
 from outgrow.runtime.voyage import Route
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from outgrow.graph.csc import Topology
 from outgrow.graph.partition.ranges import range_ends
 from outgrow.ops.backend import array, kernel, prange, sequential
-from outgrow.ops.parts import PARTS
+from outgrow.ops.kernels.work_split import PARTS
 
 Array = NDArray[Any]
 

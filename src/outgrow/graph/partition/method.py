@@ -18,9 +18,8 @@ from outgrow.graph.csc import Topology
 from outgrow.graph.partition.metis import metis_parts
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.ranges import range_ends, ranges_of
-from outgrow.graph.synthetic.permutation import permute
 from outgrow.ops.backend import array
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive, permute
 
 Array = NDArray[Any]
 

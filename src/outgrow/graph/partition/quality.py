@@ -12,7 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.graph.csc import Topology
 from outgrow.graph.partition.partition import Partition
 from outgrow.ops.backend import array, kernel, num_threads, prange, sequential
-from outgrow.ops.parts import END_ROW, ROW, even_parts, piece
+from outgrow.ops.kernels.work_split import END_ROW, ROW, even_parts, piece
 
 Array = NDArray[Any]
 

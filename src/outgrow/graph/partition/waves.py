@@ -4,7 +4,8 @@ Every part is cut into the same number of chunks, and a wave is one chunk of eac
 in wave ``j`` reads the nodes ``N_ij``. Their union over the workers is ``U_j``; worker ``i`` loads what it owns of it,
 ``U_ij``. Wang et al.: HongTu: scalable full-graph GNN training on multiple GPUs, SIGMOD 2023.
 
-Letters: ``V`` nodes, ``P`` parts, ``n`` chunks of each, ``W`` words of a set of nodes (see `outgrow.ops.bit_sets`).
+Letters: ``V`` nodes, ``P`` parts, ``n`` chunks of each, ``W`` words of a set of nodes (see
+`outgrow.ops.sampling.bitset`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.graph.synthetic.permutation import permute
 from outgrow.ops.backend import array, tensor
-from outgrow.ops.bit_sets import WORD_BITS, common_sizes, num_words, put, put_ranks, size_of, size_without, sizes_before
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive, permute
+from outgrow.ops.sampling.bitset import (
+    WORD_BITS,
+    common_sizes,
+    num_words,
+    put,
+    put_ranks,
+    size_of,
+    size_without,
+    sizes_before,
+)
 
 Words = NDArray[np.uint64]
 _SAMPLE_KEY = 0x5741564553

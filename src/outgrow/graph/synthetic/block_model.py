@@ -16,7 +16,7 @@ from outgrow.graph.ingest.source import EdgeChunk, Ids, Source, Tables
 from outgrow.graph.synthetic.draw import Law, draw_edges, draw_labels, law_of, nodes_of_ranks
 from outgrow.graph.synthetic.signal import NodeSignal
 from outgrow.graph.synthetic.structure import BlockStructure
-from outgrow.ops.keyed import derive
+from outgrow.ops.rng import derive
 
 CHUNK_EDGES = 1 << 20
 _EDGES, _LABELS = 21, 22

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.graph.ingest.source import Ids
-from outgrow.graph.synthetic.permutation import permuted, signed
 from outgrow.graph.synthetic.structure import BlockStructure
 from outgrow.ops.backend import kernel, prange, sequential
-from outgrow.ops.keyed import derive, mix, uniform
+from outgrow.ops.rng import derive, mix, permuted, signed, uniform
 
 _DEAL, _SEAT, _NAME = 31, 32, 33
 _ONE = np.uint64(1)

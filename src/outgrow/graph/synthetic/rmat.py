@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.ingest.source import EdgeChunk, Ids, Source, Tables
-from outgrow.graph.synthetic.permutation import permuted
 from outgrow.graph.synthetic.signal import NodeSignal
 from outgrow.ops.backend import kernel, prange
-from outgrow.ops.keyed import derive, mix
+from outgrow.ops.rng import derive, mix, permuted
 
 CHUNK_EDGES = 1 << 20
 _EDGES, _NAMES, _LABELS = 11, 12, 13

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.ingest.source import Ids, LazyRows, Tables
-from outgrow.graph.synthetic.permutation import permute
 from outgrow.ops.backend import kernel, prange, sequential
-from outgrow.ops.keyed import derive, mix
+from outgrow.ops.rng import derive, mix, permute
 
 _MEANS, _NOISE, _SPLIT = 1, 2, 3
 _LOW16, _S16, _S32, _S48 = np.uint64(0xFFFF), np.uint64(16), np.uint64(32), np.uint64(48)

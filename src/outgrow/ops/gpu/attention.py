@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outgrow.ops.gpu.launch import inlined, kernel, launch, tile
-from outgrow.ops.gpu.row_sums import gather_rows
+from outgrow.ops.gpu.spmm import gather_rows
 
 
 def softmax(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outgrow.ops.gpu.topology import destinations
+from outgrow.ops.gpu.csc import destinations
 
 
 def scale_edges(

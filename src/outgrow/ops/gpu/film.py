@@ -8,8 +8,7 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.cuts import edges_of_program, store_part, sum_over_edges
-from outgrow.ops.gpu.launch import kernel
+from outgrow.ops.gpu.launch import edges_of_program, kernel, store_part, sum_over_edges
 
 
 def film_sum(

@@ -1,6 +1,10 @@
-"""The border to Triton: what compiles kernels and what launches them.
+"""Launching, tiles, sums over long rows.
 
 Kernels name constants in capitals. ``SHAPE`` holds the widths that a kernel is compiled for, ``TILE`` its blocks.
+
+A program sums the edges of one row. A row of more than `SEGMENT` edges would keep its program busy long after all
+others, so it is cut at the multiples of `SEGMENT`: its own program sums up to the first cut, one further program sums
+from each cut to the next, and a second kernel adds these parts to the row in order.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 import triton
+import triton.language as tl
+from torch import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,3 +87,145 @@ def tile(columns: int, most: int = 256, elements: int = 1024) -> tuple[int, int]
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The type in which numbers of a type are summed."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+SEGMENT = 1024
+"""Edges between two cuts."""
+
+
+def num_cuts(num_edges: int) -> int:
+    """Places at which a row may be cut: the multiples of `SEGMENT` inside the edges."""
+    return max(0, num_edges - 1) // SEGMENT
+
+
+def segment_tile(columns: int) -> tuple[int, int, int]:
+    """Edges between two cuts, then edges and columns of the tile of a program that sums rows in segments."""
+    return (SEGMENT, *tile(columns))
+
+
+def sum_over_edges(
+    function: Kernel,
+    indptr: Tensor,
+    num_edges: int,
+    out: Tensor,
+    *given: Tensor | None,
+    shape: tuple[float, ...],
+    channels: int = 1,
+    whole_rows: bool = False,
+) -> None:
+    """Run a kernel of sums over edges: programs for each row and cut, each channel and each block of columns.
+
+    Args:
+        function: A kernel that takes ``indptr``, ``out``, ``scratch``, ``num_cuts``, what is given, ``SHAPE`` and
+            ``TILE``; it asks `edges_of_program` what to sum and hands the sum to `store_part`.
+        indptr: ``[M + 1]`` int64.
+        num_edges: ``E``.
+        out: ``[M, C, F]``, written.
+        given: Tensors for the kernel.
+        shape: What the kernel is compiled for, after ``F``.
+        channels: Channels that get a program of their own.
+        whole_rows: Whether a program must see all columns at once.
+    """
+    columns, cuts = out.shape[2], num_cuts(num_edges)
+    edges, width = tile(columns, columns) if whole_rows else tile(columns)
+    scratch = out.new_empty(cuts, out.shape[1] * columns, dtype=accumulator(out.dtype))
+    grid = (cuts + len(out), channels, blocks(columns, width))
+    constants: dict[str, Any] = {"SHAPE": (columns, *shape), "TILE": (SEGMENT, edges, width)}
+    launch(function, grid, indptr, out, scratch, cuts, *given, **constants)
+    add_parts(indptr, scratch, out)
+
+
+def add_parts(indptr: Tensor, scratch: Tensor, out: Tensor) -> None:
+    """Add the sums behind each cut to the row that was cut.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        scratch: ``[cuts, C * F]``, the sum from each cut to the next or to the end of the row.
+        out: ``[M, C, F]``, the sums up to the first cut of each row; added to.
+    """
+    cuts, columns = scratch.shape
+    parts, width = tile(columns)
+    grid = (cuts, blocks(columns, width))
+    launch(_add, grid, indptr, scratch, out, len(indptr) - 1, SHAPE=(columns,), TILE=(SEGMENT, parts, width))
+
+
+@inlined
+def row_of(indptr: tl.tensor, num_rows: tl.tensor, edge: tl.tensor) -> tl.tensor:
+    """The row that holds an edge, by bisection."""
+    low = tl.zeros([], tl.int64)
+    high = low + num_rows
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(indptr + middle) > edge:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@inlined
+def edges_of_program(indptr: tl.tensor, num_cuts: tl.tensor, SEGMENT: tl.constexpr) -> tl.tensor:
+    """The row of a program, and the first and the last but one of the edges that it sums.
+
+    The first ``num_cuts`` programs sum behind a cut, or nothing if no heavy row is cut there.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    if program < num_cuts:
+        first = (program + 1) * SEGMENT
+        row = row_of(indptr, tl.num_programs(0) - num_cuts, first)
+        begin, end = tl.load(indptr + row), tl.load(indptr + row + 1)
+        is_cut = (end - begin > SEGMENT) & (begin < first)
+        last = tl.where(is_cut, tl.minimum(end, first + SEGMENT), first)
+    else:
+        row = program - num_cuts
+        first, end = tl.load(indptr + row), tl.load(indptr + row + 1)
+        last = tl.where(end - first > SEGMENT, (first // SEGMENT + 1) * SEGMENT, end)
+    return row, first, last
+
+
+@inlined
+def store_part(
+    out: tl.tensor,
+    scratch: tl.tensor,
+    num_cuts: tl.tensor,
+    at: tl.tensor,
+    value: tl.tensor,
+    inside: tl.tensor,
+    WIDTH: tl.constexpr,
+) -> None:
+    """Write the columns ``at`` of the row, or of the part, that a program has summed; either is ``WIDTH`` wide."""
+    program = tl.program_id(0).to(tl.int64)
+    if program < num_cuts:
+        tl.store(scratch + program * WIDTH + at, value, inside)
+    else:
+        tl.store(out + (program - num_cuts) * WIDTH + at, value, inside)
+
+
+@kernel
+def _add(
+    indptr: tl.tensor,
+    scratch: tl.tensor,
+    out: tl.tensor,
+    num_rows: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    WIDTH: tl.constexpr = SHAPE[0]
+    SEGMENT: tl.constexpr = TILE[0]
+    PARTS: tl.constexpr = TILE[1]
+    COLUMNS: tl.constexpr = TILE[2]
+    cut = tl.program_id(0).to(tl.int64)
+    row = row_of(indptr, num_rows, (cut + 1) * SEGMENT)
+    begin, end = tl.load(indptr + row), tl.load(indptr + row + 1)
+    is_first_of_row = (end - begin > SEGMENT) & (begin // SEGMENT == cut)
+    if is_first_of_row:
+        f = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        inside = f < WIDTH
+        total = tl.zeros([PARTS, COLUMNS], scratch.dtype.element_ty)
+        last = (end - 1) // SEGMENT
+        for start in range(cut, last, PARTS):
+            part = start + tl.arange(0, PARTS)
+            given = (part < last)[:, None] & inside[None, :]
+            total += tl.load(scratch + part[:, None] * WIDTH + f[None, :], given, 0)
+        own = tl.load(out + row * WIDTH + f, inside, 0)
+        tl.store(out + row * WIDTH + f, own + tl.sum(total, 0), inside)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from outgrow.ops.gpu.row_sums import gather_rows
-from outgrow.ops.gpu.topology import transposed
+from outgrow.ops.gpu.csc import transposed
+from outgrow.ops.gpu.spmm import gather_rows
 
 
 def sparse_product(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_DO: Tensor, out_VO: Tensor) -> None:

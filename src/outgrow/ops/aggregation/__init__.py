@@ -1,0 +1,1 @@
+"""The closed set of aggregations, op and kernels side by side."""

@@ -1,0 +1,265 @@
+"""Edge softmax, forward and backward.
+
+The few rows that are cut (`outgrow.ops.kernels.work_split`) get their scores from the kernels, their maxima and sums
+from NumPy. Letters: ``Vs`` sources, ``Vd`` destinations, ``M`` rows, ``E`` edges, ``K`` heads, which are compile-time
+constants of the kernels. Everything here is narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.block import Edges
+from outgrow.ops.backend import array, inlined, kernel, once, prange, twinned
+from outgrow.ops.csc import transpose
+from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, exp_of, prefetch
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, cut_rows, even_parts, is_whole, piece, place
+from outgrow.ops.memory_pool import empty
+
+Array = NDArray[Any]
+Scores = tuple[Array, Array, Any]
+"""Scores of sources and of destinations, and the slope."""
+
+
+def softmax_rows(indptr: Array, indices: Array, scores: Scores, edge: Array | None, out: Array) -> None:
+    """``out[e] = softmax over the edges of a row of leaky_relu(score of e)``."""
+    parts = even_parts(indptr)
+    _softmax_of(out.shape[1])(parts, indptr, indices, scores, edge, out)
+    for row in cut_rows(parts, indptr):
+        values = out[indptr[row] : indptr[row + 1]]
+        np.exp(values - values.max(0), out=values)
+        values /= values.sum(0)
+
+
+def softmax_rows_backward(
+    indptr: Array,
+    indices: Array,
+    scores: Scores,
+    edge: Array | None,
+    weight: Array,
+    grad: Array,
+    d_score: Array,
+    d_dst: Array,
+) -> None:
+    """Gradients of the scores of edges before the leaky ReLU, and their sums over each row."""
+    parts, heads = even_parts(indptr), weight.shape[1]
+    rows = cut_rows(parts, indptr)
+    means = np.empty((len(rows), heads), weight.dtype)
+    for at, row in enumerate(rows):
+        edges = slice(indptr[row], indptr[row + 1])
+        means[at] = (weight[edges] * grad[edges]).sum(0)
+    cut = np.empty((len(parts), heads), weight.dtype)
+    _backward_of(heads)(parts, indptr, indices, scores, edge, weight, grad, rows, means, d_score, d_dst, cut)
+
+
+@kernel
+def add_edges(parts: Array, indptr: Array, edge: Array, values: Array, out: Array) -> None:
+    """``out[m] = sum over edges i of m of values[edge[i]]``."""
+    cut = np.empty((len(parts), out.shape[1]), out.dtype)
+    for part in prange(len(parts)):
+        total = np.empty(out.shape[1], out.dtype)
+        for u in range(parts[part, ROW], parts[part, END_ROW]):
+            for k in range(len(total)):
+                total[k] = 0
+            first, last = piece(parts, part, indptr, u)
+            for i in range(first, last):
+                prefetch(values, edge[min(i + NUMBERS_AHEAD, len(edge) - 1)], 0)
+                for k in range(len(total)):
+                    total[k] += values[edge[i], k]
+            place(parts, part, indptr, u, total, out, cut)
+    add_cut(parts, indptr, out, cut)
+
+
+@cache
+def _softmax_of(heads: int) -> Callable[..., None]:
+    @kernel
+    def softmax(parts: Array, indptr: Array, indices: Array, scores: Scores, edge: Array | None, out: Array) -> None:
+        flat = out.reshape(-1)
+        for part in prange(len(parts)):
+            slope = scores[2]
+            top, total = np.empty(heads, out.dtype), np.empty(heads, out.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                first, last = piece(parts, part, indptr, v)
+                # loops of one purpose: the compiler computes several at once in each
+                for e in range(first, last):
+                    prefetch(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
+                    for k in range(heads):
+                        score = _score(scores, edge, indices[e], v, e, k)
+                        out[e, k] = max(score, score * slope) if slope < 1 else min(score, score * slope)
+                if is_whole(parts, part, indptr, v):
+                    for k in range(heads):
+                        highest = out.dtype.type(-np.inf)
+                        for e in range(first, last):
+                            highest = max(highest, out[e, k])
+                        top[k] = highest
+                    for e in range(first, last):
+                        for k in range(heads):
+                            out[e, k] -= top[k]
+                    for j in range(first * heads, last * heads):
+                        flat[j] = exp_of(flat[j])
+                    for k in range(heads):
+                        sum_k = out.dtype.type(0)
+                        for e in range(first, last):
+                            sum_k += out[e, k]
+                        total[k] = 1 / sum_k
+                    for e in range(first, last):
+                        for k in range(heads):
+                            out[e, k] *= total[k]
+
+    return softmax
+
+
+@cache
+def _backward_of(heads: int) -> Callable[..., None]:
+    @kernel
+    def backward(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        scores: Scores,
+        edge: Array | None,
+        weight: Array,
+        grad: Array,
+        cut_rows: Array,
+        cut_means: Array,
+        d_score: Array,
+        d_dst: Array,
+        cut: Array,
+    ) -> None:
+        for part in prange(len(parts)):
+            mean, total = np.empty(heads, weight.dtype), np.empty(heads, weight.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                first, last = piece(parts, part, indptr, v)
+                whole = is_whole(parts, part, indptr, v)
+                at = 0 if whole else np.searchsorted(cut_rows, v)
+                for k in range(heads):
+                    total[k], mean[k] = 0, 0
+                    if not whole:
+                        mean[k] = cut_means[at, k]
+                if whole:
+                    for e in range(first, last):
+                        for k in range(heads):
+                            mean[k] += weight[e, k] * grad[e, k]
+                for e in range(first, last):
+                    prefetch(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
+                    for k in range(heads):
+                        value = weight[e, k] * (grad[e, k] - mean[k])
+                        below = _score(scores, edge, indices[e], v, e, k) <= 0
+                        value = value * scores[2] if below else value
+                        d_score[e, k] = value
+                        total[k] += value
+                place(parts, part, indptr, v, total, d_dst, cut)
+        add_cut(parts, indptr, d_dst, cut)
+
+    return backward
+
+
+@inlined
+def _score(scores: Scores, edge: Array | None, u: int, v: int, e: int, k: int) -> Any:
+    """Score of an edge before the leaky ReLU."""
+    src, dst, _ = scores
+    return src[u, k] + dst[v, k] if edge is None else src[u, k] + dst[v, k] + edge[e, k]
+
+
+def attention_weight(
+    edges: Edges, src_VsK: Tensor, dst_VdK: Tensor, slope: float, edge_EK: Tensor | None = None
+) -> Tensor:
+    """``softmax over in-edges of leaky_relu(src[source] + dst[destination] + edge)`` (Velickovic et al., ICLR 2018).
+
+    Args:
+        edges: In-edges of a block.
+        src_VsK: ``[Vs, K]`` score of each source.
+        dst_VdK: ``[Vd, K]`` score of each destination.
+        slope: Slope of the leaky ReLU below zero.
+        edge_EK: ``[E, K]`` score of each edge; None if edges have none.
+
+    Returns:
+        ``[E, K]``; sums to 1 over the in-edges of each destination that has any.
+    """
+    return _Attention.apply(src_VsK, dst_VdK, edge_EK, edges, slope)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, src_VsK: Tensor, dst_VdK: Tensor, edge_EK: Tensor | None, edges: Edges, slope: float
+    ) -> Tensor:
+        weight = empty((edges.num_edges, src_VsK.shape[1]), src_VsK)
+        softmax(edges.indptr, edges.indices, src_VsK, dst_VdK, slope, edge_EK, weight)
+        ctx.edges, ctx.slope = edges, slope
+        ctx.save_for_backward(src_VsK, dst_VdK, edge_EK, weight)
+        return weight
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_EK: Tensor) -> tuple[Tensor | None, ...]:
+        src_VsK, dst_VdK, edge_EK, weight_EK = ctx.saved_tensors
+        edges: Edges = ctx.edges
+        d_score = empty(tuple(weight_EK.shape), weight_EK)
+        d_dst, d_src = empty(tuple(dst_VdK.shape), dst_VdK), empty(tuple(src_VsK.shape), src_VsK)
+        scores = src_VsK, dst_VdK, ctx.slope, edge_EK
+        softmax_backward(edges.indptr, edges.indices, *scores, weight_EK, grad_EK, d_score, d_dst)
+        back = transpose(edges)
+        sum_edges(back.indptr, back.edge, d_score, d_src)
+        return d_src, d_dst, d_score if ctx.needs_input_grad[2] else None, None, None
+
+
+@twinned
+def softmax(
+    indptr: Tensor,
+    indices: Tensor,
+    src_VsK: Tensor,
+    dst_VdK: Tensor,
+    slope: float,
+    edge_EK: Tensor | None,
+    out_EK: Tensor,
+) -> None:
+    """What `attention_weight` gives, written to ``out``."""
+    ends = array(indptr)
+    scores, edge = (array(src_VsK), array(dst_VdK), _of_type(slope, out_EK)), _optional(edge_EK)
+    softmax_rows(ends, array(indices), scores, edge, array(out_EK))
+
+
+@twinned
+def softmax_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    src_VsK: Tensor,
+    dst_VdK: Tensor,
+    slope: float,
+    edge_EK: Tensor | None,
+    weight_EK: Tensor,
+    grad_EK: Tensor,
+    d_score_EK: Tensor,
+    d_dst_VdK: Tensor,
+) -> None:
+    """Gradients of each edge's score before the leaky ReLU, and of the destinations', written to the last two.
+
+    ``weight`` is what `softmax` gave, ``grad`` the gradient of it.
+    """
+    ends = array(indptr)
+    scores, edge = (array(src_VsK), array(dst_VdK), _of_type(slope, weight_EK)), _optional(edge_EK)
+    given, found = (array(weight_EK), array(grad_EK)), (array(d_score_EK), array(d_dst_VdK))
+    softmax_rows_backward(ends, array(indices), scores, edge, *given, *found)
+
+
+@twinned
+def sum_edges(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -> None:
+    """``out[m] = sum over edges i of m of values[edge[i]]``, written to ``out``."""
+    ends = array(indptr)
+    add_edges(even_parts(ends), ends, array(edge), array(values_EK), array(out_MK))
+
+
+def _of_type(value: float, like: Tensor) -> Any:
+    return array(torch.tensor(value, dtype=like.dtype))[()]
+
+
+def _optional(x: Tensor | None) -> Any:
+    return None if x is None else array(x)

@@ -1,0 +1,116 @@
+"""`Aggregation` interface; sums over edge pairs.
+
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``C`` channels, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block, Edges
+from outgrow.ops.backend import once
+from outgrow.ops.csc import transpose
+
+Aggregate = Callable[[Block, Tensor, Tensor | None, Tensor | None], Tensor]
+"""What an `Aggregation` does when it is called."""
+
+
+class Aggregation(ABC):
+    """Combines the source rows of the in-edges of each destination.
+
+    Attributes:
+        sliceable: Columns do not mix, so a slice of the columns can be aggregated alone.
+        additive: The result over all in-edges is the sum of the results over parts of them.
+    """
+
+    sliceable: bool
+    additive: bool
+
+    @abstractmethod
+    def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
+        """Aggregate.
+
+        Args:
+            block: Edges from ``Vs`` sources to ``Vd`` destinations.
+            src_VsCF: ``[Vs, C, F]`` rows of the sources.
+            dst_VdCF: ``[Vd, C, F]`` rows of the destinations; None where the aggregation reads none.
+            weight_EK: ``[E, K]`` weight of each edge; None if all are 1.
+
+        Returns:
+            ``[Vd, C', F]``; zeros for a destination without in-edges.
+        """
+
+    def on_columns(self, first: int, last: int) -> Aggregate:
+        """The same for rows that hold columns ``first`` to ``last - 1`` alone; where it is `sliceable`."""
+        assert self.sliceable
+        return self
+
+
+class PairKernels(NamedTuple):
+    """A sum of pairs and its gradients; each writes its last argument.
+
+    Attributes:
+        total: Takes ``indptr, indices, src [Vs, C, F], dst [Vd, C, F], weight [E] or None, *options, out [Vd, 1, F]``.
+        to_destinations: The same with ``grad [Vd, 1, F]`` before ``out``, which is as ``dst``.
+        to_sources: The same over the transposed edges, with their ``edge`` after ``indices``; ``out`` is as ``src``.
+    """
+
+    total: Callable[..., None]
+    to_destinations: Callable[..., None]
+    to_sources: Callable[..., None]
+
+
+def pair_sum(
+    kernels: PairKernels, edges: Edges, src_VsCF: Tensor, dst_VdCF: Tensor, weight_EK: Tensor | None, *options: object
+) -> Tensor:
+    """``[Vd, 1, F]``: the sum that ``kernels`` computes, differentiable in both ends.
+
+    Args:
+        kernels: The sum and its gradients.
+        edges: In-edges of a block.
+        src_VsCF: ``[Vs, C, F]``.
+        dst_VdCF: ``[Vd, C, F]``.
+        weight_EK: ``[E, 1]`` constant; None if all are 1.
+        options: Constants that the kernels take besides.
+    """
+    assert weight_EK is None or (weight_EK.shape[1] == 1 and not weight_EK.requires_grad)
+    return _PairSum.apply(kernels, edges, options, src_VsCF, dst_VdCF, weight_EK)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _PairSum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: PairKernels,
+        edges: Edges,
+        options: tuple[object, ...],
+        src_VsCF: Tensor,
+        dst_VdCF: Tensor,
+        weight_EK: Tensor | None,
+    ) -> Tensor:
+        ctx.kernels, ctx.edges, ctx.options = kernels, edges, options
+        weight_E = None if weight_EK is None else weight_EK.view(-1)
+        ctx.save_for_backward(src_VsCF, dst_VdCF, weight_E)
+        out = src_VsCF.new_empty(edges.num_dst, 1, src_VsCF.shape[2])
+        kernels.total(edges.indptr, edges.indices, src_VsCF, dst_VdCF, weight_E, *options, out)
+        return out
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor | None, ...]:
+        edges: Edges = ctx.edges
+        src_VsCF, dst_VdCF, weight_E = ctx.saved_tensors
+        given = src_VsCF, dst_VdCF, weight_E, *ctx.options, grad_VdCF
+        d_src = d_dst = None
+        if ctx.needs_input_grad[3]:
+            back, d_src = transpose(edges), src_VsCF.new_empty(src_VsCF.shape)
+            ctx.kernels.to_sources(back.indptr, back.indices, back.edge, *given, d_src)
+        if ctx.needs_input_grad[4]:
+            d_dst = dst_VdCF.new_empty(dst_VdCF.shape)
+            ctx.kernels.to_destinations(edges.indptr, edges.indices, *given, d_dst)
+        return None, None, None, d_src, d_dst, None

@@ -1,0 +1,211 @@
+"""The sum of modulated messages over in-edges: the destination scales and shifts what it hears. No row per edge.
+
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.ops.aggregation.base import Aggregation, PairKernels, pair_sum
+from outgrow.ops.aggregation.relational import related_pairs
+from outgrow.ops.backend import kernel, prange, twinned
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, piece, place, run_over_parts
+
+Array = NDArray[Any]
+
+
+class Film(Aggregation):
+    """``out[v] = sum over in-edges e of weight[e] * leaky_relu(dst[v, 2r] * src[u, r] + dst[v, 2r + 1])``.
+
+    ``u`` is the source of the edge and ``r`` its relation, or 0 where relations are not read. Brockschmidt, GNN-FiLM:
+    Graph neural networks with feature-wise linear modulation, ICML 2020.
+
+    Args:
+        slope: Slope of the leaky ReLU below zero: 0 for ReLU, 1 for the identity.
+        num_relations: ``R``; 0 if relations are not read.
+    """
+
+    sliceable = True
+    additive = True
+
+    def __init__(self, slope: float = 0.0, num_relations: int = 0) -> None:
+        self.slope, self.num_relations = slope, num_relations
+
+    def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
+        """Aggregate; see `Aggregation`. Sources give 1 channel per relation, destinations 2; a weight is a constant."""
+        channels = max(1, self.num_relations)
+        assert src_VsCF.shape[1] == channels
+        assert dst_VdCF is not None
+        assert dst_VdCF.shape[1] == 2 * channels
+        if not self.num_relations:
+            return pair_sum(_KERNELS, block.edges, src_VsCF, dst_VdCF, weight_EK, self.slope)
+        edges, order = related_pairs(block.edges, channels)
+        columns, weight_PK = src_VsCF.shape[2], None if weight_EK is None else weight_EK[order]
+        ends = src_VsCF.reshape(edges.num_src, 1, columns), dst_VdCF.reshape(edges.num_dst, 2, columns)
+        heard = pair_sum(_KERNELS, edges, *ends, weight_PK, self.slope)
+        return heard.reshape(block.edges.num_dst, channels, columns).sum(1, keepdim=True)
+
+
+@twinned
+def film_sum(
+    indptr: Tensor,
+    indices: Tensor,
+    src_Vs1F: Tensor,
+    dst_Vd2F: Tensor,
+    weight_E: Tensor | None,
+    slope: float,
+    out_Vd1F: Tensor,
+) -> None:
+    """The sum of `Film` without relations, written to ``out_Vd1F``."""
+    run_over_parts(_sum_of, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, out=out_Vd1F)
+
+
+@twinned
+def film_to_destinations(
+    indptr: Tensor,
+    indices: Tensor,
+    src_Vs1F: Tensor,
+    dst_Vd2F: Tensor,
+    weight_E: Tensor | None,
+    slope: float,
+    grad_Vd1F: Tensor,
+    out_Vd2F: Tensor,
+) -> None:
+    """Gradient of scales and shifts from that of the sum, written to ``out_Vd2F``."""
+    run_over_parts(_to_destinations_of, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vd2F)
+
+
+@twinned
+def film_to_sources(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    src_Vs1F: Tensor,
+    dst_Vd2F: Tensor,
+    weight_E: Tensor | None,
+    slope: float,
+    grad_Vd1F: Tensor,
+    out_Vs1F: Tensor,
+) -> None:
+    """Gradient of the sources from that of the sum, over the transposed edges, written to ``out_Vs1F``."""
+    run_over_parts(_to_sources_of, indptr, indices, edge, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vs1F)
+
+
+_KERNELS = PairKernels(film_sum, film_to_destinations, film_to_sources)
+
+
+@cache
+def _sum_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def film(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        dst: Array,
+        weight: Array | None,
+        slope: float,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        one, bend = out.dtype.type(1), out.dtype.type(slope)
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for e in range(*piece(parts, part, indptr, v)):
+                    u, scale = indices[e], one if weight is None else weight[e]
+                    below = scale * bend
+                    for f in range(width):
+                        z = dst[v, f] * src[u, f] + dst[v, width + f]
+                        total[f] += z * (scale if z > 0 else below)
+                place(parts, part, indptr, v, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return film
+
+
+@cache
+def _to_destinations_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def to_destinations(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        dst: Array,
+        weight: Array | None,
+        slope: float,
+        grad: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        one, bend = out.dtype.type(1), out.dtype.type(slope)
+        for part in prange(len(parts)):
+            total = np.empty(2 * width, out.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for e in range(*piece(parts, part, indptr, v)):
+                    u, scale = indices[e], one if weight is None else weight[e]
+                    below = scale * bend
+                    for f in range(width):
+                        rate = scale if dst[v, f] * src[u, f] + dst[v, width + f] > 0 else below
+                        total[f] += rate * src[u, f]
+                        total[width + f] += rate
+                for f in range(width):
+                    total[f] *= grad[v, f]
+                    total[width + f] *= grad[v, f]
+                place(parts, part, indptr, v, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return to_destinations
+
+
+@cache
+def _to_sources_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def to_sources(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        src: Array,
+        dst: Array,
+        weight: Array | None,
+        slope: float,
+        grad: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        one, bend = out.dtype.type(1), out.dtype.type(slope)
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for u in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for i in range(*piece(parts, part, indptr, u)):
+                    v, scale = indices[i], one if weight is None else weight[edge[i]]
+                    below = scale * bend
+                    for f in range(width):
+                        rate = scale if dst[v, f] * src[u, f] + dst[v, width + f] > 0 else below
+                        total[f] += rate * dst[v, f] * grad[v, f]
+                place(parts, part, indptr, u, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return to_sources

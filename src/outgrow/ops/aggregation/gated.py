@@ -1,0 +1,222 @@
+"""The gated sum over in-edges: each edge lets a share of every column through. No row per edge is made.
+
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.ops.aggregation.base import Aggregation, PairKernels, pair_sum
+from outgrow.ops.backend import inlined, kernel, prange, twinned
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, piece, place, run_over_parts
+
+Array = NDArray[Any]
+
+_LARGEST_SCORE = {torch.float32: 40.0, torch.float64: 340.0}
+"""Up to here ``exp(-a) * exp(-b)`` neither overflows nor loses digits, so it may stand for ``exp(-(a + b))``."""
+
+
+class Gated(Aggregation):
+    """``out[v] = sum over in-edges e of weight[e] * sigmoid(src[u, 0] + dst[v, 0]) * src[u, 1]``, ``u`` the source.
+
+    The gate of Marcheggiani & Titov (EMNLP 2017), per column as in Bresson & Laurent, Residual gated graph ConvNets,
+    2017. On the CPU the exponentials are computed per node, not per edge, wherever the scores are small enough.
+    """
+
+    sliceable = True
+    additive = True
+
+    def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
+        """Aggregate; see `Aggregation`. Sources give 2 channels, destinations 1 or none; a weight is a constant."""
+        assert src_VsCF.shape[1] == 2
+        if dst_VdCF is None:
+            dst_VdCF = src_VsCF.new_zeros(block.edges.num_dst, 1, src_VsCF.shape[2])
+        return pair_sum(_KERNELS, block.edges, src_VsCF, dst_VdCF, weight_EK)
+
+
+@twinned
+def gated_sum(
+    indptr: Tensor,
+    indices: Tensor,
+    src_Vs2F: Tensor,
+    dst_Vd1F: Tensor,
+    weight_E: Tensor | None,
+    out_Vd1F: Tensor,
+) -> None:
+    """The sum of `Gated`, written to ``out_Vd1F``; gates are given as scores."""
+    src, dst, exponentials = _gates(src_Vs2F, dst_Vd1F)
+    run_over_parts(partial(_sum_of, exponentials), indptr, indices, src, dst, weight_E, out=out_Vd1F)
+
+
+@twinned
+def gated_to_destinations(
+    indptr: Tensor,
+    indices: Tensor,
+    src_Vs2F: Tensor,
+    dst_Vd1F: Tensor,
+    weight_E: Tensor | None,
+    grad_Vd1F: Tensor,
+    out_Vd1F: Tensor,
+) -> None:
+    """Gradient of the destinations' scores from that of the sum, written to ``out_Vd1F``."""
+    src, dst, exponentials = _gates(src_Vs2F, dst_Vd1F)
+    run_over_parts(
+        partial(_to_destinations_of, exponentials), indptr, indices, src, dst, weight_E, grad_Vd1F, out=out_Vd1F
+    )
+
+
+@twinned
+def gated_to_sources(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    src_Vs2F: Tensor,
+    dst_Vd1F: Tensor,
+    weight_E: Tensor | None,
+    grad_Vd1F: Tensor,
+    out_Vs2F: Tensor,
+) -> None:
+    """Gradient of the sources from that of the sum, over the transposed edges, written to ``out_Vs2F``."""
+    src, dst, exponentials = _gates(src_Vs2F, dst_Vd1F)
+    run_over_parts(
+        partial(_to_sources_of, exponentials), indptr, indices, edge, src, dst, weight_E, grad_Vd1F, out=out_Vs2F
+    )
+
+
+_KERNELS = PairKernels(gated_sum, gated_to_destinations, gated_to_sources)
+
+
+def _gates(src_Vs2F: Tensor, dst_Vd1F: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """The rows of both ends, and whether the gates in them are exponentials of the negated scores."""
+    largest = _largest_score(src_Vs2F[:, 0], dst_Vd1F)
+    for dtype in (src_Vs2F.dtype, torch.float64):
+        if largest <= _LARGEST_SCORE[dtype]:
+            src_Vs2F, dst_Vd1F = src_Vs2F.to(dtype), dst_Vd1F.to(dtype)
+            return torch.stack([src_Vs2F[:, 0].neg().exp(), src_Vs2F[:, 1]], 1), dst_Vd1F.neg().exp(), True
+    return src_Vs2F, dst_Vd1F, False
+
+
+def _largest_score(*scores: Tensor) -> float:
+    """The largest magnitude; infinite if there is one that is not a number."""
+    ends = [abs(end.item()) for score in scores if score.numel() for end in score.detach().aminmax()]
+    return math.inf if any(map(math.isnan, ends)) else max(ends, default=0.0)
+
+
+@inlined
+def _gate(one: Any, src: Any, dst: Any, exponentials: bool) -> Any:
+    """``sigmoid(a + b)``, from ``a`` and ``b`` or from ``exp(-a)`` and ``exp(-b)``."""
+    return one / (one + (src * dst if exponentials else np.exp(-(src + dst))))
+
+
+@cache
+def _sum_of(exponentials: bool, fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def gated(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        dst: Array,
+        weight: Array | None,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        one = out.dtype.type(1)
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for e in range(*piece(parts, part, indptr, v)):
+                    u, scale = indices[e], one if weight is None else weight[e]
+                    for f in range(width):
+                        total[f] += scale * src[u, width + f] * _gate(one, src[u, f], dst[v, f], exponentials)
+                place(parts, part, indptr, v, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return gated
+
+
+@cache
+def _to_destinations_of(exponentials: bool, fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def to_destinations(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        dst: Array,
+        weight: Array | None,
+        grad: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        one = out.dtype.type(1)
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for e in range(*piece(parts, part, indptr, v)):
+                    u, scale = indices[e], one if weight is None else weight[e]
+                    for f in range(width):
+                        share = _gate(one, src[u, f], dst[v, f], exponentials)
+                        total[f] += scale * src[u, width + f] * share * (one - share)
+                for f in range(width):
+                    total[f] *= grad[v, f]
+                place(parts, part, indptr, v, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return to_destinations
+
+
+@cache
+def _to_sources_of(exponentials: bool, fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def to_sources(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        src: Array,
+        dst: Array,
+        weight: Array | None,
+        grad: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        one = out.dtype.type(1)
+        for part in prange(len(parts)):
+            total = np.empty(2 * width, out.dtype)
+            for u in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for i in range(*piece(parts, part, indptr, u)):
+                    v, scale = indices[i], one if weight is None else weight[edge[i]]
+                    for f in range(width):
+                        share = _gate(one, src[u, f], dst[v, f], exponentials)
+                        passed = scale * grad[v, f] * share
+                        total[f] += passed * (one - share)
+                        total[width + f] += passed
+                for f in range(width):
+                    total[f] *= src[u, width + f]
+                place(parts, part, indptr, u, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return to_sources

@@ -1,0 +1,162 @@
+"""The largest value over in-edges, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.block import Block, Edges
+from outgrow.ops.aggregation.base import Aggregation
+from outgrow.ops.backend import array, kernel, once, prange, sequential, twinned
+from outgrow.ops.csc import transpose
+from outgrow.ops.kernels.work_split import (
+    END_ROW,
+    ROW,
+    add_cut,
+    as_array,
+    even_parts,
+    fixed_width,
+    is_continued,
+    piece,
+    place,
+    run_over_parts,
+)
+
+Array = NDArray[Any]
+
+
+class Max(Aggregation):
+    """``out[v, c, f] = max over in-edges e of src[source of e, c, f]``; a tie goes to the first edge."""
+
+    sliceable = True
+    additive = False
+
+    def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
+        """Aggregate; see `Aggregation`. Takes no weights."""
+        assert weight_EK is None
+        return _Max.apply(src_VsCF, block.edges)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@twinned
+def largest(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, winner_VdF: Tensor) -> None:
+    """The maximum, written to ``out_VdF``, and its edge, to ``winner_VdF``: -1 where there is no edge."""
+    ends, columns = array(indptr), out_VdF.shape[1]
+    parts, out, winner = even_parts(ends), as_array(out_VdF), as_array(winner_VdF)
+    cut, cut_winner = (np.empty((len(parts), columns), rows.dtype) for rows in (out, winner))
+    run = _largest_of(fixed_width(len(indices), columns))
+    run(parts, ends, array(indices), as_array(src_VsF), columns, out, winner, cut, cut_winner)
+
+
+@twinned
+def to_winners(
+    indptr: Tensor, dst: Tensor, edge: Tensor, winner_VdF: Tensor, grad_VdF: Tensor, out_VsF: Tensor
+) -> None:
+    """Gradient of the sources, over the transposed edges, written to ``out_VsF``."""
+    run_over_parts(_to_winners_of, indptr, dst, edge, winner_VdF, grad_VdF, out=out_VsF)
+
+
+class _Max(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, src_VsCF: Tensor, edges: Edges) -> Tensor:
+        shape = (edges.num_dst, *src_VsCF.shape[1:])
+        out = src_VsCF.new_empty(shape)
+        narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
+        ctx.edges, ctx.num_src, ctx.winner = edges, len(src_VsCF), src_VsCF.new_empty(shape, dtype=narrow)
+        largest(edges.indptr, edges.indices, src_VsCF.flatten(1), out.flatten(1), ctx.winner.flatten(1))
+        return out
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor, None]:
+        back = transpose(ctx.edges)
+        out = grad_VdCF.new_empty(ctx.num_src, *grad_VdCF.shape[1:])
+        rows = ctx.winner.flatten(1), grad_VdCF.flatten(1), out.flatten(1)
+        to_winners(back.indptr, back.indices, back.edge, *rows)
+        return out, None
+
+
+@cache
+def _largest_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def largest(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        columns: int,
+        out: Array,
+        winner: Array,
+        cut: Array,
+        cut_winner: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        for part in prange(len(parts)):
+            best, who = np.empty(width, out.dtype), np.empty(width, winner.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                first, last = piece(parts, part, indptr, v)
+                if first == indptr[v] and first < last:
+                    for f in range(width):
+                        best[f], who[f] = src[indices[first], f], first
+                else:
+                    for f in range(width):
+                        best[f], who[f] = -np.inf if last > indptr[v] else 0, -1
+                for e in range(first, last):
+                    u, at = indices[e], winner.dtype.type(e)
+                    for f in range(width):
+                        value, least, edge = src[u, f], best[f], who[f]
+                        best[f] = value if value > least else least
+                        who[f] = at if value > least else edge
+                place(parts, part, indptr, v, best, out, cut)
+                place(parts, part, indptr, v, who, winner, cut_winner)
+        _join(parts, indptr, out, winner, cut, cut_winner)
+
+    return largest
+
+
+@sequential
+def _join(parts: Array, indptr: Array, out: Array, winner: Array, cut: Array, cut_winner: Array) -> None:
+    """Let a later piece of a cut row win where its value is strictly larger."""
+    for part in range(1, len(parts)):
+        v = parts[part, ROW]
+        if is_continued(parts, part, indptr, v):
+            for f in range(cut.shape[1]):
+                if cut[part, f] > out[v, f]:
+                    out[v, f] = cut[part, f]
+                    winner[v, f] = cut_winner[part, f]
+
+
+@cache
+def _to_winners_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def to_winners(
+        parts: Array,
+        indptr: Array,
+        dst: Array,
+        edge: Array,
+        winner: Array,
+        grad: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        zero = out.dtype.type(0)
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for u in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for i in range(*piece(parts, part, indptr, u)):
+                    e, v = edge[i], dst[i]
+                    for f in range(width):
+                        total[f] += grad[v, f] if winner[v, f] == e else zero
+                place(parts, part, indptr, u, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return to_winners

@@ -1,0 +1,353 @@
+"""Edges of several relations: their checks, their means, their trained weights; no row per edge.
+
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``B`` bases, ``F`` columns. Gradients that
+sum over all edges are summed in a fixed number of parts, in order, whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from outgrow.core.block import Block, Edges
+from outgrow.core.errors import InputError
+from outgrow.ops.aggregation.base import Aggregate, Aggregation
+from outgrow.ops.backend import array, kernel, once, prange, twinned
+from outgrow.ops.csc import destination, transpose
+from outgrow.ops.edge_weight import as_sampled, divide_by_totals
+from outgrow.ops.kernels.numerics import computed
+from outgrow.ops.kernels.work_split import (
+    END_ROW,
+    ROW,
+    add_cut,
+    as_array,
+    even_parts,
+    fixed_width,
+    piece,
+    place,
+    run_over_parts,
+)
+
+Array = NDArray[Any]
+
+_SHARES = 16
+"""Sums of all edges that are made side by side."""
+
+
+def require_relations(edges: Edges, num_relations: int) -> Tensor:
+    """``[E]``: the relation of each edge, once it is sure that all are in ``[0, num_relations)``.
+
+    Raises:
+        InputError: Edges have no relation, or one out of range.
+    """
+    if edges.relation is None:
+        got = "edges without a relation"
+    else:
+        if "relations" not in edges.derived:
+            ends = edges.relation.aminmax() if edges.num_edges else (torch.tensor(0), torch.tensor(-1))
+            edges.derived["relations"] = [int(end) for end in ends]
+        low, high = cast(list[int], edges.derived["relations"])
+        if low >= 0 and high < num_relations:
+            return edges.relation
+        got = f"relations {low} to {high}"
+    raise InputError(
+        "a relational layer does not fit the graph",
+        needed=f"edges of {num_relations} relations, numbered from 0",
+        got=got,
+        repair="build the layer with graph.num_relations, on a graph whose edges have relations",
+    )
+
+
+def relation_mean(block: Block, num_relations: int, dtype: torch.dtype) -> Tensor:
+    """``[E, 1]``: weight of each edge over the sum of those that share its destination and its relation.
+
+    Counted in the block, unless that says what they are in the graph, as it must where it does not hold all in-edges of
+    its destinations. Edges that stand for others weigh as much as they (see `as_sampled`). Computed once per block.
+    """
+    dtype = computed(dtype)
+    edges, slot = block.edges, f"relation mean {dtype}"
+    relation = require_relations(edges, num_relations)
+    if slot not in edges.derived:
+        out = edges.indptr.new_empty(edges.num_edges, 1, dtype=dtype)
+        if block.relation_degree is None:
+            relation_mean_of(edges.indptr, relation, edges.weight, num_relations, out.view(-1))
+        else:
+            out.fill_(1) if edges.weight is None else out.copy_(edges.weight[:, None])
+            out /= block.relation_degree[:, None]
+            out.nan_to_num_(0, 0, 0)  # where the weights of a relation add up to nothing
+        edges.derived[slot] = as_sampled(block, out)
+    return cast(Tensor, edges.derived[slot])
+
+
+def related_pairs(edges: Edges, num_relations: int) -> tuple[Edges, Tensor]:
+    """In-edges of pairs: an edge of relation ``r`` from ``u`` to ``v`` is one from ``u * R + r`` to ``v * R + r``.
+
+    Computed once per block.
+
+    Returns:
+        The edges, without relation and weight, and the position ``[E]`` that each of them has in the block.
+    """
+    relation, slot = require_relations(edges, num_relations), f"pairs of {num_relations} relations"
+    if slot not in edges.derived:
+        narrow = torch.int32 if edges.num_src * num_relations < 2**31 else torch.int64
+        pair, order = (destination(edges) * num_relations + relation).sort(stable=True)
+        indptr = edges.indptr.new_zeros(edges.num_dst * num_relations + 1)
+        torch.cumsum(pair.bincount(minlength=len(indptr) - 1), 0, out=indptr[1:])
+        indices = (edges.indices.long() * num_relations + relation)[order].to(narrow)
+        pairs = Edges(indptr=indptr, indices=indices, num_src=edges.num_src * num_relations)
+        edges.derived[slot] = pairs, order
+    return cast(tuple[Edges, Tensor], edges.derived[slot])
+
+
+def loops_related(edges: Edges, num_relations: int) -> Edges:
+    """The edges, of which those that have relation -1, loops that were added, have relation ``num_relations``.
+
+    Computed once per block.
+    """
+    slot = f"loops of relation {num_relations}"
+    if slot not in edges.derived:
+        known = None if edges.relation is None else edges.relation.clamp_min(0)
+        relation = require_relations(replace(edges, relation=known, derived={}), num_relations).to(torch.int32)
+        related = torch.where(cast(Tensor, edges.relation) < 0, num_relations, relation)
+        edges.derived[slot] = replace(edges, relation=related, derived={})
+    return cast(Edges, edges.derived[slot])
+
+
+def related_loops(block: Block, num_relations: int) -> Block:
+    """The block, with `loops_related` edges."""
+    return replace(block, edges=loops_related(block.edges, num_relations))
+
+
+def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:
+    """``[E, B]``: ``scale[e] * share[relation of e]``, differentiable in ``share``.
+
+    Args:
+        edges: In-edges of a block, whose relations are below ``R``.
+        share_RB: ``[R, B]``: how much of each basis a relation has.
+        scale_E1: ``[E, 1]`` constant.
+    """
+    require_relations(edges, len(share_RB))
+    return _BasisWeight.apply(share_RB, scale_E1, edges)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class RelationScale(nn.Module, Aggregation):
+    """``out[v] = sum over in-edges e of weight[e] * scale[relation of e] * src[source of e]``, column by column.
+
+    Args:
+        num_relations: ``R``.
+        columns: ``F``.
+        loops: Whether loops that were added are of one more relation, the last.
+    """
+
+    sliceable = True
+    additive = True
+
+    def __init__(self, num_relations: int, columns: int, *, loops: bool = False) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(num_relations + loops, columns))
+        self.loops = loops
+        nn.init.normal_(self.scale, 1.0, 0.1)
+
+    def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
+        """Aggregate; see `Aggregation`. Takes one channel and one constant weight per edge."""
+        return self._scaled(self.scale, block, src_VsCF, weight_EK)
+
+    def on_columns(self, first: int, last: int) -> Aggregate:
+        """See `Aggregation.on_columns`: with the scales of these columns."""
+        scale_RF = self.scale[:, first:last]
+        return lambda block, src_VsCF, _, weight_EK: self._scaled(scale_RF, block, src_VsCF, weight_EK)
+
+    def _scaled(self, scale_RF: Tensor, block: Block, src_VsCF: Tensor, weight_EK: Tensor | None) -> Tensor:
+        assert src_VsCF.shape[1:] == (1, scale_RF.shape[1])
+        assert weight_EK is not None
+        assert weight_EK.shape[1] == 1
+        assert not weight_EK.requires_grad
+        edges = loops_related(block.edges, len(scale_RF) - 1) if self.loops else block.edges
+        require_relations(edges, len(scale_RF))
+        return _RelationScale.apply(src_VsCF, scale_RF, weight_EK, edges)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _BasisWeight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, share_RB: Tensor, scale_E1: Tensor, edges: Edges) -> Tensor:
+        ctx.edges, ctx.shape = edges, share_RB.shape
+        ctx.save_for_backward(scale_E1)
+        out = share_RB.new_empty(edges.num_edges, share_RB.shape[1])
+        basis_spread(require_relations(edges, len(share_RB)), share_RB, scale_E1.view(-1), out)
+        return out
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_EB: Tensor) -> tuple[Tensor, None, None]:
+        (scale_E1,) = ctx.saved_tensors
+        out = grad_EB.new_empty(ctx.shape)
+        basis_collect(require_relations(ctx.edges, len(out)), scale_E1.view(-1), grad_EB, out)
+        return out, None, None
+
+
+class _RelationScale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, src_VsCF: Tensor, scale_RF: Tensor, weight_E1: Tensor, edges: Edges) -> Tensor:
+        ctx.edges = edges
+        ctx.save_for_backward(src_VsCF, scale_RF, weight_E1)
+        relation, weight_E = require_relations(edges, len(scale_RF)), weight_E1.view(-1)
+        at = torch.arange(edges.num_edges, device=src_VsCF.device)
+        out = src_VsCF.new_empty(edges.num_dst, 1, src_VsCF.shape[2])
+        scaled_gather(
+            edges.indptr, edges.indices, at, relation, weight_E, scale_RF, src_VsCF.flatten(1), out.flatten(1)
+        )
+        return out
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        src_VsCF, scale_RF, weight_E1 = ctx.saved_tensors
+        edges: Edges = ctx.edges
+        relation, weight_E = require_relations(edges, len(scale_RF)), weight_E1.view(-1)
+        grad_VdF = grad_VdCF.flatten(1)
+        d_src = d_scale = None
+        if ctx.needs_input_grad[0]:
+            back, d_src = transpose(edges), src_VsCF.new_empty(src_VsCF.shape)
+            scaled_gather(*back, relation, weight_E, scale_RF, grad_VdF, d_src.flatten(1))
+        if ctx.needs_input_grad[1]:
+            d_scale = scale_RF.new_empty(scale_RF.shape)
+            given = relation, weight_E, src_VsCF.flatten(1), grad_VdF
+            scaled_products(edges.indptr, edges.indices, *given, d_scale)
+        return d_src, d_scale, None, None
+
+
+@twinned
+def relation_mean_of(
+    indptr: Tensor, relation: Tensor, weight_E: Tensor | None, num_relations: int, out_E: Tensor
+) -> None:
+    """What `relation_mean` gives, written to ``out_E``; 0 where that is not finite."""
+    parts = even_parts(array(indptr))
+    weight, total = None if weight_E is None else array(weight_E), np.zeros((len(parts), 2, num_relations))
+    divide_by_totals(parts, array(indptr), array(relation), weight, total, array(out_E))
+
+
+@twinned
+def basis_spread(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Tensor) -> None:
+    """What `basis_weight` gives, written to ``out_EB``."""
+    _spread(array(relation), array(share_RB), array(scale_E), array(out_EB))
+
+
+@twinned
+def basis_collect(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Tensor) -> None:
+    """Gradient of the shares from that of the weights, written to ``out_RB``; summed in float64."""
+    sums = np.zeros((_SHARES, *out_RB.shape))
+    _collect(array(relation), array(scale_E), array(grad_EB), sums)
+    array(out_RB)[:] = sums.sum(0)
+
+
+@twinned
+def scaled_gather(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    relation: Tensor,
+    weight_E: Tensor,
+    scale_RF: Tensor,
+    src_NF: Tensor,
+    out_MF: Tensor,
+) -> None:
+    """``out[m] = sum over i of m of weight[e] * scale[relation[e]] * src[indices[i]]`` with ``e = edge[i]``."""
+    run_over_parts(_gather_of, indptr, indices, edge, relation, weight_E, scale_RF, src_NF, out=out_MF)
+
+
+@twinned
+def scaled_products(
+    indptr: Tensor,
+    indices: Tensor,
+    relation: Tensor,
+    weight_E: Tensor,
+    src_VsF: Tensor,
+    grad_VdF: Tensor,
+    out_RF: Tensor,
+) -> None:
+    """Gradient of the scales of relations from that of the sum, written to ``out_RF``; summed in float64."""
+    sums = np.zeros((_SHARES, *out_RF.shape))
+    given = (as_array(value) for value in (indptr, indices, relation, weight_E, src_VsF, grad_VdF))
+    _products_of(fixed_width(len(indices), out_RF.shape[1]))(even_parts(array(indptr)), *given, sums)
+    array(out_RF)[:] = sums.sum(0)
+
+
+@kernel
+def _spread(relation: Array, share: Array, scale: Array, out: Array) -> None:
+    for e in prange(out.shape[0]):
+        for b in range(out.shape[1]):
+            out[e, b] = scale[e] * share[relation[e], b]
+
+
+@kernel
+def _collect(relation: Array, scale: Array, grad: Array, sums: Array) -> None:
+    count = len(relation)
+    for share in prange(len(sums)):
+        for e in range(count * share // len(sums), count * (share + 1) // len(sums)):
+            for b in range(grad.shape[1]):
+                sums[share, relation[e], b] += scale[e] * grad[e, b]
+
+
+@cache
+def _gather_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def gather(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        relation: Array,
+        weight: Array,
+        scale: Array,
+        src: Array,
+        columns: int,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = columns if fixed is None else fixed
+        for part in prange(len(parts)):
+            total = np.empty(width, out.dtype)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(len(total)):
+                    total[f] = 0
+                for i in range(*piece(parts, part, indptr, m)):
+                    u, factor, r = indices[i], weight[edge[i]], relation[edge[i]]
+                    for f in range(width):
+                        total[f] += factor * scale[r, f] * src[u, f]
+                place(parts, part, indptr, m, total, out, cut)
+        add_cut(parts, indptr, out, cut)
+
+    return gather
+
+
+@cache
+def _products_of(fixed: int | None) -> Callable[..., None]:
+    @kernel
+    def products(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        relation: Array,
+        weight: Array,
+        src: Array,
+        grad: Array,
+        sums: Array,
+    ) -> None:
+        width = sums.shape[2] if fixed is None else fixed
+        count, shares = len(parts), len(sums)
+        for share in prange(shares):
+            for part in range(count * share // shares, count * (share + 1) // shares):
+                for v in range(parts[part, ROW], parts[part, END_ROW]):
+                    for e in range(*piece(parts, part, indptr, v)):
+                        u, r, factor = indices[e], relation[e], weight[e]
+                        for f in range(width):
+                            sums[share, r, f] += factor * src[u, f] * grad[v, f]
+
+    return products

@@ -1,0 +1,312 @@
+"""Sums of weighted rows over the edges of each node: the kernels under `WeightedSum`, in either direction.
+
+Widths are compile-time constants of the kernels for large work, so that a row's sum stays in registers and first-level
+cache; small work takes kernels that read them from the shapes, so that they are compiled once.
+Letters: ``M`` result rows, ``N`` given rows, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.ops.backend import array, kernel, prange, reducing_kernel, twinned
+from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, as_float, edges_ahead, prefetch_row
+from outgrow.ops.kernels.registers import is_narrow, narrow_gather_of
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, even_parts, is_continued, piece
+from outgrow.ops.memory_pool import flat_rows, written_rows
+
+Array = NDArray[Any]
+Widths = tuple[int, int, int]
+"""``K``, ``C`` and ``F``."""
+
+_LARGE = 1 << 24
+
+
+@twinned
+def gather_rows(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor | None,
+    weight: Tensor | None,
+    rows: Tensor,
+    out: Tensor,
+    *,
+    add: bool = False,
+    num_edges: int | None = None,
+) -> None:
+    """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` row of each edge.
+        edge: ``[E]`` position of the weight of each edge; None if it is that of the edge.
+        weight: ``[E, K]``; None if all are 1.
+        rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
+        out: ``[M, K, F]``, written.
+        add: Whether the sum goes on from what is there: rows without edges are left as they are.
+        num_edges: Edges of the graph that these are a part of, which decide what is worth a kernel of its own; None for
+            ``E``.
+    """
+    given, sums = flat_rows(rows), written_rows(out)
+    num_weights, num_channels, columns = _widths(out, rows)
+    if num_weights == num_channels == 1:  # the unused columns too: they end in unused columns
+        columns = min(given.shape[1], sums.shape[1])
+    widths = num_weights, num_channels, columns
+    large = _is_large(len(indices) if num_edges is None else num_edges, widths)
+    ends = array(indptr)
+    operands = None if edge is None else array(edge), None if weight is None else array(weight), given, sums
+    if large and not add and num_weights == num_channels == 1 and is_narrow(given, sums, columns):
+        narrow_gather_of(columns)(even_parts(ends), ends, array(indices), *operands)
+    else:
+        _gather_of(widths if large else None)(even_parts(ends), ends, array(indices), *operands, widths, add)
+
+
+@twinned
+def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
+    """``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` row of each edge.
+        edge: ``[E]`` position of the weights of each edge.
+        weight: ``[E, K]``.
+        rows: ``[N, K, F]``.
+        out: ``[M, 1, F]``, written.
+    """
+    widths = _widths(rows, out)
+    run = _reduce_of(widths if _is_large(len(indices), widths) else None)
+    ends = array(indptr)
+    run(even_parts(ends), ends, array(indices), array(edge), array(weight), flat_rows(rows), written_rows(out), widths)
+
+
+@twinned
+def dot_rows(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
+    """``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` row of each edge.
+        rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
+        other: ``[M, K, F]``.
+        out: ``[E, K]``, written.
+    """
+    widths = _widths(other, rows)
+    run = _dot_of(widths if _is_large(len(indices), widths) else None)
+    ends = array(indptr)
+    run(even_parts(ends), ends, array(indices), flat_rows(rows), flat_rows(other), out.numpy(), widths)
+
+
+@twinned
+def spread_rows(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    own: Tensor,
+    out: Tensor,
+    d_weight: Tensor,
+) -> None:
+    """Both gradients of a weighted sum in one pass over the out-edges ``i`` of each source ``m``.
+
+    ``out[m, k or 0] = sum of weight[edge[i], k] * rows[indices[i], k]`` and
+    ``d_weight[edge[i], k] = rows[indices[i], k] . own[m, k or 0]``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` destination row of each edge.
+        edge: ``[E]`` position of the weights of each edge.
+        weight: ``[E, K]``.
+        rows: ``[N, K, F]`` gradient of the destinations.
+        own: ``[M, C, F]`` rows of the sources; ``C`` is ``K`` or 1.
+        out: ``[M, C, F]``, written.
+        d_weight: ``[E, K]``, written.
+    """
+    widths = _widths(rows, own)
+    run = _spread_of(widths if _is_large(len(indices), widths) else None)
+    ends = array(indptr)
+    operands = array(weight), flat_rows(rows), flat_rows(own)
+    run(even_parts(ends), ends, array(indices), array(edge), *operands, written_rows(out), d_weight.numpy(), widths)
+
+
+def _widths(wide: Tensor, narrow: Tensor) -> Widths:
+    """``K`` from the one, ``C`` and ``F`` from the other."""
+    return wide.shape[1], narrow.shape[1], narrow.shape[2]
+
+
+def _is_large(num_edges: int, widths: Widths) -> bool:
+    return num_edges * widths[0] * widths[2] >= _LARGE
+
+
+@cache
+def _gather_of(fixed: Widths | None) -> Callable[..., None]:
+    fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
+
+    @kernel
+    def gather(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array | None,
+        weight: Array | None,
+        rows: Array,
+        out: Array,
+        widths: Widths,
+        add: bool,
+    ) -> None:
+        cut = np.empty((len(parts), out.shape[1]), out.dtype)
+        for part in prange(len(parts)):
+            num_weights = fixed_weights if fixed_weights > 0 else widths[0]
+            num_channels = fixed_channels if fixed_channels > 0 else widths[1]
+            columns = fixed_columns if fixed_columns > 0 else widths[2]
+            ahead = edges_ahead(num_channels * columns * rows.itemsize)
+            total = np.empty((num_weights, columns), out.dtype)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
+                first, last = piece(parts, part, indptr, m)
+                continued = is_continued(parts, part, indptr, m)
+                if add and first == last and not continued:
+                    continue
+                total[:] = 0
+                if add and not continued:
+                    for k in range(num_weights):
+                        for f in range(columns):
+                            total[k, f] = out[m, k * columns + f]
+                for i in range(first, last):
+                    prefetch_row(rows, indices, i, ahead, num_channels * columns)
+                    at = i if edge is None else edge[i]
+                    if edge is not None and weight is not None:
+                        prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
+                    row = indices[i]
+                    for k in range(num_weights):
+                        c = k if num_channels > 1 else 0
+                        scale = total.dtype.type(1) if weight is None else weight[at, k]
+                        for f in range(columns):
+                            total[k, f] += scale * as_float(rows[row, c * columns + f])
+                mine = cut[part] if continued else out[m]
+                for k in range(num_weights):
+                    for f in range(columns):
+                        mine[k * columns + f] = total[k, f]
+        add_cut(parts, indptr, out, cut)
+
+    return gather
+
+
+@cache
+def _reduce_of(fixed: Widths | None) -> Callable[..., None]:
+    fixed_weights, _, fixed_columns = fixed or (0, 0, 0)
+
+    @kernel
+    def reduce(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        weight: Array,
+        rows: Array,
+        out: Array,
+        widths: Widths,
+    ) -> None:
+        cut = np.empty((len(parts), out.shape[1]), out.dtype)
+        for part in prange(len(parts)):
+            num_weights = fixed_weights if fixed_weights > 0 else widths[0]
+            columns = fixed_columns if fixed_columns > 0 else widths[2]
+            ahead = edges_ahead(num_weights * columns * rows.itemsize)
+            total = np.empty(columns, out.dtype)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
+                total[:] = 0
+                first, last = piece(parts, part, indptr, m)
+                for i in range(first, last):
+                    prefetch_row(rows, indices, i, ahead, num_weights * columns)
+                    prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
+                    row = indices[i]
+                    for k in range(num_weights):
+                        scale = weight[edge[i], k]
+                        for f in range(columns):
+                            total[f] += scale * rows[row, k * columns + f]
+                mine = cut[part] if is_continued(parts, part, indptr, m) else out[m]
+                for f in range(columns):
+                    mine[f] = total[f]
+        add_cut(parts, indptr, out, cut)
+
+    return reduce
+
+
+@cache
+def _dot_of(fixed: Widths | None) -> Callable[..., None]:
+    fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
+
+    @reducing_kernel
+    def dot(parts: Array, indptr: Array, indices: Array, rows: Array, other: Array, out: Array, widths: Widths) -> None:
+        for part in prange(len(parts)):
+            num_weights = fixed_weights if fixed_weights > 0 else widths[0]
+            num_channels = fixed_channels if fixed_channels > 0 else widths[1]
+            columns = fixed_columns if fixed_columns > 0 else widths[2]
+            ahead = edges_ahead(num_channels * columns * rows.itemsize)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
+                first, last = piece(parts, part, indptr, m)
+                for e in range(first, last):
+                    prefetch_row(rows, indices, e, ahead, num_channels * columns)
+                    row = indices[e]
+                    for k in range(num_weights):
+                        c = k if num_channels > 1 else 0
+                        total = out.dtype.type(0)
+                        for f in range(columns):
+                            total += other[m, k * columns + f] * as_float(rows[row, c * columns + f])
+                        out[e, k] = total
+
+    return dot
+
+
+@cache
+def _spread_of(fixed: Widths | None) -> Callable[..., None]:
+    fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
+
+    @reducing_kernel
+    def spread(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        weight: Array,
+        rows: Array,
+        own: Array,
+        out: Array,
+        d_weight: Array,
+        widths: Widths,
+    ) -> None:
+        cut = np.empty((len(parts), out.shape[1]), out.dtype)
+        for part in prange(len(parts)):
+            num_weights = fixed_weights if fixed_weights > 0 else widths[0]
+            num_channels = fixed_channels if fixed_channels > 0 else widths[1]
+            columns = fixed_columns if fixed_columns > 0 else widths[2]
+            ahead = edges_ahead(num_weights * columns * rows.itemsize)
+            total = np.empty((num_channels, columns), out.dtype)
+            for m in range(parts[part, ROW], parts[part, END_ROW]):
+                total[:] = 0
+                first, last = piece(parts, part, indptr, m)
+                for i in range(first, last):
+                    prefetch_row(rows, indices, i, ahead, num_weights * columns)
+                    prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
+                    prefetch_row(d_weight, edge, i, NUMBERS_AHEAD, num_weights)
+                    row, at = indices[i], edge[i]
+                    for k in range(num_weights):
+                        c = k if num_channels > 1 else 0
+                        scale, product = weight[at, k], out.dtype.type(0)
+                        for f in range(columns):
+                            value = rows[row, k * columns + f]
+                            total[c, f] += scale * value
+                            product += value * own[m, c * columns + f]
+                        d_weight[at, k] = product
+                mine = cut[part] if is_continued(parts, part, indptr, m) else out[m]
+                for c in range(num_channels):
+                    for f in range(columns):
+                        mine[c * columns + f] = total[c, f]
+        add_cut(parts, indptr, out, cut)
+
+    return spread

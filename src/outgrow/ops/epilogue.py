@@ -1,0 +1,260 @@
+"""Fused bias + layer norm + activation + residual + dropout.
+
+Letters: ``N`` rows, ``F`` columns.
+
+Letters: ``N`` rows, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.ops.backend import array, kernel, once, prange, twinned
+from outgrow.ops.epilogue_kernels import (
+    BIAS,
+    ELU,
+    NORM_BIAS,
+    NORM_WEIGHT,
+    RELU,
+    Operands,
+    Steps,
+    finish_rows,
+    finish_rows_backward,
+)
+from outgrow.ops.kernels.work_split import PARTS
+from outgrow.ops.memory_pool import empty_rows, flat_rows, written_rows
+from outgrow.ops.rng import dropout, keep_scale, threshold
+
+
+def layer_norm(x_NF: Tensor, weight_F: Tensor, bias_F: Tensor, eps: float) -> Tensor:
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` of each row (Ba, Kiros & Hinton, 2016).
+
+    Args:
+        x_NF: ``[N, F]`` floating.
+        weight_F: ``[F]``.
+        bias_F: ``[F]``.
+        eps: Added to the variance of a row.
+
+    Returns:
+        ``[N, F]``, differentiable in all three tensors.
+    """
+    return _LayerNorm.apply(x_NF, weight_F, bias_F, eps)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_NF: Tensor, weight_F: Tensor, bias_F: Tensor, eps: float) -> Tensor:
+        y_NF, mean_N, scale_N = torch.native_layer_norm(x_NF, weight_F.shape, weight_F, bias_F, eps)
+        ctx.save_for_backward(x_NF, mean_N, scale_N, weight_F, bias_F)
+        return y_NF
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x_NF, mean_N, scale_N, weight_F, bias_F = ctx.saved_tensors
+        d_x = torch.ops.aten.native_layer_norm_backward(
+            grad_NF, x_NF, weight_F.shape, mean_N, scale_N, weight_F, bias_F, [True, False, False]
+        )[0]
+        d_weight, d_bias = (x_NF.new_empty(x_NF.shape[1], dtype=torch.float64) for _ in range(2))
+        norm_gradients(x_NF, mean_N.flatten(), scale_N.flatten(), grad_NF, d_weight, d_bias)
+        return d_x, d_weight.to(weight_F.dtype), d_bias.to(bias_F.dtype), None
+
+
+@twinned
+def norm_gradients(
+    x_NF: Tensor, mean_N: Tensor, scale_N: Tensor, grad_NF: Tensor, d_weight_F: Tensor, d_bias_F: Tensor
+) -> None:
+    """Gradients of weight and bias from that of the result, written to the last two, which are float64.
+
+    ``scale_N`` is one over the deviation of each row.
+    """
+    sums = np.zeros((2, PARTS, x_NF.shape[1]))
+    _sum_rows(array(x_NF), array(mean_N), array(scale_N), array(grad_NF), *sums)
+    for total_F, sum_PF in zip((d_weight_F, d_bias_F), sums, strict=True):
+        array(total_F)[:] = sum_PF.sum(0)
+
+
+@kernel
+def _sum_rows(
+    x: NDArray[Any],
+    mean: NDArray[Any],
+    scale: NDArray[Any],
+    grad: NDArray[Any],
+    d_weight: NDArray[np.float64],
+    d_bias: NDArray[np.float64],
+) -> None:
+    count = len(x)
+    for part in prange(PARTS):
+        for n in range(count * part // PARTS, count * (part + 1) // PARTS):
+            for f in range(x.shape[1]):
+                d_weight[part, f] += grad[n, f] * (x[n, f] - mean[n]) * scale[n]
+                d_bias[part, f] += grad[n, f]
+
+
+Activation = Callable[[Tensor], Tensor]
+
+_KNOWN: dict[Activation | None, int] = {
+    None: 0,
+    torch.relu: RELU,
+    torch.nn.functional.relu: RELU,
+    torch.nn.functional.elu: ELU,
+}
+
+
+class Norm(NamedTuple):
+    """Layer norm (Ba, Kiros & Hinton, 2016): ``weight [F]``, ``bias [F]`` and what is added to the variance."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+class Drop(NamedTuple):
+    """Keyed dropout: global ids of the rows ``[N]``, key and probability; see `outgrow.ops.rng.dropout`."""
+
+    nodes: Tensor
+    key: int
+    p: float
+
+
+def finish(
+    y_NF: Tensor,
+    *,
+    bias_F: Tensor | None = None,
+    norm: Norm | None = None,
+    activation: Activation | None = None,
+    residual_NF: Tensor | None = None,
+    drop: Drop | None = None,
+) -> Tensor:
+    """``dropout(activation(norm(y + bias)) + residual)``; what is None is left out.
+
+    One pass forward and one backward on a CPU, unless the activation is another than ReLU and ELU. Else one pass for
+    each step.
+
+    Args:
+        y_NF: ``[N, F]`` floating.
+        bias_F: ``[F]``.
+        norm: Normalises each row.
+        activation: Element-wise.
+        residual_NF: ``[N, F]``.
+        drop: Zeroes elements.
+
+    Returns:
+        ``[N, F]``, differentiable in ``y``, the bias, the norm's parameters and the residual.
+
+    Raises:
+        ValueError: Shapes do not fit.
+    """
+    _require_shapes(y_NF, bias_F, norm, residual_NF, drop)
+    if drop is not None and drop.p == 0:
+        drop = None
+    if y_NF.device.type == "cpu" and in_one_pass(activation):
+        steps = Steps(
+            bias_F is not None, norm is not None, _KNOWN[activation], residual_NF is not None, drop is not None
+        )
+        if steps.total == 0:
+            return y_NF
+        weight, shift, eps = norm or (None, None, 0.0)
+        how = _How(steps, eps, drop)
+        return _Finish.apply(y_NF, bias_F, weight, shift, residual_NF, how)  # type: ignore[no-any-return, no-untyped-call]
+    if bias_F is not None:
+        y_NF = y_NF + bias_F
+    if norm is not None:
+        y_NF = layer_norm(y_NF, norm.weight, norm.bias, norm.eps)
+    if activation is not None:
+        y_NF = activation(y_NF)
+    if residual_NF is not None:
+        y_NF = y_NF + residual_NF
+    return y_NF if drop is None else dropout(y_NF, drop.nodes, drop.key, drop.p)
+
+
+def _require_shapes(
+    y_NF: Tensor, bias_F: Tensor | None, norm: Norm | None, residual_NF: Tensor | None, drop: Drop | None
+) -> None:
+    rows, columns = y_NF.shape
+    given = {
+        "bias": (bias_F, (columns,)),
+        "weight of the norm": (norm and norm.weight, (columns,)),
+        "bias of the norm": (norm and norm.bias, (columns,)),
+        "residual": (residual_NF, (rows, columns)),
+        "ids of the rows": (drop and drop.nodes, (rows,)),
+    }
+    for name, (tensor, shape) in given.items():
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"the {name} must have shape {list(shape)}, got {list(tensor.shape)}")
+
+
+def in_one_pass(activation: Activation | None) -> bool:
+    """Whether `finish` on a CPU takes one pass with this activation."""
+    return activation in _KNOWN
+
+
+class _How(NamedTuple):
+    """What is constant."""
+
+    steps: Steps
+    eps: float
+    drop: Drop | None
+
+
+class _Finish(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y_NF: Tensor,
+        bias_F: Tensor | None,
+        weight_F: Tensor | None,
+        shift_F: Tensor | None,
+        residual_NF: Tensor | None,
+        how: _How,
+    ) -> Tensor:
+        out = empty_rows(len(y_NF), (y_NF.shape[1],), y_NF)
+        ctx.how, steps = how, how.steps
+        needed = out if steps.from_result else y_NF if steps.norm or steps.activation else None
+        ctx.save_for_backward(needed, bias_F, weight_F, shift_F)
+        operands = _operands((bias_F, weight_F, shift_F), how, y_NF.dtype)
+        y = flat_rows(y_NF)
+        residual = y if residual_NF is None else flat_rows(residual_NF)
+        finish_rows(y, steps, operands, residual, y_NF.shape[1], written_rows(out))
+        return out
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor | None, ...]:
+        saved, *parameters = ctx.saved_tensors
+        steps: Steps = ctx.how.steps
+        if not (steps.norm or steps.activation or steps.drop):  # nothing between the result and its terms
+            d_bias = grad_NF.sum(0) if steps.bias else None
+            return grad_NF, d_bias, None, None, grad_NF if steps.residual else None, None
+        rows, columns = grad_NF.shape
+        d_y = empty_rows(rows, (columns,), grad_NF)
+        own_residual = steps.residual and steps.drop
+        d_residual = empty_rows(rows, (columns,), grad_NF) if own_residual else grad_NF.new_empty(0, 0)
+        sums = torch.zeros(PARTS, 3, columns if steps.norm or steps.bias else 0, dtype=torch.float64)
+        operands, grad = _operands(tuple(parameters), ctx.how, grad_NF.dtype), flat_rows(grad_NF)
+        given = grad if saved is None else flat_rows(saved)
+        outputs = written_rows(d_y), written_rows(d_residual), sums.numpy()
+        finish_rows_backward(given, steps.from_result, steps, operands, grad, columns, *outputs)
+        total = sums.sum(0).to(grad_NF.dtype)
+        return (
+            d_y,
+            total[BIAS] if steps.bias else None,
+            total[NORM_WEIGHT] if steps.norm else None,
+            total[NORM_BIAS] if steps.norm else None,
+            (d_residual if steps.drop else grad_NF) if steps.residual else None,
+            None,
+        )
+
+
+def _operands(parameters: tuple[Tensor | None, ...], how: _How, dtype: torch.dtype) -> Operands:
+    nothing = torch.empty(0, dtype=dtype)
+    bias, weight, shift = (array(nothing if given is None else given) for given in parameters)
+    nodes, key, p = how.drop or Drop(torch.empty(0, dtype=torch.int64), 0, 0.0)
+    limit, scale = threshold(p), keep_scale(p, dtype)
+    return Operands(bias, weight, shift, bias.dtype.type(how.eps), array(nodes), np.uint64(key), limit, scale)

@@ -1,0 +1,197 @@
+"""The kernels under `outgrow.ops.epilogue`: bias, norm, activation, residual and dropout in one pass over the rows.
+
+Which steps are done is asked once a row, so that one kernel serves all. Letters: ``N`` rows, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.ops.backend import inlined, prange, reducing_kernel, sequential
+from outgrow.ops.kernels.numerics import exp_of, expm1_of
+from outgrow.ops.kernels.work_split import PARTS
+from outgrow.ops.rng import is_kept, mix
+
+Array = NDArray[Any]
+
+RELU, ELU = 1, 2
+NORM_WEIGHT, NORM_BIAS, BIAS = 0, 1, 2
+"""Sums over rows that a backward kernel makes."""
+
+
+class Steps(NamedTuple):
+    """What is done, in this order; ``activation`` is 0 for none, `RELU` or `ELU`."""
+
+    bias: bool
+    norm: bool
+    activation: int
+    residual: bool
+    drop: bool
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return sum(map(bool, self))
+
+    @property
+    def from_result(self) -> bool:
+        """Whether the backward pass reads the result: else it reads the input."""
+        return self.activation > 0 and not (self.norm or self.residual)
+
+
+class Operands(NamedTuple):
+    """What kernels take besides rows; empty arrays where a step is not done.
+
+    Attributes:
+        bias: ``[F]``.
+        weight: ``[F]`` of the norm.
+        shift: ``[F]`` of the norm.
+        eps: What is added to the variance.
+        nodes: ``[N]`` global ids of the rows.
+        key: Key of the dropout.
+        limit: Draws below it are dropped.
+        scale: What is kept is multiplied by it.
+    """
+
+    bias: Array
+    weight: Array
+    shift: Array
+    eps: Any
+    nodes: Array
+    key: Any
+    limit: Any
+    scale: Any
+
+
+@reducing_kernel
+def finish_rows(y: Array, steps: Steps, operands: Operands, residual: Array, columns: int, out: Array) -> None:
+    """The steps on ``y [N, S]``, written to ``out [N, S]``; ``residual [N, S]``."""
+    for part in prange(PARTS):
+        biased, norms, activation, adds, drops = steps
+        bias, weight, shift, eps, nodes, key, limit, scale = operands
+        zero = y.dtype.type(0)
+        row = np.empty(columns, y.dtype)
+        for n in range(len(y) * part // PARTS, len(y) * (part + 1) // PARTS):
+            for f in range(columns):
+                row[f] = y[n, f]
+            if biased:
+                for f in range(columns):
+                    row[f] += bias[f]
+            if norms:
+                mean, rate = _moments(row, eps)
+                for f in range(columns):
+                    row[f] = (row[f] - mean) * rate * weight[f] + shift[f]
+            if activation == RELU:
+                for f in range(columns):
+                    row[f] = zero if row[f] < 0 else row[f]
+            if activation == ELU:
+                for f in range(columns):
+                    below = expm1_of(zero if row[f] > 0 else row[f])
+                    row[f] = row[f] if row[f] > 0 else below
+            if adds:
+                for f in range(columns):
+                    row[f] += residual[n, f]
+            if drops:
+                _drop(row, mix(key, np.uint64(nodes[n])), limit, scale)
+            for f in range(columns):
+                out[n, f] = row[f]
+
+
+@reducing_kernel
+def finish_rows_backward(
+    given: Array,
+    from_result: bool,
+    steps: Steps,
+    operands: Operands,
+    grad: Array,
+    columns: int,
+    d_y: Array,
+    d_residual: Array,
+    sums: NDArray[np.float64],
+) -> None:
+    """Gradients of ``y`` and of the residual, and the sums over the rows of each part that parameters need.
+
+    ``given`` is the result if ``from_result``, else the input.
+    """
+    for part in prange(PARTS):
+        biased, norms, activation, adds, drops = steps
+        bias, weight, shift, eps, nodes, key, limit, scale = operands
+        zero, one, rate = grad.dtype.type(0), grad.dtype.type(1), grad.dtype.type(0)
+        row, before, normal = (
+            np.empty(columns, grad.dtype),
+            np.empty(columns, grad.dtype),
+            np.empty(columns, grad.dtype),
+        )
+        for n in range(len(grad) * part // PARTS, len(grad) * (part + 1) // PARTS):
+            for f in range(columns):
+                row[f] = grad[n, f]
+            if drops:
+                _drop(row, mix(key, np.uint64(nodes[n])), limit, scale)
+                if adds:
+                    for f in range(columns):
+                        d_residual[n, f] = row[f]
+            if norms or activation != 0:
+                for f in range(columns):
+                    before[f] = given[n, f]
+                if biased and not from_result:
+                    for f in range(columns):
+                        before[f] += bias[f]
+            if norms:
+                mean, rate = _moments(before, eps)
+                for f in range(columns):
+                    normal[f] = (before[f] - mean) * rate
+                    before[f] = normal[f] * weight[f] + shift[f]
+            if activation == RELU:
+                for f in range(columns):
+                    row[f] = zero if before[f] <= 0 else row[f]
+            if activation == ELU and from_result:
+                for f in range(columns):
+                    row[f] *= (zero if before[f] > 0 else before[f] / scale) + one
+            if activation == ELU and not from_result:
+                for f in range(columns):
+                    row[f] *= exp_of(zero if before[f] > 0 else before[f])
+            if norms:
+                for f in range(columns):
+                    sums[part, NORM_WEIGHT, f] += row[f] * normal[f]
+                    sums[part, NORM_BIAS, f] += row[f]
+                _through_norm(row, normal, weight, rate)
+            if biased:
+                for f in range(columns):
+                    sums[part, BIAS, f] += row[f]
+            for f in range(columns):
+                d_y[n, f] = row[f]
+
+
+@sequential
+def _drop(row: Array, row_key: np.uint64, limit: Any, scale: Any) -> None:
+    for f in range(len(row)):
+        row[f] = row[f] * scale if is_kept(row_key, f, limit) else row.dtype.type(0)
+
+
+@inlined
+def _moments(row: Array, eps: Any) -> tuple[Any, Any]:
+    """Mean, and one over the root of the variance."""
+    total = row.dtype.type(0)
+    for f in range(len(row)):
+        total += row[f]
+    mean = total / row.dtype.type(len(row))
+    total = row.dtype.type(0)
+    for f in range(len(row)):
+        total += (row[f] - mean) * (row[f] - mean)
+    return mean, row.dtype.type(1) / np.sqrt(total / row.dtype.type(len(row)) + eps)
+
+
+@inlined
+def _through_norm(row: Array, normal: Array, weight: Array, rate: Any) -> None:
+    """Turn the gradient of a normalised, scaled row into that of the row, in place."""
+    total, along = row.dtype.type(0), row.dtype.type(0)
+    for f in range(len(row)):
+        row[f] *= weight[f]
+        total += row[f]
+        along += row[f] * normal[f]
+    count = row.dtype.type(len(row))
+    for f in range(len(row)):
+        row[f] = (row[f] - total / count - normal[f] * (along / count)) * rate

@@ -1,0 +1,118 @@
+"""The largest value over in-edges, column by column, and its backward pass.
+
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+from torch import Tensor
+
+from outgrow.ops.gpu.launch import blocks, edges_of_program, kernel, launch, store_part, sum_over_edges, tile
+
+
+def largest(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, winner_VdF: Tensor) -> None:
+    """``out[v, f] = max over in-edges e of src[source of e, f]``; a tie goes to the first edge.
+
+    A value that is not a number wins where its edge is the first, and is passed over elsewhere.
+
+    Args:
+        indptr: ``[Vd + 1]`` int64.
+        indices: ``[E]`` int32 or int64, source of each edge.
+        src_VsF: ``[Vs, F]``.
+        out_VdF: ``[Vd, F]``, written; 0 without in-edges.
+        winner_VdF: ``[Vd, F]`` int32 or int64, written: the edge of the largest value; -1 without in-edges.
+    """
+    num_rows, columns = out_VdF.shape
+    edges, width = tile(columns)
+    grid = num_rows, blocks(columns, width)
+    launch(_largest, grid, indptr, indices, src_VsF, out_VdF, winner_VdF, SHAPE=(columns,), TILE=(edges, width))
+
+
+def to_winners(
+    indptr: Tensor, dst: Tensor, edge: Tensor, winner_VdF: Tensor, grad_VdF: Tensor, out_VsF: Tensor
+) -> None:
+    """``out[u, f] = sum over out-edges e of u of grad[v, f] where winner[v, f] is e``.
+
+    Args:
+        indptr: ``[Vs + 1]`` int64.
+        dst: ``[E]`` int32 or int64, destination ``v`` of each out-edge.
+        edge: ``[E]`` int32 or int64, position of each out-edge among the in-edges.
+        winner_VdF: ``[Vd, F]`` int32 or int64.
+        grad_VdF: ``[Vd, F]``.
+        out_VsF: ``[Vs, F]``, written.
+    """
+    sum_over_edges(_to_winners, indptr, len(dst), out_VsF[:, None], dst, edge, winner_VdF, grad_VdF, shape=())
+
+
+@kernel
+def _largest(
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    src: tl.tensor,
+    out: tl.tensor,
+    winner: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    F: tl.constexpr = SHAPE[0]
+    EDGES: tl.constexpr = TILE[0]
+    COLUMNS: tl.constexpr = TILE[1]
+    NONE: tl.constexpr = 2147483647
+    dtype: tl.constexpr = src.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64)
+    first, last = tl.load(indptr + row), tl.load(indptr + row + 1)
+    f = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = f < F
+    best = tl.full([EDGES, COLUMNS], float("-inf"), dtype)
+    position = tl.full([EDGES, COLUMNS], NONE, tl.int32)  # of the best edge of each lane, within the row
+    for start in range(first, last, EDGES):
+        e = start + tl.arange(0, EDGES)
+        given = (e < last)[:, None] & inside[None, :]
+        other = tl.load(indices + e, e < last, 0).to(tl.int64)
+        value = tl.load(src + other[:, None] * F + f[None, :], given, float("-inf"))
+        better = given & ((value > best) | ((position == NONE) & (value == value)))
+        best = tl.where(better, value, best)
+        position = tl.where(better, (e - first).to(tl.int32)[:, None], position)
+    top = tl.max(best, 0)
+    chosen = tl.min(tl.where(best == top[None, :], position, NONE), 0)
+    head = tl.zeros([COLUMNS], dtype)
+    if first < last:
+        head = tl.load(src + tl.load(indices + first).to(tl.int64) * F + f, inside, 0)
+    by_head = (head != head) | (chosen == NONE)
+    top = tl.where(by_head, head, top)
+    chosen = tl.where(by_head, 0, chosen)
+    tl.store(out + row * F + f, top, inside)
+    tl.store(winner + row * F + f, tl.where(first < last, first + chosen, -1), inside)
+
+
+@kernel
+def _to_winners(
+    indptr: tl.tensor,
+    out: tl.tensor,
+    scratch: tl.tensor,
+    num_cuts: tl.tensor,
+    dst: tl.tensor,
+    edge: tl.tensor,
+    winner: tl.tensor,
+    grad: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    F: tl.constexpr = SHAPE[0]
+    SEGMENT: tl.constexpr = TILE[0]
+    EDGES: tl.constexpr = TILE[1]
+    COLUMNS: tl.constexpr = TILE[2]
+    ACC: tl.constexpr = scratch.dtype.element_ty
+    _row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = f < F
+    total = tl.zeros([EDGES, COLUMNS], ACC)
+    for start in range(first, last, EDGES):
+        i = start + tl.arange(0, EDGES)
+        given = (i < last)[:, None] & inside[None, :]
+        e = tl.load(edge + i, i < last, 0)
+        at = tl.load(dst + i, i < last, 0).to(tl.int64)[:, None] * F + f[None, :]
+        won = tl.load(winner + at, given, -1) == e[:, None]
+        total += tl.load(grad + at, given & won, 0).to(ACC)
+    store_part(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)

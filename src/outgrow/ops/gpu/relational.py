@@ -1,0 +1,219 @@
+"""Edges of several relations: their means, their trained weights.
+
+Sums over the edges of a relation sort the edges by relation first, which makes a relation a row that is cut.
+Letters: ``M`` result rows, ``N`` given rows, ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``B``
+bases, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from outgrow.ops.gpu.csc import destinations, sorted_rows
+from outgrow.ops.gpu.launch import (
+    blocks,
+    edges_of_program,
+    kernel,
+    launch,
+    power_of_two,
+    store_part,
+    sum_over_edges,
+    tile,
+)
+from outgrow.ops.gpu.spmm import gather_rows
+
+
+def relation_mean_of(
+    indptr: Tensor, relation: Tensor, weight_E: Tensor | None, num_relations: int, out_E: Tensor
+) -> None:
+    """Weight of each edge over the sum of those that share its row and its relation; 0 where that is not finite.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        relation: ``[E]`` of any integer type, in ``[0, num_relations)``.
+        weight_E: ``[E]``; None if all are 1.
+        num_relations: ``R``.
+        out_E: ``[E]``, written.
+    """
+    relations = min(power_of_two(num_relations), 64)
+    given = indptr, relation, weight_E, out_E, num_relations
+    launch(_mean, (len(indptr) - 1,), *given, TILE=(1024 // relations, relations))
+
+
+def basis_spread(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Tensor) -> None:
+    """``out[e] = scale[e] * share[relation[e]]``.
+
+    Args:
+        relation: ``[E]`` of any integer type.
+        share_RB: ``[R, B]``.
+        scale_E: ``[E]``.
+        out_EB: ``[E, B]``, written.
+    """
+    num_edges, bases = out_EB.shape
+    edges, width = tile(bases)
+    grid = blocks(num_edges, edges), blocks(bases, width)
+    given = relation, share_RB, scale_E, out_EB, num_edges
+    launch(_spread, grid, *given, SHAPE=(bases,), TILE=(edges, width))
+
+
+def basis_collect(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Tensor) -> None:
+    """``out[r] = sum over edges e of relation r of scale[e] * grad[e]``, in float64.
+
+    Args:
+        relation: ``[E]`` of any integer type.
+        scale_E: ``[E]``.
+        grad_EB: ``[E, B]``.
+        out_RB: ``[R, B]``, written.
+    """
+    indptr, order = sorted_rows(relation, len(out_RB))
+    total = torch.empty_like(out_RB, dtype=torch.float64)
+    gather_rows(indptr, order, order, scale_E[:, None], grad_EB[:, None], total[:, None])
+    out_RB.copy_(total)
+
+
+def scaled_gather(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    relation: Tensor,
+    weight_E: Tensor,
+    scale_RF: Tensor,
+    src_NF: Tensor,
+    out_MF: Tensor,
+) -> None:
+    """``out[m] = sum over edges i of m of weight[edge[i]] * scale[relation[edge[i]]] * src[indices[i]]``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` int32 or int64, row of each edge.
+        edge: ``[E]`` int32 or int64, position of the weight and the relation of each edge.
+        relation: ``[E]`` of any integer type.
+        weight_E: ``[E]``.
+        scale_RF: ``[R, F]``.
+        src_NF: ``[N, F]``.
+        out_MF: ``[M, F]``, written.
+    """
+    given = edge, weight_E, indices, src_NF, relation, scale_RF
+    sum_over_edges(_products, indptr, len(indices), out_MF[:, None], *given, shape=())
+
+
+def scaled_products(
+    indptr: Tensor,
+    indices: Tensor,
+    relation: Tensor,
+    weight_E: Tensor,
+    src_VsF: Tensor,
+    grad_VdF: Tensor,
+    out_RF: Tensor,
+) -> None:
+    """``out[r] = sum over edges e of relation r of weight[e] * src[indices[e]] * grad[destination of e]``.
+
+    Args:
+        indptr: ``[Vd + 1]`` int64.
+        indices: ``[E]`` int32 or int64, source of each edge.
+        relation: ``[E]`` of any integer type.
+        weight_E: ``[E]``.
+        src_VsF: ``[Vs, F]``.
+        grad_VdF: ``[Vd, F]``.
+        out_RF: ``[R, F]``, written.
+    """
+    by_relation, order = sorted_rows(relation, len(out_RF))
+    given = order, weight_E, indices[order], src_VsF, destinations(indptr, len(indices)), grad_VdF
+    sum_over_edges(_products, by_relation, len(indices), out_RF[:, None], *given, shape=())
+
+
+@kernel
+def _mean(
+    indptr: tl.tensor,
+    relation: tl.tensor,
+    weight: tl.tensor,
+    out: tl.tensor,
+    num_relations: tl.tensor,
+    TILE: tl.constexpr,
+) -> None:
+    """Counts a block of relations at a time: each edge is compared with each of them."""
+    EDGES: tl.constexpr = TILE[0]
+    RELATIONS: tl.constexpr = TILE[1]
+    row = tl.program_id(0).to(tl.int64)
+    first, last = tl.load(indptr + row), tl.load(indptr + row + 1)
+    for begin in range(0, num_relations, RELATIONS):
+        r = begin + tl.arange(0, RELATIONS)
+        counts = tl.zeros([EDGES, RELATIONS], tl.float64)
+        for start in range(first, last, EDGES):
+            e = start + tl.arange(0, EDGES)
+            same = (e < last)[:, None] & (tl.load(relation + e, e < last, 0)[:, None] == r[None, :])
+            mine = tl.full([EDGES], 1, tl.float64)
+            if weight is not None:
+                mine = tl.load(weight + e, e < last, 0).to(tl.float64)
+            counts += tl.where(same, mine[:, None], 0)
+        total = tl.sum(counts, 0)
+        for start in range(first, last, EDGES):
+            e = start + tl.arange(0, EDGES)
+            same = (e < last)[:, None] & (tl.load(relation + e, e < last, 0)[:, None] == r[None, :])
+            mine = tl.full([EDGES], 1, tl.float64)
+            if weight is not None:
+                mine = tl.load(weight + e, e < last, 0).to(tl.float64)
+            whole = tl.sum(tl.where(same, total[None, :], 0), 1)
+            share = mine / tl.where(whole == 0, 1, whole)
+            is_here = tl.max(same.to(tl.int32), 1) > 0
+            tl.store(out + e, tl.where((whole != 0) & (tl.abs(share) < float("inf")), share, 0), is_here)
+
+
+@kernel
+def _spread(
+    relation: tl.tensor,
+    share: tl.tensor,
+    scale: tl.tensor,
+    out: tl.tensor,
+    num_edges: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    B: tl.constexpr = SHAPE[0]
+    EDGES: tl.constexpr = TILE[0]
+    COLUMNS: tl.constexpr = TILE[1]
+    e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
+    b = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    given = (e < num_edges)[:, None] & (b < B)[None, :]
+    r = tl.load(relation + e, e < num_edges, 0).to(tl.int64)
+    value = tl.load(share + r[:, None] * B + b[None, :], given, 0)
+    value *= tl.load(scale + e, e < num_edges, 0)[:, None]
+    tl.store(out + e[:, None] * B + b[None, :], value, given)
+
+
+@kernel
+def _products(
+    indptr: tl.tensor,
+    out: tl.tensor,
+    scratch: tl.tensor,
+    num_cuts: tl.tensor,
+    edge: tl.tensor,
+    weight: tl.tensor,
+    left_row: tl.tensor,
+    left: tl.tensor,
+    right_row: tl.tensor,
+    right: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """``sum over edges i of weight[edge[i]] * left[left_row[i]] * right[right_row[edge[i]]]``."""
+    F: tl.constexpr = SHAPE[0]
+    SEGMENT: tl.constexpr = TILE[0]
+    EDGES: tl.constexpr = TILE[1]
+    COLUMNS: tl.constexpr = TILE[2]
+    ACC: tl.constexpr = scratch.dtype.element_ty
+    _row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = f < F
+    total = tl.zeros([EDGES, COLUMNS], ACC)
+    for start in range(first, last, EDGES):
+        i = start + tl.arange(0, EDGES)
+        given = (i < last)[:, None] & inside[None, :]
+        e = tl.load(edge + i, i < last, 0).to(tl.int64)
+        a = tl.load(left_row + i, i < last, 0).to(tl.int64)[:, None] * F + f[None, :]
+        b = tl.load(right_row + e, i < last, 0).to(tl.int64)[:, None] * F + f[None, :]
+        products = tl.load(left + a, given, 0).to(ACC) * tl.load(right + b, given, 0).to(ACC)
+        total += products * tl.load(weight + e, i < last, 0).to(ACC)[:, None]
+    store_part(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)

@@ -1,0 +1,192 @@
+"""Sums of weighted rows over the edges of each node, and their backward pass.
+
+Letters: ``M`` result rows, ``N`` given rows, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F`` columns.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+from torch import Tensor
+
+from outgrow.ops.gpu.launch import edges_of_program, kernel, launch, num_cuts, segment_tile, store_part, sum_over_edges
+from outgrow.ops.memory_pool import empty
+
+
+def gather_rows(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor | None,
+    weight: Tensor | None,
+    rows: Tensor,
+    out: Tensor,
+    *,
+    add: bool = False,
+    num_edges: int | None = None,
+) -> None:
+    """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` int32 or int64, row of each edge.
+        edge: ``[E]`` position of the weight of each edge; None if it is that of the edge.
+        weight: ``[E, K]``; None if all are 1.
+        rows: ``[N, C, F]`` of any floating type; ``C`` is ``K`` or 1.
+        out: ``[M, K, F]``, written.
+        add: Whether the sum is added to what is there.
+        num_edges: For the CPU; no matter here.
+    """
+    if add:
+        sums = empty(tuple(out.shape), out)
+        gather_rows(indptr, indices, edge, weight, rows, sums)
+        out.add_(sums)
+        return
+    weights, shared = out.shape[1], rows.shape[1] == 1
+    given = indices, edge, weight, rows, None, None
+    sum_over_edges(_sum, indptr, len(indices), out, *given, shape=(weights, shared, 1), channels=weights)
+
+
+def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
+    """``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` int32 or int64, row of each edge.
+        edge: ``[E]`` position of the weights of each edge.
+        weight: ``[E, K]``.
+        rows: ``[N, K, F]``.
+        out: ``[M, 1, F]``, written.
+    """
+    weights = rows.shape[1]
+    given = indices, edge, weight, rows, None, None
+    sum_over_edges(_sum, indptr, len(indices), out, *given, shape=(weights, False, weights))
+
+
+def spread_rows(
+    indptr: Tensor,
+    indices: Tensor,
+    edge: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    own: Tensor,
+    out: Tensor,
+    d_weight: Tensor,
+) -> None:
+    """The backward pass of a weighted sum: both gradients in one pass over the out-edges of each source ``m``.
+
+    ``out[m, k or 0] = sum over edges i of m of weight[edge[i], k] * rows[indices[i], k]``, summed over ``k`` as well if
+    ``C`` is 1; ``d_weight[edge[i], k] = rows[indices[i], k] . own[m, k or 0]``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` int32 or int64, row of each edge.
+        edge: ``[E]`` position of the weights of each edge.
+        weight: ``[E, K]``.
+        rows: ``[N, K, F]``, the gradient of the sum.
+        own: ``[M, C, F]``, what was summed; ``C`` is ``K`` or 1.
+        out: ``[M, C, F]``, written.
+        d_weight: ``[E, K]``, written.
+    """
+    weights, channels = rows.shape[1], own.shape[1]
+    given = indices, edge, weight, rows, own, d_weight
+    shape = (weights, False, weights // channels)
+    sum_over_edges(_sum, indptr, len(indices), out, *given, shape=shape, channels=channels, whole_rows=True)
+
+
+def dot_rows(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
+    """``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
+
+    Args:
+        indptr: ``[M + 1]`` int64.
+        indices: ``[E]`` int32 or int64, row of each edge.
+        rows: ``[N, C, F]``; ``C`` is ``K`` or 1.
+        other: ``[M, K, F]``.
+        out: ``[E, K]``, written.
+    """
+    num_rows, weights, columns = other.shape
+    cuts = num_cuts(len(indices))
+    shape = columns, weights, rows.shape[1] == 1
+    given = indptr, cuts, indices, rows, other, out
+    launch(_dot, (cuts + num_rows, weights), *given, SHAPE=shape, TILE=segment_tile(columns))
+
+
+@kernel
+def _sum(
+    indptr: tl.tensor,
+    out: tl.tensor,
+    scratch: tl.tensor,
+    num_cuts: tl.tensor,
+    indices: tl.tensor,
+    edge: tl.tensor,
+    weight: tl.tensor,
+    rows: tl.tensor,
+    own: tl.tensor,
+    d_weight: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    F: tl.constexpr = SHAPE[0]
+    WEIGHTS: tl.constexpr = SHAPE[1]
+    SHARED: tl.constexpr = SHAPE[2]
+    SUMMED: tl.constexpr = SHAPE[3]
+    SEGMENT: tl.constexpr = TILE[0]
+    EDGES: tl.constexpr = TILE[1]
+    COLUMNS: tl.constexpr = TILE[2]
+    CHANNELS: tl.constexpr = WEIGHTS // SUMMED
+    ACC: tl.constexpr = scratch.dtype.element_ty
+    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    channel = tl.program_id(1)
+    f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = f < F
+    if d_weight is not None:
+        mine = tl.load(own + (row * CHANNELS + channel) * F + f, inside, 0).to(ACC)
+    total = tl.zeros([EDGES, COLUMNS], ACC)
+    for start in range(first, last, EDGES):
+        i = start + tl.arange(0, EDGES)
+        is_edge = i < last
+        at = i if edge is None else tl.load(edge + i, is_edge, 0).to(tl.int64)
+        other = tl.load(indices + i, is_edge, 0).to(tl.int64)
+        for part in range(SUMMED):
+            k = channel + part
+            given = other if SHARED else other * WEIGHTS + k
+            values = tl.load(rows + given[:, None] * F + f[None, :], is_edge[:, None] & inside[None, :], 0).to(ACC)
+            if d_weight is not None:
+                tl.store(d_weight + at * WEIGHTS + k, tl.sum(values * mine[None, :], 1), is_edge)
+            if weight is not None:
+                values *= tl.load(weight + at * WEIGHTS + k, is_edge, 0).to(ACC)[:, None]
+            total += values
+    store_part(out, scratch, num_cuts, channel * F + f, tl.sum(total, 0), inside, CHANNELS * F)
+
+
+@kernel
+def _dot(
+    indptr: tl.tensor,
+    num_cuts: tl.tensor,
+    indices: tl.tensor,
+    rows: tl.tensor,
+    other: tl.tensor,
+    out: tl.tensor,
+    SHAPE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    F: tl.constexpr = SHAPE[0]
+    WEIGHTS: tl.constexpr = SHAPE[1]
+    SHARED: tl.constexpr = SHAPE[2]
+    SEGMENT: tl.constexpr = TILE[0]
+    EDGES: tl.constexpr = TILE[1]
+    COLUMNS: tl.constexpr = TILE[2]
+    ACC: tl.constexpr = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
+    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    k = tl.program_id(1)
+    mine = other + (row * WEIGHTS + k) * F
+    for start in range(first, last, EDGES):
+        i = start + tl.arange(0, EDGES)
+        is_edge = i < last
+        given = tl.load(indices + i, is_edge, 0).to(tl.int64)
+        given = given if SHARED else given * WEIGHTS + k
+        total = tl.zeros([EDGES, COLUMNS], ACC)
+        for begin in range(0, F, COLUMNS):
+            f = begin + tl.arange(0, COLUMNS)
+            inside = f < F
+            values = tl.load(rows + given[:, None] * F + f[None, :], is_edge[:, None] & inside[None, :], 0).to(ACC)
+            total += values * tl.load(mine + f, inside, 0).to(ACC)[None, :]
+        tl.store(out + i * WEIGHTS + k, tl.sum(total, 1), is_edge)

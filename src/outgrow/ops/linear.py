@@ -1,0 +1,203 @@
+"""`affine`, bf16 matmul, shared prefix rows.
+
+Both factors are rounded to bfloat16 (8 bits of mantissa), and so is the sum of their products over a chunk of rows. The
+result has the weight's type, and so have sums over chunks, biases and all that follows; parameters and rows stay as
+they are. Letters: ``N`` rows, ``D`` input width, ``O`` output width.
+
+Products with few or odd numbers of columns are several times slower than their neighbours in the libraries that compute
+them; they are computed on full cache lines here, or in bfloat16 where that is asked for.
+Letters: ``N`` rows, ``D`` input width, ``O`` output width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outgrow.ops.backend import once
+from outgrow.ops.kernels.numerics import is_half
+from outgrow.ops.memory_pool import LARGE_ROWS, LINE, empty, empty_rows, full_lines, with_padding
+
+_BFLOAT16_CHUNK_ROWS = 1 << 15
+_narrow = False
+
+
+@contextmanager
+def products_in_bfloat16(wanted: bool = True) -> Iterator[None]:
+    """Compute every product of dense rows with weights in bfloat16, in all threads, until the context ends."""
+    global _narrow
+    before, _narrow = _narrow, wanted
+    try:
+        yield
+    finally:
+        _narrow = before
+
+
+def narrow() -> bool:
+    """Whether products are to be computed in bfloat16."""
+    return _narrow
+
+
+def narrow_product(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
+    """``[N, O]``: ``x @ weight``, of the weight's type."""
+    y_NO = empty_rows(len(x_ND), (weight_DO.shape[1],), weight_DO)
+    factor = weight_DO.bfloat16()
+    for rows in _chunks(x_ND):
+        y_NO[rows] = x_ND[rows].bfloat16() @ factor
+    return y_NO
+
+
+def add_narrow_product(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor:
+    """``y + x @ weight``, written to ``y``."""
+    factor = weight_DO.bfloat16()
+    for rows in _chunks(x_ND):
+        y_NO[rows] += x_ND[rows].bfloat16() @ factor
+    return y_NO
+
+
+def narrow_weight_gradient(x_ND: Tensor, grad_NO: Tensor) -> Tensor:
+    """``[D, O]``: ``x.T @ grad``, of the gradient's type."""
+    total = grad_NO.new_zeros(x_ND.shape[1], grad_NO.shape[1])
+    for rows in _chunks(x_ND):
+        total += x_ND[rows].bfloat16().T @ grad_NO[rows].bfloat16()
+    return total
+
+
+def _chunks(x_ND: Tensor) -> Iterator[slice]:
+    return (slice(first, first + _BFLOAT16_CHUNK_ROWS) for first in range(0, len(x_ND), _BFLOAT16_CHUNK_ROWS))
+
+
+_CHUNK_ROWS = 8192
+
+
+def affine(*terms: tuple[Tensor, Tensor], bias_O: Tensor | None = None) -> Tensor:
+    """``sum of x @ weight over the terms + bias``, in one result.
+
+    Args:
+        *terms: Pairs of ``x [N, D]`` and ``weight [D, O]``; ``D`` may differ. ``x`` may be a constant in half
+            precision; it is widened chunk by chunk.
+        bias_O: ``[O]``; None for none.
+
+    Returns:
+        ``[N, O]`` of the weights' type, differentiable in every ``x``, weight and the bias.
+    """
+    return _Affine.apply(bias_O, *(tensor for term in terms for tensor in term))  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, bias_O: Tensor | None, *terms: Tensor) -> Tensor:
+        inputs, weights = terms[::2], terms[1::2]
+        ctx.has_bias, ctx.narrow = bias_O is not None, narrow()
+        ctx.save_for_backward(*terms)
+        product, add = (narrow_product, add_narrow_product) if ctx.narrow else (_product, _add_product)
+        y_NO = product(inputs[0], weights[0])
+        for x_ND, weight_DO in zip(inputs[1:], weights[1:], strict=True):
+            y_NO = add(y_NO, x_ND, weight_DO)
+        return y_NO if bias_O is None else y_NO.add_(bias_O)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
+        terms, wanted = ctx.saved_tensors, ctx.needs_input_grad
+        product, weight_gradient = (
+            (narrow_product, narrow_weight_gradient) if ctx.narrow else (_product, _weight_gradient)
+        )
+        gradients: list[Tensor | None] = [grad_NO.sum(0) if ctx.has_bias and wanted[0] else None]
+        for at in range(0, len(terms), 2):
+            x_ND, weight_DO = terms[at], terms[at + 1]
+            gradients.append(product(grad_NO, weight_DO.T) if wanted[at + 1] else None)
+            gradients.append(weight_gradient(x_ND, grad_NO) if wanted[at + 2] else None)
+        return tuple(gradients)
+
+
+def _product(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
+    """``x @ weight``; padded with unused columns as `empty_rows` pads."""
+    rows, columns = len(x_ND), weight_DO.shape[1]
+    if is_half(x_ND.dtype) and x_ND.dtype != weight_DO.dtype:
+        return _add_product(empty_rows(rows, (columns,), weight_DO).zero_(), x_ND, weight_DO)
+    if rows < LARGE_ROWS or x_ND.device.type != "cpu":
+        return x_ND @ weight_DO
+    if columns < LINE:
+        return torch.mm(x_ND, _widened(weight_DO, LINE))[:, :columns].contiguous()
+    out = empty_rows(rows, (columns,), weight_DO)
+    stride = full_lines(columns, rows)
+    torch.mm(x_ND, _widened(weight_DO, stride), out=with_padding(out))
+    return out
+
+
+def _add_product(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor:
+    """``y + x @ weight``, written to ``y``."""
+    if x_ND.dtype == weight_DO.dtype:
+        wide = with_padding(y_NO)
+        wide.addmm_(x_ND, _widened(weight_DO, wide.shape[1]))
+        return y_NO
+    for first in range(0, len(x_ND), _CHUNK_ROWS):
+        chunk = slice(first, first + _CHUNK_ROWS)
+        y_NO[chunk].addmm_(x_ND[chunk].to(weight_DO.dtype), weight_DO)
+    return y_NO
+
+
+def _weight_gradient(x_ND: Tensor, grad_NO: Tensor) -> Tensor:
+    """``x.T @ grad``."""
+    if x_ND.dtype != grad_NO.dtype:
+        total = torch.zeros(x_ND.shape[1], grad_NO.shape[1], dtype=grad_NO.dtype, device=grad_NO.device)
+        for first in range(0, len(x_ND), _CHUNK_ROWS):
+            chunk = slice(first, first + _CHUNK_ROWS)
+            total.addmm_(x_ND[chunk].to(grad_NO.dtype).T, grad_NO[chunk])
+        return total
+    columns = grad_NO.shape[1]
+    if len(x_ND) < LARGE_ROWS or x_ND.device.type != "cpu":
+        return x_ND.T @ grad_NO
+    if columns < LINE:
+        wide = empty((len(grad_NO), LINE), grad_NO)
+        wide[:, columns:] = 0
+        wide[:, :columns] = grad_NO
+        return (wide.T @ x_ND)[:columns].T
+    return (x_ND.T @ with_padding(grad_NO))[:, :columns]
+
+
+def _widened(weight_DO: Tensor, columns: int) -> Tensor:
+    """The weight with columns of zeros after it."""
+    missing = columns - weight_DO.shape[1]
+    return torch.nn.functional.pad(weight_DO, (0, missing)) if missing else weight_DO
+
+
+def with_first_rows(x_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """``x`` and its first ``count`` rows, whose gradients are added in one pass: that of a slice is mostly zeros.
+
+    Args:
+        x_NF: ``[N, F]``.
+        count: At most ``N``.
+    """
+    if not x_NF.requires_grad:
+        return x_NF, x_NF[:count]
+    return _FirstRows.apply(x_NF, count)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _FirstRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.shape, ctx.count = x_NF.shape, count
+        return x_NF.view_as(x_NF), x_NF[:count]
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, grad_NF: Tensor | None, first_MF: Tensor | None) -> tuple[Tensor | None, None]:
+        if grad_NF is None or first_MF is None:
+            return grad_NF if first_MF is None else _padded(first_MF, ctx.shape), None
+        out = empty(tuple(ctx.shape), grad_NF)
+        torch.add(grad_NF[: ctx.count], first_MF, out=out[: ctx.count])
+        out[ctx.count :].copy_(grad_NF[ctx.count :])
+        return out, None
+
+
+def _padded(first_MF: Tensor, shape: torch.Size) -> Tensor:
+    out = empty(tuple(shape), first_MF)
+    out[: len(first_MF)], out[len(first_MF) :] = first_MF, 0
+    return out

@@ -1,0 +1,1 @@
+"""Moving rows: memory and files."""

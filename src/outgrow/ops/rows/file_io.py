@@ -1,0 +1,264 @@
+"""Rows of a file read and summed by kernels that call the system themselves: no loop over runs is Python's.
+
+Runs are short and many, and Python's lock makes threads that ask for one after another wait for each other. Where the
+system has no ``pread``, the same loops are run by Python.
+Letters: ``W`` columns, ``M`` rows of the tensor on the other side, ``N`` rows named, ``S`` rows of memory for one run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from numba import carray, types
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.ops.backend import by_type, sequential
+from outgrow.ops.kernels.numerics import as_float, bits_of
+from outgrow.ops.rows.coalesce import end_of_run, sum_rows
+from outgrow.ops.rows.gather import WORDS
+
+Array = NDArray[Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PAGE_BYTES = 4096
+ENDED = -1
+"""What kernels answer where a file ends too early."""
+
+
+def fill(file: int, start: int, memory: Array) -> None:
+    """Read bytes ``start, ...`` of a file into contiguous memory.
+
+    Raises:
+        EOFError: The file ends too early.
+        OSError: What else the system says.
+    """
+    check(fill_memory(file, start, memory))
+
+
+def put(file: int, start: int, memory: Array) -> None:
+    """Write contiguous memory to bytes ``start, ...`` of a file.
+
+    Raises:
+        OSError: What the system says.
+    """
+    check(put_memory(file, start, memory))
+
+
+def read_rows(
+    file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, out_MW: Tensor, to_N: Array
+) -> tuple[int, int]:
+    """``out[to[i]] = row rows[i] of the file``, converted to the type of ``out``.
+
+    Args:
+        file: Descriptor of the file.
+        offset: Byte of the file at which row 0 begins.
+        rows_N: ``[N]`` integer, ascending and distinct.
+        gap_rows: Most rows between two neighbours of one run, which is read at once.
+        staged_SW: ``[S, W]`` contiguous, of the type of the file, overwritten; no run is longer.
+        out_MW: ``[M, W]`` of the same or a wider floating type, written.
+        to_N: ``[N]`` integer, distinct.
+
+    Returns:
+        Number of runs, and of the pages of `PAGE_BYTES` that they lie in.
+
+    Raises:
+        EOFError: The file ends too early.
+        OSError: What else the system says.
+    """
+    if staged_SW.dtype == out_MW.dtype:
+        word = WORDS[out_MW.dtype.itemsize]
+        staged, out = staged_SW.view(word).numpy(), out_MW.detach().view(word).numpy()
+    else:
+        staged, out = bits_of(staged_SW).numpy(), out_MW.detach().numpy()
+    rows, to = _wide(rows_N), _wide(to_N)
+    error, runs, pages = _read_rows(file, offset, rows, gap_rows, staged, out, to)
+    check(error)
+    return runs, pages
+
+
+def add_file_rows(
+    file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, added: tuple[Tensor, Array]
+) -> tuple[int, int, int]:
+    """``row rows[i] of the file += values[at[i]]``.
+
+    Rows in the gaps of a run are written back as they were read: cheaper than a call of the system for each row.
+
+    Args:
+        file: Descriptor of the file.
+        offset: Byte of the file at which row 0 begins.
+        rows_N: ``[N]`` integer, ascending and distinct.
+        gap_rows: Most rows between two neighbours of one run, which is read and written at once.
+        staged_SW: ``[S, W]`` contiguous float32 or float64, of the type of the file, overwritten; no run is longer.
+        added: ``values [M, W]`` float32 or float64, and ``at [N]`` integer.
+
+    Returns:
+        Number of runs read, of the pages of `PAGE_BYTES` that they lie in, and of bytes written.
+
+    Raises:
+        EOFError: The file ends too early.
+        OSError: What else the system says.
+    """
+    values_MW, at_N = added
+    rows, at, values, staged = _wide(rows_N), _wide(at_N), values_MW.detach().numpy(), staged_SW.numpy()
+    error, runs, pages, written = _add_rows(file, offset, rows, gap_rows, staged, values, at)
+    check(error)
+    return runs, pages, written
+
+
+def _wide(places: Array) -> Array:
+    """As int64, so that there is one kernel only."""
+    return places.astype(np.int64, copy=False)
+
+
+def check(error: int) -> None:
+    """Raise what a kernel has answered: 0, `ENDED`, or an error number of the system."""
+    if error == ENDED:
+        raise EOFError
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+if sys.platform in ("linux", "darwin"):
+    _moves = types.int64(types.int32, types.uintp, types.uintp, types.int64)
+    _pread: Any = types.ExternalFunction("pread", _moves)
+    _pwrite: Any = types.ExternalFunction("pwrite", _moves)
+    _place = types.CPointer(types.int32)  # type: ignore[no-untyped-call]
+    _errno_place: Any = types.ExternalFunction("__errno_location" if sys.platform == "linux" else "__error", _place())
+
+    @sequential
+    def fill_memory(file: int, start: int, memory: Array) -> int:
+        """`fill` for kernels: gives 0, or what `check` raises."""
+        done, size = 0, memory.size * memory.itemsize
+        while done < size:
+            moved = _pread(file, memory.ctypes.data + done, size - done, start + done)
+            if moved == 0:
+                return ENDED
+            error = carray(_errno_place(), 1)[0] if moved < 0 else 0
+            if error != 0 and error != errno.EINTR:
+                return error
+            done += max(moved, 0)
+        return 0
+
+    @sequential
+    def put_memory(file: int, start: int, memory: Array) -> int:
+        """`put` for kernels: gives 0, or what `check` raises."""
+        done, size = 0, memory.size * memory.itemsize
+        while done < size:
+            moved = _pwrite(file, memory.ctypes.data + done, size - done, start + done)
+            error = carray(_errno_place(), 1)[0] if moved < 0 else 0
+            if error != 0 and error != errno.EINTR:
+                return error
+            done += max(moved, 0)
+        return 0
+
+    over_runs = sequential
+else:
+    _SEEKING = threading.Lock()
+
+    def fill_memory(file: int, start: int, memory: Array) -> int:
+        """`fill` for loops: gives 0, or what `check` raises."""
+        rest = memoryview(memory).cast("B")
+        try:
+            with _SEEKING:
+                os.lseek(file, start, os.SEEK_SET)
+                while rest:
+                    got = os.read(file, len(rest))
+                    if not got:
+                        return ENDED
+                    rest[: len(got)] = got
+                    rest = rest[len(got) :]
+        except OSError as error:
+            return error.errno or errno.EIO
+        return 0
+
+    def put_memory(file: int, start: int, memory: Array) -> int:
+        """`put` for loops: gives 0, or what `check` raises."""
+        rest = memoryview(memory).cast("B")
+        try:
+            with _SEEKING:
+                os.lseek(file, start, os.SEEK_SET)
+                while rest:
+                    rest = rest[os.write(file, rest) :]
+        except OSError as error:
+            return error.errno or errno.EIO
+        return 0
+
+    def over_runs(function: Callable[P, R]) -> Callable[P, R]:
+        """Leave a loop to Python."""
+        return function
+
+
+@over_runs
+def _read_rows(
+    file: int, offset: int, rows: Array, gap_rows: int, staged: Array, out: Array, to: Array
+) -> tuple[int, int, int]:
+    end, runs, pages, row_bytes = 0, 0, 0, staged.shape[1] * staged.itemsize
+    while end < len(rows):
+        start, end = end, end_of_run(rows, end, gap_rows, len(staged))
+        first = int(rows[start])
+        begin, num_rows = offset + first * row_bytes, rows[end - 1] + 1 - first
+        error = fill_memory(file, begin, staged[:num_rows])
+        if error != 0:
+            return error, runs, pages
+        _deal_out(staged, first, rows, start, end, out, to)
+        runs += 1
+        pages += pages_of(begin, num_rows * row_bytes)
+    return 0, runs, pages
+
+
+@over_runs
+def _add_rows(
+    file: int, offset: int, rows: Array, gap_rows: int, staged: Array, values: Array, at: Array
+) -> tuple[int, int, int, int]:
+    end, runs, pages, written, row_bytes = 0, 0, 0, 0, staged.shape[1] * staged.itemsize
+    while end < len(rows):
+        start, end = end, end_of_run(rows, end, gap_rows, len(staged))
+        first = int(rows[start])
+        begin, num_rows = offset + first * row_bytes, rows[end - 1] + 1 - first
+        error = fill_memory(file, begin, staged[:num_rows])
+        if error != 0:
+            return error, runs, pages, written
+        runs += 1
+        pages += pages_of(begin, num_rows * row_bytes)
+        sum_rows(staged, first, rows, start, end, values, at)
+        error = put_memory(file, begin, staged[:num_rows])
+        if error != 0:
+            return error, runs, pages, written
+        written += num_rows * row_bytes
+    return 0, runs, pages, written
+
+
+@sequential
+def _deal_out(staged: Array, first: int, rows: Array, start: int, end: int, out: Array, to: Array) -> None:
+    for i in range(start, end):
+        row, place = rows[i] - first, to[i]
+        for column in range(staged.shape[1]):
+            out[place, column] = _value_for(out, staged[row, column])
+
+
+@by_type
+def _value_for(out: Any, value: Any) -> Callable[..., Any]:
+    """A value of a file as it is written into ``out``: words as they are, else as a number."""
+    return _same if isinstance(out.dtype, types.Integer) else _number
+
+
+def _same(out: Any, value: Any) -> Any:
+    return value
+
+
+def _number(out: Any, value: Any) -> Any:
+    return as_float(value)
+
+
+@sequential
+def pages_of(begin: int, num_bytes: int) -> int:
+    """How many pages of `PAGE_BYTES` some bytes of a file lie in. For kernels too."""
+    return -(-(begin + num_bytes) // PAGE_BYTES) - begin // PAGE_BYTES

@@ -1,0 +1,205 @@
+"""Global to local node ids of a batch.
+
+A table holds ``base`` plus the number of each node of the batch; whatever is less was left by batches before. So a
+table is not cleared between batches: the next one takes a larger base. Letters: ``n`` nodes, ``E`` edges, ``V`` nodes
+of the graph.
+
+All sources are numbered first, as a single worker numbers them (`sampling_nodes`). Then the new nodes, far fewer than
+edges, are told apart: own ones close up and keep their numbers for the batch, those of others are grouped by owner and
+forgotten, as another hop may want them again. Letters: ``E`` edges, ``V`` nodes, ``N`` new nodes, ``r`` of others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.ops.backend import sequential
+from outgrow.ops.kernels.numerics import prefetch
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+Table = NDArray[np.int32]
+
+_INDICES_AHEAD = 128
+_MARKS_AHEAD = 48
+_VALUES_AHEAD = 32
+
+
+@sequential
+def number_seeds(seeds: Ids, table: Table, base: int) -> int:
+    """Number the first nodes of a batch from 0.
+
+    Args:
+        seeds: ``[n]``.
+        table: ``[V]``, see above.
+        base: More than whatever is in the table.
+
+    Returns:
+        How many were numbered: ``n``, or the position of the first that is no node or that came before.
+    """
+    for i in range(len(seeds)):
+        if seeds[i] < 0 or seeds[i] >= len(table) or table[seeds[i]] >= base:
+            return i
+        table[seeds[i]] = base + i
+    return len(seeds)
+
+
+@sequential
+def number_sources(
+    edges: Ids, indices: Array, table: Table, base: int, nodes: Ids, known: int, local: NDArray[np.int32]
+) -> int:
+    """Number the sources of some edges.
+
+    Args:
+        edges: ``[E]``.
+        indices: Source of every edge of the graph.
+        table: ``[V]``, see above.
+        base: That of the batch.
+        nodes: At least ``[known + E]``, written: new nodes go behind the ``known`` ones.
+        known: Nodes that have a number.
+        local: ``[E]``, written: the number of each edge's source.
+
+    Returns:
+        Nodes that have a number now.
+    """
+    last = len(edges) - 1
+    lines, marks = indices.reshape((len(indices), 1)), table.reshape((len(table), 1))
+    for e in range(len(edges)):
+        prefetch(lines, edges[np.uint64(min(e + _INDICES_AHEAD, last))], 0)
+        prefetch(marks, indices[np.uint64(edges[np.uint64(min(e + _MARKS_AHEAD, last))])], 0)
+        node = np.uint64(indices[np.uint64(edges[e])])
+        number = table[node] - base
+        new = number < 0  # without a branch, which would be guessed wrongly too often
+        number = known if new else number
+        table[node] = base + number
+        nodes[np.uint64(known)] = node
+        known += new
+        local[e] = number
+    return known
+
+
+@sequential
+def take(values: Array, rows: Ids, out: Array) -> None:
+    """``out[i] = values[rows[i]]``."""
+    lines = values.reshape((len(values), 1))
+    for i in range(len(rows)):
+        prefetch(lines, rows[np.uint64(min(i + _VALUES_AHEAD, len(rows) - 1))], 0)
+        out[i] = values[np.uint64(rows[i])]
+
+
+Rows = NDArray[np.int32]
+
+_OWNERS_AHEAD = 32
+
+
+class Sorted(NamedTuple):
+    """New nodes, told apart.
+
+    Attributes:
+        num_own: Own nodes that have a number now.
+        others: ``[r]`` nodes of others, by owner.
+        sizes: How many of these each worker owns.
+        remap: ``[N]`` number of a new node that is own; ``-1 -`` its place among the others if not.
+    """
+
+    num_own: int
+    others: Ids
+    sizes: tuple[int, ...]
+    remap: Rows
+
+
+def sort_new(nodes: Ids, first: int, owner: Array, rank: int, size: int, table: Table, base: int) -> Sorted:
+    """Tell new nodes apart.
+
+    Args:
+        nodes: ``[first + N]`` nodes with a number, changed: own ones close up.
+        first: Nodes that were known before, all own.
+        owner: ``[V]`` worker of each node.
+        rank: The worker whose nodes are own.
+        size: Number of workers.
+        table: ``[V]``, changed: see `sampling_nodes`.
+        base: That of the batch.
+    """
+    num_new = len(nodes) - first
+    others, peers = np.empty(num_new, dtype=np.int64), np.empty(num_new, dtype=np.int16)
+    remap = np.empty(num_new, dtype=np.int32)
+    num_own, num_others = _close_up(nodes, first, owner, rank, table, base, others, peers, remap)
+    grouped, sizes = np.empty(num_others, dtype=np.int64), np.zeros(size + 1, dtype=np.int64)
+    _group(others, peers[:num_others], sizes, grouped, remap)
+    return Sorted(num_own, grouped, tuple(np.diff(sizes, prepend=0)[:size].tolist()), remap)
+
+
+@sequential
+def _close_up(
+    nodes: Ids,
+    first: int,
+    owner: Array,
+    rank: int,
+    table: Table,
+    base: int,
+    others: Ids,
+    peers: NDArray[np.int16],
+    remap: Rows,
+) -> tuple[int, int]:
+    own, count, last = first, 0, len(nodes) - 1
+    owners = owner.reshape((len(owner), 1))
+    for i in range(first, len(nodes)):
+        prefetch(owners, nodes[np.uint64(min(i + _OWNERS_AHEAD, last))], 0)
+        node = np.uint64(nodes[np.uint64(i)])
+        peer = owner[node]
+        mine = peer == rank  # without a branch, which would be guessed wrongly too often
+        remap[np.uint64(i - first)] = own if mine else -1 - count
+        table[node] = base + own if mine else 0
+        nodes[np.uint64(own)] = node
+        others[np.uint64(min(count, len(others) - 1))] = node
+        peers[np.uint64(min(count, len(others) - 1))] = peer
+        own += mine
+        count += not mine
+    return own, count
+
+
+@sequential
+def _group(others: Ids, peers: NDArray[np.int16], starts: Ids, grouped: Ids, remap: Rows) -> None:
+    """Group by owner. ``starts`` ``[P + 1]`` is zeros at first, and then the end of each group and one number more."""
+    for peer in peers:
+        starts[peer + 1] += 1
+    for peer in range(1, len(starts)):
+        starts[peer] += starts[peer - 1]
+    place = np.empty(len(peers), dtype=np.int32)
+    for i in range(len(peers)):
+        at = starts[peers[i]]
+        starts[peers[i]] += 1
+        grouped[at], place[i] = others[i], at
+    for i in range(len(remap)):
+        number = remap[i]
+        if number < 0:
+            remap[i] = -1 - place[-1 - number]
+
+
+@sequential
+def place_sources(local: Rows, first: int, num_own: int, remap: Rows) -> int:
+    """Give each edge the row of its source: own nodes, then those of others.
+
+    Args:
+        local: ``[E]`` numbers before new nodes were told apart; changed.
+        first: Nodes that were known before.
+        num_own: Own nodes of the hop, those included that others want.
+        remap: ``[N]``, see `Sorted`.
+
+    Returns:
+        Edges whose source is own.
+    """
+    rows = np.empty(first + len(remap), dtype=np.int32)
+    for i in range(first):
+        rows[i] = i
+    for i in range(len(remap)):
+        rows[first + i] = remap[i] if remap[i] >= 0 else num_own - 1 - remap[i]
+    far = 0
+    for e in range(len(local)):
+        row = rows[np.uint64(local[e])]
+        local[e] = row
+        far += row >= num_own
+    return len(local) - far

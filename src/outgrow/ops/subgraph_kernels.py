@@ -1,0 +1,178 @@
+"""The kernels under `outgrow.ops.subgraph`: passes over the edges of some rows of a graph.
+
+They walk even parts of the rows one after another: edge ``i`` of row ``m`` among these is edge
+``start[m] - indptr[m] + i`` of the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.ops.backend import kernel, prange
+from outgrow.ops.kernels.work_split import EDGE, END_ROW, ROW, is_continued, piece
+
+Array = NDArray[Any]
+
+ABSENT, HEARD = -1, -2
+"""In a table of all nodes: not among the rows taken out; neither, but the source of one of their edges."""
+
+
+@kernel
+def count_loops(parts: Array, indptr: Array, indices: Array, out: Array, cut: Array) -> None:
+    """Write the number of self-loops of each row of the whole graph; ``cut`` is for the pieces of cut rows."""
+    for part in prange(len(parts)):
+        for v in range(parts[part, ROW], parts[part, END_ROW]):
+            count = 0
+            for e in range(*piece(parts, part, indptr, v)):
+                if indices[e] == v:
+                    count += 1
+            if is_continued(parts, part, indptr, v):
+                cut[part] = count
+            else:
+                out[v] = count
+    for part in range(1, len(parts)):
+        if is_continued(parts, part, indptr, parts[part, ROW]):
+            out[parts[part, ROW]] += cut[part]
+
+
+@kernel
+def mark(parts: Array, indptr: Array, start: Array, indices: Array, place: Array) -> None:
+    """Turn `ABSENT` into `HEARD` at the sources of the edges. Threads may write to one place at once: the same."""
+    for part in prange(len(parts)):
+        for m in range(parts[part, ROW], parts[part, END_ROW]):
+            for i in range(*piece(parts, part, indptr, m)):
+                src = indices[start[m] - indptr[m] + i]
+                if place[src] == ABSENT:
+                    place[src] = HEARD
+
+
+@kernel
+def number(parts: Array, indptr: Array, start: Array, out: Array) -> None:
+    """Write the id of each edge."""
+    for part in prange(len(parts)):
+        for m in range(parts[part, ROW], parts[part, END_ROW]):
+            for i in range(*piece(parts, part, indptr, m)):
+                out[i] = start[m] - indptr[m] + i
+
+
+@kernel
+def count_lost(parts: Array, indptr: Array, start: Array, nodes: Array, indices: Array, out: Array) -> None:
+    """Write the number of self-loops in each part of some rows."""
+    for part in prange(len(parts)):
+        count = 0
+        for m in range(parts[part, ROW], parts[part, END_ROW]):
+            for i in range(*piece(parts, part, indptr, m)):
+                if indices[start[m] - indptr[m] + i] == nodes[m]:
+                    count += 1
+        out[part] = count
+
+
+@kernel
+def copy_edges(
+    parts: Array,
+    indptr: Array,
+    start: Array,
+    nodes: Array,
+    indices: Array,
+    lost: Array | None,
+    place: Array | None,
+    values: Array,
+    out: Array,
+) -> None:
+    """Copy ``values`` of edges, or their places. With ``lost``, the loops before each part, loops are left out.
+
+    A place is left open after each row then.
+    """
+    for part in prange(len(parts)):
+        at = parts[part, EDGE] if lost is None else parts[part, EDGE] - lost[part] + parts[part, ROW]
+        for m in range(parts[part, ROW], parts[part, END_ROW]):
+            for i in range(*piece(parts, part, indptr, m)):
+                e = start[m] - indptr[m] + i
+                if lost is None or indices[e] != nodes[m]:
+                    out[at] = values[e] if place is None else place[values[e]]
+                    at += 1
+            if lost is not None:
+                at += 1
+
+
+@kernel
+def count_below(parts: Array, indptr: Array, indices: Array, first: int, out: Array) -> None:
+    """Write the number of edges in each part from source rows before ``first``."""
+    for part in prange(len(parts)):
+        count = 0
+        for m in range(parts[part, ROW], parts[part, END_ROW]):
+            for i in range(*piece(parts, part, indptr, m)):
+                if indices[i] < first:
+                    count += 1
+        out[part] = count
+
+
+@kernel
+def split_edges(
+    parts: Array,
+    indptr: Array,
+    indices: Array,
+    first: int,
+    before: Array,
+    low_ptr: Array,
+    high_ptr: Array,
+    order: Array,
+    out: Array,
+) -> None:
+    """Write the edges from source rows before ``first``, then the others, and which edges these were.
+
+    ``before`` counts the former in earlier parts. The last numbers of ``low_ptr`` and ``high_ptr`` are there already.
+    """
+    for part in prange(len(parts)):
+        num_low = low_ptr[len(indptr) - 1]
+        low = before[part]
+        high = parts[part, EDGE] - low
+        for m in range(parts[part, ROW], parts[part, END_ROW]):
+            if not is_continued(parts, part, indptr, m):
+                low_ptr[m], high_ptr[m] = low, high
+            for i in range(*piece(parts, part, indptr, m)):
+                if indices[i] < first:
+                    order[low], out[low] = i, indices[i]
+                    low += 1
+                else:
+                    order[num_low + high], out[num_low + high] = i, indices[i] - first
+                    high += 1
+
+
+@kernel
+def sum_rows(
+    parts: Array,
+    indptr: Array,
+    nodes: Array,
+    start: Array,
+    all_ends: Array,
+    indices: Array,
+    weight: Array,
+    cuts: Array,
+    looped: bool,
+    out: Array,
+) -> None:
+    """Write the sum of the weights of each row, with that of an added loop if ``looped``.
+
+    ``start`` says where rows begin in the graph or view that is summed. Where its even parts cut a row, at one of the
+    edges ``cuts``, pieces are summed alone: as `outgrow.ops.csc.in_degree` rounds.
+    """
+    for part in prange(len(parts)):
+        for m in range(parts[part, ROW], parts[part, END_ROW]):
+            if is_continued(parts, part, indptr, m):
+                continue
+            v, at = nodes[m], start[m]
+            last = all_ends[v + 1]
+            cut = np.searchsorted(cuts, at, side="right")
+            earlier = total = 0.0
+            for e in range(all_ends[v], last + looped):
+                if looped and e < last and indices[e] == v:
+                    continue
+                if cut < len(cuts) and cuts[cut] == at:
+                    earlier, total, cut = earlier + total, 0.0, cut + 1
+                total += weight[e] if e < last else 1.0
+                at += 1
+            out[m] = earlier + total
