@@ -28,10 +28,10 @@ from outgrow.graph.csc import Topology
 from outgrow.graph.datasets import load
 from outgrow.graph.partition.method import method_of
 from outgrow.graph.partition.partition import Partition
-from outgrow.graph.partition.waves import Volumes, bits_of, reorganised, volumes
 from outgrow.ops.backend import num_threads
 from outgrow.ops.subgraph import mark_sources, pick
 from outgrow.ops.subgraph_kernels import ABSENT, HEARD
+from outgrow.strategies.offload.reorder import Volumes, bits_of, reorganised, volumes
 
 T = TypeVar("T")
 

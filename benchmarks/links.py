@@ -29,8 +29,8 @@ import outgrow as og
 from outgrow.app.link_task import split_of, type_ends
 from outgrow.app.model_registry import build_model
 from outgrow.app.recipes import recipe_of
-from outgrow.engine.ranking import Answers, Ranking
-from outgrow.engine.share import Whole
+from outgrow.engine.link_ranking import Answers, Ranking
+from outgrow.engine.shard import Whole
 from outgrow.graph.graph import Graph
 from outgrow.ops.sparse import SparseRows
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from outgrow.app.model_registry import build_model
 from outgrow.core.block import Block
-from outgrow.engine import micro_batches
+from outgrow.engine import minibatch_loop
 from outgrow.engine.batches import Batches
-from outgrow.engine.journey import models_of, tour
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampler import Sampler
 from outgrow.nn.model import Model
+from outgrow.strategies.migrate.schedule import models_of, tour
 
 MODEL_CENTRIC, LOCAL, P3 = "model-centric", "local shuffles", "P3"
 NAIVE, NAIVE_CARRIED = "naive, least", "naive, carried"
@@ -45,7 +45,7 @@ class Workers:
     owner: Tensor
     size: int
 
-    def micro_batches(self, seeds: Tensor, step: int) -> list[list[Block]]:
+    def minibatch_loop(self, seeds: Tensor, step: int) -> list[list[Block]]:
         """Blocks of each model: around a share of the seeds at random."""
         model = models_of(len(seeds), self.size)
         return [self.sampler.blocks(seeds[model == rank], EPOCH, step) for rank in range(self.size)]
@@ -73,7 +73,7 @@ def dressed(graph: Graph, width: int | None) -> Graph:
 
 def sampler_of(setting: Setting, model: Model) -> Sampler:
     """Draws blocks for a model of as many layers as there are hops; with self-loops where it wants them."""
-    return micro_batches.sampler_of(setting.graph.topology, model, Batches(fanout=setting.fanout), setting.seed)
+    return minibatch_loop.sampler_of(setting.graph.topology, model, Batches(fanout=setting.fanout), setting.seed)
 
 
 def model_of(kind: str, graph: Graph, hidden: int, layers: int, **options: object) -> Model:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.journey import models_of, tour
+from outgrow.strategies.migrate.schedule import models_of, tour
 
 Draw = Callable[[Tensor, int, int], list[Block]]
 """Blocks of some seeds in a step of an epoch."""

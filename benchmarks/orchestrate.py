@@ -29,7 +29,7 @@ from workers import versions
 import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.engine.batches import Batches
-from outgrow.engine.micro_batches import sampler_of
+from outgrow.engine.minibatch_loop import sampler_of
 from outgrow.strategies.base import Strategy
 
 Rows = list[dict[str, Any]]

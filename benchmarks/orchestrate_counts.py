@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.hot import by_batches, by_degree, hottest
-from outgrow.engine.orchestra.draws import Drawing, SuperBatches, bottom_counts, super_batches
+from outgrow.engine.features.cache import by_batches, by_degree, hottest
 from outgrow.graph.sampler import Sampler
+from outgrow.strategies.orchestrate.sampling import Drawing, SuperBatches, bottom_counts, super_batches
 
 BEFORE, EPOCH = (0, -1), 1
 _NUMBER = 4  # bytes of float32

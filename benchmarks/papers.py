@@ -41,10 +41,10 @@ from outgrow.planning.traffic import Place  # noqa: E402
 from outgrow.planning.workload import Grown, Workload  # noqa: E402
 from outgrow.strategies.base import Strategy  # noqa: E402
 from outgrow.strategies.full import Full  # noqa: E402
-from outgrow.strategies.offload import Offload  # noqa: E402
-from outgrow.strategies.orchestrate import Orchestrate  # noqa: E402
+from outgrow.strategies.offload.strategy import Offload  # noqa: E402
+from outgrow.strategies.orchestrate.strategy import Orchestrate  # noqa: E402
 from outgrow.strategies.sampled import Sampled  # noqa: E402
-from outgrow.strategies.tensor import TensorParallel  # noqa: E402
+from outgrow.strategies.tensor.strategy import TensorParallel  # noqa: E402
 
 STRATEGIES: Mapping[str, type[Strategy]] = {
     "full": Full,

@@ -45,7 +45,7 @@ from tables import show  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import outgrow as og  # noqa: E402
-from outgrow.engine.hot import by_batches  # noqa: E402
+from outgrow.engine.features.cache import by_batches  # noqa: E402
 from outgrow.graph.partition.access import MetisByAccess  # noqa: E402
 from outgrow.graph.partition.method import WITHOUT_CHUNKS  # noqa: E402
 

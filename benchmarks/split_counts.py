@@ -13,18 +13,18 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.batches import Batches
-from outgrow.engine.hot import by_degree, hottest_own
+from outgrow.engine.features.cache import by_degree, hottest_own
 from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.access import MetisByAccess, access_weights, course_of
 from outgrow.graph.partition.cache import partition_of
 from outgrow.graph.partition.method import METHODS
 from outgrow.graph.sampler import Sampler
-from outgrow.graph.split_sampler import SplitHop, SplitSampler, Wish
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.rng import derive, keyed_order
-from outgrow.ops.split_sums import crossing
+from outgrow.strategies.split.partial_sum_kernels import crossing
+from outgrow.strategies.split.sampler import SplitHop, SplitSampler, Wish
 
 BEFORE, EPOCH = 0, 1
 DEALS = ("at random", "by part")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.share import Share
+from outgrow.engine.shard import Share
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.runtime.comm import Comm

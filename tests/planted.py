@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from outgrow.engine.share import Whole
+from outgrow.engine.shard import Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.nn.heads import SingleLabel

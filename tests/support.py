@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.engine.share import view_of
+from outgrow.engine.shard import view_of
 from outgrow.graph.csc import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import SparseRows

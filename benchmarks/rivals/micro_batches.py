@@ -15,12 +15,13 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from outgrow.engine.journey import Tour, models_of
-from outgrow.engine.micro_batches import Ahead, sampler_of
-from outgrow.engine.rows import RowStore, row_type
-from outgrow.engine.share import Part
+from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.minibatch_loop import Ahead, sampler_of
+from outgrow.engine.model_migration import Tour
+from outgrow.engine.shard import Part
 from outgrow.ops.rng import derive, keyed_order
 from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy
+from outgrow.strategies.migrate.schedule import models_of
 
 _AHEAD = 4
 _LOCAL = -2  # no step has this number

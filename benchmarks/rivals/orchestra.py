@@ -18,15 +18,15 @@ from torch.func import functional_call
 
 import outgrow as og
 from outgrow.core.block import Block
-from outgrow.engine.journey import Tour
-from outgrow.engine.micro_batches import Ahead, sampler_of
-from outgrow.engine.orchestra.host import Given, HostSide, Slice, Version
-from outgrow.engine.orchestra.hot_rows import HotRows
-from outgrow.engine.rows import RowStore, row_type
+from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.minibatch_loop import Ahead, sampler_of
+from outgrow.engine.model_migration import Tour
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model, both_sides, layer_key
 from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy
-from outgrow.strategies.orchestrate import OrchestrateExecution
+from outgrow.strategies.orchestrate.host_side import Given, HostSide, Slice, Version
+from outgrow.strategies.orchestrate.hot_embeddings import HotRows
+from outgrow.strategies.orchestrate.strategy import OrchestrateExecution
 
 _AHEAD = 4
 

@@ -34,7 +34,7 @@ class _Batches:
         self.seeds = torch.from_numpy(seeds).split(task.batch_size)
 
     def __iter__(self) -> Iterator[list[Block]]:
-        from outgrow.engine.pipeline import prefetched
+        from outgrow.engine.prefetch import prefetched
         from outgrow.ops.backend import num_threads
         from outgrow.strategies.sampled import Sampled as Strategy
 

@@ -28,11 +28,9 @@ from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches, count_drawn
-from outgrow.engine.inputs import to_device
-from outgrow.engine.journey import models_of
-from outgrow.engine.micro_batches import Ahead, sampler_of
-from outgrow.engine.pipeline import prefetched
-from outgrow.engine.slices.deal import Deal
+from outgrow.engine.features.inputs import to_device
+from outgrow.engine.minibatch_loop import Ahead, sampler_of
+from outgrow.engine.prefetch import prefetched
 from outgrow.graph.graph import Graph
 from outgrow.nn.convolution import GCNConv, SAGEConv
 from outgrow.nn.layer import Conv, Rows, finished
@@ -44,6 +42,8 @@ from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.comm import Arrival, Comm
 from outgrow.runtime.voyage import Route
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+from outgrow.strategies.migrate.schedule import models_of
+from outgrow.strategies.tensor.all_to_all import Deal
 
 _AHEAD = 4
 _REPAIR = "choose strategy sampled"

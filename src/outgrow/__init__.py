@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
     from outgrow.strategies.full import Full as Full
-    from outgrow.strategies.migrate import Migrate as Migrate
-    from outgrow.strategies.offload import Offload as Offload
-    from outgrow.strategies.orchestrate import Orchestrate as Orchestrate
+    from outgrow.strategies.migrate.strategy import Migrate as Migrate
+    from outgrow.strategies.offload.strategy import Offload as Offload
+    from outgrow.strategies.orchestrate.strategy import Orchestrate as Orchestrate
     from outgrow.strategies.sampled import Sampled as Sampled
-    from outgrow.strategies.split import SplitParallel as SplitParallel
-    from outgrow.strategies.tensor import TensorParallel as TensorParallel
+    from outgrow.strategies.split.strategy import SplitParallel as SplitParallel
+    from outgrow.strategies.tensor.strategy import TensorParallel as TensorParallel
     from outgrow.training.config import TrainConfig as TrainConfig
 
 
@@ -63,12 +63,12 @@ _HOME = {
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
     "Full": "outgrow.strategies.full",
-    "Migrate": "outgrow.strategies.migrate",
-    "Offload": "outgrow.strategies.offload",
-    "Orchestrate": "outgrow.strategies.orchestrate",
+    "Migrate": "outgrow.strategies.migrate.strategy",
+    "Offload": "outgrow.strategies.offload.strategy",
+    "Orchestrate": "outgrow.strategies.orchestrate.strategy",
     "Sampled": "outgrow.strategies.sampled",
-    "SplitParallel": "outgrow.strategies.split",
-    "TensorParallel": "outgrow.strategies.tensor",
+    "SplitParallel": "outgrow.strategies.split.strategy",
+    "TensorParallel": "outgrow.strategies.tensor.strategy",
     "TrainConfig": "outgrow.training.config",
 }
 __all__ = [

@@ -17,7 +17,7 @@ from outgrow.app.runs.workers import Workers
 from outgrow.graph.manifest import HEADER_BYTES
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import EpochReport

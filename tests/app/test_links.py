@@ -16,8 +16,8 @@ from tests.app.conftest import Command, Result, planted
 import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.app.runs.directory import RunDirectory
-from outgrow.engine.ranking import HITS, Answers, Ranking
-from outgrow.engine.share import Whole
+from outgrow.engine.link_ranking import HITS, Answers, Ranking
+from outgrow.engine.shard import Whole
 from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.links import split_links
 from outgrow.graph.store import write_store

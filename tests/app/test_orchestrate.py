@@ -10,7 +10,7 @@ import pytest
 from tests.app.conftest import Command
 
 import outgrow as og
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 SHORT = ("--hidden", 16, "--model", "sage", "--batch-size", 8, "--fanout", "4,3", "--epochs", 2)
 ORCHESTRATE = (*SHORT, "--strategy", "orchestrate", "--set", "hot_ratio=0.4")

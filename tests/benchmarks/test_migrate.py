@@ -51,7 +51,7 @@ import outgrow as og
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.layer_sampler import LayerSampler
 from outgrow.strategies.base import Strategy
-from outgrow.strategies.migrate import Migrate
+from outgrow.strategies.migrate.strategy import Migrate
 from support import topology_of
 
 NODES, PARTS, BATCH = 240, 4, 50

@@ -17,8 +17,8 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches
-from outgrow.engine.micro_batches import sampler_of
-from outgrow.engine.share import Part, Share, Whole
+from outgrow.engine.minibatch_loop import sampler_of
+from outgrow.engine.shard import Part, Share, Whole
 from outgrow.graph.graph import Graph
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.nn.heads import SingleLabel

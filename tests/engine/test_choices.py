@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from layer_table import CONVS, IN, OUT
 
-from outgrow.engine.choices import choices
+from outgrow.engine.layer_plan import choices
 from outgrow.nn import GAT, GCN, SAGE, Finish, GCNConv, Layer, Model
 from support import normal
 

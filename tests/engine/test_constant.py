@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from outgrow.engine.constant import first_aggregate
+from outgrow.engine.full_graph import first_aggregate
 from outgrow.engine.inference import infer
-from outgrow.engine.share import Whole
+from outgrow.engine.shard import Whole
 from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Layer
 from outgrow.nn.heads import SingleLabel
 from outgrow.nn.model import Model

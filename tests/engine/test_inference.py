@@ -10,7 +10,7 @@ import torch
 
 from outgrow.core.block import Block
 from outgrow.engine.inference import infer
-from outgrow.engine.share import view_of
+from outgrow.engine.shard import view_of
 from outgrow.nn import GAT, GCN, SAGE, Finish, GATConv, GCNConv, Layer, Model, SAGEConv, SAGEMaxConv
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.memory import resident_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outgrow.engine.goal import Goal, NodeGoal
-from outgrow.engine.resident import ResidentPass
+from outgrow.engine.full_graph import ResidentPass
+from outgrow.engine.objective import Goal, NodeGoal
 from outgrow.nn.heads import MultiLabel, SingleLabel, Task
 from outgrow.strategies.base import Problem
 from planted import NODES, Planted, planted

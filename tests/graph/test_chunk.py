@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.chunks.cut_graphs import dressed, ids, in_edges, multigraphs, sources_of
 from outgrow.graph.chunk import ChunkGraph, distinct
 from outgrow.graph.csc import Topology
+from strategies.offload.cut_graphs import dressed, ids, in_edges, multigraphs, sources_of
 from support import random_topology
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import layer_plans
 from layer_plans import Plan, largest_difference, plans_for, results
 from outgrow.core.block import Block
-from outgrow.engine.share import view_of
+from outgrow.engine.shard import view_of
 from outgrow.graph.csc import Topology
 from outgrow.nn import Finish, GCNConv, Layer, Rows, SAGEConv
 from outgrow.ops.csc import in_degree

@@ -6,9 +6,9 @@ import pytest
 import torch
 from layer_table import CONVS, IN, OUT, RELATIONS
 
-from outgrow.engine.constant import first_aggregate
+from outgrow.engine.features.inputs import features_for
+from outgrow.engine.full_graph import first_aggregate
 from outgrow.engine.inference import infer
-from outgrow.engine.inputs import features_for
 from outgrow.nn import Finish, GCNConv, Layer, Model
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, whole_blocks, with_relations

@@ -8,7 +8,7 @@ from layer_table import CONVS, FINISHES, IN, RELATIONS, layer_of
 from torch import Tensor
 from torch.func import functional_call
 
-from outgrow.engine.share import view_of
+from outgrow.engine.shard import view_of
 from outgrow.nn import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, Model, RGCNDiagonal
 from support import normal, random_topology, whole_blocks, with_relations
 

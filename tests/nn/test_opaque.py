@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from layer_plans import largest_difference, plans_for, results, whole
 from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer
-from outgrow.engine.share import view_of
+from outgrow.engine.shard import view_of
 from outgrow.nn import Finish, Layer, Model, PyGConv
 from outgrow.nn.opaque import edge_index
 from support import destinations_of, normal, random_topology, with_relations

@@ -23,10 +23,10 @@ from outgrow.planning.of_split import traffic_of_split
 from outgrow.planning.shapes import workload_of
 from outgrow.planning.traffic import Place, Traffic
 from outgrow.runtime.launch import run_workers
-from outgrow.strategies.migrate import Migrate
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.migrate.strategy import Migrate
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import SplitParallel
+from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.training.config import TrainConfig
 from suites.sessions import Plan, Result, train_in_turn
 from support import sparse_rows

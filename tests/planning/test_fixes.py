@@ -18,7 +18,7 @@ from outgrow.planning.profile import profile_of
 from outgrow.planning.sizes import model_sizes
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
-from outgrow.strategies.offload import Offload
+from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.sampled import Sampled
 
 GIB = 1 << 30

@@ -14,7 +14,6 @@ import torch
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.waves import Throughputs
 from outgrow.graph.store import write_store
 from outgrow.nn import GCN, SAGE, Decoupled, DecoupledGAT, Model
 from outgrow.planning.of_full import traffic_of_full
@@ -25,8 +24,9 @@ from outgrow.planning.traffic import Place, Traffic
 from outgrow.runtime.launch import run_workers
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.full import Full
-from outgrow.strategies.offload import Offload
-from outgrow.strategies.tensor import TensorParallel
+from outgrow.strategies.offload.reorder import Throughputs
+from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import planted
 from suites import test_offload_traffic, test_tensor_traffic, test_traffic
@@ -132,7 +132,7 @@ def offload_runs() -> dict[str, Result]:
     """Runs of three workers, with the same rates on each machine."""
 
     def on_worker(place: Workplace) -> dict[str, Result]:
-        with patch("outgrow.strategies.offload.rates_of", lambda *_: RATES):
+        with patch("outgrow.strategies.offload.strategy.rates_of", lambda *_: RATES):
             return train_in_turn(place, plans)
 
     with TemporaryDirectory(dir=disk_folder()) as name:

@@ -15,10 +15,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.chunks.memory_parcels import MemoryParcels
 from outgrow.core.errors import InputError
 from outgrow.runtime.disk import Disk
 from outgrow.runtime.parcels import DiskParcels, Parcels
+from strategies.offload.memory_segments import MemoryParcels
 from support import disk_folder, normal
 
 KINDS = ["memory", "disk", "direct"]

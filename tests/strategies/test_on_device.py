@@ -11,21 +11,21 @@ import torch
 from layer_table import CONVS
 from torch import Tensor
 
-from engine.chunks.cut_graphs import together
 from ops.gpu.no_device import twins_that_check
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.chunks import build
-from outgrow.engine.share import Whole
+from outgrow.engine.shard import Whole
 from outgrow.nn.opaque import Opaque
 from outgrow.runtime.comm import Alone, Comm
-from outgrow.strategies import offload
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
-from outgrow.strategies.offload import Offload
+from outgrow.strategies.offload import storage
+from outgrow.strategies.offload import strategy as offload
+from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import SplitParallel
-from outgrow.strategies.tensor import TensorParallel
+from outgrow.strategies.split.strategy import SplitParallel
+from outgrow.strategies.tensor.strategy import TensorParallel
+from strategies.offload.cut_graphs import together
 from suites.exactness import GRAPHS, SPARSE, Case, model_of, part_of, problem_of
 from support import disk_folder
 
@@ -87,7 +87,7 @@ def no_device(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.object(Tensor, "tolist", lambda self: [1] * len(self) if self.is_meta else numbers(self)),
         patch.object(Tensor, "__int__", lambda self: 0 if self.is_meta else number(self)),
         patch.object(offload, "held_bytes", lambda device: 0),
-        patch.object(build, "_reads_pinned_memory", lambda device: WAYS[way][2]),
+        patch.object(storage, "_reads_pinned_memory", lambda device: WAYS[way][2]),
         twins_that_check(),
     ):
         yield

@@ -14,9 +14,8 @@ from layer_table import CONVS, OUT, RELATIONS
 from torch import Tensor
 
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.chunks import build
-from outgrow.engine.chunks.layers import without_parameters
-from outgrow.engine.share import Part, Share, Whole
+from outgrow.engine.layer_plan import without_parameters
+from outgrow.engine.shard import Part, Share, Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn.heads import MultiLabel, SingleLabel, Task
 from outgrow.nn.layer import Layer
@@ -24,12 +23,13 @@ from outgrow.runtime.comm import Comm
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
-from outgrow.strategies.migrate import Migrate
-from outgrow.strategies.offload import Offload
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.migrate.strategy import Migrate
+from outgrow.strategies.offload import storage
+from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import SplitParallel
-from outgrow.strategies.tensor import TensorParallel
+from outgrow.strategies.split.strategy import SplitParallel
+from outgrow.strategies.tensor.strategy import TensorParallel
 from suites.cases import DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from support import disk_folder, normal, random_topology, topology_of, with_relations
@@ -338,7 +338,7 @@ def gradients(place: Workplace, keys: Sequence[Key]) -> Found:
         share = part_of(case, place.comm)
         for name in (name for name, other in keys if other == case):
             way = WAYS[name]
-            with patch.object(build, "_reads_pinned_memory", lambda device, pinned=way.pinned: pinned):
+            with patch.object(storage, "_reads_pinned_memory", lambda device, pinned=way.pinned: pinned):
                 found[name, case] = step_of(problem_of(case, share, way.batches), way.strategy, way.epochs_before)
     return found
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from outgrow.engine import share
+from outgrow.engine import shard
 from outgrow.graph import local
 from outgrow.nn import layer
 from outgrow.runtime.comm import Arrival, Comm
@@ -36,7 +36,7 @@ def stream_dropout() -> Iterator[Hits]:
 @contextmanager
 def block_degrees() -> Iterator[Hits]:
     """Degrees are those in the worker's block, where a node of the halo has no in-edge but its loop."""
-    hits, right = Hits(), share.local_graph
+    hits, right = Hits(), shard.local_graph
 
     def local_graph(*given: Any, **options: Any) -> local.LocalGraph:
         held = right(*given, **options)
@@ -45,7 +45,7 @@ def block_degrees() -> Iterator[Hits]:
         hits.note(not torch.equal(degree, held.block.src_degree))
         return replace(held, block=replace(held.block, src_degree=degree))
 
-    with patch.object(share, "local_graph", local_graph):
+    with patch.object(shard, "local_graph", local_graph):
         yield hits
 
 
@@ -77,28 +77,28 @@ class _Misplaced:
 @contextmanager
 def halo_of_wrong_owner() -> Iterator[Hits]:
     """Rows of the halo are one place off."""
-    hits, right = Hits(), share.Part.fetch
+    hits, right = Hits(), shard.Part.fetch
 
-    def fetch(self: share.Part, rows: Tensor, kind: Any) -> Arrival:
+    def fetch(self: shard.Part, rows: Tensor, kind: Any) -> Arrival:
         hits.note(len(self.halo) > 1)
         return _Misplaced(right(self, rows, kind))
 
-    with patch.object(share.Part, "fetch", fetch):
+    with patch.object(shard.Part, "fetch", fetch):
         yield hits
 
 
 @contextmanager
 def forgotten_backward_exchange() -> Iterator[Hits]:
     """Every third exchange sends no gradient back."""
-    hits, right, calls = Hits(), share.Part.fetch, Hits()
+    hits, right, calls = Hits(), shard.Part.fetch, Hits()
 
-    def fetch(self: share.Part, rows: Tensor, kind: Any) -> Arrival:
+    def fetch(self: shard.Part, rows: Tensor, kind: Any) -> Arrival:
         calls.note(rows.requires_grad)
         forgotten = calls.count % 3 == 2
         hits.note(forgotten and rows.requires_grad and len(self.halo) > 0)
         return right(self, rows.detach() if forgotten else rows, kind)
 
-    with patch.object(share.Part, "fetch", fetch):
+    with patch.object(shard.Part, "fetch", fetch):
         yield hits
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outgrow.engine import link_goal
-from outgrow.engine.link_goal import LinkGoal
-from outgrow.engine.share import Part, Share
-from outgrow.engine.targets import LinkTargets
+from outgrow.engine import link_objective
+from outgrow.engine.link_objective import LinkGoal
+from outgrow.engine.objective import LinkTargets
+from outgrow.engine.shard import Part, Share
 from outgrow.graph.csc import Topology
 from outgrow.graph.links import Links
 from outgrow.nn import GAT, GCN, RGCN, Decoupled, DistMult, Dot, Model
@@ -23,8 +23,8 @@ from outgrow.ops.rng import derive
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
-from outgrow.strategies.offload import Offload
-from outgrow.strategies.tensor import TensorParallel
+from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.tensor.strategy import TensorParallel
 from suites.exactness import DEALS, EPOCH, Gradient, step_of
 from suites.hits import Hits
 from support import destinations_of, disk_folder, normal, random_topology, topology_of, whole_blocks, with_relations
@@ -189,7 +189,7 @@ def on_worker(place: Workplace, keys: Sequence[Key]) -> Seen:
 @contextmanager
 def links_numbered_by_each_worker() -> Iterator[Hits]:
     """Negatives are drawn by the place of a link among those of its worker."""
-    hits, right = Hits(), link_goal.links_into
+    hits, right = Hits(), link_objective.links_into
 
     def mutant(topology: Topology, nodes: Tensor) -> tuple[Links, Tensor]:
         links, number = right(topology, nodes)
@@ -197,7 +197,7 @@ def links_numbered_by_each_worker() -> Iterator[Hits]:
         hits.note(not torch.equal(own, number))
         return links, own
 
-    with patch.object(link_goal, "links_into", mutant):
+    with patch.object(link_objective, "links_into", mutant):
         yield hits
 
 

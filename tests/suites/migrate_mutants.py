@@ -10,10 +10,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from outgrow.engine import journey, micro_batches
-from outgrow.engine.journey import Tour
-from outgrow.engine.micro_batches import MicroBatches, Stop
-from outgrow.engine.seed_labels import SeedLabels
+from outgrow.engine import minibatch_loop, model_migration
+from outgrow.engine.features.inputs import SeedLabels
+from outgrow.engine.minibatch_loop import MicroBatches, Stop
+from outgrow.engine.model_migration import Tour
 from outgrow.runtime.comm import Comm
 from suites.hits import Hits
 
@@ -25,21 +25,21 @@ def _has_gradient(model: nn.Module) -> bool:
 @contextmanager
 def gradients_lost_on_the_way() -> Iterator[Hits]:
     """Models arrive without what they have gathered so far."""
-    hits, right = Hits(), journey.pass_on
+    hits, right = Hits(), model_migration.pass_on
 
     def pass_on(model: nn.Module, comm: Comm, stride: int) -> None:
         right(model, comm, stride)
         hits.note(_has_gradient(model))
         model.zero_grad()
 
-    with patch.object(micro_batches, "pass_on", pass_on):
+    with patch.object(minibatch_loop, "pass_on", pass_on):
         yield hits
 
 
 @contextmanager
 def gradients_kept() -> Iterator[Hits]:
     """A gradient stays where it was made, and goes along too."""
-    hits, right = Hits(), journey.pass_on
+    hits, right = Hits(), model_migration.pass_on
 
     def pass_on(model: nn.Module, comm: Comm, stride: int) -> None:
         kept = [parameter.grad for parameter in model.parameters()]
@@ -49,7 +49,7 @@ def gradients_kept() -> Iterator[Hits]:
             if before is not None:
                 parameter.grad = before if parameter.grad is None else parameter.grad + before
 
-    with patch.object(micro_batches, "pass_on", pass_on):
+    with patch.object(minibatch_loop, "pass_on", pass_on):
         yield hits
 
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches
-from outgrow.engine.share import Part
+from outgrow.engine.shard import Part
 from outgrow.graph.sampler import Sampler
 from outgrow.nn import GCN, SAGE, Model
 from outgrow.nn.heads import SingleLabel
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem
-from outgrow.strategies.migrate import Migrate
+from outgrow.strategies.migrate.strategy import Migrate
 from suites.traffic import LONG, gathered, ring
 from support import normal, random_topology
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.chunks import mail, plan, wave
-from outgrow.engine.chunks.buffer import Buffer, Gradients
-from outgrow.engine.chunks.flow import Flow
-from outgrow.engine.chunks.mail import Inbox
-from outgrow.engine.chunks.passes import Passes
-from outgrow.engine.chunks.places import Places
-from outgrow.engine.chunks.state import State
-from outgrow.engine.chunks.wave import ARRIVES, Held, Wave
-from outgrow.engine.goal import NodeGoal
+from outgrow.engine.objective import NodeGoal
+from outgrow.strategies.offload import row_layouts, wave, wave_plan
+from outgrow.strategies.offload.async_io import Flow
+from outgrow.strategies.offload.passes import Passes
+from outgrow.strategies.offload.row_layouts import Inbox
+from outgrow.strategies.offload.state import State
+from outgrow.strategies.offload.wave import ARRIVES, Held, Wave
+from outgrow.strategies.offload.wave_buffer import Buffer, Gradients
+from outgrow.strategies.offload.wave_plan import Places
 from suites.hits import Hits
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def gradients_overwritten() -> Iterator[Hits]:
         hits.note(bool(table[rows].any()))
         table[rows] = values[at]
 
-    with patch.object(mail, "add_rows", add_rows):
+    with patch.object(row_layouts, "add_rows", add_rows):
         yield hits
 
 
@@ -171,7 +171,7 @@ def places_in_use_taken() -> Iterator[Hits]:
         hits.note(ahead)
         right(self, num_nodes, ahead=False)
 
-    with early_loads(), patch.object(plan.Places, "__init__", begin):
+    with early_loads(), patch.object(wave_plan.Places, "__init__", begin):
         yield hits
 
 

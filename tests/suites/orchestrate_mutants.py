@@ -12,12 +12,12 @@ from unittest.mock import patch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.orchestra import bottom
-from outgrow.engine.orchestra.draws import Draw, Drawing
-from outgrow.engine.orchestra.host import HostSide
-from outgrow.engine.orchestra.hot_rows import HotRows, HotTable, reused
-from outgrow.engine.rows import RowStore, Waiting, Wanted
+from outgrow.engine.features.remote import RowStore, Waiting, Wanted
 from outgrow.nn.layer import Features, Layer
+from outgrow.strategies.orchestrate import device_side
+from outgrow.strategies.orchestrate.host_side import HostSide
+from outgrow.strategies.orchestrate.hot_embeddings import HotRows, HotTable, reused
+from outgrow.strategies.orchestrate.sampling import Draw, Drawing
 from suites.hits import Hits
 
 
@@ -58,7 +58,7 @@ def hot_rows_without_gradient() -> Iterator[Hits]:
         hits.note(len(rows.nodes) > 0)
         return reused(layer, rows, key).detach()
 
-    with patch.object(bottom, "reused", constant):
+    with patch.object(device_side, "reused", constant):
         yield hits
 
 
@@ -71,7 +71,7 @@ def hot_rows_without_dropout() -> Iterator[Hits]:
         hits.note(len(rows.nodes) > 0)
         return reused(layer, rows, None)
 
-    with patch.object(bottom, "reused", kept):
+    with patch.object(device_side, "reused", kept):
         yield hits
 
 

@@ -16,7 +16,7 @@ from layer_table import RELATIONS
 from torch import Tensor, nn
 
 from outgrow.engine.batches import Batches
-from outgrow.engine.share import Part, Whole, view_of
+from outgrow.engine.shard import Part, Whole, view_of
 from outgrow.graph.sampler import Sampler
 from outgrow.nn import Conv, Finish, GATConv, GCNConv, GGCNConv, Layer, RGCNConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.heads import SingleLabel
@@ -24,7 +24,7 @@ from outgrow.nn.model import Model
 from outgrow.ops.rng import derive, dropout
 from outgrow.runtime.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from planted import NODES, WIDTH, planted
 from support import with_relations
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.batches import Batches
-from outgrow.engine.micro_batches import MicroBatches, Stop
-from outgrow.engine.share import Part, Share, Whole
+from outgrow.engine.minibatch_loop import MicroBatches, Stop
+from outgrow.engine.shard import Part, Share, Whole
 from outgrow.nn import GCN, SAGE, Model
 from outgrow.nn.heads import SingleLabel
 from outgrow.runtime.comm import Comm

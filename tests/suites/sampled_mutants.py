@@ -11,8 +11,8 @@ from unittest.mock import patch
 import torch
 
 from outgrow.core.block import Block
-from outgrow.engine.micro_batches import MicroBatches, Stop
-from outgrow.engine.rows import RowStore, Waiting, Wanted
+from outgrow.engine.features.remote import RowStore, Waiting, Wanted
+from outgrow.engine.minibatch_loop import MicroBatches, Stop
 from outgrow.graph.sampler import Sampler
 from outgrow.strategies.base import BatchExecution, Execution, Problem
 from outgrow.strategies.sampled import Sampled

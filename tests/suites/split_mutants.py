@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.splits import draw, sums
-from outgrow.engine.splits.features import DeviceRows, Found
 from outgrow.graph.edge_choice import Chosen
 from outgrow.graph.layer_draws import LayerDraws
-from outgrow.graph.split_sampler import SplitHop, SplitSampler, Wish
-from outgrow.ops.split_sums import Sums
 from outgrow.runtime.comm import Arrival, Comm, Group
 from outgrow.strategies.base import Step
-from outgrow.strategies.split import _SplitExecution
+from outgrow.strategies.split import layers, sampler
+from outgrow.strategies.split.features import DeviceRows, Found
+from outgrow.strategies.split.partial_sum_kernels import Sums
+from outgrow.strategies.split.sampler import SplitHop, SplitSampler, Wish
+from outgrow.strategies.split.strategy import _SplitExecution
 from suites.hits import Hits
 
 HIDDEN = (Kind.ACTIVATIONS, Kind.FEATURES)
@@ -70,7 +70,7 @@ def gradients_of_sent_rows_lost() -> Iterator[Hits]:
 @contextmanager
 def asked_rows_in_another_order() -> Iterator[Hits]:
     """A worker sends the right rows to the right workers, the last one first."""
-    hits, right = Hits(), draw._passed_on
+    hits, right = Hits(), sampler._passed_on
 
     def passed_on(wish: Wish, line: Comm) -> Wish:
         asked = right(wish, line)
@@ -78,7 +78,7 @@ def asked_rows_in_another_order() -> Iterator[Hits]:
         parts = torch.split(asked.nodes, list(asked.sizes))
         return asked._replace(nodes=torch.cat([part.flip(0) for part in parts]))
 
-    with patch.object(draw, "_passed_on", passed_on):
+    with patch.object(sampler, "_passed_on", passed_on):
         yield hits
 
 
@@ -153,14 +153,14 @@ def workers_draw_by_seeds_of_their_own() -> Iterator[Hits]:
 
 @contextmanager
 def _other_sums(change: Callable[[Sums], Sums]) -> Iterator[Hits]:
-    hits, right = Hits(), sums.dealt
+    hits, right = Hits(), layers.dealt
 
     def dealt(*given: Any) -> Sums:
         found = right(*given)
         hits.note(len(found.told_edge) > 1)
         return change(found)
 
-    with patch.object(sums, "dealt", dealt):
+    with patch.object(layers, "dealt", dealt):
         yield hits
 
 

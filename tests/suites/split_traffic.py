@@ -12,14 +12,14 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches
-from outgrow.engine.share import Part
+from outgrow.engine.shard import Part
 from outgrow.graph.csc import Topology
 from outgrow.graph.sampler import Sampler
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
 from outgrow.nn.heads import SingleLabel
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem
-from outgrow.strategies.split import SplitParallel
+from outgrow.strategies.split.strategy import SplitParallel
 from suites.traffic import LONG, ring
 from support import destinations_of, normal, random_topology
 

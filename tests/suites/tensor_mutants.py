@@ -10,15 +10,15 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from outgrow.engine.goal import Goal, NodeGoal
-from outgrow.engine.slices import deal, rounds, sums
-from outgrow.engine.slices.deal import Cut, Deal
-from outgrow.engine.slices.lane import Lanes, Party
-from outgrow.engine.slices.rounds import Rounds, Trip
+from outgrow.engine.objective import Goal, NodeGoal
 from outgrow.nn.layer import Layer
 from outgrow.ops.aggregation.base import Aggregate
 from outgrow.ops.aggregation.relational import RelationScale
 from outgrow.strategies.base import Problem
+from outgrow.strategies.tensor import aggregation, all_to_all, pipelined_sums
+from outgrow.strategies.tensor.all_to_all import Cut, Deal
+from outgrow.strategies.tensor.chunk_schedule import Lanes, Party
+from outgrow.strategies.tensor.pipelined_sums import Rounds, Trip
 from suites.hits import Hits
 
 
@@ -43,14 +43,14 @@ def attention_without_gradient() -> Iterator[Hits]:
 @contextmanager
 def backward_along_the_edges() -> Iterator[Hits]:
     """The gradient is multiplied by the matrix of the forward pass instead of its transpose."""
-    hits, right = Hits(), sums.lanes_of
+    hits, right = Hits(), aggregation.lanes_of
 
     def lanes_of(*given: Any) -> Lanes:
         lanes = right(*given)
         hits.note(len(lanes.backward) > 0)
         return lanes._replace(backward=lanes.forward)
 
-    with patch.object(sums, "lanes_of", lanes_of):
+    with patch.object(aggregation, "lanes_of", lanes_of):
         yield hits
 
 
@@ -120,7 +120,7 @@ def rows_taken_for_sorted() -> Iterator[Hits]:
 @contextmanager
 def slices_in_another_order() -> Iterator[Hits]:
     """Gathered slices are put side by side beginning with the last worker's."""
-    hits, right = Hits(), deal.joined
+    hits, right = Hits(), all_to_all.joined
 
     def joined(flat: Tensor, shape: tuple[int, int, int], cut: Cut) -> Tensor:
         rows = right(flat, shape, cut)
@@ -128,7 +128,7 @@ def slices_in_another_order() -> Iterator[Hits]:
         return torch.cat([rows[:, :, first:last] for first, last in reversed(cut)], 2)
 
     with ExitStack() as stack:
-        for module in (deal, rounds):
+        for module in (all_to_all, pipelined_sums):
             stack.enter_context(patch.object(module, "joined", joined))
         yield hits
 

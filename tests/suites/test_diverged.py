@@ -22,12 +22,12 @@ from outgrow.runtime.launch import run_workers
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
-from outgrow.strategies.migrate import Migrate
-from outgrow.strategies.offload import Offload
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.migrate.strategy import Migrate
+from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import SplitParallel
-from outgrow.strategies.tensor import TensorParallel
+from outgrow.strategies.split.strategy import SplitParallel
+from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import NODES, WIDTH, planted
 from suites.sessions import graph_of

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.share import Part
+from outgrow.engine.shard import Part
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
 from outgrow.nn.heads import SingleLabel
 from outgrow.runtime.comm import Alone, Comm
 from outgrow.runtime.launch import run_workers
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem
-from outgrow.strategies.offload import Offload, _ChunkedExecution
+from outgrow.strategies.offload.strategy import Offload, _ChunkedExecution
 from planted import NODES, WIDTH, planted
 from suites.offload_traffic import Bytes, LayerRows, Sets, Traffic, nodes_read, volumes_of
 from support import disk_folder

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.share import Part
-from outgrow.engine.slices.lane import dealt
+from outgrow.engine.shard import Part
 from outgrow.graph.csc import Topology
 from outgrow.graph.store import write_store
 from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
@@ -27,7 +26,8 @@ from outgrow.runtime.comm import Comm, Group
 from outgrow.runtime.launch import run_workers
 from outgrow.runtime.worker import Workplace
 from outgrow.strategies.base import Problem
-from outgrow.strategies.tensor import TensorParallel
+from outgrow.strategies.tensor.chunk_schedule import dealt
+from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import NODES, WIDTH, planted
 from suites.sessions import Plan, Result, graph_of, train_in_turn

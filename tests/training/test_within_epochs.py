@@ -13,10 +13,10 @@ from failing import Failing, Lost
 from outgrow.core.errors import InputError, TrainingError
 from outgrow.engine.batches import Batches
 from outgrow.strategies.base import Strategy
-from outgrow.strategies.migrate import Migrate
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.migrate.strategy import Migrate
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import SplitParallel
+from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import Trainer

@@ -23,7 +23,7 @@ from outgrow.planning.traffic import Place
 from outgrow.runtime.elastic import group_hosts
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
-from outgrow.strategies.offload import Offload
+from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 

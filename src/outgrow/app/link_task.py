@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.engine.ranking import Answers, Ranking
-from outgrow.engine.share import Share
-from outgrow.engine.targets import LinkTargets
+from outgrow.engine.link_ranking import Answers, Ranking
+from outgrow.engine.objective import LinkTargets
+from outgrow.engine.shard import Share
 from outgrow.graph.graph import Graph
 from outgrow.graph.links import LinkSplit, split_links
 from outgrow.graph.validate import NO_EMBEDDINGS

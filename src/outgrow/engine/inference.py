@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.constant import kept_aggregate
-from outgrow.engine.exchange import sources
-from outgrow.engine.inputs import Input, stay_half
-from outgrow.engine.share import Share, Whole
+from outgrow.engine.features.inputs import Input, stay_half
+from outgrow.engine.full_graph import kept_aggregate, sources
+from outgrow.engine.shard import Share, Whole
 from outgrow.graph.csc import Topology
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.goal import Goal
-from outgrow.engine.inputs import Input, input_of
-from outgrow.engine.seed_labels import SeedLabels
-from outgrow.engine.share import Share
-from outgrow.engine.targets import LinkTargets, NodeTargets
+from outgrow.engine.features.inputs import Input, SeedLabels, input_of
+from outgrow.engine.objective import Goal, LinkTargets, NodeTargets
+from outgrow.engine.shard import Share
 from outgrow.nn.heads import Task
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from outgrow.core.ledger import Link
-from outgrow.engine.chunks.budget import Extent, chunked_bytes, kept_bytes, whole_bytes
-from outgrow.engine.chunks.choice import CLOSE, MOST_CHUNKS
-from outgrow.graph.partition.waves import Throughputs
+from outgrow.engine.memory_model import whole_bytes
 from outgrow.planning.memory import base_bytes
 from outgrow.planning.pace import Pace
 from outgrow.planning.traffic import Place
 from outgrow.planning.waves import Cutting
 from outgrow.planning.workload import Chunked, Workload
-from outgrow.strategies.offload import Offload
+from outgrow.strategies.offload.chunking import CLOSE, MOST_CHUNKS
+from outgrow.strategies.offload.memory import Extent, chunked_bytes, kept_bytes
+from outgrow.strategies.offload.reorder import Throughputs
+from outgrow.strategies.offload.strategy import Offload
 
 
 def with_chunks(strategy: Offload, work: Workload, pace: Pace) -> Offload:

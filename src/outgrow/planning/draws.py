@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.hot import hotness_by, hottest
-from outgrow.engine.journey import tour
+from outgrow.engine.features.cache import hotness_by, hottest
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampler import Sampler
 from outgrow.planning.waves import Matrix
 from outgrow.planning.workload import Crossed, Drawing, Drawn, Gathered, Grown, Together
+from outgrow.strategies.migrate.schedule import tour
 
 BEFORE, EPOCH = 0, 1
 """Epochs that are drawn first, downwards from this one, and the first that is trained."""

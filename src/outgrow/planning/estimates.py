@@ -14,12 +14,12 @@ from outgrow.planning.pace import Pace
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
-from outgrow.strategies.migrate import Migrate
-from outgrow.strategies.offload import Offload
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.migrate.strategy import Migrate
+from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import SplitParallel
-from outgrow.strategies.tensor import TensorParallel
+from outgrow.strategies.split.strategy import SplitParallel
+from outgrow.strategies.tensor.strategy import TensorParallel
 
 KNOWN = (Full, TensorParallel, Offload, Sampled, SplitParallel, Migrate, Orchestrate)
 """The strategies of which something is estimated."""

@@ -12,7 +12,7 @@ from outgrow.planning.planner import ROOM, Question, pace_of, unmeasured
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
-from outgrow.strategies.offload import Offload
+from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.sampled import Sampled
 
 _MIB = 1 << 20

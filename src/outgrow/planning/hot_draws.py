@@ -8,11 +8,11 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from outgrow.engine.hot import hottest
-from outgrow.engine.orchestra.draws import Drawing as PartDrawing
-from outgrow.engine.orchestra.draws import bottom_counts, hot_step, super_batches
+from outgrow.engine.features.cache import hottest
 from outgrow.planning.draws import BEFORE, EPOCH, STEPS_BEFORE, Draws, Growth, Tally, evenly
 from outgrow.planning.workload import Halves, Hot
+from outgrow.strategies.orchestrate.sampling import Drawing as PartDrawing
+from outgrow.strategies.orchestrate.sampling import bottom_counts, hot_step, super_batches
 
 _SUPERS = 4
 

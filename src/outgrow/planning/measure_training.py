@@ -6,7 +6,7 @@ from itertools import count
 
 import torch
 
-from outgrow.engine.share import Whole
+from outgrow.engine.shard import Whole
 from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph, Split
 from outgrow.nn.heads import SingleLabel

@@ -11,8 +11,6 @@ from functools import cache
 
 import numpy as np
 
-from outgrow.engine.chunks.budget import Extent
-from outgrow.engine.chunks.plan import Techniques
 from outgrow.planning.degrees import Degrees, Level, Numbers
 from outgrow.planning.sizes import Sizes
 from outgrow.planning.waves import Cutting, Matrix, Waves
@@ -29,6 +27,8 @@ from outgrow.planning.workload import (
     Hot,
     Together,
 )
+from outgrow.strategies.offload.memory import Extent
+from outgrow.strategies.offload.wave_plan import Techniques
 
 _UNEVEN = 1.05
 """The largest part over the mean."""

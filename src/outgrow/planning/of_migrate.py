@@ -11,7 +11,7 @@ from outgrow.planning.of_sampled import parts_of_batches, traffic_of_batches
 from outgrow.planning.pace import Pace
 from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added
 from outgrow.planning.workload import Drawing, Workload
-from outgrow.strategies.migrate import Migrate
+from outgrow.strategies.migrate.strategy import Migrate
 
 _LABEL_BYTES = 8
 

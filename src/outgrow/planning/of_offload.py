@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.graph.partition.waves import Throughputs
 from outgrow.planning.chunk_choice import cutting_of, held_bytes, kept_waves, rates_of, with_chunks
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.of_full import estimate_of_full
@@ -20,7 +19,8 @@ from outgrow.planning.traffic import ID_BYTES, Bytes, Place, Traffic, added, of_
 from outgrow.planning.waves import Waves
 from outgrow.planning.workload import Workload
 from outgrow.strategies.full import Full
-from outgrow.strategies.offload import Offload
+from outgrow.strategies.offload.reorder import Throughputs
+from outgrow.strategies.offload.strategy import Offload
 
 _END_BYTES = 8
 _OF_MOST = 0.91

@@ -11,7 +11,7 @@ from outgrow.planning.pace import Pace
 from outgrow.planning.parts import beside, crossed, of_batches, to_device
 from outgrow.planning.traffic import Place, Traffic, add_asked, added, of_resident, sent_row_bytes, whole
 from outgrow.planning.workload import Workload
-from outgrow.strategies.orchestrate import Orchestrate
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 _USUAL_RATIO = 0.2
 _AHEAD, _PER_HOT = 2, 5

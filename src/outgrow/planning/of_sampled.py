@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outgrow.engine.hot import rows_within
+from outgrow.engine.features.cache import rows_within
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.memory import batches_bytes_of
 from outgrow.planning.pace import Pace

@@ -14,7 +14,7 @@ from outgrow.planning.parts import crossed, made_ready, of_batches
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Bytes, Place, Traffic, added, of_resident
 from outgrow.planning.workload import Crossed, Together, Workload
-from outgrow.strategies.split import SplitParallel
+from outgrow.strategies.split.strategy import SplitParallel
 
 _TOLD_BYTES = 4
 _DRAWN = 2

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.slices.budget import Held, needs_of
 from outgrow.planning.estimate import Estimate, Part
 from outgrow.planning.memory import base_bytes, fixed_bytes, training_bytes
 from outgrow.planning.pace import Pace
@@ -18,7 +17,8 @@ from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Place, Traffic, added, of_training
 from outgrow.planning.waves import Matrix
 from outgrow.planning.workload import Workload
-from outgrow.strategies.tensor import TensorParallel, chunks_of
+from outgrow.strategies.tensor.memory import Held, needs_of
+from outgrow.strategies.tensor.strategy import TensorParallel, chunks_of
 
 _FILED_EDGE_BYTES = 8
 

@@ -7,10 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from outgrow.engine.access import by_access
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.chunks.plan import Techniques
-from outgrow.engine.slices.lane import dealt
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.access import MetisByAccess
 from outgrow.graph.partition.cache import partition_of
@@ -22,6 +19,9 @@ from outgrow.planning.sizes import graph_sizes, model_sizes
 from outgrow.planning.waves import Cutter, Cutting
 from outgrow.planning.workload import Chunked, Cut, Dealt, Drawing, Drawn, Halves, Together, Workload, cut_of, whole_cut
 from outgrow.runtime.packing import packed
+from outgrow.strategies.offload.wave_plan import Techniques
+from outgrow.strategies.split.partition import by_access
+from outgrow.strategies.tensor.chunk_schedule import dealt
 
 
 def workload_of(graph: Graph, model: Model, batches: Batches = EVERYTHING, seed: int = 0) -> Workload:

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from outgrow.engine.chunks.layers import Traits, traits_of, without_parameters
-from outgrow.engine.constant import is_constant
-from outgrow.engine.hot import row_bytes
-from outgrow.engine.rows import row_type
-from outgrow.engine.slices.passes import only_propagates, runs_of
-from outgrow.engine.splits.sums import is_summed
+from outgrow.engine.features.cache import row_bytes
+from outgrow.engine.features.remote import row_type
+from outgrow.engine.full_graph import is_constant
+from outgrow.engine.layer_plan import Traits, traits_of, without_parameters
 from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph
 from outgrow.nn.layer import Layer, Rows, Widths
 from outgrow.nn.model import Model
 from outgrow.nn.opaque import Opaque
 from outgrow.runtime.packing import packed
+from outgrow.strategies.split.layers import is_summed
+from outgrow.strategies.tensor.model_pass import only_propagates, runs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +58,10 @@ class LayerSizes:
         widths: Those of its convolution.
         constant: Whether the aggregate is that of raw features, and kept.
         fixed: Whether its aggregation has no parameters.
-        summed: See `outgrow.engine.splits.sums.is_summed`.
+        summed: See `outgrow.strategies.split.layers.is_summed`.
         weighed: Whether its edges have weights.
         reads_target: Whether it reads the input of its destinations.
-        run: See `outgrow.engine.slices.passes.runs_of`: the number of that which it is in.
+        run: See `outgrow.strategies.tensor.model_pass.runs_of`: the number of that which it is in.
         propagates: Whether it only propagates.
         weights: Numbers of the matrices that sources are multiplied by, and destinations.
         edge_numbers: Numbers of the message of an edge, where it is held: in layers of PyG; else 0.

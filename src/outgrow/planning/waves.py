@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.engine.chunks.budget import Extent
-from outgrow.engine.chunks.order import cheapest
-from outgrow.engine.chunks.plan import Techniques, chunks_of
-from outgrow.engine.chunks.wave import filed
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.csc import Topology
-from outgrow.graph.partition.waves import Throughputs, Words, bits_of, volumes
+from outgrow.strategies.offload.memory import Extent
+from outgrow.strategies.offload.reorder import Throughputs, Words, bits_of, cheapest, volumes
+from outgrow.strategies.offload.wave import filed
+from outgrow.strategies.offload.wave_plan import Techniques, chunks_of
 
 Matrix = NDArray[np.int64]
 _HELD = (8, 8, 4, 1)
@@ -123,7 +122,7 @@ class Cutter:
         return Waves(loaded, sent, told, *self._held(view, techniques))
 
     def _held(self, view: bool, techniques: Techniques) -> tuple[Matrix, Extent]:
-        """Of each wave its bytes: see `outgrow.engine.chunks.wave.packed`; and the largest extent."""
+        """Of each wave its bytes: see `outgrow.strategies.offload.wave.packed`; and the largest extent."""
         graph, bits = self._graphs[view], self._reads[view]
         found = np.zeros(self.order.chunks.shape, dtype=np.int64)
         most, moved = Counter[str](), np.zeros(len(bits), dtype=np.int64)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.chunks.plan import Techniques
 from outgrow.graph.chunk import ChunkGraph
 from outgrow.graph.csc import Topology
 from outgrow.planning.sizes import ModelSizes, Sizes
 from outgrow.planning.waves import Cutting, Matrix, Waves
 from outgrow.runtime.packing import packed
+from outgrow.strategies.offload.wave_plan import Techniques
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.engine.features.remote import RowStore
+from outgrow.engine.full_graph import ResidentPass
 from outgrow.engine.inference import infer_share
-from outgrow.engine.journey import Tour
-from outgrow.engine.micro_batches import Ahead, MicroBatches
+from outgrow.engine.minibatch_loop import Ahead, MicroBatches
+from outgrow.engine.model_migration import Tour
 from outgrow.engine.problem import Problem as Problem
-from outgrow.engine.resident import ResidentPass
-from outgrow.engine.rows import RowStore
-from outgrow.engine.share import Share, share_of
+from outgrow.engine.shard import Share, share_of
 from outgrow.graph.edge_choice import EdgeChoice
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method

@@ -14,10 +14,10 @@ from typing import get_type_hints
 from torch import Tensor
 
 from outgrow.core.validation import pick, require_positive, require_types
-from outgrow.engine.hot import Cache, hotness_by, require_cache
-from outgrow.engine.journey import Tour
-from outgrow.engine.micro_batches import Ahead, sampler_of
-from outgrow.engine.rows import RowStore, row_type
+from outgrow.engine.features.cache import Cache, hotness_by, require_cache
+from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.minibatch_loop import Ahead, sampler_of
+from outgrow.engine.model_migration import Tour
 from outgrow.graph.partition.method import WITHOUT_CHUNKS
 from outgrow.graph.sampler import Sampler
 from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outgrow.engine.goal import between
-from outgrow.engine.ranking import Ranking
+from outgrow.engine.link_ranking import Ranking
+from outgrow.engine.objective import between
 from outgrow.nn.heads import Task
 from outgrow.runtime.comm import Comm
 from outgrow.strategies.base import Problem

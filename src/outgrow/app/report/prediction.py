@@ -16,7 +16,7 @@ from outgrow.core.errors import OutgrowError
 from outgrow.planning.estimates import estimate
 from outgrow.planning.planner import pace_of, unmeasured
 from outgrow.planning.traffic import Place
-from outgrow.strategies.offload import Offload
+from outgrow.strategies.offload.strategy import Offload
 from outgrow.training.config import TrainConfig
 
 

@@ -19,7 +19,7 @@ from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.workers import Workers, require_workers
 from outgrow.app.strategy_registry import strategy_kind, strategy_options
 from outgrow.core.validation import pick
-from outgrow.engine.choices import choices
+from outgrow.engine.layer_plan import choices
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.validate import require_trainable

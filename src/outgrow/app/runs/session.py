@@ -27,7 +27,7 @@ from outgrow.app.runs.trace import trace_of
 from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merged
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.share import Share, Whole
+from outgrow.engine.shard import Share, Whole
 from outgrow.graph.changed import is_as_stored
 from outgrow.graph.graph import Graph
 from outgrow.graph.store import array_file

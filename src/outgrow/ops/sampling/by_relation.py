@@ -1,8 +1,8 @@
 """Choice of in-edges with a number for each relation, and what the graph has of each relation.
 
 Within a relation the choice is that of `outgrow.ops.sampling.uniform.choose` among the row's edges of that relation,
-with the key ``mix(mix(key, v), relation)`` instead of ``mix(key, v)``. Relation -1, a loop that was added, counts as the last of
-``R + 1``. Both kernels read all edges of a row, because those of a relation are not side by side.
+with the key ``mix(mix(key, v), relation)`` instead of ``mix(key, v)``. Relation -1, a loop that was added, counts as
+the last of ``R + 1``. Both kernels read all edges of a row, because those of a relation are not side by side.
 """
 
 from __future__ import annotations

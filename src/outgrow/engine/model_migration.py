@@ -1,0 +1,73 @@
+"""Models that go from worker to worker: which seeds they meet where, and what they take along.
+
+Chen, He, Qu, Zhang: HopGNN: boosting distributed GNN training efficiency via feature-centric model migration, 2024.
+Each of ``P`` models has an equal share of the seeds of a batch. In time step ``t`` model ``d`` is with worker
+``(d + t) mod P`` and trains on those of its seeds that live there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.core.ledger import Kind
+from outgrow.runtime.comm import Comm
+from outgrow.runtime.voyage import Route
+
+
+class Tour(NamedTuple):
+    """What a worker computes of a batch, one group of seeds after the other.
+
+    Attributes:
+        groups: ``[s]`` int64 each: seeds of a time step, none to all of the batch.
+        strides: By how many workers each model moves on before the second group, the third, and so on.
+    """
+
+    groups: list[Tensor]
+    strides: list[int]
+
+    @staticmethod
+    def at_once(seeds: Tensor) -> Tour:
+        """All in one time step."""
+        return Tour([seeds], [])
+
+
+@torch.no_grad()
+def pass_on(model: nn.Module, comm: Comm, stride: int) -> None:
+    """Send parameters and the gradients so far to the worker ``stride`` further on, and take over what arrives.
+
+    All workers together. A parameter without a gradient so far has none where it arrives.
+
+    Args:
+        model: The model that is with this worker; it is changed in place.
+        comm: The line to the other workers.
+        stride: From 1 to the number of workers less 1.
+    """
+    target, source = (comm.rank + stride) % comm.size, (comm.rank - stride) % comm.size
+    route = Route(_one(target, comm.size), _one(source, comm.size))
+    parameters = list(model.parameters())
+    for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
+        _pass_on([parameter for parameter in parameters if parameter.dtype == dtype], comm, route)
+
+
+def _pass_on(parameters: list[nn.Parameter], comm: Comm, route: Route) -> None:
+    """Parameters of one type. With the gradients goes a number for each parameter: whether it has one."""
+    flat = torch.cat([parameter.flatten() for parameter in parameters])
+    given = flat.new_tensor([parameter.grad is not None for parameter in parameters])
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    whole = torch.cat([given, *(grad.flatten() for grad in grads)])
+    kinds = {Kind.PARAMETERS: flat, Kind.GRADIENTS: whole}
+    under_way = [comm.rows(values[None], route, kind) for kind, values in kinds.items()]
+    values, gradients = (each.wait()[0] for each in under_way)
+    sizes = [parameter.numel() for parameter in parameters]
+    there = gradients[: len(sizes)].tolist()
+    parts = torch.split(values, sizes), torch.split(gradients[len(sizes) :], sizes)
+    for parameter, has_gradient, value, gradient in zip(parameters, there, *parts, strict=True):
+        parameter.copy_(value.view_as(parameter))
+        parameter.grad = gradient.view_as(parameter) if has_gradient else None
+
+
+def _one(peer: int, size: int) -> tuple[int, ...]:
+    return tuple(int(rank == peer) for rank in range(size))

@@ -1,0 +1,300 @@
+"""HongTu Algorithm 4 and its cost model.
+
+Every part is cut into the same number of chunks, and a wave is one chunk of each part. The chunk that worker ``i`` runs
+in wave ``j`` reads the nodes ``N_ij``. Their union over the workers is ``U_j``; worker ``i`` loads what it owns of it,
+``U_ij``. Wang et al.: HongTu: scalable full-graph GNN training on multiple GPUs, SIGMOD 2023.
+
+Letters: ``V`` nodes, ``P`` parts, ``n`` chunks of each, ``W`` words of a set of nodes (see
+`outgrow.ops.sampling.bitset`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.ledger import Kind
+from outgrow.engine.shard import Share
+from outgrow.ops.backend import array, tensor
+from outgrow.ops.rng import derive, permute
+from outgrow.ops.sampling.bitset import (
+    WORD_BITS,
+    common_sizes,
+    num_words,
+    put,
+    put_ranks,
+    size_of,
+    size_without,
+    sizes_before,
+)
+
+Words = NDArray[np.uint64]
+_SAMPLE_KEY = 0x5741564553
+_USED = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volumes:
+    r"""Rows of nodes that one layer moves forward. Of a sample of nodes: the rows of these.
+
+    Attributes:
+        vanilla: From the host where every chunk loads all it reads: ``sum_ij |N_ij|``.
+        shared: From the host where a wave loads a node once: ``sum_j |U_j|``.
+        reused: From the host where, besides, what the wave before has loaded stays: ``sum_j |U_j \ U_(j-1)|``.
+        peer: Between workers where a wave loads a node once: ``sum_ij |N_ij \ U_ij|``.
+        peer_reused: Between workers where, besides, what a worker read in the wave before stays:
+            ``sum_ij |(N_ij \ U_ij) \ N_i(j-1)|``.
+        reuse: What stays: ``sum_j |U_j & U_(j-1)|``.
+    """
+
+    vanilla: int
+    shared: int
+    reused: int
+    peer: int
+    peer_reused: int
+    reuse: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughputs:
+    """Bytes of rows that a machine moves in a second.
+
+    Attributes:
+        host: Between host and device.
+        device: Between devices.
+        reuse: Within a device, where rows stay in place.
+    """
+
+    host: float
+    device: float
+    reuse: float
+
+
+def sample_of(num_nodes: int, num_sets: int, most_bytes: int) -> Tensor | None:
+    """Nodes to count in the place of all, drawn by a fixed key, so that ``num_sets`` sets of them take little memory.
+
+    Args:
+        num_nodes: ``V``.
+        num_sets: Number of sets, such as ``P * n``.
+        most_bytes: Most bytes that these sets may take together, at least 8 for each.
+
+    Returns:
+        ``[s]`` int64, ascending; None where all nodes fit.
+
+    Raises:
+        ValueError: ``most_bytes`` is less than 8 for each set.
+    """
+    words = most_bytes // (8 * num_sets)
+    if words < 1:
+        raise ValueError(f"{num_sets:,} sets need at least {8 * num_sets:,} bytes, got {most_bytes:,}")
+    if num_nodes <= words * WORD_BITS:
+        return None
+    drawn = permute(0, words * WORD_BITS, num_nodes, derive(_SAMPLE_KEY, num_nodes))
+    drawn.sort()
+    return tensor(drawn)
+
+
+def bits_of(sources: Sequence[Tensor], num_nodes: int, sample: Tensor | None) -> Words:
+    """``[n, W]``: sets of nodes, such as those that each chunk of one worker reads.
+
+    Args:
+        sources: Nodes of each set, ``[m]`` integer on the CPU, in any order; they may be named more than once.
+        num_nodes: ``V``.
+        sample: Of which nodes there is a bit, as `sample_of` gives them; None for all. A sample takes ``V / 4`` bytes
+            for a moment.
+    """
+    if sample is None:
+        bits = np.zeros((len(sources), num_words(num_nodes)), dtype=np.uint64)
+        for nodes, set_W in zip(sources, bits, strict=True):
+            put(array(nodes), set_W)
+        return bits
+    bits = np.zeros((len(sources), num_words(len(sample))), dtype=np.uint64)
+    drawn = np.zeros(num_words(num_nodes), dtype=np.uint64)
+    put(array(sample), drawn)
+    before = sizes_before(drawn)
+    for nodes, set_W in zip(sources, bits, strict=True):
+        put_ranks(array(nodes), drawn, before, set_W)
+    return bits
+
+
+def reorganised(bits: Words) -> NDArray[np.int64]:
+    """The chunk that each worker runs in each wave, so that waves, and waves that follow one another, share nodes.
+
+    The two phases of HongTu's Algorithm 4. First the chunks of part 0 are the waves, and part after part gives each
+    wave in turn that of its chunks not given yet which has most nodes in common with the wave's. Then the waves are
+    ordered: wave 0, and always the one not run yet that has most nodes in common with the last. Where several are
+    equal, the lowest number is taken. It takes as much memory as the sets of one part besides, and ``8 n^2`` bytes for
+    each thread.
+
+    Args:
+        bits: ``[P, n, W]``, the nodes that each chunk reads.
+
+    Returns:
+        ``[P, n]``; every row is a permutation.
+    """
+    num_parts, num_chunks, _ = bits.shape
+    order = np.empty((num_parts, num_chunks), dtype=np.int64)
+    order[0] = np.arange(num_chunks)
+    waves_nW = bits[0].copy()
+    for part in range(1, num_parts):
+        order[part] = _given_in_turn(common_sizes(bits[part], waves_nW).T)
+        for wave, chunk in enumerate(order[part]):
+            waves_nW[wave] |= bits[part, chunk]
+    return order[:, _nearest_next(common_sizes(waves_nW, waves_nW))]
+
+
+def reordered(bits: Words) -> NDArray[np.int64]:
+    """Phase 2 alone: waves are the chunks of one number, and one follows the other that it has most in common with.
+
+    Where ids follow communities, as crawls and generators number them, ranges that lie side by side share more than
+    phase 1 finds.
+
+    Args:
+        bits: ``[P, n, W]``, the nodes that each chunk reads.
+
+    Returns:
+        ``[P, n]``; all rows are the same permutation.
+    """
+    waves_nW = np.bitwise_or.reduce(bits)
+    path = _nearest_next(common_sizes(waves_nW, waves_nW))
+    return np.tile(path, (len(bits), 1))
+
+
+def volumes(bits: Words, owner_bits: Words, order: NDArray[np.int64]) -> Volumes:
+    """How many rows of nodes a layer moves forward.
+
+    Args:
+        bits: ``[P, n, W]``, the nodes that each chunk reads.
+        owner_bits: ``[P, W]``, the nodes that each part owns.
+        order: ``[P, n]``, the chunk that each worker runs in each wave.
+    """
+    parts = np.arange(len(bits))
+    shared = reused = peer = peer_reused = 0
+    last_PW, last_union_W = np.zeros_like(owner_bits), np.zeros_like(owner_bits[0])
+    for chunks in order.T:
+        read_PW = bits[parts, chunks]
+        union_W = np.bitwise_or.reduce(read_PW)
+        shared += size_of(union_W)
+        reused += size_without(union_W, last_union_W)
+        foreign_PW = read_PW & ~owner_bits
+        peer += size_of(foreign_PW.reshape(-1))
+        peer_reused += size_without(foreign_PW.reshape(-1), last_PW.reshape(-1))
+        last_PW, last_union_W = read_PW, union_W
+    return Volumes(
+        vanilla=size_of(bits.reshape(-1)),
+        shared=shared,
+        reused=reused,
+        peer=peer,
+        peer_reused=peer_reused,
+        reuse=shared - reused,
+    )
+
+
+def cost_seconds(volumes: Volumes, row_bytes: int, rates: Throughputs) -> float:
+    r"""Seconds that the rows of a layer take, one kind after another: HongTu's Equation 4.
+
+    ``sum_j |U_j \ U_(j-1)| / host + (sum_ij |N_ij| - sum_j |U_j|) / device + sum_j |U_j & U_(j-1)| / reuse``, in bytes.
+    The second term is a lower bound: `Volumes.peer` is what crosses between workers.
+    """
+    between = volumes.vanilla - volumes.shared
+    return row_bytes * (volumes.reused / rates.host + between / rates.device + volumes.reuse / rates.reuse)
+
+
+def _given_in_turn(common_nn: NDArray[np.int64]) -> NDArray[np.int64]:
+    """``[n]``: for each wave in turn, the chunk left that has most in common with it."""
+    chosen = np.empty(len(common_nn), dtype=np.int64)
+    for wave, common_n in enumerate(common_nn):
+        chosen[wave] = common_n.argmax()
+        common_nn[:, chosen[wave]] = _USED
+    return chosen
+
+
+def _nearest_next(common_nn: NDArray[np.int64]) -> NDArray[np.int64]:
+    """``[n]``: all waves from wave 0, after each the one left that has most in common with it."""
+    path = np.zeros(len(common_nn), dtype=np.int64)
+    for step in range(1, len(path)):
+        common_nn[:, path[step - 1]] = _USED
+        path[step] = common_nn[path[step - 1]].argmax()
+    return path
+
+
+_MOST_BYTES = 64 << 20
+
+
+class Order(NamedTuple):
+    """The order of the chunks of all workers.
+
+    Attributes:
+        chunks: ``[P, n]`` int64, the chunk that each worker runs in each wave.
+        given: What the chunks as ranges would move, in rows of one layer.
+        chosen: What they move in this order.
+        seconds: What moving rows of one layer takes by the cost model, as ranges and in this order.
+    """
+
+    chunks: NDArray[np.int64]
+    given: Volumes
+    chosen: Volumes
+    seconds: tuple[float, float]
+
+
+def order_of(share: Share, sources: Sequence[Tensor], row_bytes: int, rates: Throughputs, *, reorganise: bool) -> Order:
+    """Choose the order; all workers together. On very large graphs volumes are counted on a sample of the nodes.
+
+    Args:
+        share: What the worker owns.
+        sources: ``[N]`` int64, nodes that each of its chunks reads.
+        row_bytes: Of a row of nodes.
+        rates: What the machine moves in a second.
+        reorganise: Whether to look for another order than that of the ranges.
+    """
+    comm, num_nodes = share.comm, share.topology.num_nodes
+    sample = sample_of(num_nodes, comm.size * len(sources), max(_MOST_BYTES, 8 * comm.size * len(sources)))
+    gathered = comm.gather((bits_of(sources, num_nodes, sample), bits_of([share.own], num_nodes, sample)[0]))
+    found: Any = None
+    if comm.leads:
+        bits, owned = (np.stack(parts) for parts in zip(*gathered, strict=True))
+        scale = 1.0 if sample is None else num_nodes / len(sample)
+        found = cheapest(bits, owned, scale, row_bytes, rates, reorganise=reorganise)
+    return Order(*comm.broadcast(found, Kind.TOPOLOGY))
+
+
+def cheapest(
+    bits: NDArray[np.uint64],
+    owned: NDArray[np.uint64],
+    scale: float,
+    row_bytes: int,
+    rates: Throughputs,
+    *,
+    reorganise: bool,
+) -> Order:
+    """The cheapest order of chunks whose sources are known.
+
+    Args:
+        bits: ``[P, n, W]`` nodes that each chunk reads: see `outgrow.strategies.offload.reorder`.
+        owned: ``[P, W]`` nodes of each worker.
+        scale: Nodes of the graph for each that has a bit.
+        row_bytes: Of a row of nodes.
+        rates: What the machine moves in a second.
+        reorganise: Whether to look for another order than that of the ranges.
+    """
+    given = np.tile(np.arange(bits.shape[1]), (len(bits), 1))
+    choices = [given, reordered(bits), reorganised(bits)] if reorganise and bits.shape[1] > 1 else [given]
+    moved = [_scaled(volumes(bits, owned, order), scale) for order in choices]
+    costs = [cost_seconds(each, row_bytes, rates) for each in moved]
+    best = int(np.argmin(costs))
+    return Order(choices[best], moved[0], moved[best], (costs[0], costs[best]))
+
+
+def _scaled(counts: Volumes, scale: float) -> Volumes:
+    return Volumes(**{name: round(scale * count) for name, count in vars(counts).items()})
+
+
+def mine(order: Order, share: Share) -> list[int]:
+    """The chunks of a worker, wave by wave."""
+    chunks: list[int] = order.chunks[share.comm.rank].tolist()
+    return chunks

@@ -1,0 +1,283 @@
+"""`orchestrate`: the bottom layer is shared between the CPU and the device.
+
+Ai, Wang, Cao, Zhang, et al.: NeutronOrch: rethinking sample-based GNN training under CPU-GPU heterogeneous
+environments, PVLDB 17, 2024. While the device trains ``n`` batches, a *super-batch*, the CPU computes the bottom layer
+of those *hot* nodes that the next super-batch will use, so that the device need not fetch the raw features of their
+neighbourhoods. What it has made of a node is used in all batches of that super-batch, and is at most ``2n - 1`` updates
+old then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import get_type_hints
+
+import torch
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+from outgrow.core.validation import pick, require_positive, require_types
+from outgrow.engine.batches import Batches
+from outgrow.engine.features.cache import hottest, most_rows, require_cache, row_bytes
+from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.minibatch_loop import Ahead, sampler_of
+from outgrow.graph.graph import Graph
+from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.nn.layer import Features, Layer
+from outgrow.nn.model import Model
+from outgrow.ops import memory_pool
+from outgrow.runtime.device import free_bytes
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
+from outgrow.strategies.orchestrate.device_side import Device, Gather
+from outgrow.strategies.orchestrate.host_side import HostSide, bottom_alone
+from outgrow.strategies.orchestrate.hot_embeddings import Reuse
+from outgrow.strategies.orchestrate.load_balancer import Balance
+from outgrow.strategies.orchestrate.loop import SuperBatchLoop
+from outgrow.strategies.orchestrate.sampling import Draw, Drawing, bottom_counts, super_batches
+
+_BEFORE = (0, -1)  # epochs are numbered from 1
+_FIRST_RATIO = 0.05
+_SPARE = 0.5  # no two batches are of one size
+_REUSES = dict.fromkeys(("embedding", "aggregate"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orchestrate(Strategy):
+    """Training on sampled mini-batches, of which the CPU computes the bottom layer of hot nodes beforehand.
+
+    Attributes:
+        partition: How nodes, their features and their seeds are dealt out to workers: see ``outgrow partition``.
+        hot_ratio: Share of all nodes that are hot: those that batches need most often in the bottom layer, counted in
+            epochs that are sampled first and not trained. None to begin with 0.05 and to double it after each epoch
+            as long as epochs get faster; then two runs differ.
+        super_batch: ``n``, how many batches use what the CPU has made of hot nodes meanwhile.
+        reuse: What batches use: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old; or
+            ``"aggregate"``, that of raw features, which has no parameters and does not age.
+        hot_gradient: Whether aggregates travel with embeddings, so that hot nodes add to the gradient of the bottom
+            layer: of all its parameters where raw features can be summed first, of those behind the aggregation in
+            other layers. Else embeddings are constants.
+        newest: Whether the CPU uses the newest parameters when it begins a slice; then two runs differ. Else slice
+            ``k`` uses those that batch ``k`` of the super-batch begins with.
+        cache: Memory of the device for features of hot nodes that it computes itself, as bytes (``"64MiB"``) or as a
+            share of all rows (0.1): as long as the device waits for the CPU, and there is room, the least hot nodes
+            move there after each epoch; then two runs differ. 0 to leave all of them to the CPU.
+        threads: Threads of a worker that draw batches; None for half as many as compute.
+    """
+
+    name = "orchestrate"
+    exact = False
+    takes_batches = True
+
+    partition: str = "metis"
+    hot_ratio: float | None = 0.2
+    super_batch: int = 4
+    reuse: str = "embedding"
+    hot_gradient: bool = True
+    newest: bool = False
+    cache: str | float = 0.0
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        require_types(asdict(self), get_type_hints(Orchestrate))
+        pick("partition", self.partition, WITHOUT_CHUNKS)
+        pick("reuse", self.reuse, _REUSES)
+        require_positive(self.name, super_batch=self.super_batch, threads=self.threads)
+        require_cache(self.cache, "worker")
+        if self.hot_ratio is not None and not 0 <= self.hot_ratio <= 1:
+            raise InputError(
+                f"option hot_ratio of {self.name} is out of range",
+                needed="a share of all nodes, from 0 to 1, or null to have it found out",
+                got=str(self.hot_ratio),
+                repair="give 0.2, say; 0 for no hot nodes, as strategy sampled trains",
+            )
+
+    def options(self) -> dict[str, object]:
+        """See `Strategy.options`."""
+        return asdict(self)
+
+    def is_exact(self, batches: Batches) -> bool:
+        """Without hot nodes it is `sampled`; aggregates of whole neighbourhoods are what the device would compute."""
+        return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.hops(1)[-1] == -1)
+
+    def require(self, graph: Graph, batches: Batches) -> None:
+        """See `Strategy.require`: an epoch needs batches after the first super-batch, or nothing would be reused."""
+        super().require(graph, batches)
+        seeds = len(graph.split.train)
+        size = batches.size or max(1, seeds)
+        if self.hot_ratio != 0 and 0 < seeds <= self.super_batch * size:
+            raise InputError(
+                f"strategy {self.name} would reuse nothing",
+                needed=f"more than {self.super_batch} batches an epoch (super_batch): hot nodes are computed for "
+                "the next super-batch while one is trained",
+                got=f"{math.ceil(seeds / size)} of {size} seeds at most, of {seeds} nodes to train on",
+                repair="give a smaller batch_size, or a smaller super_batch; or choose strategy sampled",
+            )
+
+    def require_model(self, model: Model) -> None:
+        """See `Strategy.require_model`: it needs a layer above the bottom one."""
+        super().require_model(model)
+        if len(model.stages()) < 2:
+            raise InputError(
+                f"strategy {self.name} has nothing to share in a model of one layer",
+                needed="2 layers at least: the bottom one for the CPU and the device, the others for the device",
+                got="1 layer",
+                repair="add a layer, or choose strategy sampled",
+            )
+        if self.reuse == "aggregate" and not self._constant(model, self._bottom(model)):
+            first = model.stages()[0].conv
+            raise InputError(
+                "aggregates of this model's bottom layer cannot be reused: they change as it is trained",
+                needed="a layer that sums features with weights of the graph, and neither dropout nor an encoder "
+                "before it",
+                got=f"{type(first).__name__}, input_dropout {model.input_dropout}"
+                + ("" if model.encoder is None else f", encoder {type(model.encoder).__name__}"),
+                repair="choose reuse=embedding; or a model such as sage or gcn without input_dropout",
+            )
+
+    def bottom(self, model: Model, features: Features) -> Layer:
+        """The bottom layer as hot nodes go through it: raw features are summed first where that gives the same.
+
+        Then what is reused has no parameters, or a gradient for all of them. Sums of sparse rows would be dense.
+
+        Raises:
+            InputError: Aggregates are to be reused, and features are sparse.
+        """
+        if isinstance(features, Tensor):
+            return self._bottom(model)
+        if self.reuse == "aggregate":
+            raise InputError(
+                "aggregates of sparse features cannot be reused: they would be dense",
+                needed="dense features",
+                got=f"sparse ones of {features.shape[1]} columns",
+                repair="choose reuse=embedding",
+            )
+        return model.stages()[0]
+
+    def _bottom(self, model: Model) -> Layer:
+        first = model.stages()[0]
+        return (self.keeps_aggregates and first.summing_first()) or first
+
+    @property
+    def keeps_aggregates(self) -> bool:
+        """Whether aggregates of hot nodes go to the device."""
+        return self.reuse == "aggregate" or self.hot_gradient
+
+    @staticmethod
+    def _constant(model: Model, bottom: Layer) -> bool:
+        return bottom.constant_aggregate and model.encoder is None and model.input_dropout == 0
+
+    def reused(self, bottom: Layer) -> Reuse:
+        """What is made of hot nodes."""
+        kept = self.keeps_aggregates
+        return Reuse(self.reuse == "embedding", kept, kept and bottom.reads_target)
+
+    def prepare(self, problem: Problem) -> Execution:
+        """See `Strategy.prepare`."""
+        return OrchestrateExecution(problem, self)
+
+
+class OrchestrateExecution:
+    """`Orchestrate` at work. Final.
+
+    Args:
+        problem: What is trained.
+        options: How.
+    """
+
+    in_memory = True
+
+    def __init__(self, problem: Problem, options: Orchestrate) -> None:
+        self.problem, self.options, self.share = problem, options, problem.share
+        self.comm, self.model = problem.share.comm, problem.model
+        self.sampler = sampler_of(self.share.topology, self.model, problem.batches, problem.seed)
+        rows = partial(RowStore, self.share, problem.features, row_type(self.model, problem.features))
+        self.gather = Gather(rows(), self.share.topology.num_nodes)
+        self.hotness = self._counted()
+        self.hot = hottest(self.hotness, len(self.hotness))
+        self.balance = self._begun()
+        bottom = options.bottom(self.model, problem.features)
+        self.work = SuperBatchLoop(
+            Device(self.model, bottom, self.comm, 2 * options.super_batch - 1),
+            self.gather,
+            partial(
+                HostSide,
+                bottom_alone(self.model, bottom),
+                rows(comm=self.comm.aside),
+                hotness=self.hotness,
+                reuse=options.reused(bottom),
+                newest=options.newest,
+            ),
+            self._loss,
+            ahead=Ahead.of(options.threads, 2 * options.super_batch),
+            newest=options.newest,
+        )
+
+    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
+        """See `Execution.steps`."""
+        memory_pool.keep_spare(_SPARE)
+        seconds, began = 0.0, time.perf_counter()
+        with closing(self._epoch(epoch, first)) as steps:
+            for step in steps:
+                seconds += time.perf_counter() - began
+                yield step
+                began = time.perf_counter()
+        if first == 0:  # of an epoch that goes on in the middle a part is missing
+            self.balance = self.balance.after(seconds, self.work.waited, self._room())
+            self._tell()
+
+    def _epoch(self, epoch: int, first: int) -> Generator[Step]:
+        batches, is_hot = self.problem.seeds(epoch), torch.zeros(len(self.hotness), dtype=torch.bool)
+        is_hot[self.hot[: self.balance.on_cpu]] = True
+        if self.options.cache:
+            self.gather.keep(self.hot[self.balance.on_cpu : self.balance.hot])
+        drawing, self.work.waited = Drawing(self.sampler, epoch, batches, self.share.mine, is_hot), 0.0
+        restart = self.problem.checkpoint_steps
+        for part in super_batches(first, len(batches), self.options.super_batch, restart):
+            with closing(self.work.steps(drawing, part)) as steps:
+                for loss, num_seeds in steps:
+                    yield Step(loss=loss, num_seeds=num_seeds)
+
+    def inference(self) -> Iterator[tuple[int, Tensor]]:
+        """See `Execution.inference`."""
+        return inference_after_batches(self.problem)
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        memory_pool.clear()
+
+    def _loss(self, logits: Tensor, draw: Draw) -> Tensor:
+        return self.problem.batch_loss(logits, self.problem.own_labels(draw.seeds), draw.num_seeds)
+
+    def _counted(self) -> Tensor:
+        """``[V]`` int64, how hot each node is for this worker."""
+        num_nodes = self.share.topology.num_nodes
+        if self.options.hot_ratio == 0:
+            return torch.zeros(num_nodes, dtype=torch.int64)
+        seeds, none = self.problem.seeds, torch.zeros(num_nodes, dtype=torch.bool)
+        return bottom_counts([Drawing(self.sampler, each, seeds(each), self.share.mine, none) for each in _BEFORE])
+
+    def _begun(self) -> Balance:
+        """The worker's share of the hot nodes before the first epoch."""
+        ratio, share = self.options.hot_ratio, len(self.hotness) / self.comm.size
+        possible = len(self.hot)
+        if ratio is None:
+            return Balance(hot=min(possible, math.ceil(_FIRST_RATIO * share)), most=possible, growing=True)
+        return Balance(hot=min(possible, round(ratio * share)), most=possible)
+
+    def _room(self) -> int:
+        """Rows that the device could keep besides."""
+        features, device = self.problem.features, self.comm.device
+        if not self.options.cache:
+            return 0
+        free = int(free_bytes(device) / row_bytes(features))
+        return max(0, min(most_rows(self.options.cache, features) - self.balance.kept, free))
+
+    def _tell(self) -> None:
+        names = ("hot_nodes", "kept_on_device", "seconds", "waited")
+        log = [dict(zip(names, each, strict=True)) for each in self.balance.log]
+        self.problem.facts["hot_nodes"] = log

@@ -1,0 +1,110 @@
+"""What a slice-wise pass needs of a graph, in files: edges in both directions, their weights, slices of the columns.
+
+Everything is read and written chunk by chunk, in the same order by every worker, through mapped files: the system keeps
+as much of them in memory as there is room for. Only fixed weights of sums are known ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block, Edges
+from outgrow.graph.chunk import ChunkGraph
+from outgrow.graph.csc import Topology
+from outgrow.nn.layer import Conv, Layer, Rows
+from outgrow.nn.propagation import Propagation
+from outgrow.ops.csc import Transpose, transposed_into
+from outgrow.runtime.memory import mapped_file
+from outgrow.strategies.tensor.chunk_schedule import chunk_ends
+
+
+class Files:
+    """A graph in files, from which whole blocks are made whose edges are mapped. Final.
+
+    Args:
+        folder: Where the files are.
+        topology: In-edges of all nodes.
+        chunks: How many times edges are brought into memory when files are written.
+        spills: Whether slices are in files too.
+    """
+
+    def __init__(self, folder: Path, topology: Topology, *, chunks: int, spills: bool) -> None:
+        self.folder, self.topology, self.chunks, self.spills = folder, topology, chunks, spills
+        self._weights: dict[tuple[object, ...], Tensor | None] = {}
+
+    def block(self, *, self_loops: bool) -> Block:
+        """All edges, as they are or with one self-loop for each node, with their transpose."""
+        graph, num_nodes = ChunkGraph(self.topology, self_loops=self_loops), self.topology.num_nodes
+        edges = self._edges(graph)
+        narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
+        indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
+        indices, edge = (mapped_file(self.folder, (edges.num_edges,), narrow) for _ in range(2))
+        transposed_into(edges.indptr, edges.indices, indptr, indices, edge)
+        edges.derived["transpose"] = Transpose(indptr, indices, edge)
+        nodes = self.topology.nodes
+        return Block(edges=edges, src_nodes=nodes, dst_nodes=nodes, src_degree=graph.degree, dst_degree=graph.degree)
+
+    def weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
+        """``[E, K]``: the fixed weights of a layer's edges; None if all are 1."""
+        conv = layer.conv
+        kind = conv.rule if isinstance(conv, Propagation) else type(conv) if _is_ours(conv) else conv
+        key = kind, layer.widths.self_loops, dtype
+        if key not in self._weights:
+            self._weights[key] = self._weighed(layer, block, dtype)
+        return self._weights[key]
+
+    def turned(self, weight_EC: Tensor, edges: Sequence[Tensor]) -> Tensor:
+        """``[E, C]``: the weights of these edges, those of all chunks one after the other, in a file."""
+        out, at = mapped_file(self.folder, tuple(weight_EC.shape), weight_EC.dtype), 0
+        for edge in edges:
+            torch.index_select(weight_EC, 0, edge, out=out[at : at + len(edge)])
+            at += len(edge)
+        return out
+
+    def slices(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Room for slices."""
+        return mapped_file(self.folder, shape, like.dtype) if self.spills else like.new_empty(shape)
+
+    def _edges(self, graph: ChunkGraph) -> Edges:
+        topology = self.topology
+        if not graph.self_loops:
+            return replace(topology.block.edges, derived={})
+        place, most = topology.nodes.int(), topology.num_edges + topology.num_nodes
+        indptr, at = torch.zeros(topology.num_nodes + 1, dtype=torch.int64), 0
+        given = {"indices": topology.indices, "relation": topology.relation, "weight": topology.weight}
+        files = {name: mapped_file(self.folder, (most,), old.dtype) for name, old in given.items() if old is not None}
+        for first, last in pairwise(chunk_ends(topology.indptr, self.chunks)):
+            # loops that are there are replaced, so sizes are known only now
+            part, _ = graph.take(torch.arange(first, last), place, topology.num_nodes)
+            indptr[first + 1 : last + 1] = part.indptr[1:] + at
+            for name, out in files.items():
+                out[at : at + part.num_edges] = getattr(part, name)
+            at += part.num_edges
+        held = {name: out[:at] for name, out in files.items()}
+        weight, relation = held.get("weight"), held.get("relation")
+        return Edges(
+            indptr=indptr, indices=held["indices"], num_src=topology.num_nodes, relation=relation, weight=weight
+        )
+
+    def _weighed(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
+        out, source, none = None, Rows(torch.empty(0, dtype=dtype), None), Rows(None, None)
+        for first, last in pairwise(chunk_ends(block.edges.indptr, self.chunks)):
+            part = block.destinations(first, last)
+            weight = layer.conv.weigh(part, source, none)
+            if weight is None:
+                return None
+            if out is None:
+                out = mapped_file(self.folder, (block.edges.num_edges, weight.shape[1]), weight.dtype)
+            out[part.first_edge : part.first_edge + len(weight)] = weight
+        return out
+
+
+def _is_ours(conv: Conv) -> bool:
+    """Whether all convolutions of its class weigh edges alike."""
+    return type(conv).__module__.partition(".")[0] == "outgrow"

@@ -1,0 +1,192 @@
+"""Feature rows by owner: the right ones, in order, whoever owns them, and nothing more than these on the wire."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
+from outgrow.core.ledger import Kind, Ledger, Link
+from outgrow.engine.features.assembly import DenseDraft
+from outgrow.engine.features.cache import Cache
+from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.shard import Part, Whole
+from outgrow.nn import GCN, SAGE
+from outgrow.nn.layer import Features
+from outgrow.ops import memory_pool
+from outgrow.ops.sparse import SparseRows
+from outgrow.runtime.comm import Alone, Comm
+from outgrow.runtime.memory import resident_bytes
+from outgrow.runtime.peak import PeakMemory
+from suites.checks import named, on_workers
+from support import normal, random_topology
+
+WORKERS, BATCHES = 3, 6
+GRAPH = random_topology(NODES, 160)
+SCATTERED = torch.from_numpy(np.random.default_rng(0).integers(0, 2, NODES) * 2)  # worker 1 owns nothing
+RANGES = torch.arange(NODES, dtype=torch.int16) // 16
+CONVERSIONS = (
+    (torch.float32, torch.float32),
+    (torch.float32, torch.float64),
+    (torch.float64, torch.float32),
+    (torch.float16, torch.float16),
+    (torch.float16, torch.float32),
+    (torch.bfloat16, torch.float32),
+)
+
+
+def store_on(comm: Comm, owner: Tensor, features: Features, dtype: torch.dtype) -> RowStore:
+    """A store whose worker knows the rows of its own nodes only."""
+    return RowStore(Part(GRAPH, owner, comm), known_to(features, owner, comm.rank), dtype)
+
+
+def got(store: RowStore, nodes: Tensor) -> Features:
+    return store.ask(store.prepare(nodes)).wait()
+
+
+def every_row_is_right(comm: Comm) -> None:
+    """In the order asked for and of the type asked for, also if a worker owns nothing or wants nothing."""
+    wrong = []
+    for owner in (SCATTERED, RANGES):
+        for given, wanted in CONVERSIONS:
+            store = store_on(comm, owner, dense(given), wanted)
+            for number in range(BATCHES):
+                nodes = batch(comm.rank, number)
+                rows = got(store, nodes)
+                assert isinstance(rows, Tensor)
+                if rows.dtype != wanted or not torch.equal(rows, dense(given)[nodes].to(wanted)):
+                    wrong.append((given, wanted, number))
+    assert wrong == []
+
+
+def sparse_rows_stay_sparse(comm: Comm) -> None:
+    """Also those that store nothing."""
+    whole, wrong = as_dense(sparse()), []
+    for owner in (SCATTERED, RANGES):
+        store = store_on(comm, owner, sparse(), torch.float64)
+        for number in range(BATCHES):
+            nodes = batch(comm.rank, number)
+            rows = got(store, nodes)
+            assert isinstance(rows, SparseRows)
+            if rows.dtype != torch.float64 or not torch.equal(as_dense(rows), whole[nodes]):
+                wrong.append(number)
+    assert wrong == []
+
+
+def several_batches_are_under_way(comm: Comm) -> None:
+    """They may be waited for in another order on each worker; batches are prepared by several threads."""
+    store = store_on(comm, RANGES, dense(), torch.float32)
+    batches = [batch(comm.rank, number) for number in range(BATCHES)]
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [store.ask(wanted) for wanted in pool.map(store.prepare, batches)]
+    order = np.random.default_rng(comm.rank).permutation(BATCHES).tolist()
+    rows = {number: waiting[number].wait() for number in order}
+    assert all(torch.equal(as_dense(rows[number]), dense()[batches[number]]) for number in order)
+
+
+def walk(owner: Tensor, rank: int, columns_of: Tensor) -> Counter[str]:
+    """What a worker should count and send in all batches; ``columns_of`` the bytes of each node's row on the wire."""
+    owners, found = owner.tolist(), Counter[str]()
+    for number in range(BATCHES):
+        for worker in range(WORKERS):
+            for node in batch(worker, number).tolist():
+                if worker == rank:
+                    found["rows_loaded"] += 1
+                    found["remote_rows"] += owners[node] != rank
+                elif owners[node] == rank:
+                    found["bytes"] += int(columns_of[node])
+    return found
+
+
+def only_remote_rows_travel(comm: Comm) -> None:
+    """Each once per batch, in the smaller type; 8 bytes for its id, and 8 for each worker and batch."""
+    pairs = []
+    sizes = sparse().indptr.diff()
+    for features, dtype, row_bytes in (
+        (dense(), torch.float32, torch.full((NODES,), 4 * COLUMNS)),
+        (dense(torch.float16), torch.float32, torch.full((NODES,), 2 * COLUMNS)),
+        (dense(torch.float64), torch.float32, torch.full((NODES,), 4 * COLUMNS)),
+        (sparse(), torch.float64, 8 + sizes * (4 + 4)),
+    ):
+        for owner in (SCATTERED, RANGES):
+            store = store_on(comm, owner, features, dtype)
+            comm.ledger.crossed.clear()
+            comm.ledger.counters.clear()
+            for number in range(BATCHES):
+                got(store, batch(comm.rank, number))
+            expected = walk(owner, comm.rank, row_bytes)
+            crossed, counters = comm.ledger.crossed, comm.ledger.counters
+            pairs += [
+                (crossed[Link.PEER, Kind.FEATURES], expected["bytes"]),
+                (crossed[Link.PEER, Kind.IDS], 8 * expected["remote_rows"]),
+                (crossed[Link.PEER, Kind.METRICS], 8 * (WORKERS - 1) * BATCHES),
+                (dict(counters), {name: expected[name] for name in ("rows_loaded", "remote_rows")}),
+            ]
+    assert [pair for pair in pairs if pair[0] != pair[1]] == []
+
+
+CHECKS = named(every_row_is_right, sparse_rows_stay_sparse, several_batches_are_under_way, only_remote_rows_travel)
+
+
+test_three_workers = on_workers(CHECKS, WORKERS)
+
+
+@pytest.mark.parametrize("features", [dense(), dense(torch.float16), sparse()], ids=["dense", "half", "sparse"])
+def test_one_worker_reads_them_all(features: Features) -> None:
+    ledger = Ledger()
+    cache = Cache(hotness=torch.ones(NODES), size=0.5)
+    store = RowStore(Whole(GRAPH, Alone(ledger)), features, torch.float64, cache)
+    for number in range(BATCHES):
+        nodes = batch(0, number)
+        assert torch.equal(as_dense(got(store, nodes)), as_dense(features)[nodes].double())
+    loaded = sum(len(batch(0, number)) for number in range(BATCHES))
+    assert ledger.counters == {"rows_loaded": loaded, "remote_rows": 0}
+    assert not ledger.crossed
+
+
+def test_threads_side_by_side() -> None:
+    features = normal(2000, 8)
+    store = RowStore(Whole(random_topology(2000, 10)), features, torch.float32)
+    batches = [torch.randperm(2000)[:1500] for _ in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        prepared = list(pool.map(store.prepare, batches))
+    rows = [store.ask(wanted).wait() for wanted in prepared]
+    assert all(torch.equal(as_dense(each), features[nodes].float()) for each, nodes in zip(rows, batches, strict=True))
+
+
+def test_mapped_features_are_not_copied(tmp_path: Path) -> None:
+    rows, columns = 1 << 16, 256
+    mapped = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (rows, columns))
+    mapped[:: 1 << 12] = 7
+    features, nodes = torch.from_numpy(mapped), torch.arange(0, rows, 1 << 12)
+    graph = random_topology(rows, 10)
+    got(RowStore(Whole(graph), dense(), torch.float32), nodes[:1])  # compiles
+    before = resident_bytes()
+    with PeakMemory() as memory:
+        store = RowStore(Whole(graph), features, torch.float32)
+        found = got(store, nodes)
+    assert torch.equal(as_dense(found), torch.full((16, columns), 7.0))
+    assert store.features is features
+    assert memory.peak_bytes - before < features.nbytes // 4
+
+
+def test_batches_of_about_one_size_take_the_same_memory() -> None:
+    like = torch.empty(0, 256)
+    memory_pool.clear()
+    for rows in (20_000, 20_010, 20_479, 20_300):
+        assert DenseDraft(rows, like, torch.float32).out.shape == (rows, 256)
+    assert 0 < memory_pool.idle_bytes() <= 20_480 * 1024
+
+
+def test_the_type_that_a_model_takes() -> None:
+    half, torch_half = dense(torch.float16), torch.float16
+    takes_half, doubled = SAGE(COLUMNS, 8, 3), GCN(COLUMNS, 8, 3).double()
+    assert row_type(takes_half, half) == (torch_half if takes_half.stages()[0].takes_half else torch.float32)
+    assert row_type(doubled, half) == torch.float64
+    assert row_type(takes_half, dense(torch.float64)) == torch.float32

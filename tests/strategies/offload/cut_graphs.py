@@ -1,0 +1,256 @@
+"""Graphs that are dealt out and cut, what their chunks read by Python's sets, and workers that are threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.core.ledger import Kind, Ledger, Link
+from outgrow.engine.shard import Part, Share, Whole
+from outgrow.graph.chunk import ChunkGraph
+from outgrow.graph.csc import Topology
+from outgrow.runtime.comm import Arrival, Comm
+from outgrow.runtime.voyage import Route
+from outgrow.strategies.offload.wave import Wave
+from outgrow.strategies.offload.wave_plan import (
+    Draft,
+    Needs,
+    Places,
+    Range,
+    Techniques,
+    chunks_of,
+    lay_out,
+    needs_of,
+    wave_of,
+)
+from support import topologies, with_relations
+
+R = TypeVar("R")
+Sets = list[list[set[int]]]
+"""Nodes of each worker in each wave."""
+
+
+class Here(NamedTuple):
+    """Rows that have come."""
+
+    here: Tensor
+
+    def wait(self) -> Tensor:
+        return self.here
+
+
+class Meeting:
+    """Where threads wait for one another; only one of them runs at a time."""
+
+    def __init__(self, size: int) -> None:
+        self.slots: list[Any] = [None] * size
+        self.barrier, self.turn = threading.Barrier(size, timeout=60), threading.Lock()
+
+
+class ThreadComm(Comm):
+    """The line of a worker that is a thread of this process."""
+
+    def __init__(self, rank: int, size: int, meeting: Meeting) -> None:
+        self.rank, self.size, self.hosts, self.ledger = rank, size, ("here",) * size, Ledger()
+        self._meeting = meeting
+
+    def gather(self, value: Any) -> list[Any]:
+        self._meeting.slots[self.rank] = value
+        self.barrier()
+        found = list(self._meeting.slots)
+        self.barrier()
+        return found
+
+    def rows(self, rows: Tensor, route: Route, kind: Kind, *, back: Kind = Kind.GRADIENTS) -> Arrival:
+        parts = rows.split_with_sizes(route.send)
+        self.ledger.move(Link.PEER, kind, rows.nbytes - parts[self.rank].nbytes)
+        came = [given[self.rank] for given in self.gather(parts)]
+        assert tuple(len(part) for part in came) == tuple(route.receive)
+        return Here(torch.cat(came))
+
+    def sum_(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
+        return values.copy_(torch.stack(self.gather(values.clone())).sum(0))
+
+    def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
+        return self.gather(value)[root]
+
+    @property
+    def aside(self) -> Comm:
+        """Nobody asks for one."""
+        raise NotImplementedError
+
+    def barrier(self) -> None:
+        self._meeting.turn.release()
+        try:
+            self._meeting.barrier.wait()
+        finally:
+            self._meeting.turn.acquire()
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def together(size: int, work: Callable[[Comm], R]) -> list[R]:
+    """What some work gives on each of several workers."""
+    meeting = Meeting(size)
+
+    def run(rank: int) -> R:
+        with meeting.turn:
+            try:
+                return work(ThreadComm(rank, size, meeting))
+            except BaseException:
+                meeting.barrier.abort()
+                raise
+
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(run, rank) for rank in range(size)]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in errors:
+        if not isinstance(error, threading.BrokenBarrierError):
+            raise error
+    return [future.result() for future in futures]
+
+
+def dressed(topology: Topology, *, weights: bool, relations: int) -> Topology:
+    """The same graph with weights or relations of its edges."""
+    if weights:
+        weight = 0.5 + np.random.default_rng(3).random(topology.num_edges, dtype=np.float32)
+        topology = replace(topology, weight=torch.from_numpy(weight))
+    return with_relations(topology, relations) if relations else topology
+
+
+@st.composite
+def multigraphs(draw: st.DrawFn, most: int = 12) -> Topology:
+    """Any small multi-graph with loops, with or without weights and relations, ids of either width."""
+    topology = draw(topologies(most))
+    topology = replace(topology, indices=topology.indices.to(draw(st.sampled_from([torch.int32, torch.int64]))))
+    return dressed(topology, weights=draw(st.booleans()), relations=draw(st.sampled_from([0, 3])))
+
+
+class Cut(NamedTuple):
+    """A graph that workers cut into chunks: one chunk of each is a wave. Worker ``i`` begins with its chunk ``i``."""
+
+    topology: Topology
+    owner: Tensor
+    size: int
+    count: int
+    self_loops: bool
+
+    @property
+    def view(self) -> Topology:
+        """The graph as layers see it."""
+        return self.topology.with_self_loops if self.self_loops else self.topology
+
+    def share(self, comm: Comm) -> Share:
+        """What a worker owns."""
+        return Part(self.topology, self.owner, comm) if self.size > 1 else Whole(self.topology, comm)
+
+    @property
+    def graph(self) -> ChunkGraph:
+        """What chunks are taken from."""
+        return ChunkGraph(self.topology, self_loops=self.self_loops)
+
+    def order(self, rank: int) -> list[int]:
+        """The chunk of a worker in each wave."""
+        return [(rank + wave) % self.count for wave in range(self.count)]
+
+    def chunks(self, rank: int) -> list[Range]:
+        """Those of a worker, wave by wave."""
+        ranges = chunks_of(self.graph, ids(self.own(rank)), self.count)
+        return [ranges[chunk] for chunk in self.order(rank)]
+
+    def own(self, rank: int) -> list[int]:
+        """Nodes of a worker."""
+        return [v for v, owner in enumerate(self.owner.tolist()) if owner == rank]
+
+    def reads(self) -> Sets:
+        """``N_ij``: what each worker reads in each wave."""
+        return [
+            [set(sources_of(self.view, self.own(rank)[first:last])) for first, last in self.chunks(rank)]
+            for rank in range(self.size)
+        ]
+
+    def needs(self, share: Share, *, sharing: bool) -> Needs:
+        """What `needs_of` finds on a worker."""
+        chunks = self.chunks(share.comm.rank)
+        sources = [self.graph.sources(share.own[first:last]) for first, last in chunks]
+        return needs_of(share, chunks, sources, sharing=sharing)
+
+    def waves(self, share: Share, techniques: Techniques) -> tuple[list[Wave], int]:
+        """The waves of a worker, and the places of its buffer."""
+        found, graph = list[Wave](), self.graph
+        needs = self.needs(share, sharing=techniques.sharing)
+
+        def take(number: int, draft: Draft, places: Places) -> None:
+            found.append(wave_of(graph, share.own, needs.chunks[number], draft, places.place_V, places.size))
+
+        return found, lay_out(share, needs, techniques, take)
+
+
+@st.composite
+def cuts(draw: st.DrawFn, workers: int = 3) -> Cut:
+    """Any cut of a small graph: workers may own nothing, and have more chunks than nodes."""
+    topology, size = draw(multigraphs()), draw(st.integers(1, workers))
+    owners = st.integers(0, size - 1)
+    owner = draw(st.lists(owners, min_size=topology.num_nodes, max_size=topology.num_nodes))
+    return Cut(topology, torch.tensor(owner, dtype=torch.int16), size, draw(st.integers(1, 5)), draw(st.booleans()))
+
+
+def in_edges(topology: Topology, node: int) -> list[int]:
+    """Ids of the in-edges of a node."""
+    return list(range(int(topology.indptr[node]), int(topology.indptr[node + 1])))
+
+
+def sources_of(topology: Topology, nodes: Sequence[int]) -> list[int]:
+    """Sources of all in-edges of some nodes, ascending."""
+    return sorted({int(topology.indices[e]) for node in nodes for e in in_edges(topology, node)})
+
+
+class Edge(NamedTuple):
+    """All that is known of an in-edge."""
+
+    number: int
+    src: int
+    relation: int
+    weight: float
+
+
+def edges_of(topology: Topology, node: int) -> list[Edge]:
+    """The in-edges of a node, in order."""
+    relation, weight = topology.relation, topology.weight
+    return [
+        Edge(
+            e,
+            int(topology.indices[e]),
+            0 if relation is None else int(relation[e]),
+            1.0 if weight is None else float(weight[e]),
+        )
+        for e in in_edges(topology, node)
+    ]
+
+
+def edges_in(block: Block) -> list[list[Edge]]:
+    """The in-edges of each destination of a block, in order."""
+    edges, numbers = block.edges, block.edge_ids
+    numbers = torch.arange(edges.num_edges) + block.first_edge if numbers is None else numbers
+    src = block.src_nodes[edges.indices.long()]
+    relation = torch.zeros(len(src)) if edges.relation is None else edges.relation
+    weight = torch.ones(len(src)) if edges.weight is None else edges.weight
+    columns = (numbers.tolist(), src.tolist(), relation.int().tolist(), weight.tolist())
+    every = [Edge(*values) for values in zip(*columns, strict=True)]
+    return [every[first:last] for first, last in pairwise(edges.indptr.tolist())]
+
+
+def ids(nodes: Sequence[int] | set[int]) -> Tensor:
+    """Nodes as a tensor, ascending."""
+    return torch.tensor(sorted(nodes), dtype=torch.int64)

@@ -1,0 +1,195 @@
+"""As few chunks as fit into the budget, the same on all workers; and a refusal that says what would do."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outgrow.core.errors import InputError
+from outgrow.engine.layer_plan import traits_of
+from outgrow.engine.shard import Part, Share, Whole
+from outgrow.graph.chunk import ChunkGraph
+from outgrow.graph.csc import Topology
+from outgrow.nn import GCNConv, SAGEConv
+from outgrow.nn.layer import Layer
+from outgrow.nn.model import Model
+from outgrow.runtime.comm import Comm
+from outgrow.strategies.offload.chunking import Chunking, Cutter
+from outgrow.strategies.offload.memory import chunked_bytes
+from outgrow.strategies.offload.reorder import Throughputs
+from outgrow.strategies.offload.wave_plan import Needs, Techniques, chunks_of
+from strategies.offload.cut_graphs import together
+from support import normal, random_topology
+
+MIB = 1 << 20
+NUMBER_BYTES = 64 << 10  # so that few nodes take much
+MODEL = Model([Layer(GCNConv(6, 8)), Layer(SAGEConv(8, 3))])
+TOPOLOGY = random_topology(60, 240)
+SPREAD = random_topology(100, 130, seed=4)
+
+
+def cutter_of(share: Share, *, base: int = 10 * MIB, overlap: bool = True) -> Cutter:
+    traits = traits_of(MODEL, normal(4, 6).float(), cache=True)
+    return Cutter(
+        share=share,
+        graphs={self_loops: ChunkGraph(share.topology, self_loops=self_loops) for self_loops in (False, True)},
+        traits=traits,
+        techniques=Techniques(overlap=overlap),
+        reorganise=True,
+        rates=Throughputs(host=1.0, device=10.0, reuse=100.0),
+        number_bytes=NUMBER_BYTES,
+        base=base,
+    )
+
+
+def counts_to_try(num_own: int) -> list[int]:
+    """All small numbers, then every third more."""
+    counts = [1]
+    while counts[-1] < num_own:
+        counts.append(min(num_own, counts[-1] + max(1, counts[-1] // 3)))
+    return counts
+
+
+def needed_by(error: InputError) -> int:
+    """The memory that a refusal asks for, in bytes."""
+    [number] = re.findall(r"--memory (\d+)MiB", error.repair)
+    return int(number) * MIB
+
+
+@cache
+def sizes() -> dict[int, int]:
+    """What each number of chunks takes."""
+    cutter = cutter_of(Whole(TOPOLOGY))
+    return {count: cutter.cut(count).bytes_ for count in counts_to_try(TOPOLOGY.num_nodes)}
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.floats(0, 1))
+def test_about_the_first_number_that_fits(part: float) -> None:
+    """Of those that are tried, none that would fit is passed over; then it is looked for closer by."""
+    least, most = min(sizes().values()), max(sizes().values())
+    budget = int(least + part * (most - least)) + 1
+    cutter = cutter_of(Whole(TOPOLOGY))
+    chunking = cutter.fewest(budget)
+    fits = next(count for count, taken in sizes().items() if taken <= budget)
+    too_few = max((count for count in sizes() if count < fits), default=0)
+    assert too_few < chunking.chunks <= fits
+    assert chunking.bytes_ == cutter.cut(chunking.chunks).bytes_ <= budget
+
+
+def test_numbers_between_those_that_are_tried_first() -> None:
+    cutter = cutter_of(Whole(TOPOLOGY))
+    between = [count + (after - count) // 2 for count, after in pairwise(sizes()) if after > 16]
+    chosen = [cutter.fewest(cutter.cut(count).bytes_).chunks for count in between]
+    assert set(chosen) - set(sizes())
+
+
+def test_chunks_grow_in_number_as_the_budget_shrinks() -> None:
+    cutter = cutter_of(Whole(TOPOLOGY))
+    budgets = sorted(sizes().values(), reverse=True)[::2]
+    chosen = [cutter.fewest(budget).chunks for budget in budgets]
+    assert chosen == sorted(chosen)
+    assert chosen[0] == 1
+    assert len(set(chosen)) > 4
+
+
+@pytest.mark.parametrize("budget", [1, 50 * MIB, 80 * MIB])
+@pytest.mark.parametrize("topology", [TOPOLOGY, SPREAD])
+def test_what_a_refusal_asks_for_is_enough(topology: Topology, budget: int) -> None:
+    cutter = cutter_of(Whole(topology))
+    with pytest.raises(InputError, match="too small for the smallest chunks") as refusal:
+        cutter.fewest(budget)
+    needed = needed_by(refusal.value)
+    chunking = cutter.fewest(needed)
+    assert chunking.bytes_ <= needed
+    smallest = cutter.cut(topology.num_nodes)
+    assert smallest.bytes_ <= needed <= 1.05 * smallest.bytes_ + MIB
+    assert f"{needed // MIB:,} MiB for each worker" in refusal.value.needed
+    assert "of which 10 MiB are in use" in refusal.value.got
+
+
+def test_what_is_in_use_already_counts() -> None:
+    less, more = (cutter_of(Whole(TOPOLOGY), base=base).cut(3).bytes_ for base in (0, 5 * MIB))
+    assert more - less == 5 * MIB
+
+
+def check_needs(cutter: Cutter, needs: dict[bool, Needs], count: int) -> None:
+    """All own nodes are cut, in the same way and order in both views; each view has its sources."""
+    share = cutter.share
+    assert needs[True].chunks == needs[False].chunks
+    assert sorted(needs[True].chunks) == chunks_of(cutter.graphs[False], share.own, count)
+    for self_loops, graph in cutter.graphs.items():
+        for j, (first, last) in enumerate(needs[self_loops].chunks):
+            there = torch.cat([needs[self_loops].loads[j], needs[self_loops].remote[j]])
+            assert torch.isin(graph.sources(share.own[first:last]), there).all()
+
+
+class Told(NamedTuple):
+    """What a worker knows of its chunks."""
+
+    chunking: Chunking
+    estimate: int
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+@pytest.mark.parametrize("size", [1, 3])
+def test_all_workers_cut_alike(size: int, count: int) -> None:
+    """With as many chunks, of which the largest of any worker counts; one worker owns nothing."""
+    owner = torch.arange(60) % 2 * (size - 1)
+
+    def work(comm: Comm) -> Told:
+        share = Part(TOPOLOGY, owner, comm) if size > 1 else Whole(TOPOLOGY, comm)
+        cutter = cutter_of(share, base=comm.rank * MIB)
+        chunking = cutter.cut(count)
+        check_needs(cutter, chunking.needs, count)
+        return Told(chunking, chunked_bytes(cutter.base, cutter.traits, chunking.extent, NUMBER_BYTES))
+
+    told = together(size, work)
+    for chunking, _ in told:
+        assert chunking.chunks == count
+        assert chunking.order.chunks.shape == (size, count)
+        assert chunking.order.chunks.tolist() == told[0].chunking.order.chunks.tolist()
+        assert chunking.bytes_ == max(estimate for _, estimate in told)
+
+
+def test_the_worker_with_the_least_memory_decides() -> None:
+    """Workers that are given different budgets do not part ways, of which one would wait for ever."""
+    owner = torch.arange(60) % 3
+
+    def work(comm: Comm, budget: int) -> Chunking:
+        return cutter_of(Part(TOPOLOGY, owner, comm)).fewest(budget)
+
+    ample = 1 << 40
+    some = together(3, lambda comm: work(comm, ample))[0].bytes_ - 1
+    alike = together(3, lambda comm: work(comm, some))
+    mixed = together(3, lambda comm: work(comm, some if comm.rank == 1 else ample))
+    assert {chunking.chunks for chunking in mixed} == {chunking.chunks for chunking in alike}
+    assert alike[0].chunks > 1
+
+
+def test_a_refusal_reaches_all_workers() -> None:
+    owner = torch.arange(60) % 2
+
+    def work(comm: Comm) -> int:
+        with pytest.raises(InputError) as refusal:
+            cutter_of(Part(TOPOLOGY, owner, comm)).fewest(MIB if comm.rank else 1 << 40)
+        return needed_by(refusal.value)
+
+    first, second = together(2, work)
+    assert first == second
+    chosen = together(2, lambda comm: cutter_of(Part(TOPOLOGY, owner, comm)).fewest(first).chunks)
+    assert chosen[0] == chosen[1] >= 1
+
+
+def test_without_overlap_a_buffer_holds_no_rows_of_the_next_wave() -> None:
+    ahead, behind = (cutter_of(Whole(TOPOLOGY), overlap=overlap).cut(6) for overlap in (True, False))
+    assert behind.extent.places == max(len(nodes) for needs in behind.needs.values() for nodes in needs.loads)
+    assert behind.extent.places < ahead.extent.places
+    assert behind.bytes_ < ahead.bytes_

@@ -1,0 +1,129 @@
+"""The strategy `orchestrate`: options and models that it takes or refuses, and when it is exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from outgrow.core.errors import InputError
+from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.nn import GCN, SAGE, Dense, Dot
+from outgrow.nn.model import Model
+from outgrow.strategies.orchestrate.strategy import Orchestrate
+from suites.cases import Case, features_of
+from suites.orchestrated import BATCHES, model_of
+
+WHOLE = Batches(size=4, fanout=(3, -1))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"partition": "metiss"}, "partition"),
+        ({"hot_ratio": -0.1}, "hot_ratio"),
+        ({"hot_ratio": 1.01}, "hot_ratio"),
+        ({"hot_ratio": float("nan")}, "hot_ratio"),
+        ({"hot_ratio": "many"}, "hot_ratio"),
+        ({"super_batch": 0}, "super_batch"),
+        ({"super_batch": -1}, "super_batch"),
+        ({"super_batch": 2.0}, "super_batch"),
+        ({"super_batch": None}, "super_batch"),
+        ({"super_batch": True}, "super_batch"),
+        ({"reuse": "embeddings"}, "reuse"),
+        ({"reuse": 3}, "reuse"),
+        ({"hot_gradient": 1}, "hot_gradient"),
+        ({"newest": "yes"}, "newest"),
+        ({"threads": 0}, "threads"),
+        ({"cache": -0.5}, "cache"),
+        ({"cache": 1.5}, "cache"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        Orchestrate(**options)
+    error, (value,) = caught.value, options.values()
+    assert str(value) in error.got
+    assert error.needed
+    assert error.repair
+
+
+def test_options_are_given_back() -> None:
+    given = {"partition": "range", "hot_ratio": 1, "super_batch": 3, "reuse": "aggregate", "hot_gradient": False}
+    assert Orchestrate(**given).options() == given | {"newest": False, "cache": 0.0, "threads": None}
+    assert Orchestrate().options()["hot_ratio"] == 0.2
+
+
+def models() -> dict[str, Model]:
+    torch.manual_seed(0)
+    wide = SAGE(8, 16, 2)
+    return {
+        "one layer": GCN(8, 8, 2, layers=1),
+        "of links": GCN(8, 8, 8).with_decoder(Dot()),
+        "dropout": SAGE(8, 16, 2, input_dropout=0.1),
+        "encoder": Model(wide.stages(), encoder=Dense(8, 8)),
+        "projection first": SAGE(16, 8, 2),
+        "maximum": SAGE(8, 16, 2, pool="max"),
+        "attention": model_of("gat", input_dropout=0),
+        "wide": wide,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("one layer", {}, "1 layer"),
+        ("one layer", {"hot_ratio": 0}, "1 layer"),
+        ("of links", {}, "decoder"),
+        ("dropout", {"reuse": "aggregate"}, "input_dropout 0.1"),
+        ("encoder", {"reuse": "aggregate"}, "encoder Dense"),
+        ("maximum", {"reuse": "aggregate"}, "SAGEMaxConv"),
+        ("attention", {"reuse": "aggregate"}, "GATConv"),
+    ],
+)
+def test_models_that_are_refused(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Orchestrate(**options).require_model(models()[name])
+    assert said in caught.value.got
+    assert caught.value.needed
+    assert caught.value.repair
+
+
+@pytest.mark.parametrize("name", ["dropout", "encoder", "projection first", "maximum", "attention", "wide"])
+def test_models_that_are_taken(name: str) -> None:
+    Orchestrate().require_model(models()[name])
+    if name in ("wide", "projection first"):
+        Orchestrate(reuse="aggregate").require_model(models()[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "batches", "exact"),
+    [
+        ({}, BATCHES, False),
+        ({}, WHOLE, False),
+        ({"hot_ratio": 0.0}, BATCHES, True),
+        ({"hot_ratio": 0}, WHOLE, True),
+        ({"hot_ratio": 0.0, "newest": True}, BATCHES, True),
+        ({"reuse": "aggregate"}, BATCHES, False),
+        ({"reuse": "aggregate"}, WHOLE, True),
+        ({"reuse": "aggregate"}, Batches(size=4, fanout=(-1, 3)), False),
+        ({"reuse": "aggregate"}, Batches(size=4), True),
+        ({"reuse": "aggregate"}, EVERYTHING, True),
+    ],
+)
+def test_whether_it_is_exact(options: dict[str, Any], batches: Batches, exact: bool) -> None:
+    assert Orchestrate(**options).is_exact(batches) is exact
+    assert Orchestrate.exact is False
+
+
+def test_aggregates_of_sparse_features_are_refused() -> None:
+    """Embeddings of sparse features are not, whose bottom layer projects first as it does otherwise."""
+    sparse, model = features_of(Case("gcn", features="sparse"), 9), GCN(6, 8, 2, sparse_input=True)
+    with pytest.raises(InputError, match="aggregates of sparse features") as caught:
+        Orchestrate(reuse="aggregate").bottom(model, sparse)
+    assert "6 columns" in caught.value.got
+    assert caught.value.needed
+    assert caught.value.repair
+    assert Orchestrate().bottom(model, sparse) is model.stages()[0]
+    assert Orchestrate().bottom(model, torch.zeros(9, 6)).widths.raw_source
