@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.hardware import describe
+from outgrow.runtime.system.hardware import describe
 
 
 def measure(data: str, model: str, seeds: int, data_dir: str | None) -> dict[str, Any]:

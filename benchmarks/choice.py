@@ -21,7 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before torch is loaded
 

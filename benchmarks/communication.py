@@ -24,10 +24,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from outgrow.graph.csc import Topology
 from outgrow.graph.datasets import load
-from outgrow.graph.partition.method import method_of
+from outgrow.graph.partition.methods import method_of
 from outgrow.graph.partition.partition import Partition
+from outgrow.graph.topology import Topology
 from outgrow.ops.backend import num_threads
 from outgrow.ops.subgraph import mark_sources, pick
 from outgrow.ops.subgraph_kernels import ABSENT, HEARD

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from rivals.process import Limits, Rival, run
 
-from outgrow.runtime.threads import cores
+from outgrow.runtime.system.environment import cores
 
-# What outgrow.runtime.threads sets for us anybody can set for the others: sleeping threads, huge pages.
+# What outgrow.runtime.system.environment sets for us anybody can set for the others: sleeping threads, huge pages.
 TUNED = {"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1"}
 _OURS = "outgrow"
 _SAME_LOSS = 1e-3

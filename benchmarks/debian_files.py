@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.graph.ingest.source import EdgeChunk, Source, Tables
+from outgrow.graph.readers.source import EdgeChunk, Source, Tables
 
 LISTS = Path("/var/lib/apt/lists")
 WIDTH, _KINDS, _DEPTHS = 64, 3, 13

@@ -102,8 +102,8 @@ def write_edges(path: Path, num_bytes: int, num_nodes: int) -> dict[str, int]:
 def build(procs: str, text: str, store: str, num_nodes: str, memory_bytes: str) -> None:
     """What runs under the limit: enters the group first, imports afterwards."""
     Path(procs).write_text(str(os.getpid()))
-    from outgrow.graph.convert import convert
-    from outgrow.graph.ingest.edge_list import EdgeListSource
+    from outgrow.graph.build.to_store import convert
+    from outgrow.graph.readers.edge_list import EdgeListSource
 
     convert(EdgeListSource(Path(text), num_nodes=int(num_nodes)), Path(store), memory_bytes=int(memory_bytes))
 
@@ -127,7 +127,7 @@ def check(store: Path, totals: dict[str, int], num_nodes: int) -> None:
     """Every edge is there, and every row is sorted."""
     import numpy as np
 
-    from outgrow.graph.store import open_store
+    from outgrow.graph.store.reader import open_store
 
     graph = open_store(store, verify=True)
     degrees = np.diff(graph.topology.indptr.numpy())

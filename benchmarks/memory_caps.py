@@ -30,9 +30,9 @@ import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.app.plan.question import Site, question_for
 from outgrow.app.strategy_registry import strategy_of
-from outgrow.planning.estimates import estimate
+from outgrow.planning.estimators.registry import estimate
+from outgrow.planning.hardware.profile import profile_of
 from outgrow.planning.planner import pace_of
-from outgrow.planning.profile import profile_of
 from outgrow.planning.traffic import Place
 from outgrow.training.config import TrainConfig
 

@@ -19,7 +19,7 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before torch is loaded
 
@@ -38,13 +38,13 @@ from migrate_counts import (  # noqa: E402
     sampler_of,
 )
 from migrate_local import Deal, difference, locality, longest, longest_at_random  # noqa: E402
+from rivals.layer_sampler import LayerSampler  # noqa: E402
 from split_counts import Setting, features_of, row_bytes  # noqa: E402
 from tables import show  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import outgrow as og  # noqa: E402
-from outgrow.graph.layer_sampler import LayerSampler  # noqa: E402
-from outgrow.graph.partition.method import WITHOUT_CHUNKS  # noqa: E402
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS  # noqa: E402
 from outgrow.ops.rng import derive  # noqa: E402
 
 Rows = list[dict[str, Any]]

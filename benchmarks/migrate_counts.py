@@ -20,7 +20,7 @@ from outgrow.core.block import Block
 from outgrow.engine import minibatch_loop
 from outgrow.engine.batches import Batches
 from outgrow.graph.graph import Graph
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.nn.model import Model
 from outgrow.strategies.migrate.schedule import models_of, tour
 

@@ -38,7 +38,7 @@ from network_table import show, summarise
 from workers import versions
 
 from outgrow.app.strategy_registry import STRATEGIES
-from outgrow.runtime.threads import cores
+from outgrow.runtime.system.environment import cores
 
 RIVALS = Path(__file__).parent / "rivals" / "train.py"
 _TAIL = 15

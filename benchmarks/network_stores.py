@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 import outgrow as og
-from outgrow.graph.partition.cache import partition_of
-from outgrow.graph.partition.method import WITHOUT_CHUNKS
-from outgrow.graph.store import array_file, write_store
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS
+from outgrow.graph.partition.partition_cache import partition_of
+from outgrow.graph.store.reader import array_file, write_store
 
 _BLOCK = 1 << 14
 

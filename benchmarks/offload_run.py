@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before torch is loaded
 
-from outgrow.runtime.launch import run_workers  # noqa: E402
+from outgrow.runtime.distributed.launch import run_workers  # noqa: E402
 
 HIDDEN, LAYERS, HEADS = 128, 3, 4
 
@@ -46,9 +46,9 @@ class Run:
 
     def __call__(self, place: Any) -> dict[str, Any]:
         """Train on one worker; gives its measurements."""
-        from outgrow.runtime.comm import Alone
-        from outgrow.runtime.device import PeakOnDevice, device_of
-        from outgrow.runtime.peak import PeakMemory
+        from outgrow.runtime.distributed.comm import Alone
+        from outgrow.runtime.system.device import PeakOnDevice, device_of
+        from outgrow.runtime.system.process_memory import PeakMemory
 
         comm = place.comm if self.workers > 1 else Alone()
         comm.device = device_of(self.device, comm)
@@ -62,7 +62,7 @@ class Run:
 
         import outgrow as og
         from outgrow.app.runs.session import problem_of
-        from outgrow.graph.store import open_store
+        from outgrow.graph.store.reader import open_store
 
         graph = open_store(Path(self.store))
         torch.manual_seed(0)

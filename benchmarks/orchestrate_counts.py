@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.features.cache import by_batches, by_degree, hottest
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.strategies.orchestrate.sampling import Drawing, SuperBatches, bottom_counts, super_batches
 
 BEFORE, EPOCH = (0, -1), 1

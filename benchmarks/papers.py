@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before torch is loaded
 
@@ -30,12 +30,12 @@ from workers import versions  # noqa: E402
 from outgrow.app.model_registry import build_model  # noqa: E402
 from outgrow.app.plan.question import stand_in_for  # noqa: E402
 from outgrow.engine.batches import Batches  # noqa: E402
+from outgrow.planning.cost_model import Pace  # noqa: E402
 from outgrow.planning.estimate import Estimate  # noqa: E402
-from outgrow.planning.estimates import estimate  # noqa: E402
-from outgrow.planning.memory import ahead_on, batch_bytes  # noqa: E402
-from outgrow.planning.modelled import Modelled  # noqa: E402
-from outgrow.planning.named import facts_of, named  # noqa: E402
-from outgrow.planning.pace import Pace  # noqa: E402
+from outgrow.planning.estimators.registry import estimate  # noqa: E402
+from outgrow.planning.graph_stats.analytic import Modelled  # noqa: E402
+from outgrow.planning.graph_stats.known_graphs import facts_of, named  # noqa: E402
+from outgrow.planning.peak_memory import ahead_on, batch_bytes  # noqa: E402
 from outgrow.planning.sizes import model_sizes  # noqa: E402
 from outgrow.planning.traffic import Place  # noqa: E402
 from outgrow.planning.workload import Grown, Workload  # noqa: E402

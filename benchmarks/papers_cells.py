@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from outgrow.core.ledger import Link
-from outgrow.planning.profile import Profile, profile_of
-from outgrow.planning.rates import ByWidth, LinkRate
+from outgrow.planning.hardware.profile import ByWidth, LinkRate, Profile, profile_of
 
 CASE = ("graph", "model", "layers", "hidden", "batch_size")
 """What all systems of a comparison have in common."""

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.hardware import describe
+from outgrow.runtime.system.hardware import describe
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -24,13 +24,13 @@ import record
 from rich.console import Console
 from rich.table import Table
 
-from outgrow.graph.assemble import assemble
-from outgrow.graph.csc import Topology
-from outgrow.graph.partition.method import Metis
+from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.partition.methods import Metis
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.quality import quality_of
 from outgrow.graph.synthetic.block_model import BlockModel
 from outgrow.graph.synthetic.presets import Preset, presets
+from outgrow.graph.topology import Topology
 
 PARTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 PUBLISHED = {

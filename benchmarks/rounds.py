@@ -22,7 +22,7 @@ from record import ROOT
 from rivals.batches import Task
 from rivals.process import Limits, Rival, run
 
-from outgrow.runtime.threads import cores
+from outgrow.runtime.system.environment import cores
 
 OURS = "outgrow"
 Report = Mapping[str, Any]

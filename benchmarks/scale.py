@@ -29,10 +29,10 @@ def convert(kind: str, dest: Path, scale: int, edge_factor: int) -> None:
     """Read or draw a graph, and write its store."""
     from debian_files import DebianFiles
 
-    from outgrow.graph.convert import convert as write
-    from outgrow.graph.ingest.source import Source
+    from outgrow.graph.build.to_store import convert as write
+    from outgrow.graph.readers.source import Source
+    from outgrow.graph.synthetic.node_features import NodeSignal
     from outgrow.graph.synthetic.rmat import RMat
-    from outgrow.graph.synthetic.signal import NodeSignal
 
     signal = NodeSignal(classes=16, features=32)
     source: Source = RMat(scale=scale, edge_factor=edge_factor, signal=signal) if kind == "rmat" else DebianFiles()

@@ -21,7 +21,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before torch is loaded
 
@@ -46,8 +46,8 @@ from torch import Tensor  # noqa: E402
 
 import outgrow as og  # noqa: E402
 from outgrow.engine.features.cache import by_batches  # noqa: E402
-from outgrow.graph.partition.access import MetisByAccess  # noqa: E402
-from outgrow.graph.partition.method import WITHOUT_CHUNKS  # noqa: E402
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS  # noqa: E402
+from outgrow.graph.partition.presampled import MetisByAccess  # noqa: E402
 
 Rows = list[dict[str, Any]]
 BY_ACCESS = MetisByAccess.name

@@ -14,12 +14,12 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.engine.batches import Batches
 from outgrow.engine.features.cache import by_degree, hottest_own
-from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.access import MetisByAccess, access_weights, course_of
-from outgrow.graph.partition.cache import partition_of
-from outgrow.graph.partition.method import METHODS
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.partition.methods import METHODS
+from outgrow.graph.partition.partition_cache import partition_of
+from outgrow.graph.partition.presampled import MetisByAccess, access_weights, course_of
+from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.rng import derive, keyed_order

@@ -27,7 +27,7 @@ from rich.table import Table
 from rivals.process import environment
 
 from outgrow.app.model_registry import MODELS
-from outgrow.runtime.threads import cores
+from outgrow.runtime.system.environment import cores
 
 PARTS = ("import", "load", "prepare", "step")
 TARGET_SECONDS = 2.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before torch is loaded
 
@@ -23,9 +23,9 @@ import record  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from outgrow.graph.convert import convert  # noqa: E402
+from outgrow.graph.build.to_store import convert  # noqa: E402
 from outgrow.graph.datasets import resolve  # noqa: E402
-from outgrow.runtime.launch import run_workers  # noqa: E402
+from outgrow.runtime.distributed.launch import run_workers  # noqa: E402
 
 Rows = list[dict[str, Any]]
 WAYS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
@@ -68,7 +68,7 @@ class Run:
 
         from outgrow.app.runs.session import problem_of
         from outgrow.app.strategy_registry import STRATEGIES
-        from outgrow.graph.store import open_store
+        from outgrow.graph.store.reader import open_store
 
         comm = place.comm
         if self.pinned:

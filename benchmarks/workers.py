@@ -28,7 +28,7 @@ from rivals.ours import make_graph
 from workers_table import show, summarise
 from workers_task import MIS_SET, Cell, Training, start
 
-from outgrow.runtime.threads import cores
+from outgrow.runtime.system.environment import cores
 
 MODELS = ("gcn", "gat")
 
@@ -68,10 +68,10 @@ def measure(options: argparse.Namespace, folder: Path, store: Path) -> dict[Cell
 
 def prepare(options: argparse.Namespace, folder: Path) -> tuple[Path, dict[str, Any], list[dict[str, Any]]]:
     """The store of the graph, with all partitions in it; what the graph is, and what the partitions cut."""
-    from outgrow.graph.partition.cache import partition_of
-    from outgrow.graph.partition.method import method_of
+    from outgrow.graph.partition.methods import method_of
+    from outgrow.graph.partition.partition_cache import partition_of
     from outgrow.graph.partition.quality import quality_of
-    from outgrow.graph.store import is_store, open_store, write_store
+    from outgrow.graph.store.reader import is_store, open_store, write_store
 
     facts, store = write_data(folder, options.scale, options.widths), folder / "store"
     if not is_store(store):

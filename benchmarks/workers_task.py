@@ -17,12 +17,12 @@ from rivals.common import LEARNING_RATE, Job
 from rivals.ours import build_model
 
 from outgrow.core.errors import OutgrowError
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.threads import cores
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.system.environment import cores
 
 if TYPE_CHECKING:
-    from outgrow.runtime.comm import Comm
-    from outgrow.runtime.worker import Workplace
+    from outgrow.runtime.distributed.comm import Comm
+    from outgrow.runtime.distributed.worker import Workplace
     from outgrow.training.trainer import EpochReport, Trainer
 
 HOUSE, MIS_SET = "ours", "mis-set"
@@ -58,7 +58,7 @@ class Training:
     store: Path
 
     def __call__(self, place: Workplace) -> None:
-        from outgrow.runtime.comm import Alone
+        from outgrow.runtime.distributed.comm import Alone
 
         comm = place.comm if place.comm.size > 1 else Alone()
         waits = watch_waits()
@@ -76,7 +76,7 @@ class Training:
 
     def _trainer(self, comm: Comm) -> Trainer:
         from outgrow.app.runs.session import problem_of
-        from outgrow.graph.store import open_store
+        from outgrow.graph.store.reader import open_store
         from outgrow.training.config import TrainConfig
         from outgrow.training.evaluation import NodeEvaluation
         from outgrow.training.trainer import Trainer
@@ -116,7 +116,7 @@ class _Meter:
 
 def watch_waits() -> dict[str, float]:
     """Seconds that this worker waits from now on: for rows of others, and for sums, which everybody waits for."""
-    from outgrow.runtime import comm
+    from outgrow.runtime.distributed import comm
 
     waits = {"wait_rows_seconds": 0.0, "wait_sums_seconds": 0.0}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outgrow.ops.backend import VARIABLE as COMPILE_LOCKS
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before a test imports torch: threads that spin make small kernels several times slower
 

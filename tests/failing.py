@@ -12,7 +12,7 @@ from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.shard import Share
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
 
 Plan = Callable[[Layer, Topology, Tensor, int | None], Tensor]

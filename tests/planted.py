@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from outgrow.engine.shard import Whole
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, SAGE, Model
-from outgrow.nn.heads import SingleLabel
+from outgrow.nn.tasks import SingleLabel
 from outgrow.strategies.base import Problem
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import NodeEvaluation

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.engine.shard import view_of
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.scratch_disk import is_in_memory
+from outgrow.runtime.storage.scratch_dir import is_in_memory
 
 
 def topology_of(

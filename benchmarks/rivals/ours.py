@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rivals.common import HEADS, LEARNING_RATE, Arrays, Job, Meter, main, read_arrays, set_start, widths
 
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before torch is loaded
 
@@ -39,7 +39,7 @@ def make_graph(name: str, arrays: Arrays, classes: int) -> Graph:
     import torch
 
     import outgrow as og
-    from outgrow.graph.csc import Topology
+    from outgrow.graph.topology import Topology
 
     empty = torch.empty(0, dtype=torch.int64)
     return og.Graph(

@@ -26,8 +26,8 @@ class _Batches:
     def __init__(self, task: Task, graph: Graph, seeds: NDArray[np.int64], fanout: Sequence[int]) -> None:
         import torch
 
-        from outgrow.graph.csc import Topology
-        from outgrow.graph.sampler import Sampler
+        from outgrow.graph.sampling.neighbor_sampler import Sampler
+        from outgrow.graph.topology import Topology
 
         topology = Topology(indptr=torch.from_numpy(graph.indptr), indices=torch.from_numpy(graph.indices))
         self.sampler = Sampler([topology] * len(fanout), fanout, task.seed)

@@ -39,8 +39,8 @@ from outgrow.ops import memory_pool
 from outgrow.ops.linear import affine
 from outgrow.ops.rng import derive, dropout_sparse
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.comm import Arrival, Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Arrival, Comm
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
 from outgrow.strategies.migrate.schedule import models_of
 from outgrow.strategies.tensor.all_to_all import Deal

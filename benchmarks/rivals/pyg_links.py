@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import RGCNConv
 
-from outgrow.graph.csc import Topology
-from outgrow.graph.links import links_of
+from outgrow.graph.link_split import links_of
+from outgrow.graph.topology import Topology
 
 
 class Recipe(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from outgrow._version import __version__ as __version__
-from outgrow.runtime.threads import begin, importing
+from outgrow.runtime.system.environment import begin, importing
 
 if TYPE_CHECKING:
     from outgrow import nn

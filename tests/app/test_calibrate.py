@@ -7,7 +7,7 @@ import pytest
 from tests.app.conftest import Command
 
 from outgrow.core.ledger import Link
-from outgrow.planning.profile import read_profile
+from outgrow.planning.hardware.profile import read_profile
 
 
 def test_this_machine(outgrow: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import outgrow as og
 from outgrow.app.runs.local_workers import run_session
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.workers import Workers
-from outgrow.graph.manifest import HEADER_BYTES
+from outgrow.graph.store.manifest import HEADER_BYTES
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.orchestrate.strategy import Orchestrate

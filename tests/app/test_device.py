@@ -11,7 +11,7 @@ import torch
 import outgrow as og
 from outgrow.app.runs.result import Run
 from outgrow.core.errors import InputError, TrainingError
-from outgrow.runtime.device import TRIED
+from outgrow.runtime.system.device import TRIED
 from outgrow.strategies.full import Full
 from planted import Planted, planted
 from suites.sessions import graph_of, largest_step

@@ -19,8 +19,8 @@ from outgrow.app.runs.directory import RunDirectory
 from outgrow.engine.link_ranking import HITS, Answers, Ranking
 from outgrow.engine.shard import Whole
 from outgrow.graph.graph import Graph, NodeType
-from outgrow.graph.links import split_links
-from outgrow.graph.store import write_store
+from outgrow.graph.link_split import split_links
+from outgrow.graph.store.reader import write_store
 from outgrow.nn import GCN, RGCN, DistMult, Dot
 from outgrow.nn.model import Model
 

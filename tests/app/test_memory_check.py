@@ -15,9 +15,9 @@ from outgrow.app.auto_strategy import Crew, strategy_for
 from outgrow.app.memory_check import require_room
 from outgrow.app.plan.question import Site, question_for
 from outgrow.core.errors import InputError
-from outgrow.planning.estimates import KNOWN, estimate
+from outgrow.planning.estimators.registry import KNOWN, estimate
+from outgrow.planning.hardware.profile import profile_of
 from outgrow.planning.planner import pace_of
-from outgrow.planning.profile import profile_of
 from outgrow.planning.traffic import Place
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.full import Full

@@ -15,10 +15,10 @@ from tests.app.conftest import Command
 from tests.app.traces import spans_of
 
 import outgrow as og
-from outgrow.graph.convert import convert
+from outgrow.graph.build.to_store import convert
+from outgrow.graph.synthetic.node_features import NodeSignal
 from outgrow.graph.synthetic.rmat import RMat
-from outgrow.graph.synthetic.signal import NodeSignal
-from outgrow.runtime import scratch_disk
+from outgrow.runtime.storage import scratch_dir
 
 SHORT = ("--epochs", 3, "--hidden", 8, "--model", "gcn", "--seed", 1)
 TECHNIQUES = ("sharing", "reuse", "reorganise", "overlap", "cache")
@@ -144,7 +144,7 @@ def test_scratch_that_cannot_be(
         assert "is no folder" in result.err
         assert "Traceback" not in result.err
         assert not Path("run").exists()
-    monkeypatch.setattr(scratch_disk, "_file_system", lambda path: "tmpfs")
+    monkeypatch.setattr(scratch_dir, "_file_system", lambda path: "tmpfs")
     result = outgrow("train", npz, *in_chunks(disk), "--out", "run")
     assert result.code == 2
     assert "is in memory" in result.err

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.app.conftest import Command
 
-from outgrow.graph.partition import method
+from outgrow.graph.partition import methods
 
 
 def test_figures_of_a_file(outgrow: Command, npz: Path) -> None:
@@ -25,7 +25,7 @@ def test_a_store_keeps_the_partition(outgrow: Command, npz: Path, monkeypatch: p
     assert outgrow("convert", npz, "my.store").code == 0
     first = outgrow("partition", "my.store", "--parts", 3, "--json").summary
     assert len(list(Path("my.store/partitions").iterdir())) == 2
-    monkeypatch.setattr(method, "metis_parts", None)
+    monkeypatch.setattr(methods, "metis_parts", None)
     again = outgrow("partition", "my.store", "--parts", 3, "--method", "metis", "--json").summary
     assert {**again, "seconds": 0} == {**first, "seconds": 0}
     assert outgrow("info", "my.store", "--verify", "--json").summary["verified"] is True

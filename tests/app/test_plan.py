@@ -13,8 +13,8 @@ import torch
 from tests.app.conftest import Command
 
 import outgrow as og
-from outgrow.planning.named import graphs
-from outgrow.planning.profile import machines, profile_of, write_profile
+from outgrow.planning.graph_stats.known_graphs import graphs
+from outgrow.planning.hardware.profile import machines, profile_of, write_profile
 
 GCN = ("--model", "gcn", "--hidden", 8)
 BATCHES = ("--batch-size", 50, "--fanout", "4,3")

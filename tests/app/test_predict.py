@@ -18,10 +18,9 @@ from outgrow.app.api import embed
 from outgrow.app.model_registry import build_model
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.graph.graph import Graph
-from outgrow.graph.store import write_store
+from outgrow.graph.store.reader import write_store
 from outgrow.nn.model import Model
-from outgrow.runtime.memory import resident_bytes
-from outgrow.runtime.peak import PeakMemory
+from outgrow.runtime.system.process_memory import PeakMemory, resident_bytes
 from support import random_topology, whole_blocks
 
 NAMES = ("ash", "birch", "cedar", "date palm")
@@ -202,7 +201,7 @@ def test_a_full_disk_leaves_the_old_file(
     Path(name).write_bytes(b"old")
     with monkeypatch.context() as patch:
         patch.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
-        patch.setattr("outgrow.graph.writer.write_all", full)
+        patch.setattr("outgrow.graph.store.writer.write_all", full)
         result = outgrow("predict", run, "--out", name)
         assert result.code == 2
         assert "No space left" in result.err

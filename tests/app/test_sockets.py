@@ -54,7 +54,7 @@ def others_reach(addresses: set[str]) -> set[str]:
 def is_worker(words: list[str]) -> bool:
     """Whether a process of these words is a worker, of our own or of torchrun."""
     starts_others = "--workers" in words or "torch.distributed.run" in words
-    return "outgrow.worker" in words or ("train" in words and not starts_others)
+    return "outgrow.runtime.distributed.worker_main" in words or ("train" in words and not starts_others)
 
 
 def workers_of(processes: list[psutil.Process]) -> set[int]:

@@ -44,12 +44,12 @@ from migrate_local import (
     seeds_met,
 )
 from rivals import p3
+from rivals.layer_sampler import LayerSampler
 from rivals.micro_batches import LocalShuffles, ModelCentric, local_batches
 from split_counts import Setting
 
 import outgrow as og
 from outgrow.graph.graph import Graph, Split
-from outgrow.graph.layer_sampler import LayerSampler
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.migrate.strategy import Migrate
 from support import topology_of

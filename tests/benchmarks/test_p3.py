@@ -21,10 +21,10 @@ from outgrow.engine.minibatch_loop import sampler_of
 from outgrow.engine.shard import Part, Share, Whole
 from outgrow.graph.graph import Graph
 from outgrow.nn import GAT, GCN, SAGE, Model
-from outgrow.nn.heads import SingleLabel
+from outgrow.nn.tasks import SingleLabel
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.sampled import Sampled
 from suites.traffic import LONG, ring

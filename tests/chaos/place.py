@@ -119,7 +119,7 @@ def workers_of(process: subprocess.Popen[str]) -> dict[int, psutil.Process]:
     found = {}
     for child in children([process]):
         words = words_of(child)
-        if "outgrow.worker" in words:
+        if "outgrow.runtime.distributed.worker_main" in words:
             found[int(words[-1])] = child
     return found
 

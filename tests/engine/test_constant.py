@@ -7,8 +7,8 @@ from outgrow.engine.full_graph import first_aggregate
 from outgrow.engine.inference import infer
 from outgrow.engine.shard import Whole
 from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Layer
-from outgrow.nn.heads import SingleLabel
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import SingleLabel
 from outgrow.ops.rng import derive
 from outgrow.strategies.base import Problem
 from outgrow.strategies.full import Full

@@ -21,8 +21,8 @@ from outgrow.nn import GCNConv
 from outgrow.nn.layer import Layer
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.memory_pool import LARGE_ROWS
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.voyage import Voyage
+from outgrow.runtime.distributed.async_exchange import Voyage
+from outgrow.runtime.distributed.comm import Comm
 from suites.checks import named, on_workers
 from support import normal, random_topology, with_relations
 

@@ -13,8 +13,7 @@ from outgrow.engine.inference import infer
 from outgrow.engine.shard import view_of
 from outgrow.nn import GAT, GCN, SAGE, Finish, GATConv, GCNConv, Layer, Model, SAGEConv, SAGEMaxConv
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.memory import resident_bytes
-from outgrow.runtime.peak import PeakMemory
+from outgrow.runtime.system.process_memory import PeakMemory, resident_bytes
 from support import normal, random_topology, topology_of, whole_blocks
 
 MODELS = {

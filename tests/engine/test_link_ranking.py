@@ -15,10 +15,10 @@ from torch import Tensor
 from outgrow.engine import link_ranking
 from outgrow.engine.link_ranking import Answers, Ranking, Ranks
 from outgrow.engine.shard import Part, Share, Whole
-from outgrow.graph.links import Links
+from outgrow.graph.link_split import Links
 from outgrow.nn import Decoder, DistMult, Dot
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from support import normal, topology_of
 
 Fact = tuple[int, int, int]

@@ -15,7 +15,7 @@ from torch import nn
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.model_migration import Tour, pass_on
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.migrate.schedule import models_of, tour
 from suites.checks import named, on_workers
 

@@ -7,7 +7,7 @@ import torch
 
 from outgrow.engine.full_graph import ResidentPass
 from outgrow.engine.objective import Goal, NodeGoal
-from outgrow.nn.heads import MultiLabel, SingleLabel, Task
+from outgrow.nn.tasks import MultiLabel, SingleLabel, Task
 from outgrow.strategies.base import Problem
 from planted import NODES, Planted, planted
 from support import normal

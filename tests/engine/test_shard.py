@@ -15,13 +15,13 @@ from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine import shard as share_module
 from outgrow.engine.shard import Part, Whole, share_of
-from outgrow.graph.csc import Topology
-from outgrow.graph.local import LocalGraph
-from outgrow.graph.partition.method import Hash, Metis, Range
+from outgrow.graph.halo import LocalGraph
+from outgrow.graph.partition.methods import Hash, Metis, Range
+from outgrow.graph.topology import Topology
 from outgrow.nn import GCNConv, GINConv, Layer
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.comm import Alone, Comm
-from outgrow.runtime.launch import run_workers
+from outgrow.runtime.distributed.comm import Alone, Comm
+from outgrow.runtime.distributed.launch import run_workers
 from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology
 

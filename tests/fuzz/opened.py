@@ -10,13 +10,13 @@ import checkpoint_files
 import numpy as np
 import torch
 
-from outgrow.graph.assemble import assemble
-from outgrow.graph.convert import convert
+from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.build.to_store import convert
 from outgrow.graph.graph import Graph
-from outgrow.graph.ingest import planetoid as planetoid_reader
-from outgrow.graph.ingest.detect import source_of
-from outgrow.graph.inspect import check_graph
-from outgrow.graph.store import open_store
+from outgrow.graph.readers import planetoid as planetoid_reader
+from outgrow.graph.readers.detect import source_of
+from outgrow.graph.store.reader import open_store
+from outgrow.graph.store.verify import check_graph
 from outgrow.ops.sparse import SparseRows
 from outgrow.training import checkpoint
 

@@ -20,8 +20,8 @@ from mutations import NUMBERS, changed, other_number
 from scipy.sparse import csr_array
 
 import outgrow as og
-from outgrow.graph.manifest import HEADER_BYTES
-from outgrow.graph.store import write_store
+from outgrow.graph.store.manifest import HEADER_BYTES
+from outgrow.graph.store.reader import write_store
 
 _FILE = "manifest.json"
 _NODES = 8

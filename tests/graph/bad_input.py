@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from graph.handmade import Edge
-from outgrow.graph.node_type import NodeType
+from outgrow.graph.graph import NodeType
 
 NAN, INF = float("nan"), float("inf")
 

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from scipy.sparse import random_array
 
-from outgrow.graph.assemble import assemble
-from outgrow.graph.graph import Graph
-from outgrow.graph.ingest.source import EdgeChunk, Source, Tables
-from outgrow.graph.node_type import NodeType
+from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.graph import Graph, NodeType
+from outgrow.graph.readers.source import EdgeChunk, Source, Tables
 from outgrow.ops.sparse import SparseRows
 
 

@@ -11,10 +11,10 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.graph.datasets import Origin, datasets, load, origin, resolve
+from outgrow.graph.datasets.dataset import RemoteFile
 from outgrow.graph.datasets.download import FetchFiles, FetchOgb
-from outgrow.graph.datasets.gnn_benchmark import GnnBenchmarkSource
 from outgrow.graph.datasets.locate import cache_folder
-from outgrow.graph.datasets.record import RemoteFile
+from outgrow.graph.readers.gnn_benchmark import GnnBenchmarkSource
 
 LOCAL = ("wordnet", "cora", "citeseer", "amazon-photo", "coauthor-cs", "debian", "heco-acm")
 SPLITS = {
@@ -168,7 +168,7 @@ def test_a_path_is_taken_as_it_is_but_a_name_comes_first(tmp_path, monkeypatch):
 
 
 def test_a_store_is_opened_as_it_is(tmp_path):
-    from outgrow.graph.convert import convert
+    from outgrow.graph.build.to_store import convert
 
     found = resolve("rmat-6")
     convert(found.source, tmp_path / "store", undirected=found.undirected)

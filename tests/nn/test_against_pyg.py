@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn import (
     CommNetConv,
     Conv,

@@ -15,7 +15,7 @@ import layer_plans
 from layer_plans import Plan, largest_difference, plans_for, results
 from outgrow.core.block import Block
 from outgrow.engine.shard import view_of
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn import Finish, GCNConv, Layer, Rows, SAGEConv
 from outgrow.ops.csc import in_degree
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight

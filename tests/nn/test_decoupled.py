@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.engine.inference import infer
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn import (
     AttentionPropagateConv,
     Chain,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn import GATConv, Layer
 from support import normal, random_topology, with_relations
 

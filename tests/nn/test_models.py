@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from outgrow.nn import GAT, GCN, SAGE, Finish, GATConv, GCNConv, Layer, Model, Stack
-from outgrow.nn.heads import MultiLabel, SingleLabel
 from outgrow.nn.model import layer_key
+from outgrow.nn.tasks import MultiLabel, SingleLabel
 from outgrow.ops.rng import derive, dropout
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, whole_blocks

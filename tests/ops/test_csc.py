@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from outgrow.core.block import Edges
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.ops.csc import destination, in_degree, self_looped, transpose
 from support import Drawn, bipartite, destinations_of, random_topology, topologies, topology_of
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight
 from support import destinations_of, random_topology, topologies
 

@@ -11,12 +11,11 @@ import pytest
 from outgrow.app.plan.question import Site, places_of, question_for_named, stand_in_for
 from outgrow.core.ledger import Kind, Link
 from outgrow.nn import GCN
-from outgrow.planning.estimates import estimate
-from outgrow.planning.named import facts_of, named
-from outgrow.planning.pace import Pace
+from outgrow.planning.cost_model import Pace
+from outgrow.planning.estimators.registry import estimate
+from outgrow.planning.graph_stats.known_graphs import facts_of, named
+from outgrow.planning.hardware.profile import LinkRate, Profile, profile_of
 from outgrow.planning.planner import Plan, plan
-from outgrow.planning.profile import Profile, profile_of
-from outgrow.planning.rates import LinkRate
 from outgrow.planning.sizes import model_sizes
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload

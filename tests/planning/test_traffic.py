@@ -14,15 +14,15 @@ import torch
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.graph.graph import Graph
-from outgrow.graph.store import write_store
+from outgrow.graph.store.reader import write_store
 from outgrow.nn import GCN, SAGE, Decoupled, DecoupledGAT, Model
-from outgrow.planning.of_full import traffic_of_full
-from outgrow.planning.of_offload import traffic_of_offload
-from outgrow.planning.of_tensor import traffic_of_tensor
-from outgrow.planning.shapes import workload_of
+from outgrow.planning.estimators.full import traffic_of_full
+from outgrow.planning.estimators.offload import traffic_of_offload
+from outgrow.planning.estimators.tensor import traffic_of_tensor
+from outgrow.planning.graph_stats.counted import workload_of
 from outgrow.planning.traffic import Place, Traffic
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload.reorder import Throughputs
 from outgrow.strategies.offload.strategy import Offload

@@ -15,8 +15,8 @@ from ops.gpu.no_device import twins_that_check
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.shard import Whole
-from outgrow.nn.opaque import Opaque
-from outgrow.runtime.comm import Alone, Comm
+from outgrow.nn.pyg import Opaque
+from outgrow.runtime.distributed.comm import Alone, Comm
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import storage

@@ -14,7 +14,7 @@ import torch
 from outgrow.core.block import Block
 from outgrow.engine.batches import Batches
 from outgrow.engine.shard import Whole
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.nn import RGCN
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Problem

@@ -8,9 +8,9 @@ from functools import cache, partial
 
 import pytest
 
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 
 Check = Callable[[Comm], None]
 

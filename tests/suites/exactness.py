@@ -16,11 +16,11 @@ from torch import Tensor
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.layer_plan import without_parameters
 from outgrow.engine.shard import Part, Share, Whole
-from outgrow.graph.csc import Topology
-from outgrow.nn.heads import MultiLabel, SingleLabel, Task
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.worker import Workplace
+from outgrow.nn.tasks import MultiLabel, SingleLabel, Task
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate

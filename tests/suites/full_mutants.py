@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from outgrow.engine import shard
-from outgrow.graph import local
+from outgrow.graph import halo
 from outgrow.nn import layer
-from outgrow.runtime.comm import Arrival, Comm
+from outgrow.runtime.distributed.comm import Arrival, Comm
 from outgrow.strategies.base import Problem, WholeExecution
 from suites.hits import Hits
 
@@ -38,7 +38,7 @@ def block_degrees() -> Iterator[Hits]:
     """Degrees are those in the worker's block, where a node of the halo has no in-edge but its loop."""
     hits, right = Hits(), shard.local_graph
 
-    def local_graph(*given: Any, **options: Any) -> local.LocalGraph:
+    def local_graph(*given: Any, **options: Any) -> halo.LocalGraph:
         held = right(*given, **options)
         degree = held.block.src_degree.clone()
         degree[len(held.own) :] = 1
@@ -52,7 +52,7 @@ def block_degrees() -> Iterator[Hits]:
 @contextmanager
 def edge_numbers_of_the_part() -> Iterator[Hits]:
     """Edges are numbered within the worker's part, so draws for edges differ."""
-    hits, right = Hits(), local.ids_of
+    hits, right = Hits(), halo.ids_of
 
     def ids_of(rows: Any) -> Tensor:
         ids = right(rows)
@@ -60,7 +60,7 @@ def edge_numbers_of_the_part() -> Iterator[Hits]:
         hits.note(ids is not None and not torch.equal(wrong, ids))
         return wrong
 
-    with patch.object(local, "ids_of", ids_of):
+    with patch.object(halo, "ids_of", ids_of):
         yield hits
 
 

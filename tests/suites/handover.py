@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from failing import Failing, Lost
-from outgrow.runtime.comm import Alone
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.comm import Alone
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate

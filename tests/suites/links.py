@@ -15,12 +15,12 @@ from outgrow.engine import link_objective
 from outgrow.engine.link_objective import LinkGoal
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import Part, Share
-from outgrow.graph.csc import Topology
-from outgrow.graph.links import Links
+from outgrow.graph.link_split import Links
+from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, RGCN, Decoupled, DistMult, Dot, Model
 from outgrow.ops.link_scores import draw_negatives
 from outgrow.ops.rng import derive
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload.strategy import Offload

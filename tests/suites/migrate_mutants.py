@@ -14,7 +14,7 @@ from outgrow.engine import minibatch_loop, model_migration
 from outgrow.engine.features.inputs import SeedLabels
 from outgrow.engine.minibatch_loop import MicroBatches, Stop
 from outgrow.engine.model_migration import Tour
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from suites.hits import Hits
 
 

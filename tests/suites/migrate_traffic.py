@@ -12,10 +12,10 @@ from torch import Tensor
 from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches
 from outgrow.engine.shard import Part
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.nn import GCN, SAGE, Model
-from outgrow.nn.heads import SingleLabel
-from outgrow.runtime.worker import Workplace
+from outgrow.nn.tasks import SingleLabel
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem
 from outgrow.strategies.migrate.strategy import Migrate
 from suites.traffic import LONG, gathered, ring

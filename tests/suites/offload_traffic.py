@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 
 Bytes = Counter[tuple[Link, Kind]]
 Ranges = Sequence[tuple[int, int]]

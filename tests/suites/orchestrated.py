@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from outgrow.engine.batches import Batches
 from outgrow.engine.shard import Part, Whole, view_of
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.nn import Conv, Finish, GATConv, GCNConv, GGCNConv, Layer, RGCNConv, SAGEConv, SAGEMaxConv
-from outgrow.nn.heads import SingleLabel
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import SingleLabel
 from outgrow.ops.rng import derive, dropout
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from planted import NODES, WIDTH, planted

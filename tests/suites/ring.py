@@ -12,9 +12,9 @@ from outgrow.engine.batches import Batches
 from outgrow.engine.minibatch_loop import MicroBatches, Stop
 from outgrow.engine.shard import Part, Share, Whole
 from outgrow.nn import GCN, SAGE, Model
-from outgrow.nn.heads import SingleLabel
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.worker import Workplace
+from outgrow.nn.tasks import SingleLabel
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem
 from outgrow.strategies.sampled import Sampled
 from support import topology_of

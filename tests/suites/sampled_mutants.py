@@ -13,7 +13,7 @@ import torch
 from outgrow.core.block import Block
 from outgrow.engine.features.remote import RowStore, Waiting, Wanted
 from outgrow.engine.minibatch_loop import MicroBatches, Stop
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.strategies.base import BatchExecution, Execution, Problem
 from outgrow.strategies.sampled import Sampled
 from suites.hits import Hits

@@ -12,7 +12,7 @@ from torch import Tensor
 from outgrow.app.runs.local_workers import Job
 from outgrow.graph.graph import Graph, Split
 from outgrow.nn.model import Model
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import EpochReport

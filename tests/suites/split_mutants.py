@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.graph.edge_choice import Chosen
-from outgrow.graph.layer_draws import LayerDraws
-from outgrow.runtime.comm import Arrival, Comm, Group
+from outgrow.graph.sampling.edge_sampler import Chosen
+from outgrow.graph.sampling.layer_sampling import LayerDraws
+from outgrow.runtime.distributed.comm import Arrival, Comm, Group
 from outgrow.strategies.base import Step
 from outgrow.strategies.split import layers, sampler
 from outgrow.strategies.split.features import DeviceRows, Found

@@ -13,11 +13,11 @@ from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
 from outgrow.engine.batches import Batches
 from outgrow.engine.shard import Part
-from outgrow.graph.csc import Topology
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
-from outgrow.nn.heads import SingleLabel
-from outgrow.runtime.worker import Workplace
+from outgrow.nn.tasks import SingleLabel
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem
 from outgrow.strategies.split.strategy import SplitParallel
 from suites.traffic import LONG, ring

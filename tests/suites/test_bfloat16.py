@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from outgrow.graph.store import write_store
+from outgrow.graph.store.reader import write_store
 from outgrow.nn import GAT, GCN, SAGE, Model
-from outgrow.runtime.launch import run_workers
+from outgrow.runtime.distributed.launch import run_workers
 from outgrow.training.config import BFLOAT16, TrainConfig
 from planted import WIDTH, planted
 from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn

@@ -16,10 +16,10 @@ import torch
 
 from outgrow.app.runs.local_workers import Job
 from outgrow.core.errors import TrainingError
-from outgrow.graph.store import array_file, write_store
+from outgrow.graph.store.reader import array_file, write_store
 from outgrow.nn import GCN, Model
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import pytest
 
-from outgrow.runtime.launch import run_workers
+from outgrow.runtime.distributed.launch import run_workers
 from suites.exactness import (
     EVERY_CHUNKING,
     EVERY_DEAL,

@@ -14,7 +14,7 @@ import torch
 
 import outgrow as og
 from outgrow.app.strategy_registry import STRATEGIES
-from outgrow.graph.store import write_store
+from outgrow.graph.store.reader import write_store
 from planted import model_of, planted
 from suites.handover import EPOCHS, HOT, SAVED, TASKS, Begun, Handover, hand_over
 from suites.sessions import Result, graph_of, largest_step

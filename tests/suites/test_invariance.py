@@ -11,8 +11,8 @@ import torch
 
 import outgrow as og
 from outgrow.app.model_registry import build_model
-from outgrow.graph.store import write_store
-from outgrow.runtime.launch import run_workers
+from outgrow.graph.store.reader import write_store
+from outgrow.runtime.distributed.launch import run_workers
 from outgrow.strategies.full import Full
 from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from outgrow.app.runs.local_workers import Job
-from outgrow.graph.store import write_store
+from outgrow.graph.store.reader import write_store
 from outgrow.nn import SAGE
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.memory import resident_bytes, trim_memory
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.system.process_memory import resident_bytes, trim_memory
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import EpochReport

@@ -14,10 +14,10 @@ import torch
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.shard import Part
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
-from outgrow.nn.heads import SingleLabel
-from outgrow.runtime.comm import Alone, Comm
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.nn.tasks import SingleLabel
+from outgrow.runtime.distributed.comm import Alone, Comm
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem
 from outgrow.strategies.offload.strategy import Offload, _ChunkedExecution
 from planted import NODES, WIDTH, planted

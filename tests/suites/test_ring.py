@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.runtime.comm import Alone
-from outgrow.runtime.launch import run_workers
+from outgrow.runtime.distributed.comm import Alone
+from outgrow.runtime.distributed.launch import run_workers
 from suites.ring import BATCHES, CASES, EPOCHS, FEATURES, NEAR, NODES, Record, owner_of, record, records_of
 
 KINDS = ("sage", "gcn")

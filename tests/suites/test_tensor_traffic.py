@@ -18,13 +18,13 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.engine.shard import Part
-from outgrow.graph.csc import Topology
-from outgrow.graph.store import write_store
+from outgrow.graph.store.reader import write_store
+from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
-from outgrow.nn.heads import SingleLabel
-from outgrow.runtime.comm import Comm, Group
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.nn.tasks import SingleLabel
+from outgrow.runtime.distributed.comm import Comm, Group
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem
 from outgrow.strategies.tensor.chunk_schedule import dealt
 from outgrow.strategies.tensor.strategy import TensorParallel

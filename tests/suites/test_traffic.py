@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from outgrow.core.ledger import Kind
-from outgrow.graph.partition.method import METHODS
+from outgrow.graph.partition.methods import METHODS
 from outgrow.graph.partition.quality import quality_of
-from outgrow.graph.store import write_store
+from outgrow.graph.store.reader import write_store
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
-from outgrow.runtime.launch import run_workers
+from outgrow.runtime.distributed.launch import run_workers
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
 from planted import planted

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from outgrow.core.ledger import Kind
-from outgrow.graph.csc import Topology
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.quality import quality_of
+from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
-from outgrow.runtime.packing import packed
+from outgrow.runtime.distributed.serialization import packed
 from support import destinations_of
 
 LONG = 8

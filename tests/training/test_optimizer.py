@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outgrow.training import optimizer
+from outgrow.training import config
 
-KINDS = {"adam": (optimizer.Adam, torch.optim.Adam), "adamw": (optimizer.AdamW, torch.optim.AdamW)}
+KINDS = {"adam": (config.Adam, torch.optim.Adam), "adamw": (config.AdamW, torch.optim.AdamW)}
 SHAPES = ((3, 4), (5,), (), (2, 0))
 
 
@@ -91,5 +91,5 @@ def test_what_torch_offers_around_a_step_works(name: str) -> None:
 
 
 def test_a_step_leaves_the_recording_of_gradients_on() -> None:
-    advance(optimizer.Adam(parameters(torch.float32)), 0, 1)
+    advance(config.Adam(parameters(torch.float32)), 0, 1)
     assert torch.is_grad_enabled()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outgrow.nn.heads import MultiLabel
+from outgrow.nn.tasks import MultiLabel
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig

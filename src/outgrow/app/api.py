@@ -30,14 +30,13 @@ from outgrow.app.strategy_registry import strategy_of
 from outgrow.core.errors import InputError
 from outgrow.core.validation import require_positive
 from outgrow.graph import datasets
-from outgrow.graph.assemble import assemble
-from outgrow.graph.convert import convert as write
+from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.build.to_store import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning import planner
 from outgrow.planning.traffic import Place
-from outgrow.runtime.elastic import group_leader, group_size
-from outgrow.runtime.threads import cores, torch_came_first
+from outgrow.runtime.system.environment import cores, group_leader, group_size, torch_came_first
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 

@@ -17,10 +17,10 @@ from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning.estimate import Estimate
-from outgrow.planning.estimates import estimate
+from outgrow.planning.estimators.registry import estimate
 from outgrow.planning.planner import Plan, Question, fits, pace_of, plan, unmeasured
 from outgrow.planning.traffic import Place
-from outgrow.runtime.elastic import group_hosts
+from outgrow.runtime.system.environment import group_hosts
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload.strategy import Offload

@@ -13,13 +13,13 @@ from scipy.sparse import csr_array, issparse
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import pick
-from outgrow.graph.assemble import assemble
+from outgrow.graph.build.in_memory import assemble
 from outgrow.graph.datasets import Loadable, resolve
 from outgrow.graph.graph import Graph
-from outgrow.graph.ingest.arrays import ArraySource
-from outgrow.graph.ingest.detect import source_of
-from outgrow.graph.ingest.source import Source, Tables
-from outgrow.graph.store import is_store
+from outgrow.graph.readers.arrays import ArraySource
+from outgrow.graph.readers.detect import source_of
+from outgrow.graph.readers.source import Source, Tables
+from outgrow.graph.store.reader import is_store
 
 _SPLITS = ("train", "val", "test")
 
@@ -83,11 +83,11 @@ def source_of_object(data: object) -> Source:
     """
     package = type(data).__module__.partition(".")[0]
     if package == "torch_geometric":
-        from outgrow.graph.ingest.pyg import PygSource
+        from outgrow.graph.readers.pyg import PygSource
 
         return PygSource(data)
     if package == "networkx":
-        from outgrow.graph.ingest.networkx import NetworkxSource
+        from outgrow.graph.readers.networkx import NetworkxSource
 
         return NetworkxSource(data)
     raise InputError(

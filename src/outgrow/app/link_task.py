@@ -12,9 +12,9 @@ from outgrow.core.errors import InputError
 from outgrow.engine.link_ranking import Answers, Ranking
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import Share
+from outgrow.graph.build.validate import NO_EMBEDDINGS
 from outgrow.graph.graph import Graph
-from outgrow.graph.links import LinkSplit, split_links
-from outgrow.graph.validate import NO_EMBEDDINGS
+from outgrow.graph.link_split import LinkSplit, split_links
 from outgrow.nn.model import Model
 from outgrow.ops.aggregation.relational import require_relations
 from outgrow.strategies.base import Problem

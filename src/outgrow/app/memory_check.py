@@ -10,17 +10,17 @@ from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes, parse_bytes
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
-from outgrow.planning.estimates import KNOWN, estimate
-from outgrow.planning.memory import base_bytes, fixed_bytes, training_bytes
-from outgrow.planning.pace import Pace
+from outgrow.planning.cost_model import Pace
+from outgrow.planning.estimators.registry import KNOWN, estimate
+from outgrow.planning.hardware.profile import profile_of
+from outgrow.planning.peak_memory import base_bytes, fixed_bytes, training_bytes
 from outgrow.planning.planner import pace_of
-from outgrow.planning.profile import profile_of
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
-from outgrow.runtime.comm import Alone
-from outgrow.runtime.device import device_of
-from outgrow.runtime.elastic import group_size
-from outgrow.runtime.memory import resident_bytes
+from outgrow.runtime.distributed.comm import Alone
+from outgrow.runtime.system.device import device_of
+from outgrow.runtime.system.environment import group_size
+from outgrow.runtime.system.process_memory import resident_bytes
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 

@@ -19,12 +19,12 @@ from outgrow.app.runs.directory import writing
 from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer
 from outgrow.graph.graph import Graph
-from outgrow.graph.writer import ArrayWriter
-from outgrow.nn.heads import MultiLabel, SingleLabel
+from outgrow.graph.store.writer import ArrayWriter
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import MultiLabel, SingleLabel
 from outgrow.ops import memory_pool
-from outgrow.runtime.bus_error import told_of_bus_errors
+from outgrow.runtime.system.sigbus import told_of_bus_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,1 +1,1 @@
-"""What strategies share: whole-graph passes and layer-wise inference (layer 3)."""
+"""What at least two strategies share (layer 3)."""

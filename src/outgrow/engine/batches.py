@@ -15,7 +15,7 @@ from torch import Tensor
 from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Ledger
-from outgrow.graph.edge_choice import Fanout
+from outgrow.graph.sampling.edge_sampler import Fanout
 from outgrow.ops.rng import derive, keyed_order
 
 _ORDER = -1  # no step has this number

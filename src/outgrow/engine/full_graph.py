@@ -16,7 +16,7 @@ from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import Input
 from outgrow.engine.objective import Goal
 from outgrow.engine.shard import Share
-from outgrow.graph.local import LocalGraph
+from outgrow.graph.halo import LocalGraph
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool

@@ -12,7 +12,7 @@ from outgrow.core.block import Block
 from outgrow.engine.features.inputs import Input, stay_half
 from outgrow.engine.full_graph import kept_aggregate, sources
 from outgrow.engine.shard import Share, Whole
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import computed

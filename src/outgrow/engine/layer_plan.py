@@ -13,7 +13,7 @@ from outgrow.engine.features.inputs import stay_half
 from outgrow.engine.full_graph import is_constant
 from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import Model
-from outgrow.nn.opaque import Opaque, PyGConv
+from outgrow.nn.pyg import Opaque, PyGConv
 from outgrow.ops.aggregation.gated import Gated
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.epilogue import in_one_pass

@@ -9,7 +9,7 @@ from torch.nn import functional
 from outgrow.core.ledger import Kind
 from outgrow.engine.link_ranking import CHUNK_BYTES
 from outgrow.engine.shard import Share
-from outgrow.graph.links import links_into
+from outgrow.graph.link_split import links_into
 from outgrow.nn.decoder import Decoder
 from outgrow.ops.link_scores import Pairs, draw_negatives
 from outgrow.ops.rng import derive

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.engine.shard import Share
-from outgrow.graph.links import Links
+from outgrow.graph.link_split import Links
 from outgrow.nn.decoder import Decoder
 from outgrow.ops.link_scores import count_above
 from outgrow.ops.rows.gather import spans

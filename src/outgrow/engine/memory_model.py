@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outgrow.engine.layer_plan import Traits
-from outgrow.nn.opaque import Opaque
+from outgrow.nn.pyg import Opaque
 
 FIXED_BYTES = 80 << 20
 """Kernels that are loaded when they are first called, staging of the threads that read, and their stacks."""

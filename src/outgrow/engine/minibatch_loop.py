@@ -20,15 +20,15 @@ from outgrow.engine.features.remote import RowStore, Waiting, Wanted
 from outgrow.engine.model_migration import Tour, pass_on
 from outgrow.engine.prefetch import begun_ahead, prefetched
 from outgrow.engine.shard import view_of
-from outgrow.graph.csc import Topology
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.ops.backend import num_threads
 from outgrow.ops.rng import derive
 from outgrow.ops.sparse import rows_at
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 
 Loss = Callable[[Tensor, Tensor, int], Tensor]
 _SPARE = 0.5  # no two batches are of one size

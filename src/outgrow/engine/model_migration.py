@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.ledger import Kind
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Comm
 
 
 class Tour(NamedTuple):

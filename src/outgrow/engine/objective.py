@@ -10,8 +10,8 @@ from torch import Tensor
 
 from outgrow.engine.link_objective import LinkGoal
 from outgrow.engine.shard import Share
-from outgrow.nn.heads import Task
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import Task
 
 
 class RowGoal(Protocol):

@@ -14,9 +14,9 @@ from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.features.inputs import Input, SeedLabels, input_of
 from outgrow.engine.objective import Goal, LinkTargets, NodeTargets
 from outgrow.engine.shard import Share
-from outgrow.nn.heads import Task
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

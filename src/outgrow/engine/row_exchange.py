@@ -14,8 +14,8 @@ from outgrow.ops.aggregation.spmm import gather_rows
 from outgrow.ops.backend import once
 from outgrow.ops.csc import transpose
 from outgrow.ops.memory_pool import empty, empty_rows
-from outgrow.runtime.comm import Arrival, Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Arrival, Comm
 
 
 class Delivery:

@@ -16,15 +16,15 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
 from outgrow.engine.row_exchange import Subscription
-from outgrow.graph.csc import Topology
-from outgrow.graph.local import LocalGraph, local_graph
-from outgrow.graph.partition.cache import partition_of
-from outgrow.graph.partition.method import Method
+from outgrow.graph.halo import LocalGraph, local_graph
+from outgrow.graph.partition.methods import Method
+from outgrow.graph.partition.partition_cache import partition_of
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.sparse import rows_at, rows_between
 from outgrow.ops.subgraph import consecutive
-from outgrow.runtime.comm import Alone, Arrival, Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Alone, Arrival, Comm
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""One graph: topology, features, labels, splits and the names that go with them."""
+"""`Graph`, `Split`, `NodeType`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from outgrow.graph.csc import Topology
-from outgrow.graph.mapped_files import MappedFiles
-from outgrow.graph.node_type import NodeType as NodeType
+from outgrow.graph.store.mapped_files import MappedFiles
+from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeType:
+    """A type of node: the ids ``first`` to ``last - 1`` are of it."""
+
+    name: str
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,10 +26,10 @@ from outgrow.nn.layer import Projection as Projection
 from outgrow.nn.layer import Rows as Rows
 from outgrow.nn.layer import Widths as Widths
 from outgrow.nn.model import Model as Model
-from outgrow.nn.opaque import PyGConv as PyGConv
 from outgrow.nn.propagation import AttentionPropagateConv as AttentionPropagateConv
 from outgrow.nn.propagation import PropagateConv as PropagateConv
 from outgrow.nn.propagation import RelationPropagateConv as RelationPropagateConv
+from outgrow.nn.pyg import PyGConv as PyGConv
 from outgrow.nn.relational import RGCNConv as RGCNConv
 from outgrow.nn.relational import RGCNDiagonalConv as RGCNDiagonalConv
 from outgrow.nn.stack import Stack as Stack

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Link
+from outgrow.planning.cost_model import Pace
 from outgrow.planning.estimate import Estimate
-from outgrow.planning.estimates import estimate
-from outgrow.planning.pace import Pace
-from outgrow.planning.profile import Profile
+from outgrow.planning.estimators.registry import estimate
+from outgrow.planning.hardware.profile import Profile
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy

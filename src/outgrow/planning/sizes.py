@@ -11,12 +11,12 @@ from outgrow.engine.features.cache import row_bytes
 from outgrow.engine.features.remote import row_type
 from outgrow.engine.full_graph import is_constant
 from outgrow.engine.layer_plan import Traits, traits_of, without_parameters
-from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer, Rows, Widths
 from outgrow.nn.model import Model
-from outgrow.nn.opaque import Opaque
-from outgrow.runtime.packing import packed
+from outgrow.nn.pyg import Opaque
+from outgrow.runtime.distributed.serialization import packed
 from outgrow.strategies.split.layers import is_summed
 from outgrow.strategies.tensor.model_pass import only_propagates, runs_of
 

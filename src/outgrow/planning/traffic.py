@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.planning.graph_stats.chunk_waves import Matrix
 from outgrow.planning.sizes import ModelSizes
-from outgrow.planning.waves import Matrix
 from outgrow.planning.workload import Cut, Workload
 
 Bytes = Counter[tuple[Link, Kind]]

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.graph.chunk import ChunkGraph
-from outgrow.graph.csc import Topology
+from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.graph.topology import Topology
+from outgrow.planning.graph_stats.chunk_waves import Cutting, Matrix, Waves
 from outgrow.planning.sizes import ModelSizes, Sizes
-from outgrow.planning.waves import Cutting, Matrix, Waves
-from outgrow.runtime.packing import packed
+from outgrow.runtime.distributed.serialization import packed
 from outgrow.strategies.offload.wave_plan import Techniques
 
 

@@ -20,14 +20,14 @@ from outgrow.engine.minibatch_loop import Ahead, MicroBatches
 from outgrow.engine.model_migration import Tour
 from outgrow.engine.problem import Problem as Problem
 from outgrow.engine.shard import Share, share_of
-from outgrow.graph.edge_choice import EdgeChoice
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Method
+from outgrow.graph.sampling.edge_sampler import EdgeChoice
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.memory import trim_memory
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.system.process_memory import trim_memory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import get_type_hints
 
 from outgrow.core.validation import pick, require_types
-from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.strategies.base import Execution, Problem, Strategy, WholeExecution
 
 

@@ -18,8 +18,8 @@ from outgrow.engine.features.cache import Cache, hotness_by, require_cache
 from outgrow.engine.features.remote import RowStore, row_type
 from outgrow.engine.minibatch_loop import Ahead, sampler_of
 from outgrow.engine.model_migration import Tour
-from outgrow.graph.partition.method import WITHOUT_CHUNKS
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy
 
 _BEFORE = 0  # epochs are numbered from 1

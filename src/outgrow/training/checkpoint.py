@@ -19,7 +19,7 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import sync
-from outgrow.training.saved import check_optimizer, read
+from outgrow.training.checkpoint_checks import check_optimizer, read
 
 _KEEP = 2
 _NAME = re.compile(r"epoch-\d{8}(-step-\d{8})?\.pt")

@@ -1,9 +1,16 @@
-"""How long and how hard to train."""
+"""`TrainConfig`, optimizers.
+
+Torch keeps its compiler away from the methods of optimizers, and loads it to do so: `torch._dynamo` is imported when
+the first of them is called. That is a second or more at the start of every run, and nothing here is ever compiled. The
+classes below are torch's, with the methods themselves in place of their wrappers. Were torch to wrap them in another
+way, the wrappers would stay: the numbers are the same, and only the second is lost.
+"""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 import torch
@@ -12,8 +19,30 @@ from torch import nn
 from outgrow.core.errors import InputError
 from outgrow.core.validation import pick, require_types
 from outgrow.engine.batches import Batches, hops_of
-from outgrow.graph.edge_choice import Fanout
-from outgrow.training.optimizer import Adam, AdamW
+from outgrow.graph.sampling.edge_sampler import Fanout
+
+Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
+
+_WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
+
+
+def _unwrapped(kind: type[Kind]) -> type[Kind]:
+    """Call the methods of an optimizer directly. Of what their wrappers do, `torch.no_grad` is all that is needed."""
+    for name in _WRAPPED:
+        setattr(kind, name, inspect.unwrap(getattr(kind, name)))
+    setattr(kind, "step", torch.no_grad()(kind.step))  # noqa: B010 - mypy refuses the assignment to a method
+    return kind
+
+
+@_unwrapped
+class Adam(torch.optim.Adam):
+    """`torch.optim.Adam`: the same numbers to the last bit, and the same state. Steps cannot be differentiated."""
+
+
+@_unwrapped
+class AdamW(torch.optim.AdamW):
+    """`torch.optim.AdamW`: the same numbers to the last bit, and the same state. Steps cannot be differentiated."""
+
 
 BFLOAT16 = "bfloat16"
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from outgrow.engine.link_ranking import Ranking
 from outgrow.engine.objective import between
-from outgrow.nn.heads import Task
-from outgrow.runtime.comm import Comm
+from outgrow.nn.tasks import Task
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem
 
 

@@ -19,9 +19,9 @@ from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.checkpoint import Progress
 from outgrow.training.config import TrainConfig
+from outgrow.training.divergence import all_finite, diverged, has_finite_gradient
 from outgrow.training.evaluation import Evaluation, Marks
-from outgrow.training.finite import all_finite, diverged, has_finite_gradient
-from outgrow.training.moments import Moments
+from outgrow.training.progress_events import Moments
 
 EVALUATE, SAVE = "evaluate", "checkpoint"
 """Phases between epochs."""

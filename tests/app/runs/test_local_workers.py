@@ -14,10 +14,10 @@ import torch
 from outgrow.app.runs.local_workers import GRAPH, Job, run_session
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.workers import Workers
-from outgrow.graph.store import write_store
-from outgrow.runtime import launch
-from outgrow.runtime.comm import Alone
-from outgrow.runtime.worker import Workplace
+from outgrow.graph.store.reader import write_store
+from outgrow.runtime.distributed import launch
+from outgrow.runtime.distributed.comm import Alone
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
@@ -111,7 +111,9 @@ def test_a_worker_in_a_process_of_its_own_tells_before_memory_is_full(
 ) -> None:
     """And what is under way; what it prints itself nobody would see."""
     monkeypatch.setattr("outgrow.app.runs.memory_monitor._OF_MACHINE", 0.0)
-    monkeypatch.setattr("outgrow.runtime.peak._INTERVAL_SECONDS", 0.0001)  # the run may be over in less than it is
+    monkeypatch.setattr(
+        "outgrow.runtime.system.process_memory._INTERVAL_SECONDS", 0.0001
+    )  # the run may be over in less than it is
     told: list[object] = []
     assert job(Full())(replace(place_in(tmp_path, world, Second()), tell=told.append)) is None
     [warning] = [message for message in told if isinstance(message, str)]

@@ -19,7 +19,7 @@ SAVED = ("--set", "checkpoint_steps=2", "--set", "checkpoint_every=1000")
 def workers_of(run: int) -> list[psutil.Process]:
     """The worker processes of a run."""
     below = psutil.Process(run).children(recursive=True)
-    return [process for process in below if "outgrow.worker" in process.cmdline()]
+    return [process for process in below if "outgrow.runtime.distributed.worker_main" in process.cmdline()]
 
 
 def killed_after(saved: str, args: list[str], out: Path) -> int:

@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.app.conftest import Command
 
 from outgrow.app.runs.progress import Bar, Lines
-from outgrow.training.moments import Moment
+from outgrow.training.progress_events import Moment
 from outgrow.training.trainer import EpochReport
 
 REPORT = EpochReport(epoch=2, loss=0.5, val_score=0.75, seconds=1.0, edges_per_second=2.5e6, best_epoch=2)

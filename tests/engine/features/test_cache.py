@@ -19,7 +19,7 @@ from outgrow.engine.features.cache import Cache, by_batches, by_degree, hottest_
 from outgrow.engine.features.remote import RowStore
 from outgrow.engine.shard import Part
 from outgrow.nn.layer import Features
-from outgrow.runtime.comm import Alone, Comm, Group
+from outgrow.runtime.distributed.comm import Alone, Comm, Group
 from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.features.inputs import SeedLabels
 from outgrow.engine.shard import Part, Whole
-from outgrow.runtime.comm import Alone, Comm
+from outgrow.runtime.distributed.comm import Alone, Comm
 from suites.checks import named, on_workers
 from suites.traffic import LONG, gathered
 from support import random_topology

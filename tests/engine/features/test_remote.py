@@ -21,9 +21,8 @@ from outgrow.nn import GCN, SAGE
 from outgrow.nn.layer import Features
 from outgrow.ops import memory_pool
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.comm import Alone, Comm
-from outgrow.runtime.memory import resident_bytes
-from outgrow.runtime.peak import PeakMemory
+from outgrow.runtime.distributed.comm import Alone, Comm
+from outgrow.runtime.system.process_memory import PeakMemory, resident_bytes
 from suites.checks import named, on_workers
 from support import normal, random_topology
 

@@ -9,10 +9,10 @@ from tests.support import random_topology, topology_of
 
 import outgrow as og
 from outgrow.core.errors import InputError
-from outgrow.graph.csc import Topology
-from outgrow.graph.partition.method import METHODS, Hash, Metis, Range, TwoLevel, method_of
+from outgrow.graph.partition.balanced_ranges import range_ends
+from outgrow.graph.partition.methods import METHODS, Hash, Metis, Range, TwoLevel, method_of
 from outgrow.graph.partition.quality import quality_of
-from outgrow.graph.partition.ranges import range_ends
+from outgrow.graph.topology import Topology
 
 QUICK = ("range", "range-edges", "hash")
 

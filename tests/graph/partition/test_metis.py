@@ -16,11 +16,11 @@ from tests.support import random_topology, topology_of
 
 import outgrow as og
 from outgrow.core.errors import InputError
-from outgrow.graph.csc import Topology
 from outgrow.graph.partition import metis
-from outgrow.graph.partition.adjacency import both_ways, count_neighbours, fill_neighbours
-from outgrow.graph.partition.method import Metis, TwoLevel
+from outgrow.graph.partition.methods import Metis, TwoLevel
 from outgrow.graph.partition.quality import quality_of
+from outgrow.graph.partition.symmetrize import both_ways, count_neighbours, fill_neighbours
+from outgrow.graph.topology import Topology
 
 
 def grid(rows: int, columns: int) -> Topology:

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from tests.support import random_topology, topology_of
 
 from outgrow.core.errors import InputError
-from outgrow.graph.csc import Topology
 from outgrow.graph.partition import quality
-from outgrow.graph.partition.method import Hash, Range, TwoLevel
+from outgrow.graph.partition.methods import Hash, Range, TwoLevel
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.quality import quality_of
+from outgrow.graph.topology import Topology
 
 
 def check(topology: Topology, partition: Partition) -> None:

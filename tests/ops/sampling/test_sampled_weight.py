@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.ops.aggregation.relational import relation_mean
 from outgrow.ops.edge_weight import graph_weight, mean_weight, symmetric_weight
 from support import destinations_of, random_topology, with_relations

@@ -19,10 +19,10 @@ from outgrow.engine import minibatch_loop
 from outgrow.engine.batches import Batches
 from outgrow.engine.model_migration import pass_on
 from outgrow.engine.shard import Part, Whole
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.nn import GCN, Dot
-from outgrow.nn.heads import SingleLabel
-from outgrow.runtime.comm import Comm
+from outgrow.nn.tasks import SingleLabel
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.migrate import strategy as migrate
 from outgrow.strategies.migrate.merging import Merging

@@ -17,10 +17,10 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.engine.shard import Part, Share, Whole
-from outgrow.graph.chunk import ChunkGraph
-from outgrow.graph.csc import Topology
-from outgrow.runtime.comm import Arrival, Comm
-from outgrow.runtime.voyage import Route
+from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.graph.topology import Topology
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Arrival, Comm
 from outgrow.strategies.offload.wave import Wave
 from outgrow.strategies.offload.wave_plan import (
     Draft,

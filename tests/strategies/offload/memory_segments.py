@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outgrow.ops.backend import tensor
 from outgrow.ops.rows.gather import take_rows
-from outgrow.runtime.parcels import Parcels
+from outgrow.runtime.storage.segment_file import Parcels
 
 Array = NDArray[Any]
 

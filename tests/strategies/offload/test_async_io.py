@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from outgrow.core.timeline import Timeline
-from outgrow.runtime.device import CPU, Streams
+from outgrow.runtime.system.device import CPU, Streams
 from outgrow.strategies.offload.async_io import Flow
 
 BOTH = pytest.mark.parametrize("overlap", [True, False])

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.disk import Disk, DiskRows
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.storage.row_file import Disk, DiskRows
 from outgrow.strategies.offload.bandwidth import rates_of
 from outgrow.strategies.offload.reorder import Throughputs
 from strategies.offload.cut_graphs import together

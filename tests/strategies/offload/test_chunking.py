@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from outgrow.core.errors import InputError
 from outgrow.engine.layer_plan import traits_of
 from outgrow.engine.shard import Part, Share, Whole
-from outgrow.graph.chunk import ChunkGraph
-from outgrow.graph.csc import Topology
+from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.graph.topology import Topology
 from outgrow.nn import GCNConv, SAGEConv
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.offload.chunking import Chunking, Cutter
 from outgrow.strategies.offload.memory import chunked_bytes
 from outgrow.strategies.offload.reorder import Throughputs

@@ -15,9 +15,9 @@ from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.nn import GCN, SAGE
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.runtime.comm import Alone
-from outgrow.runtime.disk import Disk, DiskRows
-from outgrow.runtime.host_rows import HostRows, MemoryRows
+from outgrow.runtime.distributed.comm import Alone
+from outgrow.runtime.storage.row_file import Disk, DiskRows
+from outgrow.runtime.storage.row_storage import HostRows, MemoryRows
 from outgrow.strategies.offload.node_tables import FeatureTable, Table
 from outgrow.strategies.offload.wave import Held
 from support import normal

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from outgrow.engine.shard import Part, Whole
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.offload import reorder as module
 from outgrow.strategies.offload.reorder import (
     Order,

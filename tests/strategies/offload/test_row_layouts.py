@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Ledger, Link
-from outgrow.runtime.comm import Alone
-from outgrow.runtime.parcels import Parcels
+from outgrow.runtime.distributed.comm import Alone
+from outgrow.runtime.storage.segment_file import Parcels
 from outgrow.strategies.offload.row_layouts import Inbox, Lists, Outbox, Pieces
 from outgrow.strategies.offload.wave import Held
 from strategies.offload.memory_segments import MemoryParcels

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.runtime.comm import Alone, Comm
-from outgrow.runtime.host_rows import MemoryRows
+from outgrow.runtime.distributed.comm import Alone, Comm
+from outgrow.runtime.storage.row_storage import MemoryRows
 from outgrow.strategies.offload.row_layouts import Lists
 from outgrow.strategies.offload.wave import ARRIVES, LEAVES, packed
 from outgrow.strategies.offload.wave_file import Course

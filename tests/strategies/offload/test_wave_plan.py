@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.engine.shard import Part, Whole
-from outgrow.graph.chunk import ChunkGraph
-from outgrow.graph.csc import Topology
-from outgrow.runtime.comm import Alone, Comm
+from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.graph.topology import Topology
+from outgrow.runtime.distributed.comm import Alone, Comm
 from outgrow.strategies.offload.reorder import bits_of, volumes
 from outgrow.strategies.offload.wave import ARRIVES, LEAVES, Held, Wave, packed, unpacked
 from outgrow.strategies.offload.wave_plan import Needs, Techniques, chunks_of, owner_of

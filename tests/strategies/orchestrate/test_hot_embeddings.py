@@ -13,7 +13,7 @@ from outgrow.nn import Finish, GCNConv, Layer, SAGEConv
 from outgrow.nn.layer import Features
 from outgrow.ops.rng import dropout
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.comm import Alone
+from outgrow.runtime.distributed.comm import Alone
 from outgrow.strategies.orchestrate.hot_embeddings import HotRows, HotTable, reused
 from support import normal
 

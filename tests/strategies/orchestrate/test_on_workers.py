@@ -11,9 +11,9 @@ import pytest
 
 from outgrow.core.errors import WorkerError
 from outgrow.engine.batches import Batches
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from outgrow.core.block import Block
 from outgrow.engine.batches import Batches
 from outgrow.engine.features.cache import hottest
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.strategies.orchestrate.sampling import Draw, Drawing, SuperBatches, bottom_counts, super_batches
 from support import random_topology
 

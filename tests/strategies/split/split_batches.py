@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.graph.csc import Topology
-from outgrow.graph.edge_choice import Fanout
+from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.graph.topology import Topology
 from outgrow.strategies.split.sampler import SplitHop, SplitSampler, Wish
 from support import random_topology, with_relations
 

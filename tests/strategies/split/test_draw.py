@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.runtime.comm import Alone, Comm
+from outgrow.runtime.distributed.comm import Alone, Comm
 from outgrow.strategies.split.sampler import drawn
 from strategies.split.split_batches import WAYS, Hops, assert_equal, case_of, together
 from suites.checks import named, on_workers

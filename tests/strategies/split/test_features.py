@@ -12,7 +12,7 @@ from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to
 from outgrow.core.ledger import Ledger
 from outgrow.nn.layer import Features
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.comm import Alone
+from outgrow.runtime.distributed.comm import Alone
 from outgrow.strategies.split.features import DeviceRows
 
 BATCHES = 6

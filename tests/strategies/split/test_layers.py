@@ -13,12 +13,12 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.shard import view_of
-from outgrow.graph.csc import Topology
-from outgrow.graph.edge_choice import Fanout
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer, Rows
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.split.layers import RowBytes, SummedHop, is_summed, summed_hop
 from outgrow.strategies.split.sampler import SplitHop, SplitSampler, drawn
 from suites.checks import named, on_workers

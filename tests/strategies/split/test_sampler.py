@@ -15,8 +15,8 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.errors import InputError
-from outgrow.graph.csc import Topology
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.topology import Topology
 from outgrow.strategies.split.sampler import SplitHop, SplitSampler
 from strategies.split.split_batches import RELATIONS, WAYS, Case, assert_equal, case_of, together
 from support import destinations_of, topologies, topology_of, with_relations

@@ -17,12 +17,12 @@ from outgrow.core.errors import InputError
 from outgrow.core.ledger import Ledger, merged
 from outgrow.engine.batches import Batches
 from outgrow.engine.shard import Part, Whole
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.nn import GCN, Dot
-from outgrow.nn.heads import SingleLabel
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.nn.tasks import SingleLabel
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.sampler import SplitSampler

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.runtime.comm import Alone, Comm
+from outgrow.runtime.distributed.comm import Alone, Comm
 from outgrow.strategies.tensor.all_to_all import Deal, cut_of
 from suites.checks import named, on_workers
 from support import normal

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.strategies.tensor.chunk_schedule import Chunk, chunk_ends, dealt, first_reader, lanes_of
 from support import destinations_of, random_topology, topologies, topology_of
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn import GCNConv, GINConv, Layer, PropagateConv, Rows, SAGEConv
 from outgrow.ops.csc import transpose
-from outgrow.runtime.memory import resident_bytes
+from outgrow.runtime.system.process_memory import resident_bytes
 from outgrow.strategies.tensor.mapped_graph import Files
 from support import random_topology
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.memory_pool import LARGE_ROWS
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.tensor.chunk_schedule import dealt, lanes_of
 from outgrow.strategies.tensor.pipelined_sums import Rounds
 from suites.checks import named, on_workers

@@ -17,7 +17,7 @@ from layer_table import Foreign
 import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.engine.shard import Part
-from outgrow.graph.store import write_store
+from outgrow.graph.store.reader import write_store
 from outgrow.nn import (
     GAT,
     GCN,
@@ -33,10 +33,10 @@ from outgrow.nn import (
     Model,
     PropagateConv,
 )
-from outgrow.nn.heads import SingleLabel
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.launch import run_workers
-from outgrow.runtime.worker import Workplace
+from outgrow.nn.tasks import SingleLabel
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.tensor.strategy import TensorParallel

@@ -12,7 +12,7 @@ import typer
 from outgrow.app.console import say
 
 if TYPE_CHECKING:
-    from outgrow.planning.profile import Profile
+    from outgrow.planning.hardware.profile import Profile
 
 
 def calibrate(
@@ -32,7 +32,7 @@ def calibrate(
     """Measure how fast this machine computes and moves rows, in under a minute, and write a dated profile."""
     from outgrow.app.plan.machine_profiles import Calibration, kept_at, measured
     from outgrow.app.runs.workers import Workers, number_of
-    from outgrow.planning.profile import write_profile
+    from outgrow.planning.hardware.profile import write_profile
 
     crew = Workers(number=number_of(workers), device=device)
     say("measuring this machine: what else runs on it is measured with it")
@@ -53,7 +53,7 @@ def _show(profile: Profile) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from outgrow.planning.rates import ByWidth
+    from outgrow.planning.hardware.profile import ByWidth
 
     def by_width(rates: ByWidth, unit: float) -> list[str]:
         return [f"{rate / unit:,.2f}" for rate in rates.per_second.values()]

@@ -29,7 +29,7 @@ def examine() -> dict[str, Any]:
     import torch
 
     from outgrow.ops import backend
-    from outgrow.runtime.hardware import describe
+    from outgrow.runtime.system.hardware import describe
 
     machine = describe()
     started = time.perf_counter()
@@ -65,7 +65,7 @@ def _outcome(check: Callable[[], None]) -> str:
 def _aggregation(device: str = "cpu") -> None:
     import torch
 
-    from outgrow.graph.csc import Topology
+    from outgrow.graph.topology import Topology
     from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
     ring = Topology(indptr=torch.arange(5), indices=torch.tensor([3, 0, 1, 2], dtype=torch.int32))
@@ -92,7 +92,7 @@ def _draws() -> None:
 def _workers() -> None:
     import torch
 
-    from outgrow.runtime.launch import run_workers
+    from outgrow.runtime.distributed.launch import run_workers
 
     sums = run_workers(lambda place: int(place.comm.sum_(torch.tensor(place.comm.rank + 1))), 2)
     if sums != [3, 3]:
@@ -100,8 +100,8 @@ def _workers() -> None:
 
 
 def _gpu() -> None:
-    from outgrow.runtime.comm import Alone
-    from outgrow.runtime.device import device_of
+    from outgrow.runtime.distributed.comm import Alone
+    from outgrow.runtime.system.device import device_of
 
     alone = Alone()
     if alone.gpus[0]:

@@ -20,7 +20,7 @@ def info(
 ) -> None:
     """Show what a graph is: sizes, features, labels, splits, degrees."""
     from outgrow.graph.datasets import load
-    from outgrow.graph.store import is_store, open_store
+    from outgrow.graph.store.reader import is_store, open_store
 
     path = Path(graph)
     loaded = open_store(path, verify=verify) if is_store(path) else load(graph, data_dir=data_dir)

@@ -14,7 +14,7 @@ from outgrow.app.cli.options import assignments
 
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
-    from outgrow.graph.partition.method import Method
+    from outgrow.graph.partition.methods import Method
 
 
 _SHOWN_PARTS = 32
@@ -39,8 +39,8 @@ def partition(
 ) -> None:
     """Partition a graph and show what that cuts: edges, balance, replication. Kept with the graph if it is a store."""
     from outgrow.graph.datasets import load
-    from outgrow.graph.partition.method import method_of
-    from outgrow.graph.store import is_store
+    from outgrow.graph.partition.methods import method_of
+    from outgrow.graph.store.reader import is_store
 
     chosen = method_of(method, assignments(set_ or []))
     path = Path(graph).expanduser()
@@ -53,7 +53,7 @@ def partition(
 
 def facts_of(graph: Graph, method: Method, num_parts: int, *, store: Path | None) -> dict[str, Any]:
     """What there is to say of a partition, by name; lists have a number for each part."""
-    from outgrow.graph.partition.cache import partition_of
+    from outgrow.graph.partition.partition_cache import partition_of
     from outgrow.graph.partition.quality import quality_of
 
     started = time.perf_counter()

@@ -11,7 +11,7 @@ import typer
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import pick
-from outgrow.runtime.threads import importing
+from outgrow.runtime.system.environment import importing
 
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from outgrow.app.console import say
-from outgrow.runtime.threads import importing
+from outgrow.runtime.system.environment import importing
 
 
 def report(

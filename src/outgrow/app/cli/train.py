@@ -16,8 +16,7 @@ from outgrow.app.cli.options import assignments
 from outgrow.app.console import say, show_ledger
 from outgrow.core.errors import InputError
 from outgrow.core.validation import pick
-from outgrow.runtime.elastic import group_size
-from outgrow.runtime.threads import importing
+from outgrow.runtime.system.environment import group_size, importing
 
 if TYPE_CHECKING:
     from outgrow.app.runs.new_run import RunPlan

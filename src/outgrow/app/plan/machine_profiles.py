@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.datasets.locate import cache_folder
-from outgrow.planning.calibrate import calibrate
-from outgrow.planning.profile import Profile, profile_of, read_profile
+from outgrow.planning.hardware.calibrate import calibrate
+from outgrow.planning.hardware.profile import Profile, profile_of, read_profile
 from outgrow.planning.traffic import Place
-from outgrow.runtime.comm import Alone, Comm
-from outgrow.runtime.device import device_of, memory_bytes
-from outgrow.runtime.elastic import group_size
+from outgrow.runtime.distributed.comm import Alone, Comm
+from outgrow.runtime.system.device import device_of, memory_bytes
+from outgrow.runtime.system.environment import group_size
 
 if TYPE_CHECKING:
-    from outgrow.runtime.worker import Workplace
+    from outgrow.runtime.distributed.worker import Workplace
 
 
 _TYPICAL = {"cpu": "2-core-cpu", "cuda": "4xV100"}
@@ -109,11 +109,11 @@ def measured(asked: Calibration, workers: Workers) -> Profile | None:
         WorkerError: A worker has died.
     """
     if group_size():
-        from outgrow.runtime.worker import run_in_group
+        from outgrow.runtime.distributed.worker import run_in_group
 
         return run_in_group(asked, heartbeat_seconds=workers.heartbeat_seconds)
     if workers.number == 1:
         return asked.on(Alone())
-    from outgrow.runtime.launch import run_workers
+    from outgrow.runtime.distributed.launch import run_workers
 
     return run_workers(asked, workers.number, heartbeat_seconds=workers.heartbeat_seconds)[0]

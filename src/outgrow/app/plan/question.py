@@ -12,16 +12,16 @@ from outgrow.app.compatibility import require_hops
 from outgrow.app.model_registry import build_model
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import parse_bytes
-from outgrow.graph.csc import Topology
 from outgrow.graph.graph import Graph, Split
+from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
-from outgrow.planning.modelled import Modelled
-from outgrow.planning.named import facts_of, named
+from outgrow.planning.graph_stats.analytic import Modelled
+from outgrow.planning.graph_stats.counted import Counted
+from outgrow.planning.graph_stats.known_graphs import facts_of, named
+from outgrow.planning.graph_stats.sketched import sketched
+from outgrow.planning.hardware.profile import Profile
 from outgrow.planning.planner import Question
-from outgrow.planning.profile import Profile
-from outgrow.planning.shapes import Counted
 from outgrow.planning.sizes import Sizes, graph_sizes, model_sizes
-from outgrow.planning.sketch import sketched
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
@@ -73,7 +73,7 @@ def question_for_named(
     """What training a model will take on a graph that is not here.
 
     Args:
-        workload: Name of the graph: see `outgrow.planning.named.graphs`.
+        workload: Name of the graph: see `outgrow.planning.graph_stats.known_graphs.graphs`.
         model: Name of the model.
         options: Of the model.
         config: Its batches and seed are what matters.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from outgrow.planning.estimate import Estimate
-from outgrow.planning.fixes import fixes
+from outgrow.planning.hardware.profile import Profile
 from outgrow.planning.planner import NOISE, Candidate, Plan
-from outgrow.planning.profile import Profile
+from outgrow.planning.suggestions import fixes
 from outgrow.strategies.base import Strategy
 
 _MIB = 1 << 20

@@ -13,7 +13,7 @@ from outgrow.app.report.data import RunRecord
 from outgrow.app.runs.config import load_recorded, recorded_model, seeded_model
 from outgrow.app.strategy_registry import strategy_of
 from outgrow.core.errors import OutgrowError
-from outgrow.planning.estimates import estimate
+from outgrow.planning.estimators.registry import estimate
 from outgrow.planning.planner import pace_of, unmeasured
 from outgrow.planning.traffic import Place
 from outgrow.strategies.offload.strategy import Offload

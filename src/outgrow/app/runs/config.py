@@ -14,7 +14,7 @@ from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
-from outgrow.graph.store import is_store
+from outgrow.graph.store.reader import is_store
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig

@@ -14,16 +14,15 @@ from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session, interrupt
 from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
-from outgrow.graph.changed import is_as_stored
-from outgrow.graph.store import open_store, write_store
+from outgrow.graph.store.reader import is_as_stored, open_store, write_store
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.moments import Moment
+from outgrow.training.progress_events import Moment
 from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:
-    from outgrow.runtime.worker import Workplace
+    from outgrow.runtime.distributed.worker import Workplace
 
 
 GRAPH = "graph"
@@ -118,14 +117,14 @@ def run_session(session: Session, workers: Workers, *, resume: bool, say: Callab
 
 
 def _here(session: Session, resume: bool) -> Run:
-    from outgrow.runtime.bus_error import told_of_bus_errors
+    from outgrow.runtime.system.sigbus import told_of_bus_errors
 
     with told_of_bus_errors():
         return session.run(resume=resume)
 
 
 def _in_processes(session: Session, workers: Workers, resume: bool, say: Callable[[str], None]) -> Run:
-    from outgrow.runtime.launch import run_workers
+    from outgrow.runtime.distributed.launch import run_workers
 
     graph, directory = session.graph, session.directory
     job = Job(

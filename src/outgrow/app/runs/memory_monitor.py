@@ -10,9 +10,9 @@ from typing import Any
 
 from outgrow.app.console import of_memory
 from outgrow.core.memory_limits import parse_bytes
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.device import PeakOnDevice, held_bytes, memory_bytes
-from outgrow.runtime.peak import Budget, PeakMemory
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.system.device import PeakOnDevice, held_bytes, memory_bytes
+from outgrow.runtime.system.process_memory import Budget, PeakMemory
 from outgrow.strategies.base import Strategy
 
 _OF_LIMIT, _OF_MACHINE = 0.97, 0.9

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.training.config import TrainConfig
-from outgrow.training.moments import Moment
+from outgrow.training.progress_events import Moment
 from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:

@@ -28,19 +28,18 @@ from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merged
 from outgrow.engine.batches import EVERYTHING, Batches
 from outgrow.engine.shard import Share, Whole
-from outgrow.graph.changed import is_as_stored
 from outgrow.graph.graph import Graph
-from outgrow.graph.store import array_file
-from outgrow.nn.heads import MultiLabel, SingleLabel
+from outgrow.graph.store.reader import array_file, is_as_stored
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import MultiLabel, SingleLabel
 from outgrow.ops.linear import products_in_bfloat16
-from outgrow.runtime.comm import Alone, Comm
-from outgrow.runtime.device import CPU, device_of
-from outgrow.runtime.memory import LARGE_BYTES, return_freed_memory, trim_memory
+from outgrow.runtime.distributed.comm import Alone, Comm
+from outgrow.runtime.system.device import CPU, device_of
+from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memory, trim_memory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, Marks, NodeEvaluation
-from outgrow.training.moments import Moments, Watcher
+from outgrow.training.progress_events import Moments, Watcher
 from outgrow.training.trainer import Listener, Outcome, Trainer
 
 

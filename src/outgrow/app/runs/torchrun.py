@@ -17,16 +17,15 @@ from outgrow.app.runs.session import Session
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.graph import datasets
-from outgrow.graph.changed import is_as_stored
 from outgrow.graph.graph import Graph
-from outgrow.graph.store import open_store, write_store
+from outgrow.graph.store.reader import is_as_stored, open_store, write_store
 from outgrow.nn.model import Model
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from outgrow.runtime.worker import Workplace
+    from outgrow.runtime.distributed.worker import Workplace
 
 
 class _Order(NamedTuple):
@@ -70,7 +69,7 @@ def train_in_group(
     Returns:
         The run on the worker that leads; None on the others.
     """
-    from outgrow.runtime.worker import run_in_group
+    from outgrow.runtime.distributed.worker import run_in_group
 
     def work(place: Workplace) -> Run | None:
         planned, resume = plan(place.attempt) if place.comm.leads else (None, False)
@@ -110,7 +109,7 @@ def join_session(
     Raises:
         InputError: The workers have different graphs.
     """
-    from outgrow.runtime.worker import run_in_group
+    from outgrow.runtime.distributed.worker import run_in_group
 
     def work(place: Workplace) -> Run:
         comm, again = place.comm, place.attempt > 0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from outgrow.core.errors import InputError
 from outgrow.core.validation import pick, require_types
 from outgrow.graph.graph import Graph
-from outgrow.runtime.device import DEVICES
-from outgrow.runtime.elastic import group_size
+from outgrow.runtime.system.device import DEVICES
+from outgrow.runtime.system.environment import group_size
 
 if TYPE_CHECKING:
     pass
@@ -22,7 +22,7 @@ class Workers:
     Attributes:
         number: Number of worker processes.
         device: What each computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"``: see
-            `outgrow.runtime.device.device_of`.
+            `outgrow.runtime.system.device.device_of`.
         max_restarts: How often all of them are started again, from the last checkpoint, after one has died.
         heartbeat_seconds: A worker that was silent for so long is taken for dead, 2 at least. A slow one is not silent.
     """

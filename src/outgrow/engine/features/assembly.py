@@ -13,8 +13,8 @@ from outgrow.nn.layer import Features
 from outgrow.ops.memory_pool import empty
 from outgrow.ops.rows.gather import take_rows
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.comm import Arrival, Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Arrival, Comm
 
 
 class Draft(ABC):

@@ -18,12 +18,12 @@ from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import pick
 from outgrow.engine.features.assembly import draft_of
-from outgrow.graph.csc import Topology
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.ops.rows.gather import count_into, deal
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Comm
 
 _PLACES = {"worker": False, "host": True}
 _NODES_AT_ONCE = 1 << 20

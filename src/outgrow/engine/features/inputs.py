@@ -12,7 +12,7 @@ from outgrow.engine.shard import Share
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import computed, is_half
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 
 
 class Input(NamedTuple):

@@ -21,8 +21,8 @@ from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.ops.rows.gather import deal
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Comm
 
 
 class Remote(NamedTuple):

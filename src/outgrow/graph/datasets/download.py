@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outgrow.core.errors import InputError
-from outgrow.graph.datasets.record import Fetch, RemoteFile
+from outgrow.graph.datasets.dataset import Fetch, RemoteFile
 
 _BLOCK = 1 << 20
 _SECONDS = 30.0

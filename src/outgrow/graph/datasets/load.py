@@ -1,21 +1,54 @@
-"""From the name of a data set, or a path, to a graph."""
+"""`load(name or path)`, generated graphs included."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import pick
-from outgrow.graph.assemble import assemble
-from outgrow.graph.datasets.generated import generated
+from outgrow.graph.build.in_memory import assemble
 from outgrow.graph.datasets.locate import locate
-from outgrow.graph.datasets.table import datasets
+from outgrow.graph.datasets.registry import datasets
 from outgrow.graph.graph import Graph
-from outgrow.graph.ingest.detect import source_of
-from outgrow.graph.ingest.source import Source
-from outgrow.graph.store import is_store, open_store
+from outgrow.graph.readers.detect import source_of
+from outgrow.graph.readers.source import Source
+from outgrow.graph.store.reader import is_store, open_store
 from outgrow.graph.synthetic.presets import presets
+from outgrow.graph.synthetic.rmat import RMat
+
+
+class Generated(NamedTuple):
+    """A generator, and whether its graph is to be read as undirected."""
+
+    source: Source
+    undirected: bool
+
+
+def generated(name: str) -> Generated | None:
+    """The generator that a name stands for, with seed 0; None if the name is not of such a form.
+
+    Raises:
+        InputError: No such preset, or a scale that is no number or out of range.
+    """
+    rmat = re.fullmatch(r"rmat-(\d+)", name)
+    if rmat:
+        return Generated(RMat(scale=int(rmat[1])), undirected=True)
+    preset, at, scale = name.partition("@")
+    if not at:
+        return None
+    found = pick("preset", preset, presets())
+    try:
+        factor = float(scale)
+    except ValueError as error:
+        raise InputError(
+            f"{scale!r} is no scale",
+            needed=f"{preset}@NUMBER, such as {preset}@{found.smallest_scale:.2g}",
+            got=name,
+            repair="write a number after the @",
+        ) from error
+    return Generated(found.at(factor), undirected=found.undirected)
 
 
 class Loadable(NamedTuple):

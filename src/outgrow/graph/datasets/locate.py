@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outgrow.core.errors import InputError
-from outgrow.graph.datasets.record import Dataset, Form
+from outgrow.graph.datasets.dataset import Dataset, Form
 
 
 class Origin(StrEnum):

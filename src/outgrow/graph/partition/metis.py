@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes
-from outgrow.graph.csc import Topology
-from outgrow.graph.partition.adjacency import BothWays, both_ways, count_neighbours, fill_neighbours
+from outgrow.graph.partition.symmetrize import BothWays, both_ways, count_neighbours, fill_neighbours
+from outgrow.graph.topology import Topology
 
 Array = NDArray[Any]
 
-_CHILD = Path(__file__).with_name("metis_child.py")
+_CHILD = Path(__file__).with_name("metis_worker.py")
 _PER_NEIGHBOUR, _PER_NODE, _PROCESS_BYTES = 16, 24, 40 << 20
 """Numbers that METIS and its input hold for each neighbour and each node, and its process before: the most that was
 measured, on R-MAT graphs, which METIS cannot make much smaller from level to level."""

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.csc import Topology
 from outgrow.graph.partition.partition import Partition
+from outgrow.graph.topology import Topology
 from outgrow.ops.backend import array, kernel, num_threads, prange, sequential
 from outgrow.ops.kernels.work_split import END_ROW, ROW, even_parts, piece
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from outgrow.graph.ingest.source import EdgeChunk, Ids, Source, Tables
-from outgrow.graph.synthetic.draw import Law, draw_edges, draw_labels, law_of, nodes_of_ranks
-from outgrow.graph.synthetic.signal import NodeSignal
+from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.synthetic.block_model_kernels import Law, draw_edges, draw_labels, law_of, nodes_of_ranks
+from outgrow.graph.synthetic.node_features import NodeSignal
 from outgrow.graph.synthetic.structure import BlockStructure
 from outgrow.ops.rng import derive
 

@@ -33,7 +33,7 @@ from types import MappingProxyType
 
 from outgrow.core.errors import InputError
 from outgrow.graph.synthetic.block_model import BlockModel
-from outgrow.graph.synthetic.signal import NodeSignal
+from outgrow.graph.synthetic.node_features import NodeSignal
 from outgrow.graph.synthetic.structure import BlockStructure
 
 _LARGEST_SCALE = 1000

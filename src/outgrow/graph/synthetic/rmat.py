@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.ingest.source import EdgeChunk, Ids, Source, Tables
-from outgrow.graph.synthetic.signal import NodeSignal
+from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.synthetic.node_features import NodeSignal
 from outgrow.ops.backend import kernel, prange
 from outgrow.ops.rng import derive, mix, permuted
 

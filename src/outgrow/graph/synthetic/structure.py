@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.ingest.source import Ids
+from outgrow.graph.readers.source import Ids
 
 
 @dataclass(frozen=True, kw_only=True)

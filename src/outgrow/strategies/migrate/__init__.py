@@ -1,1 +1,1 @@
-"""HopGNN."""
+"""HopGNN: `Migrate`, models that go to the features."""

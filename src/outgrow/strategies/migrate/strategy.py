@@ -24,7 +24,7 @@ from outgrow.engine.features.remote import RowStore, row_type
 from outgrow.engine.minibatch_loop import Ahead, sampler_of
 from outgrow.engine.model_migration import Tour
 from outgrow.engine.shard import Part
-from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.strategies.base import BatchExecution, Execution, Problem, Step, Strategy
 from outgrow.strategies.migrate.merging import Merging
 from outgrow.strategies.migrate.schedule import tour

@@ -1,1 +1,1 @@
-"""Training chunk by chunk: which rows a wave of chunks needs, where they lie, and what is computed with them."""
+"""HongTu: `Offload`, training chunk by chunk with rows in host memory or on a disk."""

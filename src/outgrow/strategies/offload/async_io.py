@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from outgrow.core.timeline import Timeline
 from outgrow.engine.prefetch import prefetched
-from outgrow.runtime.device import Streams
+from outgrow.runtime.system.device import Streams
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -17,12 +17,11 @@ import torch
 
 from outgrow.core.ledger import Kind
 from outgrow.graph.datasets.locate import cache_folder
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.device import Streams
-from outgrow.runtime.disk import Disk, DiskRows
-from outgrow.runtime.host_rows import HostRows
-from outgrow.runtime.pinned import pinned_rows
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.storage.row_file import Disk, DiskRows
+from outgrow.runtime.storage.row_storage import HostRows, pinned_rows
+from outgrow.runtime.system.device import Streams
 from outgrow.strategies.offload.reorder import Throughputs
 
 _ROWS, _WIDTH, _STEP, _TURNS = 1 << 14, 128, 3, 3

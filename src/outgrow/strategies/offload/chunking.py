@@ -11,7 +11,7 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.engine.layer_plan import Traits
 from outgrow.engine.shard import Share
-from outgrow.graph.chunk import ChunkGraph
+from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.strategies.offload.memory import Extent, chunked_bytes, even_extent, extent_of
 from outgrow.strategies.offload.reorder import Order, Throughputs, mine, order_of
 from outgrow.strategies.offload.wave_plan import Needs, Techniques, chunks_of, needs_of

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outgrow.engine.layer_plan import Traits, Way
 from outgrow.engine.memory_model import FIXED_BYTES, INDEX_BYTES, numbers_per_edge, target_width
-from outgrow.graph.chunk import ChunkGraph
+from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.strategies.offload.wave import ARRIVES
 from outgrow.strategies.offload.wave_plan import Needs, Techniques, turnover
 

@@ -15,9 +15,9 @@ from outgrow.nn.model import Model
 from outgrow.ops.memory_pool import empty
 from outgrow.ops.rows.gather import through_memory
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.device import to_host
-from outgrow.runtime.host_rows import HostRows
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.storage.row_storage import HostRows
+from outgrow.runtime.system.device import to_host
 from outgrow.strategies.offload.wave import Held
 
 _CLEARED_BYTES = 1 << 20

@@ -23,9 +23,9 @@ from outgrow.ops.backend import array, tensor
 from outgrow.ops.memory_pool import empty
 from outgrow.ops.rows.coalesce import add_rows
 from outgrow.ops.rows.gather import take_rows, through_memory
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.device import to_host
-from outgrow.runtime.parcels import Parcels
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.storage.segment_file import Parcels
+from outgrow.runtime.system.device import to_host
 from outgrow.strategies.offload.wave import Held
 from outgrow.strategies.offload.wave_plan import Range
 

@@ -14,7 +14,7 @@ from outgrow.core.timeline import Timeline
 from outgrow.engine.layer_plan import Traits, Way
 from outgrow.nn.layer import Layer, Rows
 from outgrow.nn.model import Model
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.offload.async_io import Flow
 from outgrow.strategies.offload.node_tables import FeatureTable, Table
 from outgrow.strategies.offload.row_layouts import Inbox, Lists, Outbox, Pieces

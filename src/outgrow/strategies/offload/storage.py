@@ -15,16 +15,15 @@ from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import available_bytes
 from outgrow.core.timeline import Timeline
 from outgrow.engine.shard import Share
-from outgrow.graph.chunk import ChunkGraph
+from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.runtime.comm import Alone
-from outgrow.runtime.device import Streams
-from outgrow.runtime.disk import Disk, DiskRows, npy_rows
-from outgrow.runtime.host_rows import HostRows, MemoryRows
-from outgrow.runtime.parcels import DiskParcels
-from outgrow.runtime.pinned import pinned_rows
-from outgrow.runtime.scratch_disk import require_room
+from outgrow.runtime.distributed.comm import Alone
+from outgrow.runtime.storage.row_file import Disk, DiskRows, npy_rows
+from outgrow.runtime.storage.row_storage import HostRows, MemoryRows, pinned_rows
+from outgrow.runtime.storage.scratch_dir import require_room
+from outgrow.runtime.storage.segment_file import DiskParcels
+from outgrow.runtime.system.device import Streams
 from outgrow.strategies.offload.async_io import Flow
 from outgrow.strategies.offload.chunking import Chunking, Cutter
 from outgrow.strategies.offload.node_tables import FeatureTable, Table

@@ -25,14 +25,14 @@ from outgrow.core.memory_limits import available_bytes, parse_bytes
 from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.layer_plan import Traits, traits_of
 from outgrow.engine.memory_model import whole_bytes
-from outgrow.graph.chunk import ChunkGraph
-from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.ops import memory_pool
 from outgrow.ops.rng import derive
-from outgrow.runtime.device import free_bytes, held_bytes
-from outgrow.runtime.disk import Disk
-from outgrow.runtime.memory import return_freed_memory
-from outgrow.runtime.scratch_disk import scratch_folder
+from outgrow.runtime.storage.row_file import Disk
+from outgrow.runtime.storage.scratch_dir import scratch_folder
+from outgrow.runtime.system.device import free_bytes, held_bytes
+from outgrow.runtime.system.process_memory import return_freed_memory
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, WholeExecution
 from outgrow.strategies.offload.bandwidth import rates_of
 from outgrow.strategies.offload.chunking import Chunking, Cutter

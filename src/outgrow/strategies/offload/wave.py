@@ -20,7 +20,7 @@ from outgrow.core.block import Block, Edges
 from outgrow.ops.backend import array
 from outgrow.ops.rows.gather import chosen
 from outgrow.ops.subgraph import Picked, ids_of
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
 
 Which = Literal["loads", "remote", "sent"]
 ARRIVES, LEAVES = 1, 2

@@ -16,7 +16,7 @@ from outgrow.core.ledger import Kind
 from outgrow.nn.layer import Features, Rows
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.memory_pool import empty, empty_rows
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.offload.wave import ARRIVES, LEAVES, Held, Wave
 
 

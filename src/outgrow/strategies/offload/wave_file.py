@@ -10,11 +10,11 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
-from outgrow.graph.chunk import ChunkGraph
+from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.ops.memory_pool import empty
 from outgrow.ops.rows.gather import note_nodes
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.host_rows import HostRows
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.storage.row_storage import HostRows
 from outgrow.strategies.offload.row_layouts import Lists
 from outgrow.strategies.offload.wave import ARRIVES, Form, Held, Wave, unpacked
 

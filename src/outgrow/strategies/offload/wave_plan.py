@@ -18,10 +18,10 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.engine.shard import Part, Share
-from outgrow.graph.chunk import ChunkGraph, distinct
-from outgrow.graph.partition.ranges import range_ends
+from outgrow.graph.chunk_graph import ChunkGraph, distinct
+from outgrow.graph.partition.balanced_ranges import range_ends
 from outgrow.ops.backend import array, tensor
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
 from outgrow.strategies.offload.wave import ARRIVES, LEAVES, Held, Wave
 
 Array = NDArray[Any]

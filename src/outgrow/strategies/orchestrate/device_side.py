@@ -12,7 +12,7 @@ from outgrow.engine.features.cache import DeviceCache, Places
 from outgrow.engine.features.remote import RowStore, Waiting, Wanted
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, both_sides, layer_key
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.orchestrate.hot_embeddings import HotRows, HotTable, reused
 from outgrow.strategies.orchestrate.sampling import Draw
 

@@ -16,7 +16,7 @@ from outgrow.engine.prefetch import Background
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, both_sides, layer_key
 from outgrow.ops.rng import derive
-from outgrow.runtime.device import Streams
+from outgrow.runtime.system.device import Streams
 from outgrow.strategies.orchestrate.hot_embeddings import HotRows, Reuse
 from outgrow.strategies.orchestrate.sampling import Drawing, SuperBatches, hot_step
 

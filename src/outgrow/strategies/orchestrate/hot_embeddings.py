@@ -13,7 +13,7 @@ from outgrow.engine.features.assembly import draft_of
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.rng import dropout
 from outgrow.ops.sparse import rows_at
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 
 T = TypeVar("T", Tensor | None, Features | None)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.features.cache import by_batches
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import Sampler
 
 _BOTTOM, _ABOVE = slice(0, 1), slice(1, None)
 _HOT = -3  # steps of batches are numbered from 0

@@ -27,11 +27,11 @@ from outgrow.engine.features.cache import hottest, most_rows, require_cache, row
 from outgrow.engine.features.remote import RowStore, row_type
 from outgrow.engine.minibatch_loop import Ahead, sampler_of
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.method import WITHOUT_CHUNKS
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
-from outgrow.runtime.device import free_bytes
+from outgrow.runtime.system.device import free_bytes
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 from outgrow.strategies.orchestrate.device_side import Device, Gather
 from outgrow.strategies.orchestrate.host_side import HostSide, bottom_alone

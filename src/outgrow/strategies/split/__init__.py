@@ -1,1 +1,1 @@
-"""One mini-batch, split over workers: what each draws of it, sends of it and computes of it."""
+"""GSplit: `SplitParallel`, one mini-batch split over workers."""

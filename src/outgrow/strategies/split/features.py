@@ -11,7 +11,7 @@ from outgrow.engine.features.assembly import draft_of
 from outgrow.engine.features.cache import DeviceCache, Places
 from outgrow.engine.features.inputs import to_device
 from outgrow.nn.layer import Features
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 
 
 class Found(NamedTuple):

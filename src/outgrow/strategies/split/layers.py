@@ -25,8 +25,8 @@ from outgrow.nn.layer import Features, Layer, Rows
 from outgrow.nn.model import both_sides
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.kernels.numerics import computed
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.split.partial_sum_kernels import crossing, dealt, packed
 from outgrow.strategies.split.sampler import SplitHop
 

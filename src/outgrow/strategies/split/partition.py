@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from outgrow.engine.batches import Batches
-from outgrow.graph.csc import Topology
-from outgrow.graph.partition.access import MetisByAccess, access_weights, course_of
-from outgrow.graph.sampler import Sampler
+from outgrow.graph.partition.presampled import MetisByAccess, access_weights, course_of
+from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.topology import Topology
 
 _ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
 _BEFORE = 0  # epochs are numbered from 1

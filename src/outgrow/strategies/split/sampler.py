@@ -17,15 +17,15 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
-from outgrow.graph.csc import Topology
-from outgrow.graph.edge_choice import Chosen, Fanout
-from outgrow.graph.layer_draws import LARGEST, LayerDraws, refused_seed
+from outgrow.graph.sampling.edge_sampler import Chosen, Fanout
+from outgrow.graph.sampling.layer_sampling import LARGEST, LayerDraws, refused_seed
+from outgrow.graph.topology import Topology
 from outgrow.ops.backend import array, tensor
 from outgrow.ops.sampling.bitset import new_bits
 from outgrow.ops.sampling.renumber import Rows, Sorted, number_seeds, number_sources, place_sources, sort_new
 from outgrow.ops.sampling.uniform import Array, Ids
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Comm
 
 
 class Wish(NamedTuple):

@@ -25,8 +25,8 @@ from outgrow.engine.features.remote import row_type
 from outgrow.engine.prefetch import in_background
 from outgrow.engine.shard import Part, view_of
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.access import MetisByAccess
-from outgrow.graph.partition.method import WITHOUT_CHUNKS, Method
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Method
+from outgrow.graph.partition.presampled import MetisByAccess
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool

@@ -1,1 +1,1 @@
-"""Columns dealt out to workers instead of nodes (layer 3)."""
+"""NeutronTP: `TensorParallel`, columns of features split over workers instead of nodes."""

@@ -19,7 +19,7 @@ from outgrow.nn.layer import Layer, Rows
 from outgrow.nn.propagation import Propagation
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.rows.gather import spans
-from outgrow.runtime.comm import Comm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.tensor.all_to_all import Deal
 from outgrow.strategies.tensor.chunk_schedule import lanes_of
 from outgrow.strategies.tensor.mapped_graph import Files

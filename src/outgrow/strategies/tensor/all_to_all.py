@@ -20,8 +20,8 @@ from outgrow.core.ledger import Kind
 from outgrow.ops.backend import once
 from outgrow.ops.memory_pool import empty
 from outgrow.ops.subgraph import consecutive
-from outgrow.runtime.comm import Arrival, Comm
-from outgrow.runtime.voyage import Route
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Arrival, Comm
 
 Cut = Sequence[tuple[int, int]]
 """First and last column (plus 1) of each worker."""

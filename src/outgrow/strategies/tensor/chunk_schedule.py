@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.graph.partition.ranges import range_ends, ranges_of
+from outgrow.graph.partition.balanced_ranges import range_ends, ranges_of
 from outgrow.ops.backend import array, tensor
 from outgrow.ops.csc import transpose
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.graph.chunk import ChunkGraph
-from outgrow.graph.csc import Topology
+from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Conv, Layer, Rows
 from outgrow.nn.propagation import Propagation
 from outgrow.ops.csc import Transpose, transposed_into
-from outgrow.runtime.memory import mapped_file
+from outgrow.runtime.system.process_memory import mapped_file
 from outgrow.strategies.tensor.chunk_schedule import chunk_ends
 
 

@@ -24,7 +24,7 @@ from outgrow.core.timeline import Timeline
 from outgrow.ops.aggregation.spmm import gather_rows, spread_rows
 from outgrow.ops.backend import once
 from outgrow.ops.memory_pool import empty
-from outgrow.runtime.comm import Arrival, Comm
+from outgrow.runtime.distributed.comm import Arrival, Comm
 from outgrow.strategies.tensor.all_to_all import Cut, cut_of, flattened, joined, split_route
 from outgrow.strategies.tensor.chunk_schedule import Chunk, Lanes, Party
 from outgrow.strategies.tensor.mapped_graph import Files

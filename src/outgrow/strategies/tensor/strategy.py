@@ -26,10 +26,10 @@ from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.ops.rng import derive
-from outgrow.runtime.comm import Comm
-from outgrow.runtime.device import CPU, held_bytes
-from outgrow.runtime.memory import return_freed_memory
-from outgrow.runtime.scratch_disk import scratch_folder
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.storage.scratch_dir import scratch_folder
+from outgrow.runtime.system.device import CPU, held_bytes
+from outgrow.runtime.system.process_memory import return_freed_memory
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.strategies.tensor.aggregation import Sums
 from outgrow.strategies.tensor.chunk_schedule import dealt

@@ -1,0 +1,104 @@
+"""Some destinations of a graph with all their in-edges, taken out as a block whose sources lie anywhere in a buffer.
+
+The view with self-loops is never made: a pass over it takes one chunk of its edges at a time.
+
+Letters: ``V`` nodes of the graph, ``n`` destinations taken out, ``E`` edges of these.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Edges
+from outgrow.graph.topology import Topology
+from outgrow.ops.backend import array, tensor
+from outgrow.ops.rows.gather import spans
+from outgrow.ops.subgraph import degrees, loops_before, mark_sources, pick, take, with_loops
+from outgrow.ops.subgraph_kernels import ABSENT, HEARD
+
+_MANY = 8
+
+
+class ChunkGraph:
+    """A topology, or its view with one self-loop per node, from which chunks are taken. Final.
+
+    It holds a few numbers for each node, and none for each edge.
+
+    Args:
+        topology: In-edges of all nodes, in memory or memory-mapped.
+        self_loops: Whether chunks are those of `Topology.with_self_loops`.
+    """
+
+    def __init__(self, topology: Topology, *, self_loops: bool) -> None:
+        self.self_loops, self.num_nodes = self_loops, topology.num_nodes
+        self._edges = Edges(
+            indptr=topology.indptr,
+            indices=topology.indices,
+            num_src=topology.num_nodes,
+            relation=topology.relation,
+            weight=topology.weight,
+        )
+        self._loops_before = loops_before(topology.indptr, topology.indices) if self_loops else None
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """``[V]`` float64: weighted in-degree of every node."""
+        return degrees(self._edges, torch.arange(self.num_nodes), self._loops_before)
+
+    @cached_property
+    def _heard(self) -> Tensor:
+        return torch.full((self.num_nodes,), ABSENT, dtype=torch.int32)
+
+    def sources(self, nodes: Tensor) -> Tensor:
+        """Ids of all sources of the in-edges of some nodes, ascending.
+
+        Args:
+            nodes: ``[n]`` int64, ascending.
+        """
+        rows, also = pick(self._edges.indptr, nodes), nodes if self.self_loops else nodes[:0]
+        if _MANY * rows.num_edges < self.num_nodes:
+            listed = self._edges.indices[spans(rows.start, rows.indptr.diff())].long()
+            return distinct(torch.cat([listed, also]))
+        mark_sources(rows, self._edges.indices, self._heard)
+        self._heard[also] = HEARD
+        found = (self._heard == HEARD).nonzero()[:, 0]
+        self._heard[found] = ABSENT
+        return found
+
+    def row_sizes(self, nodes: Tensor) -> Tensor:
+        """``[n]`` int64: number of in-edges of each of some nodes, those loops that are replaced included."""
+        ends = self._edges.indptr
+        return ends[nodes + 1] - ends[nodes] + int(self.self_loops)
+
+    def num_edges(self, nodes: Tensor) -> int:
+        """How many in-edges some nodes have in the view."""
+        before = self._loops_before
+        replaced = 0 if before is None else int((before[nodes + 1] - before[nodes]).sum())
+        return int(self.row_sizes(nodes).sum()) - replaced
+
+    def take(self, nodes: Tensor, place_V: Tensor, num_src: int) -> tuple[Edges, Tensor]:
+        """The in-edges of some nodes, and where each destination's edges begin in the graph.
+
+        Args:
+            nodes: ``[n]`` int64, ascending.
+            place_V: ``[V]`` int32, source row of each node that is a source.
+            num_src: Number of source rows.
+
+        Returns:
+            The edges, and ``[n]`` int64: the id of the first edge of each destination, in the view.
+        """
+        rows = pick(self._edges.indptr, nodes)
+        looped = None if self._loops_before is None else with_loops(rows, self._loops_before)
+        edges = take(self._edges, rows, looped, place_V, num_src)
+        if looped is not None:
+            edges.indices[looped.indptr[1:] - 1] = place_V[nodes].to(edges.indices.dtype)
+        return edges, (rows if looped is None else looped).start
+
+
+def distinct(nodes: Tensor) -> Tensor:
+    """``[m]``: these numbers, ascending, each once."""
+    return tensor(np.unique(array(nodes)))

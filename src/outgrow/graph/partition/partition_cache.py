@@ -1,0 +1,100 @@
+"""Partitions that are kept with a store: the folder ``partitions`` in its directory."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from outgrow.core.errors import InputError
+from outgrow.graph.partition.methods import Method
+from outgrow.graph.partition.partition import Partition
+from outgrow.graph.topology import Topology
+
+FOLDER = "partitions"
+_FORMAT = 1
+
+
+def partition_of(topology: Topology, method: Method, num_parts: int, *, store: Path | None) -> Partition:
+    """The partition that a method makes of a graph, taken from the graph's store if it was made before.
+
+    What was made is put there; a store that cannot be written to is left as it is. A file that is torn or belongs to
+    another graph is made anew.
+
+    Args:
+        topology: The graph's edges.
+        method: How to partition.
+        num_parts: 1 to ``V``.
+        store: Directory of the graph's store; None if it has none.
+
+    Raises:
+        InputError: See `Method.split`.
+    """
+    if store is None:
+        return method.split(topology, num_parts)
+    path = Path(store) / FOLDER / f"{method.label}-{num_parts}"
+    about = {
+        "format": _FORMAT,
+        "method": method.label,
+        "num_parts": num_parts,
+        "num_nodes": topology.num_nodes,
+        "num_edges": topology.num_edges,
+    }
+    found = _read(path, about)
+    if found is None:
+        found = method.split(topology, num_parts)
+        with suppress(OSError):
+            _write(path, about, found)
+    return found
+
+
+def _read(path: Path, about: dict[str, Any]) -> Partition | None:
+    """The partition in a file; None if there is none, or not a whole one of this graph."""
+    try:
+        record = json.loads(_with(path, ".json").read_text(encoding="utf-8"))
+        data = _with(path, ".npy").read_bytes()
+        num_chunks, checksum = record.pop("num_chunks"), record.pop("sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if record != about or hashlib.sha256(data).hexdigest() != checksum:
+        return None
+    rows = torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
+    try:
+        chunk = rows[1] if len(rows) == 2 else None
+        found = Partition.checked(rows[0], about["num_parts"], chunk=chunk, num_chunks=num_chunks)
+    except InputError:
+        return None
+    return found if found.num_nodes == about["num_nodes"] else None
+
+
+def _write(path: Path, about: dict[str, Any], partition: Partition) -> None:
+    rows = [partition.part] if partition.chunk is None else [partition.part, partition.chunk]
+    data = io.BytesIO()
+    np.save(data, np.stack([row.numpy() for row in rows]))
+    checksum = hashlib.sha256(data.getbuffer()).hexdigest()
+    record = {**about, "num_chunks": partition.num_chunks, "sha256": checksum}
+    path.parent.mkdir(exist_ok=True)
+    _put(_with(path, ".npy"), data.getvalue())
+    _put(_with(path, ".json"), (json.dumps(record, indent=1) + "\n").encode())
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Write a file beside its place and rename it."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _with(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)

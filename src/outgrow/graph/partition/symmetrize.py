@@ -1,0 +1,114 @@
+"""A topology without directions: each node's neighbours, and how many edges there are between the two."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.graph.partition.balanced_ranges import range_ends
+from outgrow.graph.topology import Topology
+from outgrow.ops.backend import array, kernel, prange, sequential
+from outgrow.ops.kernels.work_split import PARTS
+
+Array = NDArray[Any]
+
+
+class BothWays(NamedTuple):
+    """In-edges and out-edges of every node; both sorted within a node.
+
+    Attributes:
+        in_ptr: ``[V + 1]`` int64.
+        src: ``[E]`` int32 or int64, sources of the in-edges; may be memory-mapped.
+        out_ptr: ``[V + 1]`` int64.
+        dst: ``[E]``, destinations of the out-edges.
+        bounds: ``[P + 1]``, first node of each share of the work, and the number of nodes.
+    """
+
+    in_ptr: Array
+    src: Array
+    out_ptr: Array
+    dst: Array
+    bounds: Array
+
+
+def both_ways(topology: Topology) -> BothWays:
+    """In-edges and out-edges; makes one array of ``E`` and two of ``V``."""
+    in_ptr, src = array(topology.indptr), array(topology.indices)
+    num_nodes = topology.num_nodes
+    out_ptr, dst = np.zeros(num_nodes + 2, dtype=np.int64), np.empty(len(src), dtype=src.dtype)
+    _turn(in_ptr, src, out_ptr, dst)
+    out_ptr = out_ptr[:-1]
+    bounds = range_ends(in_ptr + out_ptr + np.arange(num_nodes + 1), min(PARTS, num_nodes))
+    return BothWays(in_ptr, src, out_ptr, dst, bounds)
+
+
+def count_neighbours(edges: BothWays) -> NDArray[np.int64]:
+    """``[V]``: distinct neighbours of each node, itself not among them."""
+    count = np.empty(len(edges.in_ptr) - 1, dtype=np.int64)
+    _merge(*edges, count, None, None, None)
+    return count
+
+
+def fill_neighbours(edges: BothWays, indptr: Array, neighbours: Array, multiplicity: Array) -> None:
+    """Write the neighbours of each node in ascending order, and the number of edges between the two.
+
+    Args:
+        edges: The edges.
+        indptr: ``[V + 1]``, the sums of `count_neighbours`.
+        neighbours: ``[N]``, written.
+        multiplicity: ``[N]``, written; edges in both directions together.
+    """
+    _merge(*edges, None, indptr, neighbours, multiplicity)
+
+
+@sequential
+def _turn(in_ptr: Array, src: Array, out_ptr: Array, dst: Array) -> None:
+    """Destinations by source; ``out_ptr`` has one place more than it needs at the end."""
+    for e in range(len(src)):
+        out_ptr[src[e] + 2] += 1
+    for u in range(2, len(out_ptr)):
+        out_ptr[u] += out_ptr[u - 1]
+    for v in range(len(in_ptr) - 1):
+        for e in range(in_ptr[v], in_ptr[v + 1]):
+            at = out_ptr[src[e] + 1]
+            dst[at] = v
+            out_ptr[src[e] + 1] = at + 1
+
+
+@kernel
+def _merge(
+    in_ptr: Array,
+    src: Array,
+    out_ptr: Array,
+    dst: Array,
+    bounds: Array,
+    count: Array | None,
+    indptr: Array | None,
+    neighbours: Array | None,
+    multiplicity: Array | None,
+) -> None:
+    """Merge both sorted rows of each node: count what comes out, or write it."""
+    for share in prange(len(bounds) - 1):
+        for v in range(bounds[share], bounds[share + 1]):
+            i, j = in_ptr[v], out_ptr[v]
+            last_i, last_j = in_ptr[v + 1], out_ptr[v + 1]
+            at = 0 if indptr is None else indptr[v]
+            found = 0
+            while i < last_i or j < last_j:
+                u = src[i] if j == last_j or (i < last_i and src[i] < dst[j]) else dst[j]
+                times = 0
+                while i < last_i and src[i] == u:
+                    times += 1
+                    i += 1
+                while j < last_j and dst[j] == u:
+                    times += 1
+                    j += 1
+                if u != v:
+                    if neighbours is not None and multiplicity is not None:
+                        neighbours[at + found] = u
+                        multiplicity[at + found] = times
+                    found += 1
+            if count is not None:
+                count[v] = found

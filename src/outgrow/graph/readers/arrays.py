@@ -1,0 +1,80 @@
+"""A graph from arrays in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+
+
+class ArraySource(Source):
+    """Edges in one array. Final.
+
+    Args:
+        edge_index: ``[2, E]`` integer, sources then destinations.
+        tables: What is known of the nodes.
+        name: What to call the graph.
+        relation: ``[E]`` integer; None if edges have no type.
+        weight: ``[E]`` floating; None if edges have no weight.
+
+    Raises:
+        InputError: Arrays of the wrong shape or type.
+    """
+
+    def __init__(
+        self,
+        edge_index: NDArray[Any],
+        tables: Tables,
+        *,
+        name: str = "graph",
+        relation: NDArray[Any] | None = None,
+        weight: NDArray[Any] | None = None,
+    ) -> None:
+        edge_index = np.asarray(edge_index)
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+            raise InputError(
+                "edge_index has the wrong form",
+                needed="integers of shape [2, E]: sources, then destinations",
+                got=f"{edge_index.dtype} of shape {list(edge_index.shape)}",
+                repair="transpose it if it is [E, 2], and convert ids to integers",
+            )
+        for what, values, kinds in (("relation", relation, "iu"), ("weight", weight, "fiub")):
+            if values is not None and np.asarray(values).dtype.kind not in kinds:
+                raise InputError(
+                    f"{what} is of another type",
+                    needed="integers" if what == "relation" else "numbers",
+                    got=f"{np.asarray(values).dtype}",
+                    repair=f"convert {what}",
+                )
+            if values is not None and np.shape(values) != (edge_index.shape[1],):
+                raise InputError(
+                    f"{what} does not fit the edges",
+                    needed=f"shape [{edge_index.shape[1]}], one for each edge",
+                    got=f"shape {list(np.shape(values))}",
+                    repair=f"give one {what} for each column of edge_index",
+                )
+        self._edge_index, self._tables, self._name = edge_index, tables, name
+        self._relation, self._weight = relation, weight
+
+    @property
+    def name(self) -> str:
+        """As given."""
+        return self._name
+
+    def tables(self) -> Tables:
+        """As given."""
+        return self._tables
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        """All edges, in one chunk."""
+        yield EdgeChunk(
+            src=np.ascontiguousarray(self._edge_index[0], dtype=np.int64),
+            dst=np.ascontiguousarray(self._edge_index[1], dtype=np.int64),
+            relation=None if self._relation is None else np.asarray(self._relation),
+            weight=None if self._weight is None else np.asarray(self._weight, dtype=np.float32),
+        )

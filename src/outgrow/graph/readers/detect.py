@@ -1,0 +1,129 @@
+"""Which reader for a path; folders with nodes.npz."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import final
+
+from outgrow.core.errors import InputError
+from outgrow.graph.build.edge_checks import check_gaps
+from outgrow.graph.readers.edge_list import EdgeListSource
+from outgrow.graph.readers.npz import NpzSource, node_tables
+from outgrow.graph.readers.npz_archive import Archive
+from outgrow.graph.readers.ogb import OgbSource
+from outgrow.graph.readers.parquet import ParquetSource
+from outgrow.graph.readers.planetoid import PlanetoidSource
+from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+
+NODES = "nodes.npz"
+
+
+@final
+class FolderSource(Source):
+    """Edges from one source, everything else from ``nodes.npz``.
+
+    Its keys are those of a graph in one file (``npz.py``), without ``edge_index``.
+
+    Args:
+        folder: The folder.
+        edges: Reads the edge table.
+    """
+
+    def __init__(self, folder: Path, edges: Source) -> None:
+        self._folder, self._edges = Path(folder), edges
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self._folder.absolute().name
+
+    def tables(self) -> Tables:
+        """What ``nodes.npz`` holds.
+
+        Raises:
+            InputError: The file is broken.
+        """
+        tables = node_tables(Archive(self._folder / NODES))
+        if tables.num_nodes is not None and tables.features is None and tables.labels is None:
+            size = sum(path.stat().st_size for path in self._folder.glob("edges.*"))  # an edge takes at least a byte
+            check_gaps(tables.num_nodes, size, str(self._folder / NODES))
+        return tables
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        """All edges of the edge table."""
+        return self._edges.edges()
+
+
+TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
+KNOWN = (
+    f"an edge list ({', '.join(TEXT)}; also with .gz), a .parquet or .npz file, or a folder: of Planetoid files "
+    f"(ind.NAME.*), of an OGB data set (raw/, split/), or with edges.csv, .tsv, .parquet and {NODES}"
+)
+
+
+def source_of(
+    path: Path,
+    *,
+    num_nodes: int | None = None,
+    relabel: bool = False,
+    columns: Sequence[str] | None = None,
+) -> Source:
+    """The reader of a file or folder, by what it is called.
+
+    Args:
+        path: The file or folder.
+        num_nodes: ``V`` of an edge table; None for one more than the largest id.
+        relabel: Renumber the ids of an edge table from 0.
+        columns: Names of the columns of an edge table, in order; an underscore skips one.
+
+    Raises:
+        InputError: Nothing is there, it is of no known form, or an option does not go with its form.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path} does not exist", needed=KNOWN, got="nothing at that path", repair="correct the path")
+    if not (path.is_file() or path.is_dir()):
+        raise InputError(
+            f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
+        )
+    source = _edge_table(path, num_nodes, relabel, columns)
+    if source is not None:
+        return source
+    if num_nodes is not None or relabel or columns is not None:
+        raise InputError(
+            f"{path} takes no options",
+            needed="num_nodes, relabel or columns with edge lists and parquet files only",
+            got=f"num_nodes={num_nodes}, relabel={relabel}, columns={columns}",
+            repair="leave them out",
+        )
+    source = _folder(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
+    if source is None:
+        got = f"a folder with {', '.join(_some_of(path))}" if path.is_dir() else f"a file that ends in {path.suffix!r}"
+        raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
+    return source
+
+
+def _edge_table(path: Path, num_nodes: int | None, relabel: bool, columns: Sequence[str] | None) -> Source | None:
+    ending = path.suffixes[-2:-1] if path.suffix == ".gz" else [path.suffix]
+    if path.is_file() and ending and ending[0].lower() in TEXT:
+        return EdgeListSource(path, num_nodes=num_nodes, relabel=relabel, columns=columns)
+    if path.is_file() and path.suffix == ".parquet":
+        return ParquetSource(path, num_nodes=num_nodes, relabel=relabel, columns=columns)
+    return None
+
+
+def _folder(path: Path) -> Source | None:
+    graphs = sorted(path.glob("ind.*.graph"))
+    if len(graphs) == 1:
+        return PlanetoidSource(path, graphs[0].name.split(".")[1])
+    if (path / "raw").is_dir():
+        return OgbSource(path)
+    tables = [reader for file in sorted(path.glob("edges.*")) if (reader := _edge_table(file, None, False, None))]
+    if len(tables) == 1 and (path / NODES).is_file():
+        return FolderSource(path, tables[0])
+    return None
+
+
+def _some_of(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir())[:8] or ["nothing"]

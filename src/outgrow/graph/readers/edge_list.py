@@ -1,0 +1,246 @@
+"""Edge lists: one edge per line, as text, also compressed by gzip.
+
+Columns are separated by commas, semicolons, tabs or spaces. Lines that begin with ``#`` or ``%`` are comments, as in
+files of SNAP and KONECT. A first line of names is a header: ``src``, ``dst``, ``relation``, ``weight`` and their
+synonyms (``columns.py``) are read, other columns are ignored. Without a header there must be two columns, source and
+destination, or the columns must be named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple, final
+
+import numpy as np
+
+from outgrow.core.errors import InputError
+from outgrow.graph.readers.columns import Relabelled, edge_chunk, roles_of
+from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.readers.text import BLOCK_BYTES, Block, blocks, first_bad
+
+_COMMENT = re.compile(rb"^[ \t]*[#%][^\n]*\n?", re.MULTILINE)
+_BLANKS = re.compile(rb"[ \t]+")
+_EDGES = re.compile(rb"^ +| +$", re.MULTILINE)
+_INTEGER = re.compile(rb"[+-]?\d+")
+_MOST_COLUMNS = 4096
+_DTYPES = {"src": "int64", "dst": "int64", "relation": "int32", "weight": "float32"}
+
+
+class Layout(NamedTuple):
+    """What the first lines of a file tell.
+
+    Attributes:
+        delimiter: The byte between columns.
+        width: Number of columns.
+        roles: Number of the column of each role.
+        header: Number of the line that holds names; 0 if there is none.
+    """
+
+    delimiter: bytes
+    width: int
+    roles: dict[str, int]
+    header: int
+
+
+@final
+class EdgeListSource(Source):
+    """One such file.
+
+    Args:
+        path: The file; one that ends in ``.gz`` is unpacked on the way.
+        num_nodes: ``V``; None for one more than the largest id.
+        relabel: Renumber ids from 0 in ascending order; they may then be any integers. Reads the file twice.
+        columns: Names of the columns in order, for a file without header; other names are skipped.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        num_nodes: int | None = None,
+        relabel: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        self._path, self._num_nodes, self._columns = Path(path), num_nodes, columns
+        self._read: Source = Relabelled(_Lines(self._path, columns)) if relabel else _Lines(self._path, columns)
+        if relabel and num_nodes is not None:
+            raise InputError(
+                "num_nodes and relabel exclude each other",
+                needed="one of them",
+                got=f"num_nodes {num_nodes} and relabel",
+                repair="drop num_nodes: renumbered nodes are those that have edges",
+            )
+
+    @property
+    def name(self) -> str:
+        """Name of the file without its ending."""
+        return self._read.name
+
+    def tables(self) -> Tables:
+        """The number of nodes, where it is known."""
+        return self._read.tables() if self._num_nodes is None else Tables(num_nodes=self._num_nodes)
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        """All edges, in chunks of 2 MiB of text.
+
+        Raises:
+            InputError: A line that is not an edge, with its number; or a broken file.
+        """
+        return self._read.edges()
+
+
+@final
+class _Lines(Source):
+    def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
+        self._path, self._columns = path, columns
+
+    @property
+    def name(self) -> str:
+        return self._path.name.split(".")[0]
+
+    def tables(self) -> Tables:
+        return Tables()
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        layout = None
+        for block in blocks(self._path):
+            text = block.text
+            if layout is None:
+                layout = _layout(block, self._columns, self._path)
+                if layout is None:
+                    continue
+                text = _without_header(text) if layout.header else text
+            if text:
+                yield _parsed(block, text, layout, self._path)
+
+
+def _parsed(block: Block, text: bytes, layout: Layout, path: Path) -> EdgeChunk:
+    from pyarrow.lib import ArrowInvalid
+
+    try:
+        return _chunk(text, layout)
+    except ArrowInvalid:
+        # Comments between edges and ragged blanks are rare: they cost time only where they occur.
+        try:
+            return _chunk(_tidied(text, layout), layout)
+        except ArrowInvalid as error:
+            raise _bad_line(block, layout, path, str(error)) from error
+
+
+def _chunk(text: bytes, layout: Layout) -> EdgeChunk:
+    from pyarrow import csv
+
+    names = [str(at) for at in range(layout.width)]
+    roles = {at: role for role, at in layout.roles.items()}
+    if not text.strip():
+        empty = {at: np.empty(0, _DTYPES[role]) for at, role in roles.items()}
+        return edge_chunk(empty.__getitem__, layout.roles)
+    table = csv.read_csv(
+        BytesIO(text),
+        csv.ReadOptions(column_names=names, use_threads=True, block_size=BLOCK_BYTES // 2),
+        csv.ParseOptions(delimiter=layout.delimiter.decode(), quote_char=False),
+        csv.ConvertOptions(
+            column_types={str(at): _DTYPES[role] for at, role in roles.items()},
+            include_columns=[str(at) for at in roles],
+            null_values=[],
+            check_utf8=False,
+        ),
+    )
+    return edge_chunk(lambda at: table.column(str(at)).to_numpy(), layout.roles)
+
+
+def _layout(block: Block, columns: Sequence[str] | None, path: Path) -> Layout | None:
+    for number, line in enumerate(block.text.split(b"\n"), block.line):
+        text = line.strip()
+        if not text or text[:1] in (b"#", b"%"):
+            continue
+        delimiter = next((d for d in (b",", b";", b"\t") if d in text), b" ")
+        split = text.split(None if delimiter == b" " else delimiter, _MOST_COLUMNS)
+        if len(split) > _MOST_COLUMNS:
+            raise _wide(path, number)
+        fields = [field.strip() for field in split]
+        header = not any(_INTEGER.fullmatch(field) for field in fields)
+        names = [field.decode(errors="replace") for field in fields] if header else columns
+        if names is None:
+            if len(fields) != 2:
+                raise _unnamed(path, number, len(fields))
+            names = ("src", "dst")
+        if len(names) != len(fields):
+            raise _ragged(path, number, len(names), line)
+        return Layout(delimiter, len(fields), roles_of(names, str(path)), number if header else 0)
+    return None
+
+
+def _without_header(text: bytes) -> bytes:
+    """The text after its first line that is neither empty nor a comment."""
+    start = 0
+    while True:
+        end = text.find(b"\n", start)
+        line = text[start : end if end >= 0 else None].strip()
+        start = end + 1 if end >= 0 else len(text)
+        if line and line[:1] not in (b"#", b"%"):
+            return text[start:]
+
+
+def _tidied(text: bytes, layout: Layout) -> bytes:
+    text = _COMMENT.sub(b"", text).replace(b"\r", b"")
+    return _EDGES.sub(b"", _BLANKS.sub(b" ", text)) if layout.delimiter == b" " else text
+
+
+def _bad_line(block: Block, layout: Layout, path: Path, why: str) -> InputError:
+    from pyarrow.lib import ArrowInvalid
+
+    lines = block.text.split(b"\n")
+    if 0 <= layout.header - block.line < len(lines):
+        lines[layout.header - block.line] = b""
+    at = first_bad(lines, lambda text: _chunk(_tidied(text, layout), layout), ArrowInvalid)
+    if at is None:
+        return _not_numbers(path, block.line, why.encode())
+    number, fields = block.line + at, _tidied(lines[at], layout).split(layout.delimiter)
+    if len(fields) != layout.width:
+        return _ragged(path, number, layout.width, lines[at])
+    return _not_numbers(path, number, lines[at])
+
+
+def _ragged(path: Path, line: int, width: int, got: bytes) -> InputError:
+    return InputError(
+        f"{path}, line {line}: not as many columns as before",
+        needed=f"{width} columns",
+        got=_shown(got),
+        repair="correct the line",
+    )
+
+
+def _not_numbers(path: Path, line: int, got: bytes) -> InputError:
+    return InputError(
+        f"{path}, line {line}: not an edge",
+        needed="integer ids and relations that fit 64 and 32 bits, and numbers as weights",
+        got=_shown(got),
+        repair="correct the line; begin comments with #, and number nodes whose ids are names",
+    )
+
+
+def _wide(path: Path, line: int) -> InputError:
+    return InputError(
+        f"{path}, line {line}: too many columns",
+        needed=f"at most {_MOST_COLUMNS} columns",
+        got="more",
+        repair="keep source and destination, and what is known of each edge",
+    )
+
+
+def _unnamed(path: Path, line: int, width: int) -> InputError:
+    return InputError(
+        f"{path}, line {line}: the meaning of the columns is unclear",
+        needed="two columns, or a header with src, dst, relation, weight",
+        got=f"{width} columns without names",
+        repair="add a header line, such as src,dst,weight",
+    )
+
+
+def _shown(line: bytes) -> str:
+    text = line.decode(errors="replace").strip()
+    return repr(text if len(text) <= 80 else text[:77] + "...")

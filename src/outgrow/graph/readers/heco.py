@@ -1,0 +1,111 @@
+"""The ACM graph of HeCo (Wang et al., KDD 2021): papers, their authors and their subjects.
+
+Files: ``p_feat.npz`` and ``a_feat.npz`` (SciPy sparse matrices), ``pa.txt`` and ``ps.txt`` (pairs of ids),
+``labels.npy`` of the papers, ``train_60.npy``, ``val_60.npy``, ``test_60.npy``. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
+
+from outgrow.core.errors import InputError
+from outgrow.graph.graph import NodeType
+from outgrow.graph.readers.matrices import checked_csr, side_by_side
+from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+
+_TYPES = ("paper", "author", "subject")
+_LINKS = (("pa.txt", 1), ("ps.txt", 2))
+
+
+class HecoSource(Source):
+    """The folder of the ACM graph. Final.
+
+    Edges go from papers to authors and to subjects. Subjects have no features: see `outgrow.graph.readers.matrices`.
+
+    Args:
+        folder: Where the files are.
+        name: What to call the graph.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+
+    @property
+    def name(self) -> str:
+        """As given."""
+        return self._name
+
+    def tables(self) -> Tables:
+        """Features of papers and authors, classes of papers, and the split with 60 papers of each class to train on.
+
+        Raises:
+            InputError: A file is broken.
+        """
+        papers, authors = self._matrix("p_feat.npz"), self._matrix("a_feat.npz")
+        counts = self._counts(papers.shape[0], authors.shape[0])
+        ends = np.cumsum([0, *counts]).tolist()
+        labels = np.full(ends[-1], -1, dtype=np.int64)
+        known = self._array("labels.npy")
+        labels[: len(known)] = known
+        train, val, test = (self._array(f"{part}_60.npy").astype(np.int64) for part in ("train", "val", "test"))
+        return Tables(
+            features=side_by_side(_TYPES, counts, (papers, authors, None)),
+            labels=labels,
+            train=train,
+            val=val,
+            test=test,
+            relation_names=("written by", "about"),
+            node_types=tuple(
+                NodeType(name=name, first=first, last=last)
+                for name, first, last in zip(_TYPES, ends, ends[1:], strict=False)
+            ),
+        )
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        """Edges from papers to authors, then to subjects."""
+        first = {1: self._matrix("p_feat.npz").shape[0]}
+        first[2] = first[1] + self._matrix("a_feat.npz").shape[0]
+        for relation, (file, kind) in enumerate(_LINKS):
+            paper, other = self._pairs(file).T
+            relations = np.full(len(paper), relation, dtype=np.int8)
+            yield EdgeChunk(src=paper, dst=other + first[kind], relation=relations)
+
+    def _counts(self, papers: int, authors: int) -> tuple[int, int, int]:
+        return papers, authors, int(self._pairs("ps.txt")[:, 1].max()) + 1
+
+    def _pairs(self, file: str) -> NDArray[np.int64]:
+        try:
+            return np.loadtxt(self._folder / file, dtype=np.int64, ndmin=2).reshape(-1, 2)
+        except (OSError, ValueError) as error:
+            raise self._broken(file, "lines of two ids", error) from error
+
+    def _matrix(self, file: str) -> csr_array:
+        try:
+            with np.load(self._folder / file, allow_pickle=False) as parts:
+                shape = tuple(parts["shape"].reshape(-1).tolist())
+                if "indptr" in parts:
+                    return checked_csr(parts["data"], parts["indices"], parts["indptr"], shape)
+                return csr_array(coo_array((parts["data"], (parts["row"], parts["col"])), shape=shape))
+        except (OSError, ValueError, KeyError) as error:
+            raise self._broken(file, "a sparse matrix as SciPy saves it", error) from error
+
+    def _array(self, file: str) -> NDArray[Any]:
+        try:
+            found: NDArray[Any] = np.load(self._folder / file, allow_pickle=False)
+            return found
+        except (OSError, ValueError) as error:
+            raise self._broken(file, "an array", error) from error
+
+    def _broken(self, file: str, needed: str, error: Exception) -> InputError:
+        return InputError(
+            f"{self._folder / file} cannot be read",
+            needed=needed,
+            got=f"{type(error).__name__}: {error}",
+            repair="get the file again",
+        )

@@ -1,0 +1,131 @@
+"""CSR checks, row normalisation, block-diagonal features of typed nodes.
+
+SciPy's own check passes over the ends of rows wherever the last of them is 0 or less, and takes differences that can
+overflow. Its loops check nothing: they read and write where the ends of rows say.
+
+Each type has columns of its own. In the rows of a type those of the others are not stored, so a sparse product with one
+weight matrix multiplies them with that type's part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import block_diag, csr_array
+
+from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+
+_MOST_COLUMNS = 2**31 - 1
+
+
+def checked_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: Sequence[object]) -> csr_array:
+    """The matrix of these arrays.
+
+    Args:
+        data: ``[N]`` real numbers.
+        indices: ``[N]`` integer, column of each value.
+        indptr: ``[V + 1]`` integer, ends of the rows.
+        shape: ``V`` and the number of columns.
+
+    Raises:
+        ValueError: They are not the arrays of one matrix.
+    """
+    for name, values, kinds in (("data", data, "biuf"), ("indices", indices, "iu"), ("indptr", indptr, "iu")):
+        if values.ndim != 1 or values.dtype.kind not in kinds:
+            raise ValueError(f"{name} of {values.dtype} and shape {list(values.shape)}")
+    counts = [n for n in shape if type(n) is int and n >= 0]
+    if len(shape) != 2 or len(counts) != 2 or counts[1] > _MOST_COLUMNS:
+        raise ValueError(f"a shape of {str(list(shape))[:80]}")
+    _check_ends(indptr, counts[0], len(indices))
+    if len(data) != len(indices):
+        raise ValueError(f"{len(data)} values in {len(indices)} columns")
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < counts[1]:
+        raise ValueError(f"columns from {indices.min()} to {indices.max()} of {counts[1]}")
+    made = csr_array((data, indices, indptr), shape=(counts[0], counts[1]))
+    made.check_format(full_check=True)
+    return made
+
+
+def checked(matrix: csr_array) -> csr_array:
+    """The same matrix, once its arrays have been looked at.
+
+    Raises:
+        ValueError: They are not the arrays of one matrix.
+    """
+    return checked_csr(matrix.data, matrix.indices, matrix.indptr, [int(n) for n in matrix.shape])
+
+
+def _check_ends(indptr: NDArray[Any], num_rows: int, num_values: int) -> None:
+    if len(indptr) != num_rows + 1:
+        raise ValueError(f"{len(indptr)} ends of rows for {num_rows} rows")
+    if int(indptr[0]) != 0 or int(indptr[-1]) > num_values:
+        raise ValueError(f"ends of rows from {indptr[0]} to {indptr[-1]} for {num_values} values")
+    falls = indptr[1:] < indptr[:-1]
+    if falls.any():
+        raise ValueError(f"ends of rows that fall at row {int(np.argmax(falls))}")
+
+
+class UnitRows(Source):
+    """A source whose sparse feature rows are divided by their sums, as is usual for bags of words. Final.
+
+    Args:
+        source: What to read; its features are sparse and not negative.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @property
+    def name(self) -> str:
+        """That of the source."""
+        return self._source.name
+
+    def tables(self) -> Tables:
+        """Those of the source, with every row of the features that is not empty summing to one."""
+        tables = self._source.tables()
+        assert isinstance(tables.features, csr_array)
+        counts = tables.features
+        sums = np.asarray(counts.sum(axis=1), dtype=np.float64).ravel()
+        scale = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
+        values = (counts.data * np.repeat(scale, np.diff(counts.indptr))).astype(np.float32)
+        return replace(tables, features=csr_array((values, counts.indices, counts.indptr), shape=counts.shape))
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        """Those of the source."""
+        return self._source.edges()
+
+
+RANDOM_WIDTH = 64
+"""Columns of the vectors of nodes that have no features."""
+
+Matrix = NDArray[Any] | csr_array
+
+
+def side_by_side(names: Sequence[str], counts: Sequence[int], parts: Sequence[Matrix | None]) -> csr_array:
+    """``[V, D]`` features of all types, ``D`` being the sum of their widths.
+
+    Nodes of a type without features get vectors that are drawn once, from a key that is the name of the type: they tell
+    the nodes apart, and are not trained.
+
+    Args:
+        names: Name of each type.
+        counts: Number of its nodes.
+        parts: Their features; None for none.
+    """
+    blocks = [
+        random_vectors(name, count) if part is None else part
+        for name, count, part in zip(names, counts, parts, strict=True)
+    ]
+    return csr_array(block_diag([csr_array(block) for block in blocks], format="csr"))
+
+
+def random_vectors(name: str, count: int) -> NDArray[np.float32]:
+    """``[count, RANDOM_WIDTH]``: standard normal over the root of the width; the same in every run."""
+    drawn = np.random.Generator(np.random.Philox(key=crc32(name.encode())))
+    vectors: NDArray[np.float32] = drawn.standard_normal((count, RANDOM_WIDTH), dtype=np.float32)
+    return vectors / np.float32(RANDOM_WIDTH**0.5)

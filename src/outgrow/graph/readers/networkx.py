@@ -1,0 +1,114 @@
+"""Graphs of NetworkX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
+
+_SPLITS = ("train", "val", "test")
+
+
+@final
+class NetworkxSource(Source):
+    """A graph of any of the four classes of NetworkX; an edge of an undirected one goes both ways.
+
+    Nodes are numbered in the order of ``graph.nodes``. Attributes of nodes that are read: ``x`` (numbers), ``y``
+    (whole number), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges: ``weight`` and ``relation`` (whole
+    number). A node may lack ``y`` or ``split``; everything else is given for all or for none.
+
+    Args:
+        graph: The graph.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+
+    @property
+    def name(self) -> str:
+        """Name of the graph, if it has one."""
+        return str(getattr(self._graph, "name", "")) or "networkx"
+
+    def tables(self) -> Tables:
+        """Attributes of the nodes.
+
+        Raises:
+            InputError: An attribute that only some nodes have, or of the wrong type.
+        """
+        nodes: list[dict[str, Any]] = [data for _, data in self._graph.nodes(data=True)]
+        train, val, test = self._split(nodes)
+        labels = None
+        if any("y" in data for data in nodes):
+            labels = _numbers("y", [data.get("y", -1) for data in nodes]).astype(np.int64)
+        return Tables(
+            num_nodes=len(nodes),
+            features=_of_all("x", "nodes", nodes),
+            labels=labels,
+            train=train,
+            val=val,
+            test=test,
+        )
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        """All edges, in one chunk.
+
+        Raises:
+            InputError: An attribute that only some edges have, or of the wrong type.
+        """
+        number = {node: at for at, node in enumerate(self._graph.nodes)}
+        ends = np.array([(number[u], number[v]) for u, v in self._graph.edges()], dtype=np.int64).reshape(-1, 2)
+        attributes: list[dict[str, Any]] = [data for _, _, data in self._graph.edges(data=True)]
+        relation, weight = (_of_all(name, "edges", attributes) for name in ("relation", "weight"))
+        src, dst = ends[:, 0], ends[:, 1]
+        if not self._graph.is_directed():
+            back = src != dst
+            src, dst = np.concatenate([src, dst[back]]), np.concatenate([dst, src[back]])
+            relation = None if relation is None else np.concatenate([relation, relation[back]])
+            weight = None if weight is None else np.concatenate([weight, weight[back]])
+        if relation is not None and relation.dtype.kind not in "iu":
+            raise _wrong("relation", "a whole number for every edge", f"values of type {relation.dtype}")
+        yield EdgeChunk(
+            src=np.ascontiguousarray(src),
+            dst=np.ascontiguousarray(dst),
+            relation=relation,
+            weight=None if weight is None else weight.astype(np.float32),
+        )
+
+    def _split(self, nodes: Sequence[dict[str, Any]]) -> tuple[Ids | None, Ids | None, Ids | None]:
+        names = [data.get("split") for data in nodes]
+        if unknown := sorted({str(name) for name in names} - {*_SPLITS, "None"}):
+            raise _wrong("split", "train, val or test, or nothing", ", ".join(unknown))
+        if not any(names):
+            return None, None, None
+        train, val, test = (np.array([at for at, n in enumerate(names) if n == part], np.int64) for part in _SPLITS)
+        return train, val, test
+
+
+def _of_all(name: str, what: str, attributes: Sequence[dict[str, Any]]) -> NDArray[Any] | None:
+    values = [data[name] for data in attributes if name in data]
+    if not values:
+        return None
+    if len(values) != len(attributes):
+        raise _wrong(name, f"a value for all {len(attributes)} {what}, or for none", f"{len(values)} values")
+    return _numbers(name, values)
+
+
+def _numbers(name: str, values: Sequence[Any]) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise _wrong(name, "values of one shape", str(error)) from error
+    if array.dtype.kind not in "iufb":
+        raise _wrong(name, "numbers", f"values of type {array.dtype}")
+    return array
+
+
+def _wrong(name: str, needed: str, got: str) -> InputError:
+    return InputError(
+        f"the attribute {name} cannot be used", needed=needed, got=got, repair="change or remove the attribute"
+    )

@@ -1,0 +1,174 @@
+"""Graphs in one ``.npz`` file.
+
+Keys: ``edge_index`` (``[2, E]``, sources then destinations), ``edge_type``, ``edge_weight``; ``num_nodes``; ``label``;
+``features`` (dense) or ``feat_data``, ``feat_indices``, ``feat_indptr``, ``feat_shape`` (CSR; a ``feat_data`` of length
+1 stands for that value everywhere); ``train_idx``, ``val_idx``, ``test_idx``; ``class_names``, ``rel_names``. All but
+``edge_index`` are optional, others are ignored. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from outgrow.core.errors import InputError
+from outgrow.graph.build.edge_checks import check_gaps
+from outgrow.graph.readers.matrices import checked_csr
+from outgrow.graph.readers.npz_archive import Archive
+from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+
+CHUNK_EDGES = 1 << 18
+_SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
+
+
+class NpzSource(Source):
+    """One such file. Final.
+
+    Large arrays are mapped, not read: straight from the file where it is not compressed, else from a temporary file.
+
+    Args:
+        path: The file.
+        name: What to call the graph; the name of the file by default.
+    """
+
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        self._name = name or Path(path).stem
+        self._archive = Archive(Path(path))
+
+    @property
+    def name(self) -> str:
+        """As given, or the name of the file."""
+        return self._name
+
+    def tables(self) -> Tables:
+        """Features, labels, split and names, as far as the file has them.
+
+        Raises:
+            InputError: The file is broken, or keys do not fit one another.
+        """
+        tables = node_tables(self._archive)
+        if tables.num_nodes is not None and tables.features is None and tables.labels is None:
+            check_gaps(tables.num_nodes, self._archive["edge_index"].size, str(self._archive.path))
+        return tables
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        """All edges.
+
+        Raises:
+            InputError: No ``edge_index``, or one of the wrong form.
+        """
+        return array_edges(
+            self._archive["edge_index"],
+            self._archive.get("edge_type"),
+            self._archive.get("edge_weight"),
+            str(self._archive.path),
+        )
+
+
+def array_edges(
+    edge_index: NDArray[Any], relation: NDArray[Any] | None, weight: NDArray[Any] | None, where: str
+) -> Iterator[EdgeChunk]:
+    """Chunks of edges in arrays.
+
+    Args:
+        edge_index: ``[2, E]`` integer.
+        relation: ``[E]`` integer, or None.
+        weight: ``[E]`` real, or None.
+        where: What to call the arrays in errors.
+
+    Raises:
+        InputError: Arrays of the wrong form.
+    """
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+        raise _wrong(where, "edge_index of integers and shape [2, E]", edge_index)
+    num_edges = edge_index.shape[1]
+    if relation is not None and (relation.shape != (num_edges,) or relation.dtype.kind not in "iu"):
+        raise _wrong(where, f"edge types that are integers of shape [{num_edges}]", relation)
+    if weight is not None and (weight.shape != (num_edges,) or weight.dtype.kind not in "fiu"):
+        raise _wrong(where, f"edge weights that are numbers of shape [{num_edges}]", weight)
+    for first in range(0, num_edges, CHUNK_EDGES):
+        part = slice(first, first + CHUNK_EDGES)
+        yield EdgeChunk(
+            src=np.array(edge_index[0, part], dtype=np.int64),
+            dst=np.array(edge_index[1, part], dtype=np.int64),
+            relation=None if relation is None else np.array(relation[part]),
+            weight=None if weight is None else np.array(weight[part], dtype=np.float32),
+        )
+
+
+def node_tables(arrays: Archive | Mapping[str, NDArray[Any]]) -> Tables:
+    """Tables under the keys of this file's first lines.
+
+    Raises:
+        InputError: A key is missing, or has the wrong form.
+    """
+    return Tables(
+        num_nodes=_count(arrays.get("num_nodes")),
+        features=_features(arrays),
+        labels=arrays.get("label"),
+        train=arrays.get("train_idx"),
+        val=arrays.get("val_idx"),
+        test=arrays.get("test_idx"),
+        class_names=_names(arrays.get("class_names")),
+        relation_names=_names(arrays.get("rel_names")),
+    )
+
+
+def _features(arrays: Archive | Mapping[str, NDArray[Any]]) -> NDArray[Any] | csr_array | None:
+    if arrays.get("feat_indptr") is None:
+        return arrays.get("features")
+    data, indices, indptr, shape = (arrays[key] for key in _SPARSE)
+    try:
+        if shape.ndim != 1 or shape.dtype.kind not in "iu":
+            raise ValueError(f"a shape of {shape.dtype} and shape {list(shape.shape)}")
+        if data.shape == (1,) and indices.ndim == 1:
+            data = np.broadcast_to(data, len(indices))
+        return checked_csr(data, indices, indptr, shape.tolist())
+    except ValueError as error:
+        raise InputError(
+            "sparse features cannot be read",
+            needed="feat_data, feat_indices, feat_indptr and feat_shape of one CSR matrix",
+            got=str(error),
+            repair="write them again from a SciPy CSR matrix",
+        ) from error
+
+
+def _count(given: NDArray[Any] | None) -> int | None:
+    if given is None:
+        return None
+    if given.size != 1 or given.dtype.kind not in "iu":
+        raise InputError(
+            "num_nodes cannot be read",
+            needed="one integer",
+            got=f"{given.dtype} of shape {list(given.shape)}",
+            repair="write the number of nodes again, or leave it out",
+        )
+    return int(given.reshape(())[()])
+
+
+def _names(names: NDArray[Any] | None) -> tuple[str, ...]:
+    try:
+        made = () if names is None else tuple(str(name) for name in names.reshape(-1))
+        "".join(made).encode("utf-8").decode("utf-8")
+    except (ValueError, SystemError) as error:  # letters beyond those of Unicode
+        raise InputError(
+            "names of classes or relations cannot be read",
+            needed="text",
+            got=str(error),
+            repair="write the names again",
+        ) from error
+    return made
+
+
+def _wrong(where: str, needed: str, got: NDArray[Any]) -> InputError:
+    return InputError(
+        f"edges of {where} have the wrong form",
+        needed=needed,
+        got=f"{got.dtype} of shape {list(got.shape)}",
+        repair="write the arrays again, sources in the first row of edge_index and destinations in the second",
+    )

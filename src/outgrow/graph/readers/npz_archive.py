@@ -1,0 +1,148 @@
+"""Arrays of an ``.npz`` file, mapped instead of read where they are large."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.readers.columns import shown
+
+_LARGE_BYTES = 1 << 26
+_LOCAL_HEADER_BYTES = 30
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_KINDS = "biufSU"
+_BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
+
+
+class Archive:
+    """The arrays of one file by key; nothing is unpickled. Final.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._kept: dict[str, NDArray[Any]] = {}
+
+    def get(self, key: str) -> NDArray[Any] | None:
+        """The array, or None where the file has no such key.
+
+        Raises:
+            InputError: The file is broken.
+        """
+        if key not in self._kept:
+            with self._opened(f"at {key}") as file:
+                names = {name.removesuffix(".npy"): name for name in file.namelist()}
+                if key not in names:
+                    return None
+                self._kept[key] = self._array(file, file.getinfo(names[key]))
+        return self._kept[key]
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        values = self.get(key)
+        if values is None:
+            keys = self.keys()
+            raise InputError(
+                f"{self.path} has no {key}",
+                needed=f"an array under the key {key}",
+                got=f"the keys {', '.join(shown(name) for name in keys[:20]) or 'none'}",
+                repair="write the file again with this key",
+            )
+        return values
+
+    def keys(self) -> list[str]:
+        """All keys.
+
+        Raises:
+            InputError: The file is broken.
+        """
+        with self._opened("in its list of keys") as file:
+            return [name.removesuffix(".npy") for name in file.namelist()]
+
+    @contextmanager
+    def _opened(self, where: str) -> Iterator[zipfile.ZipFile]:
+        try:
+            with zipfile.ZipFile(self.path) as file:
+                yield file
+        except _BROKEN as error:
+            raise InputError(
+                f"{self.path} cannot be read",
+                needed="a NumPy .npz file whose arrays hold numbers or text",
+                got=f"{type(error).__name__} {where}: {str(error)[:200]}",
+                repair="write the file again with numpy.savez, without object arrays",
+            ) from error
+
+    def _array(self, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+        if member.compress_type not in _PACKINGS:
+            raise ValueError(f"packed by the method {member.compress_type}")
+        with file.open(member) as stream:
+            form = _form_of(stream, member.file_size)
+            if member.file_size < _LARGE_BYTES:
+                return form.values(bytearray(stream.read()))
+        if member.compress_type == zipfile.ZIP_STORED:
+            with self.path.open("rb") as raw:
+                raw.seek(member.header_offset)
+                header = raw.read(_LOCAL_HEADER_BYTES)
+                extra = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+                return form.mapped(raw, member.header_offset + _LOCAL_HEADER_BYTES + extra)
+        if shutil.disk_usage(tempfile.gettempdir()).free < member.file_size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with tempfile.TemporaryFile() as unpacked:
+            with file.open(member) as stream:
+                shutil.copyfileobj(stream, unpacked, 1 << 20)
+            unpacked.flush()
+            return form.mapped(unpacked, 0)
+
+
+class _Form(NamedTuple):
+    """What the header of an array says; its data have as many bytes as that."""
+
+    shape: tuple[int, ...]
+    order: Any
+    dtype: np.dtype[Any]
+    offset: int
+
+    def values(self, data: bytearray) -> NDArray[Any]:
+        """The array of these data."""
+        return np.frombuffer(data, self.dtype, math.prod(self.shape)).reshape(self.shape, order=self.order)
+
+    def mapped(self, file: Any, first: int) -> NDArray[Any]:
+        """The array in a file, whose header begins at ``first``."""
+        return np.memmap(file, self.dtype, "r", first + self.offset, self.shape, self.order)
+
+
+def _form_of(stream: Any, size: int) -> _Form:
+    """Read a header, and compare it with the ``size`` of the whole.
+
+    Raises:
+        ValueError: It is broken, of an array of something else than numbers or text, or claims other bytes.
+    """
+    file: BinaryIO = stream
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        sizes, fortran, dtype = read(file)
+    except Exception as error:  # NumPy evaluates it, which can raise nearly anything
+        raise ValueError(f"a header that cannot be read, {type(error).__name__}: {str(error)[:150]}") from error
+    shape = tuple(map(int, sizes))
+    if dtype.kind not in _KINDS or dtype.subdtype is not None:
+        raise ValueError(f"arrays of type {str(dtype)[:40]} are not read")
+    needed = math.prod(shape) * dtype.itemsize + file.tell()
+    if min(shape, default=0) < 0 or max(shape, default=0) > size or needed != size:
+        raise ValueError(f"{size} bytes for an array of {dtype} and shape {list(shape)}")
+    return _Form(shape, "F" if fortran else "C", dtype, file.tell())

@@ -1,0 +1,134 @@
+"""Node-property data sets of the Open Graph Benchmark, as they lie on disk (Hu et al., NeurIPS 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.readers.edge_list import EdgeListSource
+from outgrow.graph.readers.npz import array_edges
+from outgrow.graph.readers.npz_archive import Archive
+from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.readers.text import read_numbers
+
+
+@final
+class OgbSource(Source):
+    """One unpacked data set of a single node type.
+
+    Edges, features and labels are in ``raw/`` (``edge.csv.gz``, ``num-node-list.csv.gz``, ``node-feat.csv.gz``,
+    ``node-label.csv.gz``; of the largest data set ``data.npz`` and ``node-label.npz``), the split in
+    ``split/NAME/{train,valid,test}.csv.gz``. Edges are taken as they are; features of edges are not read. Labels that
+    are missing become -1.
+
+    Args:
+        folder: The unpacked data set, such as ``ogbn_arxiv``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder)
+        self._raw = self._folder / "raw"
+        if (self._raw / "relations").exists():
+            raise InputError(
+                f"{folder} has several types of nodes",
+                needed="a data set of one node type",
+                got="raw/relations",
+                repair="read it with PyG, and give its HeteroData to Outgrow",
+            )
+
+    @property
+    def name(self) -> str:
+        """Name of the folder, in the spelling of OGB."""
+        return self._folder.name.replace("_", "-")
+
+    def tables(self) -> Tables:
+        """Features, labels and the split, as far as there are any.
+
+        Raises:
+            InputError: A file is broken, or there is more than one split.
+        """
+        train, val, test = self._split()
+        return Tables(
+            num_nodes=self._num_nodes(),
+            features=self._features(),
+            labels=self._labels(),
+            train=train,
+            val=val,
+            test=test,
+        )
+
+    def edges(self) -> Iterator[EdgeChunk]:
+        """All edges.
+
+        Raises:
+            InputError: A file is missing or broken.
+        """
+        if self._archive is not None:
+            return array_edges(self._archive["edge_index"], None, None, str(self._archive.path))
+        return EdgeListSource(self._raw / "edge.csv.gz").edges()
+
+    @cached_property
+    def _archive(self) -> Archive | None:
+        path = self._raw / "data.npz"
+        return Archive(path) if path.exists() else None
+
+    def _num_nodes(self) -> int:
+        if self._archive is not None:
+            counts = self._archive["num_nodes_list"].reshape(-1)
+        else:
+            counts = read_numbers(self._raw / "num-node-list.csv.gz", np.int64).reshape(-1)
+        if len(counts) != 1:
+            raise InputError(
+                f"{self._folder} is not one graph",
+                needed="a data set for predicting properties of nodes",
+                got=f"{len(counts)} graphs",
+                repair="choose an ogbn data set",
+            )
+        return int(counts[0])
+
+    def _features(self) -> NDArray[Any] | None:
+        if self._archive is not None:
+            return self._archive.get("node_feat")
+        path = self._raw / "node-feat.csv.gz"
+        return read_numbers(path, np.float32) if path.exists() else None
+
+    def _labels(self) -> NDArray[np.int64] | None:
+        archive, table = self._raw / "node-label.npz", self._raw / "node-label.csv.gz"
+        if archive.exists():
+            labels = Archive(archive)["node_label"]
+        elif table.exists():
+            labels = read_numbers(table, np.float32)
+        else:
+            return None
+        known = np.nan_to_num(labels, nan=-1.0)
+        if not np.array_equal(known, np.rint(known)):
+            raise InputError(
+                f"the labels of {self._folder} are not classes",
+                needed="whole numbers, or nothing where a label is unknown",
+                got="fractions",
+                repair="choose a data set for classifying nodes",
+            )
+        return np.asarray(known, dtype=np.int64)
+
+    def _split(self) -> tuple[Ids | None, Ids | None, Ids | None]:
+        folders = sorted(path for path in (self._folder / "split").glob("*") if path.is_dir())
+        if not folders:
+            return None, None, None
+        if len(folders) > 1:
+            raise InputError(
+                f"{self._folder} has several splits",
+                needed="one folder in split/",
+                got=", ".join(path.name for path in folders),
+                repair="move all but one of them away",
+            )
+        train, val, test = (
+            np.array(read_numbers(folders[0] / f"{part}.csv.gz", np.int64)).reshape(-1)
+            for part in ("train", "valid", "test")
+        )
+        return train, val, test

@@ -1,0 +1,275 @@
+"""Pickles of arrays, CSR matrices, lists and dictionaries, opened without trust: nothing else is made of them.
+
+A pickle is a program. Its instructions are read first: only those that build such values may be in it, each length must
+be there in full, and what it remembers must be numbered without gaps. Then it runs, but the functions it may call are
+those below, which only hold what they are given. Arrays are made from that afterwards, once sizes and types fit.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import pickletools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from outgrow.core.errors import InputError
+from outgrow.graph.readers.matrices import checked_csr
+
+_MOST_TUPLES = 1000  # they can be nested as deep, and the hash of one goes down to its innermost
+_BEYOND = 1 << 63
+_TYPE = re.compile(r"[biuf](?:1|2|4|8)")
+_VALUES = "INT BININT BININT1 BININT2 LONG LONG1 LONG4 NONE NEWTRUE NEWFALSE FLOAT BINFLOAT"
+_TEXTS = "STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES"
+_HOLDERS = "EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS MARK POP POP_MARK"
+_CALLS = "GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD PROTO FRAME STOP"
+_TUPLES = ("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+_PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
+_KNOWN = frozenset((*f"{_VALUES} {_TEXTS} {_HOLDERS} {_CALLS}".split(), *_TUPLES, *_PUTS, *_GETS))
+
+
+def load(path: Path) -> Any:
+    """What a pickle holds: numbers, text, lists, dictionaries, tuples, `Csr`, and arrays of numbers.
+
+    Args:
+        path: The file, written by any version of Python, NumPy and SciPy.
+
+    Raises:
+        InputError: The pickle asks for something else.
+        Exception: It is broken; nearly any exception can come of that.
+    """
+    if not path.is_file():
+        raise FileNotFoundError("there is no such file")
+    data = path.read_bytes()
+    _check(data)
+    made = _Unpickler(io.BytesIO(data), encoding="latin1").load()
+    return made.array() if isinstance(made, _Array) else made
+
+
+@final
+class Csr:
+    """The state of a SciPy matrix as it was pickled, in any version of SciPy."""
+
+    _state: dict[str, Any]  # not set by a constructor, which a pickle may leave out
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, dict):
+            raise pickle.UnpicklingError("a matrix with another state than that of SciPy")
+        self._state = state
+
+    def array(self) -> csr_array:
+        """The matrix, whose indices are in range.
+
+        Raises:
+            ValueError: It is no matrix.
+        """
+        data, indices, indptr = (self._part(name) for name in ("data", "indices", "indptr"))
+        shape = self._known.get("_shape") or self._known.get("shape")
+        if not isinstance(shape, tuple):
+            raise ValueError("a matrix without a shape")
+        return checked_csr(data, indices, indptr, shape)
+
+    @property
+    def _known(self) -> dict[str, Any]:
+        known: dict[str, Any] = vars(self).get("_state", {})
+        return known
+
+    def _part(self, name: str) -> NDArray[Any]:
+        held = self._known.get(name)
+        if not isinstance(held, _Array):
+            raise ValueError(f"a matrix without {name}")
+        return held.array()
+
+
+@final
+class _Array:
+    """The state of an array as NumPy pickles it."""
+
+    def __init__(self) -> None:
+        self._state: object = None
+
+    def __setstate__(self, state: object) -> None:
+        self._state = state
+
+    def array(self) -> NDArray[Any]:
+        """The array.
+
+        Raises:
+            ValueError: Its state is not that of an array of numbers, or its data are not as long as its shape says.
+        """
+        if not isinstance(self._state, tuple) or len(self._state) != 5:
+            raise ValueError("an array without data")
+        _, shape, dtype, fortran, data = self._state
+        if isinstance(data, str):
+            data = data.encode("latin1")
+        sizes = isinstance(shape, tuple) and len(shape) <= 4 and all(type(n) is int and n >= 0 for n in shape)
+        if not sizes or not isinstance(dtype, _Type) or not isinstance(data, bytes):
+            raise ValueError("an array of something else than numbers")
+        kind = dtype.dtype()
+        if math.prod(shape) * kind.itemsize != len(data) or max(shape, default=0) > len(data):
+            raise ValueError(f"{len(data)} bytes for an array of {kind} and shape {list(shape)}")
+        return np.frombuffer(data, kind).reshape(shape, order="F" if fortran else "C")
+
+
+@final
+class _Type:
+    """The type of an array's elements, as NumPy pickles it."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        self._code, self._order = code, "="
+
+    def __setstate__(self, state: object) -> None:
+        order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
+        if order not in ("<", ">", "=", "|"):
+            raise pickle.UnpicklingError("a type with another state than that of a number")
+        self._order = str(order)
+
+    def dtype(self) -> np.dtype[Any]:
+        """The type.
+
+        Raises:
+            ValueError: It is not that of numbers.
+        """
+        if not isinstance(self._code, str) or not _TYPE.fullmatch(self._code):
+            raise ValueError(f"an array of type {str(self._code)[:20]!r}")
+        return np.dtype(self._order + self._code)
+
+
+@final
+class _Name:
+    """What a pickle names: it may be called or handed on, but not changed.
+
+    Args:
+        call: What calling it does.
+    """
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *given: object) -> Any:
+        return self._call(*given)
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("a function or class that is to be changed")
+
+
+def _nothing(*_: object) -> None:
+    raise pickle.UnpicklingError("a call of what is only named in graphs")
+
+
+def _array(kind: object, shape: object, code: object) -> _Array:
+    if kind is not _NDARRAY:
+        raise pickle.UnpicklingError("an array of another class")
+    return _Array()
+
+
+def _matrix(kind: object, base: object, state: object) -> Csr:
+    if kind is not Csr or base is not _OBJECT or state is not None:
+        raise pickle.UnpicklingError("an object that is not a sparse matrix")
+    return Csr()
+
+
+def _defaulting(kind: object = None) -> dict[Any, Any]:
+    if kind is not _LIST:
+        raise pickle.UnpicklingError("a dictionary of something else than lists")
+    return {}
+
+
+@final
+class _Bytes:
+    """How Python 3 writes bytes into a pickle of Python 2; each is made of a text of the pickle, once.
+
+    Args:
+        room: The most bytes that all may have together.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
+    def __call__(self, text: object, encoding: object = "latin1") -> bytes:
+        if not isinstance(text, str) or encoding != "latin1":
+            raise pickle.UnpicklingError("bytes that are no text")
+        self._room -= len(text)
+        if self._room < 0:
+            raise pickle.UnpicklingError("the same bytes again and again")
+        return text.encode("latin1")
+
+
+_NDARRAY, _OBJECT, _LIST = _Name(_nothing), _Name(_nothing), _Name(_nothing)
+_MADE: dict[str, Any] = {
+    "numpy.core.multiarray._reconstruct": _Name(_array),
+    "numpy._core.multiarray._reconstruct": _Name(_array),
+    "numpy.ndarray": _NDARRAY,
+    "numpy.dtype": _Name(_Type),
+    "scipy.sparse.csr.csr_matrix": Csr,
+    "scipy.sparse._csr.csr_matrix": Csr,
+    "copy_reg._reconstructor": _Name(_matrix),
+    "copyreg._reconstructor": _Name(_matrix),
+    "__builtin__.object": _OBJECT,
+    "builtins.object": _OBJECT,
+    "collections.defaultdict": _Name(_defaulting),
+    "__builtin__.list": _LIST,
+    "builtins.list": _LIST,
+}
+
+
+@final
+class _Unpickler(pickle.Unpickler):
+    """Runs a pickle whose instructions were checked."""
+
+    def __init__(self, file: io.BytesIO, *, encoding: str) -> None:
+        super().__init__(file, encoding=encoding)
+        self._bytes = _Name(_Bytes(len(file.getbuffer())))
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What is allowed under a name, and nothing else."""
+        full = f"{module}.{name}"
+        made = self._bytes if full == "_codecs.encode" else _MADE.get(full)
+        if made is None:
+            raise _foreign(full)
+        return made
+
+
+def _check(data: bytes) -> None:
+    """Refuse instructions that no such pickle has, lengths that are not there, and gaps in what is remembered."""
+    puts = tuples = 0
+    for name, given in _instructions(io.BytesIO(data)):
+        if name not in _KNOWN:
+            raise _foreign(f"the instruction {name}")
+        if isinstance(given, int) and not -_BEYOND <= given < _BEYOND:
+            raise pickle.UnpicklingError("a number of more than 64 bits")  # many could have one hash
+        tuples += name in _TUPLES
+        if tuples > _MOST_TUPLES:
+            raise pickle.UnpicklingError(f"more than {_MOST_TUPLES} tuples")
+        if name in _PUTS:
+            if given is not None and given > puts + 1:  # Python 2 counts from 1 in protocol 0 and 1
+                raise pickle.UnpicklingError(f"the memory {given} after {puts}")
+            puts += 1
+
+
+def _instructions(file: io.BytesIO) -> Iterator[tuple[str, Any]]:
+    """Name and argument of each, as `pickletools.genops` gives them, but texts of protocol 0 may hold any bytes."""
+    known = {code.code: code for code in pickletools.opcodes}
+    name = ""
+    while name != "STOP":
+        code = known.get(file.read(1).decode("latin1"))
+        if code is None:
+            raise pickle.UnpicklingError("no such instruction, or no end")
+        name = code.name
+        yield name, file.readline() if name == "STRING" else code.arg and code.arg.reader(file)
+
+
+def _foreign(got: str) -> InputError:
+    return InputError(
+        "a pickle holds what no graph needs, and is not opened",
+        needed="arrays, CSR matrices, lists and dictionaries",
+        got=got[:200],
+        repair="do not trust this file; take it from its publisher",
+    )

@@ -1,0 +1,104 @@
+"""What every reader gives: edges in chunks, and tables of what is known of the nodes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from outgrow.graph.graph import NodeType
+
+Ids = NDArray[np.int64]
+
+
+class EdgeChunk(NamedTuple):
+    """Some edges, in input order.
+
+    Attributes:
+        src: ``[n]`` int64.
+        dst: ``[n]`` int64.
+        relation: ``[n]`` integer; None if edges have no type.
+        weight: ``[n]`` float32; None if edges have no weight.
+    """
+
+    src: Ids
+    dst: Ids
+    relation: NDArray[np.integer[Any]] | None = None
+    weight: NDArray[np.float32] | None = None
+
+
+class LazyRows(ABC):
+    """Dense rows that are made, or read, when they are asked for: ``rows[first:last]``; `numpy.asarray` gives all."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """``(V, D)``."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of an element, floating."""
+
+    @abstractmethod
+    def read(self, first: int, last: int) -> NDArray[Any]:
+        """Rows ``first`` to ``last - 1``: ``[last - first, D]``, contiguous; the same each time."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        first, last, _ = rows.indices(len(self))
+        return self.read(first, max(first, last))
+
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.read(0, len(self)).astype(dtype or self.dtype, copy=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tables:
+    """What is known of the nodes; small against the edges, or memory-mapped.
+
+    Attributes:
+        num_nodes: ``V``; None if only the largest id in the edges tells.
+        features: ``[V, D]`` floating, or CSR of that shape, or rows made on demand (large ones are read in slices).
+        labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
+        train: ``[n]`` node ids; None if there is no split.
+        val: ``[n]`` node ids.
+        test: ``[n]`` node ids.
+        class_names: Name of each class, or empty.
+        relation_names: Name of each relation, or empty (then they are called by number).
+        node_types: Ranges of node ids, or empty.
+    """
+
+    num_nodes: int | None = None
+    features: NDArray[Any] | csr_array | LazyRows | None = None
+    labels: NDArray[Any] | None = None
+    train: Ids | None = None
+    val: Ids | None = None
+    test: Ids | None = None
+    class_names: tuple[str, ...] = ()
+    relation_names: tuple[str, ...] = ()
+    node_types: tuple[NodeType, ...] = ()
+
+
+class Source(ABC):
+    """A graph that can be read. ``edges`` may be called more than once and gives the same chunks each time."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What to call the graph."""
+
+    @abstractmethod
+    def tables(self) -> Tables:
+        """What is known of the nodes."""
+
+    @abstractmethod
+    def edges(self) -> Iterator[EdgeChunk]:
+        """All edges, in chunks of bounded size."""

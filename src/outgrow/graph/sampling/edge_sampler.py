@@ -1,0 +1,172 @@
+"""Which in-edges of a node a sampled layer keeps: all, some at random, some by weight, or some of each relation."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.topology import Topology
+from outgrow.ops.backend import array
+from outgrow.ops.memory_pool import Memory
+from outgrow.ops.sampling.bitset import WORD_BITS, Bits
+from outgrow.ops.sampling.by_relation import choose_related, relation_degrees
+from outgrow.ops.sampling.uniform import Ids, Rows, choose, measure
+from outgrow.ops.sampling.weighted import choose_weighted
+
+Fanout = int | tuple[int, ...]
+"""How many in-edges a node keeps, or how many of each relation; -1 keeps them all."""
+
+_ALL = int(np.iinfo(np.int64).max)
+
+
+class Chosen(NamedTuple):
+    """In-edges of ``n`` nodes.
+
+    Attributes:
+        indptr: ``[n + 1]``.
+        edges: ``[E]`` int64, positions among the edges of the view, ascending in each row.
+        stands_for: ``[E]``; None if no row is cut.
+        relation_degree: ``[E]``; None if no row is cut or edges have no relation.
+    """
+
+    indptr: Ids
+    edges: Ids
+    stands_for: NDArray[np.float32] | None
+    relation_degree: NDArray[np.float64] | None
+
+
+class EdgeChoice:
+    """The choice of one layer.
+
+    Args:
+        view: The graph as the layer wants it.
+        fanout: See `Fanout`.
+        weighted: Whether edges are drawn by their weights.
+
+    Raises:
+        InputError: A fan-out of 0 or below -1; fan-outs by relation that do not fit the edges, or that are to be drawn
+            by weight; weights that are missing, negative or not finite.
+    """
+
+    def __init__(self, view: Topology, fanout: Fanout, *, weighted: bool = False) -> None:
+        self.indptr, self.indices = array(view.indptr), array(view.indices)
+        self.relation = None if view.relation is None else array(view.relation)
+        self.weight = None if view.weight is None else array(view.weight)
+        self.weighted = weighted
+        _require_fanout(fanout)
+        if isinstance(fanout, int):
+            self.most, self.most_of_each = _limit(fanout), None
+        else:
+            self.most_of_each = np.array([*map(_limit, fanout), _ALL])
+            self.most = _ALL if _ALL in self.most_of_each[:-1] else int(self.most_of_each[:-1].sum()) + 1
+            self._require_relations(weighted=weighted)
+        if weighted:
+            _require_weight(self.weight)
+
+    @cached_property
+    def num_relations(self) -> int:
+        """``R``, those that edges have."""
+        return 0 if self.relation is None else int(self.relation.max(initial=-1)) + 1
+
+    @cached_property
+    def most_bits(self) -> int:
+        """How large the numbers are that `choose` needs a set for."""
+        largest = int(np.diff(self.indptr).max(initial=0))
+        return largest if self.most_of_each is None else largest + WORD_BITS * len(self.most_of_each)
+
+    def choose(self, nodes: Ids, key: int, bits: Bits, memory: Memory) -> Chosen:
+        """Choose among the in-edges of nodes.
+
+        Args:
+            nodes: ``[n]``.
+            key: Of (seed, epoch, step, layer).
+            bits: An empty set for numbers below `most_bits`; left as it was.
+            memory: For the results.
+        """
+        found = memory.empty(2 * len(nodes), np.int64)
+        rows = nodes, found[: len(nodes)], found[len(nodes) :]
+        room, every = measure(rows, self.indptr, self.most)
+        indptr, edges = memory.empty(len(nodes) + 1, np.int64), memory.empty(room, np.int64)
+        stands_for = memory.empty(room, np.float32)
+        draw, out = (np.uint64(key), bits), (indptr, edges, stands_for)
+        if self.most_of_each is not None:
+            assert self.relation is not None
+            kept = choose_related(rows, self.relation, self.most_of_each, *draw, out)
+        elif self.weighted and room < every:
+            assert self.weight is not None
+            kept = choose_weighted(rows, self.weight, self.most, *draw, out)
+        else:
+            kept = choose(rows, self.most, *draw, out)
+        if kept == every:
+            return Chosen(indptr, edges, None, None)
+        edges, stands_for = edges[:kept], stands_for[:kept]
+        return Chosen(indptr, edges, stands_for, self._relation_degree(rows, indptr, edges, memory))
+
+    def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, memory: Memory) -> NDArray[np.float64] | None:
+        if self.relation is None:
+            return None
+        out = memory.empty(len(edges), np.float64)
+        relation_degrees(rows, self.relation, self.weight, self.num_relations, indptr, edges, out)
+        return out
+
+    def _require_relations(self, *, weighted: bool) -> None:
+        assert self.most_of_each is not None
+        given = len(self.most_of_each) - 1
+        if self.relation is None or self.num_relations > given:
+            raise InputError(
+                "a fan-out by relation does not fit the graph",
+                needed="edges with relations, and a number for each relation",
+                got=f"{given} numbers, "
+                + ("no relations" if self.relation is None else f"{self.num_relations} relations"),
+                repair="give one number for each relation, or one number for all in-edges",
+            )
+        if not self._loops_are_last():
+            raise InputError(
+                "a fan-out by relation does not fit the graph",
+                needed="relation -1 of no edge but a self-loop that was added at the end of a row",
+                got=f"relations from {self.relation.min()}",
+                repair="number the relations from 0",
+            )
+        if weighted:
+            raise InputError(
+                "a fan-out by relation cannot be drawn by weight",
+                needed="one number for each layer where edges are drawn by weight",
+                got=f"{given} numbers for a layer",
+                repair="give one number for each layer, or draw without regard to weights",
+            )
+
+    def _loops_are_last(self) -> bool:
+        """Whether no row has more than one edge without a relation: `choose` has room for no more."""
+        assert self.relation is not None
+        ends = self.indptr[1:][np.diff(self.indptr) > 0] - 1
+        without = np.count_nonzero(self.relation == -1)
+        return bool(self.relation.min(initial=0) >= -1 and np.count_nonzero(self.relation[ends] == -1) == without)
+
+
+def _limit(fanout: int) -> int:
+    return _ALL if fanout == -1 else fanout
+
+
+def _require_fanout(fanout: Fanout) -> None:
+    if any(number < 1 and number != -1 for number in ((fanout,) if isinstance(fanout, int) else fanout)):
+        raise InputError(
+            "this fan-out cannot be sampled",
+            needed="numbers of at least 1, or -1 for all in-edges",
+            got=str(fanout),
+            repair="change the number",
+        )
+
+
+def _require_weight(weight: NDArray[np.float32] | None) -> None:
+    good = weight is not None and (not len(weight) or (weight.min() >= 0 and np.isfinite(weight.max())))
+    if not good:
+        raise InputError(
+            "these edges cannot be drawn by weight",
+            needed="finite weights of 0 or more",
+            got="no weights" if weight is None else f"weights from {weight.min()} to {weight.max()}",
+            repair="sample without regard to weights, or correct them in the graph",
+        )

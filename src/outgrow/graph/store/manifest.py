@@ -1,0 +1,226 @@
+"""`manifest.json` and the schema of arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outgrow.core.errors import StoreError
+from outgrow.graph.graph import NodeType
+
+FORMAT = 1
+FILE = "manifest.json"
+HEADER_BYTES = 128
+BFLOAT16 = "bfloat16"
+_BITS = "<u2"
+_MOST = 2**63 - 1
+REPAIR = "write the store again with outgrow convert, or take it from a backup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayEntry:
+    """One array of a store: the file ``NAME.npy``.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its type as NumPy writes it, such as ``<i8``; or `BFLOAT16`, which NumPy does not know.
+        size: Bytes of the file, header included.
+        sha256: Checksum of the data, which begin after `HEADER_BYTES`; the header follows from the rest.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+    sha256: str
+
+    @property
+    def in_file(self) -> str:
+        """The type that the file says it has: that of the bits for bfloat16, else ``dtype``."""
+        return _BITS if self.dtype == BFLOAT16 else self.dtype
+
+    def header(self) -> bytes:
+        """The first bytes of the file, up to the data."""
+        buffer = io.BytesIO()
+        head = {"descr": self.in_file, "fortran_order": False, "shape": self.shape}
+        np.lib.format.write_array_header_1_0(buffer, head)
+        header = buffer.getvalue()
+        assert len(header) == HEADER_BYTES
+        return header
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a store holds.
+
+    Attributes:
+        name: What to call the graph.
+        num_nodes: ``V``.
+        num_edges: ``E``.
+        num_features: ``D``; 0 without features.
+        num_classes: ``C``; 0 without labels.
+        arrays: Each array by name.
+        class_names: Name of each class, or empty.
+        relation_names: Name of each relation, or empty.
+        node_types: Ranges of node ids, or empty.
+    """
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    arrays: dict[str, ArrayEntry]
+    class_names: tuple[str, ...] = ()
+    relation_names: tuple[str, ...] = ()
+    node_types: tuple[NodeType, ...] = ()
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write ``manifest.json``."""
+    content = asdict(manifest)
+    record = {"format": FORMAT, "checksum": _checksum(content), **content}
+    (folder / FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read ``manifest.json``.
+
+    Raises:
+        StoreError: There is none, it is broken, or of a format that this version does not read.
+    """
+    path = folder / FILE
+    try:
+        if not path.is_file():
+            raise FileNotFoundError("there is no such file")
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version, checksum = record.pop("format"), record.pop("checksum", None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _broken(folder, "a manifest that can be read", f"{type(error).__name__}: {error}") from error
+    if version != FORMAT:
+        newer, version = isinstance(version, int) and version > FORMAT, str(version)[:20]
+        raise StoreError(
+            f"{folder} is a store of format {version}",
+            needed=f"format {FORMAT}, the one that this version of Outgrow reads",
+            got=f"format {version}",
+            repair=f"install a newer Outgrow that reads format {version}" if newer else REPAIR,
+        )
+    if _checksum(record) != checksum:
+        raise _broken(folder, f"a manifest of checksum {str(checksum)[:64]}", _checksum(record))
+    try:
+        return _from_record(record)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _broken(folder, "a complete manifest", f"{type(error).__name__}: {str(error)[:200]}") from error
+
+
+def _from_record(record: dict[str, Any]) -> Manifest:
+    arrays = {name: _array_entry(entry) for name, entry in record.pop("arrays").items()}
+    kinds = record.pop("node_types")
+    if not isinstance(kinds, list):
+        raise TypeError("node types that are no list")
+    types = tuple(NodeType(**entry) for entry in kinds)
+    classes, relations = _names(record.pop("class_names")), _names(record.pop("relation_names"))
+    manifest = Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
+    _check_counts(vars(manifest)[name] for name in ("num_nodes", "num_edges", "num_features", "num_classes"))
+    _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
+    _check_counts(count for kind in types for count in (kind.first, kind.last))
+    _names([manifest.name, *(kind.name for kind in types)])
+    _names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
+    return manifest
+
+
+def _array_entry(entry: dict[str, Any]) -> ArrayEntry:
+    if not isinstance(entry["shape"], list):
+        raise TypeError("a shape that is no list")
+    return ArrayEntry(**{**entry, "shape": tuple(entry["shape"])})
+
+
+def _check_counts(given: Iterable[object]) -> None:
+    for count in given:
+        if type(count) is not int or not 0 <= count <= _MOST:
+            raise TypeError(f"{str(count)[:40]} is no count")
+
+
+def _names(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise TypeError("names that are no texts")
+    return tuple(given)
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _broken(folder: Path, needed: str, got: str) -> StoreError:
+    return StoreError(f"{folder / FILE} is broken", needed=needed, got=got, repair=REPAIR)
+
+
+_FLOATS, _IDS, _SMALL = ("<f2", "<f4", "<f8"), ("<i4", "<i8"), ("|i1", "<i2", "<i4")
+_ALWAYS = frozenset({"indptr", "indices", "train", "val", "test"})
+_SPARSE = frozenset({"feature_indptr", "feature_indices", "feature_values"})
+
+
+class Form(NamedTuple):
+    """What an array must be.
+
+    Attributes:
+        shape: Its shape; -1 stands for any length.
+        dtypes: The types that it may have.
+    """
+
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+
+def check_layout(path: Path, manifest: Manifest) -> None:
+    """Check that the arrays of a manifest fit its counts and one another.
+
+    Raises:
+        StoreError: An array is missing, unknown, or of another shape or type.
+    """
+    forms, given = _forms(manifest), manifest.arrays
+    for name, entry in given.items():
+        if name not in forms:
+            raise _misfit(path, f"arrays among {', '.join(forms)}", repr(name[:40]))
+        form = forms[name]
+        fits = len(form.shape) == len(entry.shape) and all(
+            a in (b, -1) for a, b in zip(form.shape, entry.shape, strict=True)
+        )
+        if not fits or entry.dtype not in form.dtypes:
+            needed = f"{name} of shape {list(form.shape)} and type {' or '.join(form.dtypes)}"
+            raise _misfit(path, needed, f"shape {list(entry.shape)} and type {entry.dtype}")
+    required = _ALWAYS | (_SPARSE if _SPARSE & given.keys() else frozenset())
+    if missing := sorted(required - given.keys()):
+        raise _misfit(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
+    if "features" in given and "feature_indptr" in given:
+        raise _misfit(path, "dense or sparse features", "both")
+
+
+def _forms(manifest: Manifest) -> dict[str, Form]:
+    nodes, edges, given = manifest.num_nodes, manifest.num_edges, manifest.arrays
+    values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
+    multi = "labels" in given and len(given["labels"].shape) == 2
+    return {
+        "indptr": Form((nodes + 1,), ("<i8",)),
+        "indices": Form((edges,), _IDS),
+        "relation": Form((edges,), _SMALL),
+        "weight": Form((edges,), ("<f4",)),
+        "features": Form((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
+        "feature_indptr": Form((nodes + 1,), ("<i8",)),
+        "feature_indices": Form((values,), ("<i4",)),
+        "feature_values": Form((values,), _FLOATS),
+        "labels": Form((nodes, manifest.num_classes), ("|u1",)) if multi else Form((nodes,), (*_SMALL, "<i8")),
+        "train": Form((-1,), ("<i8",)),
+        "val": Form((-1,), ("<i8",)),
+        "test": Form((-1,), ("<i8",)),
+    }
+
+
+def _misfit(path: Path, needed: str, got: str) -> StoreError:
+    return StoreError(f"the arrays of {path} do not fit", needed=needed, got=got, repair=REPAIR)

@@ -1,0 +1,257 @@
+"""Open a store, memory-mapped; is it unchanged?."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import mmap
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.errors import InputError, StoreError
+from outgrow.graph.graph import Graph, Split
+from outgrow.graph.store.manifest import (
+    BFLOAT16,
+    FILE,
+    HEADER_BYTES,
+    REPAIR,
+    ArrayEntry,
+    Manifest,
+    check_layout,
+    read_manifest,
+)
+from outgrow.graph.store.mapped_files import MappedFiles
+from outgrow.graph.store.verify import check_graph
+from outgrow.graph.store.writer import PARTIAL, StoreWriter, writing
+from outgrow.graph.topology import Topology
+from outgrow.ops.sparse import SparseRows
+
+_BLOCK_BYTES = 1 << 24
+# Not named by Python 3.11; the value is that of Linux on x86 and ARM.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
+
+
+def is_store(path: Path) -> bool:
+    """Whether a path is a store directory (which may still be broken). One that was left unfinished is none."""
+    return (Path(path) / FILE).is_file() and not Path(path).absolute().name.endswith(PARTIAL)
+
+
+def array_file(store: Path, name: str) -> Path:
+    """The .npy file of an array of a store."""
+    return store / f"{name}.npy"
+
+
+def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
+    """Write a graph as a store.
+
+    The graph is checked first. The store is written beside ``dest`` and renamed, so that a crash leaves the old
+    store or none.
+
+    Args:
+        graph: What to write.
+        dest: Directory that the store will be.
+        overwrite: Replace a store that is there.
+
+    Raises:
+        InputError: The graph is broken, something is at ``dest``, or the disk is full.
+    """
+    check_graph(graph)
+    arrays = _arrays_of(graph)
+    with writing(dest, overwrite=overwrite) as writer:
+        writer.need(sum(HEADER_BYTES + values.nbytes for values in arrays.values()))
+        for name, values in arrays.items():
+            _write_array(writer, name, values)
+        writer.finish(
+            Manifest(
+                name=graph.name,
+                num_nodes=graph.num_nodes,
+                num_edges=graph.num_edges,
+                num_features=graph.num_features,
+                num_classes=graph.num_classes,
+                arrays={},
+                class_names=graph.class_names,
+                relation_names=graph.relation_names,
+                node_types=graph.node_types,
+            )
+        )
+
+
+def open_store(path: Path, *, verify: bool = False) -> Graph:
+    """Open a store, memory-mapped: nothing but the ends of a few arrays is read, whatever its size.
+
+    Presence, size, type and shape of every array are checked always. Arrays are mapped copy-on-write: changing a
+    tensor changes no file.
+
+    Args:
+        path: The store directory.
+        verify: Read everything, and check checksums, ranges, splits, labels and that features are finite.
+
+    Raises:
+        StoreError: The store is broken, or of a format that this version does not read.
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    check_layout(path, manifest)
+    files: dict[Path, mmap.mmap] = {}
+    arrays = {name: _mapped(array_file(path, name), entry, files) for name, entry in manifest.arrays.items()}
+    if verify:
+        for name, entry in manifest.arrays.items():
+            _check_sum(array_file(path, name), entry, arrays[name])
+    tensors = {name: _tensor(values, manifest.arrays[name]) for name, values in arrays.items()}
+    graph = _graph(manifest, tensors, MappedFiles(files))
+    indptr = graph.topology.indptr
+    if int(indptr[0]) != 0 or int(indptr[-1]) != manifest.num_edges:
+        got = f"{int(indptr[0])} to {int(indptr[-1])}"
+        raise _broken(array_file(path, "indptr"), f"row ends from 0 to {manifest.num_edges}", got)
+    if verify:
+        _verify(path, graph)
+    object.__setattr__(graph, "store", path.resolve())
+    return graph
+
+
+def _verify(path: Path, graph: Graph) -> None:
+    try:
+        check_graph(graph)
+    except InputError as error:
+        raise StoreError(
+            f"{path} is broken: {error.what}", needed=error.needed, got=error.got, repair=error.repair
+        ) from error
+
+
+def _arrays_of(graph: Graph) -> dict[str, Tensor]:
+    topology, features, split = graph.topology, graph.features, graph.split
+    given: dict[str, Tensor | None] = {
+        "indptr": topology.indptr,
+        "indices": topology.indices,
+        "relation": topology.relation,
+        "weight": topology.weight,
+        "labels": graph.labels,
+        "train": split.train,
+        "val": split.val,
+        "test": split.test,
+    }
+    if isinstance(features, SparseRows):
+        given["feature_indptr"], given["feature_indices"] = features.indptr, features.indices
+        given["feature_values"] = features.values
+    else:
+        given["features"] = features
+    return {name: values.detach() for name, values in given.items() if values is not None}
+
+
+def _write_array(writer: StoreWriter, name: str, tensor: Tensor) -> None:
+    brief = tensor.dtype == torch.bfloat16
+    values = (tensor.view(torch.uint16) if brief else tensor).numpy()
+    array = writer.array(name, values.dtype, values.shape[1:], BFLOAT16 if brief else None)
+    rows = max(1, _BLOCK_BYTES // max(1, values[:1].nbytes))
+    for first in range(0, len(values), rows):
+        array.append(values[first : first + rows])
+
+
+def _mapped(path: Path, entry: ArrayEntry, files: dict[Path, mmap.mmap]) -> NDArray[Any]:
+    """An array of a store; its mapping is added to ``files``."""
+    count = math.prod(entry.shape)
+    try:
+        if not path.is_file():
+            raise FileNotFoundError
+        with path.open("rb") as file:
+            header, size = file.read(HEADER_BYTES), path.stat().st_size
+            if size != entry.size:
+                raise _broken(path, f"{entry.size} bytes", f"{size} bytes")
+            if HEADER_BYTES + count * np.dtype(entry.in_file).itemsize != size or max(entry.shape) > max(1, size):
+                raise _broken(path, f"the bytes of shape {list(entry.shape)}", f"{size} bytes")
+            if header != entry.header():
+                raise _broken(path, f"an array of {entry.dtype} and shape {list(entry.shape)}", "another header")
+            if size == HEADER_BYTES:
+                return np.empty(entry.shape, dtype=entry.in_file)
+            pages = files[path] = mmap.mmap(
+                file.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+            )
+    except FileNotFoundError as error:
+        raise _broken(path, "the file", "nothing at that path") from error
+    return np.frombuffer(pages, dtype=entry.in_file, count=count, offset=HEADER_BYTES).reshape(entry.shape)
+
+
+def _tensor(values: NDArray[Any], entry: ArrayEntry) -> Tensor:
+    tensor = torch.from_numpy(values)
+    return tensor.view(torch.bfloat16) if entry.dtype == BFLOAT16 else tensor
+
+
+def _check_sum(path: Path, entry: ArrayEntry, values: NDArray[Any]) -> None:
+    total = hashlib.sha256()
+    flat = values.reshape(-1).view(np.uint8)
+    for first in range(0, len(flat), _BLOCK_BYTES):
+        total.update(flat[first : first + _BLOCK_BYTES].data)
+    if total.hexdigest() != entry.sha256:
+        raise _broken(path, f"data of checksum {entry.sha256[:16]}", total.hexdigest()[:16])
+
+
+def _graph(manifest: Manifest, arrays: dict[str, Tensor], files: MappedFiles) -> Graph:
+    features: Tensor | SparseRows | None = arrays.get("features")
+    if "feature_indptr" in arrays:
+        features = SparseRows(
+            indptr=arrays["feature_indptr"],
+            indices=arrays["feature_indices"],
+            values=arrays["feature_values"],
+            num_columns=manifest.num_features,
+        )
+    return Graph(
+        name=manifest.name,
+        topology=Topology(
+            indptr=arrays["indptr"],
+            indices=arrays["indices"],
+            relation=arrays.get("relation"),
+            weight=arrays.get("weight"),
+        ),
+        features=features,
+        labels=arrays.get("labels"),
+        split=Split(train=arrays["train"], val=arrays["val"], test=arrays["test"]),
+        num_classes=manifest.num_classes,
+        class_names=manifest.class_names,
+        relation_names=manifest.relation_names,
+        node_types=manifest.node_types,
+        files=files,
+    )
+
+
+def _broken(path: Path, needed: str, got: str) -> StoreError:
+    return StoreError(f"{path} is broken", needed=needed, got=got, repair=REPAIR)
+
+
+_MAPS = Path("/proc/self/smaps")
+
+
+def is_as_stored(graph: Graph) -> bool:
+    """Whether a graph comes from a store, and none of its numbers were changed since.
+
+    The system tells which pages of a mapped file were written to. Where it does not (not Linux), torch tells which
+    tensors were changed in place; what NumPy changed behind its back is not seen then.
+    """
+    if graph.store is None:
+        return False
+    if _MAPS.exists():
+        return not _has_written_pages(graph.store)
+    return all(tensor._version == 0 for tensor in _tensors(graph))
+
+
+def _has_written_pages(store: Path) -> bool:
+    inside = False
+    for line in _MAPS.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if "-" in name.split(" ")[0]:  # the head of a mapping: addresses, rights, offset, device, inode, path
+            inside = Path(line.split(maxsplit=5)[-1]).parent == store
+        elif inside and name == "Anonymous" and int(rest.split()[0]):
+            return True
+    return False
+
+
+def _tensors(graph: Graph) -> list[Tensor]:
+    topology, features, split = graph.topology, graph.features, graph.split
+    rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
+    held = (topology.indptr, topology.indices, topology.relation, topology.weight, *rows, graph.labels)
+    return [tensor for tensor in (*held, split.train, split.val, split.test) if tensor is not None]

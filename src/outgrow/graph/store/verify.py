@@ -1,0 +1,144 @@
+"""A complete check of a graph whose arrays may be larger than memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+from outgrow.graph.build.node_tables import dense_blocks
+from outgrow.graph.build.validate import FiniteCheck, check_labelled, check_types, checked_labels, checked_split
+from outgrow.graph.graph import Graph
+from outgrow.graph.readers.source import LazyRows
+from outgrow.graph.topology import Topology
+from outgrow.ops.sparse import SparseRows
+
+_BLOCK = 1 << 20
+_REPAIR = "build the graph again from its source"
+
+
+def check_graph(graph: Graph) -> None:
+    """Check ranges of ids, relations and labels, row order, splits, and that features and weights are finite.
+
+    Everything is read once, in blocks.
+
+    Raises:
+        InputError: What is wrong, how often, and where first.
+    """
+    _check_topology(graph.topology, graph.num_nodes, graph.num_relations)
+    _check_features(graph)
+    labels = None if graph.labels is None else graph.labels.numpy()
+    if labels is not None:
+        _, classes = checked_labels(labels, graph.class_names, graph.num_nodes)
+        if classes > graph.num_classes:
+            raise _wrong("a label is out of range", f"labels below {graph.num_classes}", f"label {classes - 1}")
+    split = graph.split
+    parts = checked_split((split.train.numpy(), split.val.numpy(), split.test.numpy()), graph.num_nodes)
+    check_labelled(labels, parts)
+    check_types(graph.node_types, graph.num_nodes)
+
+
+def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> None:
+    _check_indptr("indptr", topology.indptr, topology.num_edges)
+    _check_range("an edge leads to a node that does not exist", topology.indices, num_nodes)
+    if topology.relation is not None:
+        _check_range("a relation is out of range", topology.relation, num_relations)
+    _check_order(topology)
+    if topology.weight is not None:
+        weight = topology.weight.numpy()
+        for first in range(0, len(weight), _BLOCK):
+            good = np.isfinite(weight[first : first + _BLOCK])
+            if not good.all():
+                raise _wrong(
+                    "an edge weight is not finite", "finite weights", f"another at edge {first + good.argmin()}"
+                )
+
+
+def _check_order(topology: Topology) -> None:
+    """Sources ascend within each row, relations within each pair."""
+    indptr, indices = topology.indptr.numpy(), topology.indices.numpy()
+    relation = None if topology.relation is None else topology.relation.numpy()
+    for first in range(0, len(indices) - 1, _BLOCK):
+        last = min(first + _BLOCK, len(indices) - 1)
+        here, there = indices[first:last], indices[first + 1 : last + 1]
+        bad = there < here
+        if relation is not None:
+            bad |= (there == here) & (relation[first + 1 : last + 1] < relation[first:last])
+        at = np.flatnonzero(bad) + first + 1
+        starts = indptr[np.searchsorted(indptr, at)] == at
+        if not starts.all():
+            raise _wrong("in-edges are not sorted", "rows sorted by source, then relation", f"edge {at[~starts][0]}")
+
+
+def _check_features(graph: Graph) -> None:
+    features = graph.features
+    if features is None:
+        return
+    if features.shape[0] != graph.num_nodes or not features.dtype.is_floating_point:
+        got = f"{features.dtype} of shape {list(features.shape)}"
+        raise _wrong("features do not fit the nodes", f"floating rows, one for each of {graph.num_nodes} nodes", got)
+    if not isinstance(features, SparseRows):
+        for _ in dense_blocks(_Widened(features) if features.dtype == torch.bfloat16 else features.numpy()):
+            pass
+        return
+    _check_indptr("feature_indptr", features.indptr, len(features.indices))
+    _check_range("sparse features have a column that does not exist", features.indices, features.num_columns)
+    check, indptr = FiniteCheck(), features.indptr.numpy()
+    indices, values = features.indices.numpy(), features.values.numpy()
+    for first in range(0, len(values), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        row = int(np.searchsorted(indptr, first, side="right")) - 1
+        end = int(np.searchsorted(indptr, first + _BLOCK)) + 1
+        check.look_sparse(indptr[row:end] - first, indices[part], values[part], row)
+    check.done()
+
+
+class _Widened(LazyRows):
+    """Rows of a type that NumPy does not know."""
+
+    def __init__(self, rows_VD: Tensor) -> None:
+        self._rows_VD = rows_VD
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        num_rows, width = self._rows_VD.shape
+        return num_rows, width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
+
+    def read(self, first: int, last: int) -> NDArray[Any]:
+        return self._rows_VD[first:last].float().numpy()
+
+
+def _check_indptr(name: str, ends: Tensor, total: int) -> None:
+    values: NDArray[Any] = ends.numpy()
+    if int(values[0]) != 0 or int(values[-1]) != total:
+        raise _wrong(f"{name} is broken", f"row ends from 0 to {total}", f"{values[0]} to {values[-1]}")
+    for first in range(0, len(values) - 1, _BLOCK):
+        here, there = values[first : first + _BLOCK], values[first + 1 : first + _BLOCK + 1]
+        falls = there < here[: len(there)]  # a difference could be too large for its type
+        if falls.any():
+            raise _wrong(f"{name} is broken", "row ends that never fall", f"a fall at row {first + falls.argmax()}")
+
+
+def _check_range(what: str, ids: Tensor, limit: int) -> None:
+    values: NDArray[Any] = ids.numpy()
+    bad, first_bad = 0, -1
+    for first in range(0, len(values), _BLOCK):
+        outside = (values[first : first + _BLOCK] < 0) | (values[first : first + _BLOCK] >= limit)
+        if not bad and outside.any():
+            first_bad = first + int(outside.argmax())
+        bad += int(np.count_nonzero(outside))
+    if bad:
+        got = f"{bad} of {len(values)} outside, the first is {values[first_bad]} at position {first_bad}"
+        raise _wrong(what, f"numbers from 0 to {limit - 1}", got)
+
+
+def _wrong(what: str, needed: str, got: str) -> InputError:
+    return InputError(what, needed=needed, got=got, repair=_REPAIR)

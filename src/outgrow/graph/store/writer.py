@@ -1,0 +1,217 @@
+"""How a store comes to be: arrays are appended in a temporary directory, which is renamed when all is there."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.core.files import sync
+from outgrow.graph.store.manifest import FILE, HEADER_BYTES, ArrayEntry, Manifest, write_manifest
+
+PARTIAL = ".partial"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class ArrayWriter:
+    """One array of a store, written block after block. Final.
+
+    The header is written last, when the number of rows is known; the checksum is kept up on the way.
+
+    Args:
+        path: The file, which must not exist.
+        dtype: Type of an element.
+        row_shape: Shape of a row; empty for a vector.
+        name: What the manifest calls the type; None for NumPy's name.
+    """
+
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = (), name: str | None = None
+    ) -> None:
+        self._dtype, self._row_shape = dtype.newbyteorder("<"), row_shape
+        self._name = name or self._dtype.str
+        self._rows, self._sum = 0, hashlib.sha256()
+        self._file: BinaryIO = path.open("xb", buffering=0)
+        self._file.seek(HEADER_BYTES)
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Append rows ``[n, *row_shape]``."""
+        assert rows.shape[1:] == self._row_shape
+        block = np.ascontiguousarray(rows, dtype=self._dtype).reshape(-1).view(np.uint8).data
+        self._sum.update(block)
+        write_all(self._file, block)
+        self._rows += len(rows)
+
+    def finish(self) -> ArrayEntry:
+        """Write the header, bring everything to disk, and describe the file."""
+        size = self._file.tell()
+        shape = (self._rows, *self._row_shape)
+        entry = ArrayEntry(shape=shape, dtype=self._name, size=size, sha256=self._sum.hexdigest())
+        self._file.seek(0)
+        write_all(self._file, memoryview(entry.header()))
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return entry
+
+    def close(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+
+class StoreWriter:
+    """A store that is being written; made by `writing`. Final.
+
+    Attributes:
+        scratch: A folder for what is needed until then; it goes away with everything else.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._arrays: dict[str, ArrayWriter] = {}
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir()
+
+    def array(
+        self,
+        name: str,
+        dtype: np.dtype[Any] | type[np.generic],
+        row_shape: tuple[int, ...] = (),
+        type_name: str | None = None,
+    ) -> ArrayWriter:
+        """Begin the array ``name``."""
+        self._arrays[name] = ArrayWriter(self._folder / f"{name}.npy", np.dtype(dtype), row_shape, type_name)
+        return self._arrays[name]
+
+    def need(self, num_bytes: int) -> None:
+        """Refuse early what cannot fit.
+
+        Raises:
+            OSError: Fewer than ``num_bytes`` are available.
+        """
+        if shutil.disk_usage(self._folder).free < num_bytes:
+            raise _NoRoom(num_bytes)
+
+    def finish(self, manifest: Manifest) -> None:
+        """Complete the arrays and write the manifest, whose own list of arrays is replaced."""
+        entries = {name: array.finish() for name, array in self._arrays.items()}
+        shutil.rmtree(self.scratch)
+        write_manifest(replace(manifest, arrays=entries), self._folder)
+        for path in (self._folder / FILE, self._folder):
+            sync(path)
+
+    def close(self) -> None:
+        """Close all files as they are."""
+        for array in self._arrays.values():
+            array.close()
+
+
+class _NoRoom(OSError):
+    def __init__(self, needed: int) -> None:
+        super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.needed = needed
+
+
+@contextmanager
+def writing(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
+    """Write a store beside ``dest`` and put it in place at the end; what does not get there leaves no trace.
+
+    Args:
+        dest: Where the store will be.
+        overwrite: Replace a store that is there; it stays until the new one is complete.
+
+    Raises:
+        InputError: Something is at ``dest`` already, the place cannot be written to, or the disk is full.
+    """
+    dest = Path(dest).absolute()
+    _check_free(dest, overwrite)
+    folder = dest.parent / f".{dest.name}.{secrets.token_hex(4)}{PARTIAL}"
+    writer = None
+    try:
+        folder.mkdir(parents=True)
+        writer = StoreWriter(folder)
+        yield writer
+        _put_in_place(folder, dest)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _disk_full(dest, folder, error) from error
+        if writer is None:
+            raise _unwritable(dest, error) from error
+        raise
+    finally:
+        if writer is not None:
+            with suppress(OSError):
+                writer.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_all(file: BinaryIO, data: memoryview) -> None:
+    """Write all of ``data`` to an unbuffered file."""
+    while data:
+        data = data[file.write(data) :]
+
+
+def _check_free(dest: Path, overwrite: bool) -> None:
+    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
+        return
+    if not (dest / FILE).is_file():
+        raise InputError(
+            f"{dest} is not a store, and is not replaced",
+            needed="a path that does not exist, or a store to overwrite",
+            got="a directory with other files" if dest.is_dir() else "a file",
+            repair="choose another destination",
+        )
+    if not overwrite:
+        raise InputError(
+            f"{dest} exists",
+            needed="a path that does not exist",
+            got="a store",
+            repair="choose another destination, or say that it may be overwritten",
+        )
+
+
+def _put_in_place(folder: Path, dest: Path) -> None:
+    if not (dest / FILE).is_file():
+        folder.rename(dest)
+        sync(dest.parent)
+        return
+    old = folder.with_name(f"{folder.name.removesuffix(PARTIAL)}.old{PARTIAL}")
+    dest.rename(old)
+    try:
+        folder.rename(dest)
+    except BaseException:
+        old.rename(dest)
+        raise
+    sync(dest.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _disk_full(dest: Path, folder: Path, error: OSError) -> InputError:
+    free = shutil.disk_usage(dest.parent).free
+    used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    needed = f"{error.needed:,}" if isinstance(error, _NoRoom) else f"more than {free:,}"
+    return InputError(
+        f"the disk is full: {dest} cannot be written",
+        needed=f"{needed} bytes beside the {used:,} bytes written so far, which are given back",
+        got=f"{free:,} bytes available",
+        repair="make room, or choose a destination on another disk",
+    )
+
+
+def _unwritable(dest: Path, error: OSError) -> InputError:
+    return InputError(
+        f"{dest} cannot be written",
+        needed="a folder that can be written to",
+        got=f"{type(error).__name__}: {error}",
+        repair="choose another destination, or change its permissions",
+    )

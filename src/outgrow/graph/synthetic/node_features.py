@@ -1,0 +1,131 @@
+"""What generated nodes carry: features that show the class through noise, and a split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.readers.source import Ids, LazyRows, Tables
+from outgrow.ops.backend import kernel, prange, sequential
+from outgrow.ops.rng import derive, mix, permute
+
+_MEANS, _NOISE, _SPLIT = 1, 2, 3
+_LOW16, _S16, _S32, _S48 = np.uint64(0xFFFF), np.uint64(16), np.uint64(32), np.uint64(48)
+# The sum of four 16-bit numbers has mean 2 * 65535 and this standard deviation.
+_MEAN, _DEVIATION = 131070, 37837.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSignal:
+    """Classes, features and split of generated nodes.
+
+    Attributes:
+        classes: Number of classes, ``C``.
+        features: Width of the features, ``D``; 0 gives none.
+        strength: Length of the mean of each class, in standard deviations of the noise; the means of two classes are
+            about 1.4 times as far apart. 0 leaves pure noise.
+        shares: Shares of the nodes to train, validate and test on; their sum is at most 1.
+    """
+
+    classes: int
+    features: int
+    strength: float = 1.0
+    shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
+
+    def __post_init__(self) -> None:
+        if self.classes < 1 or self.features < 0 or self.strength < 0:
+            raise InputError(
+                "these nodes cannot be generated",
+                needed="classes of at least 1, features and strength of at least 0",
+                got=f"classes {self.classes}, features {self.features}, strength {self.strength}",
+                repair="change the numbers of the node signal",
+            )
+        if min(self.shares) < 0 or sum(self.shares) > 1 + 1e-9:
+            raise InputError(
+                "the shares of the split are wrong",
+                needed="three shares from 0 to 1 with a sum of at most 1",
+                got=f"{self.shares}, sum {sum(self.shares):g}",
+                repair="change the shares of training, validation and test",
+            )
+
+    def tables(self, labels: NDArray[np.int32], seed: int) -> Tables:
+        """What is known of nodes with these labels (``[V]`` int32); features are made when they are read."""
+        train, val, test = self._split(len(labels), seed)
+        rows = SignalRows(labels=labels, signal=self, seed=seed) if self.features else None
+        # The names say how many classes there are, even if a small graph has no node of the last one.
+        names = tuple(str(label) for label in range(self.classes))
+        return Tables(
+            num_nodes=len(labels),
+            features=rows,
+            labels=labels,
+            train=train,
+            val=val,
+            test=test,
+            class_names=names,
+        )
+
+    def _split(self, nodes: int, seed: int) -> tuple[Ids, Ids, Ids]:
+        sizes = [round(share * nodes) for share in self.shares]
+        ends = np.minimum(np.cumsum(sizes), nodes).tolist()
+        key = derive(seed, _SPLIT)
+        first, second, third = (permute(a, b, nodes, key) for a, b in zip([0, *ends[:2]], ends, strict=True))
+        return np.sort(first), np.sort(second), np.sort(third)
+
+
+class SignalRows(LazyRows):
+    """Features made when they are read: the mean of the class of a node, plus noise of standard deviation 1.
+
+    The noise is the sum of four uniform numbers, a pure function of (seed, node, column): any rows read at any time
+    by any number of threads are the same.
+
+    Args:
+        labels: ``[V]`` int32, class of each node.
+        signal: Width and strength of the features.
+        seed: Key of all draws.
+    """
+
+    def __init__(self, *, labels: NDArray[np.int32], signal: NodeSignal, seed: int) -> None:
+        self._labels = labels
+        self._key = np.uint64(derive(seed, _NOISE))
+        means = np.zeros((signal.classes, signal.features), dtype=np.float32)
+        no_class = np.zeros(signal.classes, dtype=np.int32)
+        _fill(0, np.uint64(derive(seed, _MEANS)), no_class, np.zeros_like(means), means)
+        self._means = means * np.float32(signal.strength / np.sqrt(signal.features))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(V, D)``."""
+        return len(self._labels), self._means.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32."""
+        return self._means.dtype
+
+    def read(self, first: int, last: int) -> NDArray[np.float32]:
+        """LazyRows ``first`` to ``last - 1``: ``[last - first, D]`` float32."""
+        labels = self._labels[first:last]
+        out = np.empty((len(labels), self.shape[1]), dtype=np.float32)
+        _fill(first, self._key, labels, self._means, out)
+        return out
+
+
+@kernel
+def _fill(
+    first: int, key: np.uint64, labels: NDArray[np.int32], means: NDArray[np.float32], out: NDArray[np.float32]
+) -> None:
+    for i in prange(out.shape[0]):
+        row_key = mix(key, np.uint64(first) + np.uint64(i))
+        for f in range(out.shape[1]):
+            out[i, f] = means[labels[i], f] + noise(mix(row_key, np.uint64(f)))
+
+
+@sequential
+def noise(drawn: np.uint64) -> np.float32:
+    """A nearly normal number of mean 0 and standard deviation 1 from a hash. For kernels."""
+    total = (drawn & _LOW16) + ((drawn >> _S16) & _LOW16) + ((drawn >> _S32) & _LOW16) + (drawn >> _S48)
+    return np.float32((np.int64(total) - _MEAN) / _DEVIATION)

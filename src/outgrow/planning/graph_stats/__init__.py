@@ -1,0 +1,1 @@
+"""Where a workload's figures come from."""

@@ -1,0 +1,141 @@
+"""How fast a worker computes what layers consist of, forward and backward, as training does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.graph.topology import Topology
+from outgrow.nn.model import Model
+from outgrow.nn.zoo import GAT, GCN
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.epilogue import Drop
+from outgrow.ops.epilogue import finish as finished
+from outgrow.planning.hardware.profile import FAR_BYTES, NEAR_BYTES, ByWidth
+from outgrow.planning.hardware.timing import best_seconds, typical_seconds
+from outgrow.runtime.system.device import Streams
+
+FLOAT = 4
+WIDTHS = (4, 16, 64, 256, 1024)
+_SUMMED_BYTES, _DEGREE, _LARGEST = 1 << 27, 16, 1 << 22
+_HEADS, _HEAD_WIDTH, _NODES = 8, 8, 1 << 15
+_FINISHED, _FINISHED_WIDTH = 1 << 22, 64
+_TINY, _LAYERS = 64, 4
+
+
+class LayerSpeed(NamedTuple):
+    """What one worker does. Units as in `Device`."""
+
+    near: ByWidth
+    far: ByWidth
+    finish: float
+    score: float
+    fresh: float
+    layer_seconds: float
+
+
+def layer_speed_on(device: torch.device) -> LayerSpeed:
+    """Measure this worker."""
+    finish = Streams(device).finish
+    return LayerSpeed(
+        near=ByWidth({width: _sum_rate(width, NEAR_BYTES, device, finish) for width in WIDTHS}),
+        far=ByWidth({width: _sum_rate(width, FAR_BYTES, device, finish) for width in WIDTHS}),
+        finish=_finish_rate(device, finish),
+        score=_score_rate(device, finish),
+        fresh=_fresh_rate(device, finish),
+        layer_seconds=_tiny_seconds(device, finish) / _LAYERS,
+    )
+
+
+def _sum_rate(width: int, table_bytes: int, device: torch.device, finish: Callable[[], None]) -> float:
+    """Bytes of rows that weighted sums over random in-neighbours read in a second, forward and backward."""
+    nodes = max(_DEGREE, min(table_bytes // (FLOAT * width), _LARGEST))
+    destinations = min(nodes, _SUMMED_BYTES // (FLOAT * width * _DEGREE))
+    block, add = _random_block(nodes, destinations).to(device), WeightedSum()
+    rows = torch.rand(nodes, 1, width, device=device, requires_grad=True)
+    weight = torch.rand(block.edges.num_edges, 1, device=device)
+    gradient = torch.rand(destinations, 1, width, device=device)
+
+    def work() -> None:
+        add(block, rows, None, weight).backward(gradient)  # type: ignore[no-untyped-call]
+        rows.grad = None
+
+    return 2 * block.edges.num_edges * width * FLOAT / best_seconds(work, finish)
+
+
+def _finish_rate(device: torch.device, finish: Callable[[], None]) -> float:
+    """Numbers that get a bias, an activation and dropout, and their gradients, in a second."""
+    rows = _FINISHED // _FINISHED_WIDTH
+    made = torch.rand(rows, _FINISHED_WIDTH, device=device, requires_grad=True)
+    bias, nodes = torch.rand(_FINISHED_WIDTH, device=device), torch.arange(rows, device=device)
+    gradient = torch.rand(rows, _FINISHED_WIDTH, device=device)
+
+    def work() -> None:
+        out = finished(made, bias_F=bias, activation=torch.relu, drop=Drop(nodes, 1, 0.5))
+        out.backward(gradient)  # type: ignore[no-untyped-call]
+        made.grad = None
+
+    return made.numel() / best_seconds(work, finish)
+
+
+def _score_rate(device: torch.device, finish: Callable[[], None]) -> float:
+    """Scores of edges, of all heads, that attention takes beyond a sum of the same columns, in a second."""
+    width = _HEADS * _HEAD_WIDTH
+    block = _random_block(_NODES, _NODES).to(device)
+    attending = GAT(width, width, width, layers=2, heads=_HEADS, attention_dropout=0.5).to(device)
+    summing = GCN(width, width, width, layers=2).to(device)
+    seconds = [_seconds(model, block, width, finish) for model in (attending, summing)]
+    return block.edges.num_edges * _HEADS / max(seconds[0] - seconds[1], 1e-9)
+
+
+def _seconds(model: Model, block: Block, width: int, finish: Callable[[], None]) -> float:
+    """Of the first layer of a model, forward and backward."""
+    layer = model.stages()[0]
+    x = torch.rand(block.edges.num_dst, width, device=block.edges.indices.device, requires_grad=True)
+
+    def work() -> None:
+        out: Tensor = layer(block.keyed(1), x, x)
+        out.sum().backward()  # type: ignore[no-untyped-call]
+
+    return best_seconds(work, finish)
+
+
+def _fresh_rate(device: torch.device, finish: Callable[[], None]) -> float:
+    """Edges that are seen for the first time, and made ready for sums both ways, in a second."""
+    block, add = _random_block(_NODES, _NODES).to(device), WeightedSum()
+    rows = torch.rand(_NODES, 1, WIDTHS[0], device=device, requires_grad=True)
+    gradient = torch.rand(_NODES, 1, WIDTHS[0], device=device)
+
+    def work(of: Callable[[], Block]) -> Callable[[], None]:
+        return lambda: add(of(), rows, None, None).backward(gradient)  # type: ignore[no-untyped-call]
+
+    warm, fresh = work(lambda: block), work(lambda: replace(block, edges=replace(block.edges, derived={})))
+    return block.edges.num_edges / max(best_seconds(fresh, finish) - best_seconds(warm, finish), 1e-9)
+
+
+def _tiny_seconds(device: torch.device, finish: Callable[[], None]) -> float:
+    """A step of training that computes next to nothing."""
+    model = GCN(8, 8, 8, layers=_LAYERS, dropout=0.5).to(device)
+    block = _random_block(_TINY, _TINY).to(device)
+    x = torch.rand(_TINY, 8, device=device)
+
+    def work() -> None:
+        model([block] * _LAYERS, x, 1).sum().backward()
+        model.zero_grad()
+
+    return typical_seconds(work, finish)
+
+
+@cache
+def _random_block(nodes: int, destinations: int) -> Block:
+    """In-edges of the first nodes, from any."""
+    generator = torch.Generator().manual_seed(0)
+    indices = torch.randint(nodes, (destinations * _DEGREE,), generator=generator, dtype=torch.int32)
+    indptr = torch.arange(nodes + 1).clamp(max=destinations) * _DEGREE
+    return Topology(indptr=indptr, indices=indices).block.destinations(0, destinations)

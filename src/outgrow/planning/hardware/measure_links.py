@@ -1,0 +1,158 @@
+"""How fast bytes come from a disk, cross the border between a host and its device, and go to other workers."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from outgrow.core.ledger import Kind, Link
+from outgrow.planning.hardware.profile import LinkRate
+from outgrow.planning.hardware.timing import best_seconds
+from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.storage.row_file import Disk, DiskRows
+from outgrow.runtime.storage.row_storage import HostRows, pinned_rows
+from outgrow.runtime.system.device import Streams
+
+_ROWS, _WIDTH, _STEP = 1 << 16, 128, 3
+_SENT = 1 << 13
+_FEW = 64
+_TURNS, _COMPUTATIONS = 48, 16
+_TRIED, _LONG_SECONDS = 5, 4.0
+"""Long messages are timed as often as they go in so many seconds, a few at least."""
+
+
+def links_of(comm: Comm, folder: Path) -> dict[Link, LinkRate]:
+    """Measure the links of this worker, while all others do the same. All workers together.
+
+    Args:
+        comm: The line to the other workers, and the device that this one computes on.
+        folder: Where files are written, on the disk that is measured.
+    """
+    found = {link: _exchanged(comm, there) for link, there in _peers(comm).items() if any(comm.gather(there))}
+    with _rows(comm, folder) as rows:
+        found |= _border(comm, rows)
+    found[Link.DISK_TO_HOST] = _disk(folder / f"disk-{comm.rank}")
+    return found
+
+
+def _peers(comm: Comm) -> dict[Link, list[int]]:
+    """The other workers on this host, and those on others."""
+    here = comm.hosts[comm.rank]
+    others = [peer for peer in range(comm.size) if peer != comm.rank]
+    return {
+        Link.PEER: [peer for peer in others if comm.hosts[peer] == here],
+        Link.NETWORK: [peer for peer in others if comm.hosts[peer] != here],
+    }
+
+
+def _exchanged(comm: Comm, peers: Sequence[int]) -> LinkRate:
+    """Rows of equal size to some workers, who send as many; between computations, as in training.
+
+    Who waits for others while it computes nothing is waked sooner than training is.
+    """
+    finish, weight = Streams(comm.device).finish, torch.rand(_WIDTH, _WIDTH, device=comm.device)
+
+    def seconds(count: int, turns: int) -> float:
+        sizes = tuple(count if peer in peers else 0 for peer in range(comm.size))
+        rows = torch.zeros(sum(sizes), _WIDTH, device=comm.device)
+
+        def compute() -> None:
+            for _ in range(_COMPUTATIONS):
+                torch.relu(weight @ weight)
+            finish()
+
+        def exchange() -> None:
+            comm.rows(rows, Route(sizes, sizes), Kind.METRICS).wait()
+            finish()
+
+        return _in_step(comm, compute, exchange, turns)
+
+    message, long = seconds(1, _TURNS), seconds(_SENT, _TRIED)
+    turns = min(_TURNS, int(_LONG_SECONDS / max(comm.gather(long))))
+    if turns > _TRIED:
+        long = seconds(_SENT, turns)
+    num_bytes = 4 * _SENT * _WIDTH * max(1, len(peers))
+    return LinkRate(bytes_per_second=num_bytes / max(long - message, 1e-9), message_seconds=message)
+
+
+def _in_step(comm: Comm, before: Callable[[], object], work: Callable[[], object], turns: int) -> float:
+    """Seconds of what all workers do together after what each does alone, as often on all of them; the median."""
+    took = []
+    comm.barrier()
+    for _ in range(turns):
+        before()
+        began = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - began)
+    return statistics.median(took[1:])
+
+
+@contextmanager
+def _rows(comm: Comm, folder: Path) -> Iterator[HostRows]:
+    """Rows of the HOST tier: in scratch files beside a CPU, in pinned memory beside a GPU."""
+    if comm.device.type != "cpu":
+        rows: HostRows = pinned_rows(_ROWS, _WIDTH, torch.float32, comm.device)
+        yield rows
+        rows.close()
+        return
+    path = folder / f"rows-{comm.rank}"
+    disk = Disk()
+    rows = DiskRows.create(disk, path, _ROWS, _WIDTH, torch.float32)
+    try:
+        yield rows
+    finally:
+        rows.close()
+        disk.close()
+        path.unlink(missing_ok=True)
+
+
+def _border(comm: Comm, rows: HostRows) -> dict[Link, LinkRate]:
+    """Every third row to the device, and all rows from it."""
+    device = comm.device
+    finish = Streams(device).finish
+    values = torch.rand(_ROWS, _WIDTH, device=device)
+    stored = best_seconds(lambda: rows.write_range(0, values), finish)
+
+    def load(count: int) -> float:
+        wanted = torch.arange(0, _STEP * count, _STEP, device=device)
+        out, places = torch.empty(count, _WIDTH, device=device), torch.arange(count, device=device)
+        return best_seconds(lambda: rows.read(wanted, out, places), finish)
+
+    most, few = _ROWS // _STEP, load(_FEW)
+    loaded = 4 * most * _WIDTH / max(load(most) - few, 1e-9)
+    return {
+        Link.HOST_TO_DEVICE: LinkRate(bytes_per_second=loaded, message_seconds=few),
+        Link.DEVICE_TO_HOST: LinkRate(bytes_per_second=values.nbytes / stored, message_seconds=few),
+    }
+
+
+def _disk(path: Path) -> LinkRate:
+    """A file read in order, after the system has let go of what it had of it in memory, where it can be told to."""
+    block = os.urandom(1 << 20)
+    try:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(32):
+                file.write(block)
+            os.fsync(file.fileno())
+        seconds = min(_read_once(path) for _ in range(3))
+    finally:
+        path.unlink(missing_ok=True)
+    return LinkRate(bytes_per_second=32 * len(block) / seconds)
+
+
+def _read_once(path: Path) -> float:
+    with path.open("rb", buffering=0) as file:
+        if sys.platform == "linux":
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        began = time.perf_counter()
+        while file.read(1 << 20):
+            pass
+        return max(time.perf_counter() - began, 1e-9)

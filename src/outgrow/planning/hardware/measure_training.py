@@ -1,0 +1,82 @@
+"""What share of the rates of single pieces whole steps of training come to."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import torch
+
+from outgrow.engine.shard import Whole
+from outgrow.graph.graph import Graph, Split
+from outgrow.graph.topology import Topology
+from outgrow.nn.model import Model
+from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.zoo import GCN
+from outgrow.planning.cost_model import Pace
+from outgrow.planning.epoch_parts import of_whole_layers
+from outgrow.planning.graph_stats.counted import workload_of
+from outgrow.planning.hardware.profile import Profile
+from outgrow.planning.hardware.timing import typical_seconds
+from outgrow.planning.traffic import Place
+from outgrow.runtime.system.device import Streams
+from outgrow.strategies.base import Problem
+from outgrow.strategies.full import Full
+
+_NODES, _DEGREE, _WIDTH, _CLASSES, _LAYERS = 1 << 15, 16, 64, 16, 3
+
+
+def epoch_seconds_on(device: torch.device) -> float:
+    """How long an epoch of `reference` takes one worker."""
+    graph, model = reference()
+    assert graph.features is not None
+    assert graph.labels is not None
+    share = Whole(graph.topology)
+    share.comm.device = device
+    problem = Problem.of(
+        share,
+        features=graph.features,
+        labels=graph.labels,
+        train=graph.split.train,
+        task=SingleLabel(),
+        model=model.to(device),
+        seed=0,
+    )
+    execution, epochs = Full().prepare(problem), count(1)
+
+    def epoch() -> None:
+        for _ in execution.steps(next(epochs)):
+            model.zero_grad()
+
+    seconds = typical_seconds(epoch, Streams(device).finish)
+    execution.close()
+    return seconds
+
+
+def efficiency_of(profile: Profile, per_host: int, seconds: float) -> float:
+    """The share of a machine's rates with which each of a host's workers would take so long.
+
+    Args:
+        profile: Of the machine, whose efficiency is 1.
+        per_host: Workers that were measured at the same time.
+        seconds: What `epoch_seconds_on` has found.
+    """
+    pace = Pace.of(profile, Place(workers=per_host), 4)
+    graph, model = reference()
+    parts = of_whole_layers(workload_of(graph, model), pace, graph.num_nodes, graph.num_edges)
+    return sum(part.seconds for part in parts) / seconds
+
+
+def reference() -> tuple[Graph, Model]:
+    """A random graph and a GCN of three layers."""
+    generator = torch.Generator().manual_seed(0)
+    indices = torch.randint(_NODES, (_NODES * _DEGREE,), generator=generator, dtype=torch.int32)
+    nodes = torch.arange(_NODES)
+    graph = Graph(
+        name="reference",
+        topology=Topology(indptr=torch.arange(_NODES + 1) * _DEGREE, indices=indices),
+        features=torch.rand(_NODES, _WIDTH, generator=generator),
+        labels=torch.randint(_CLASSES, (_NODES,), generator=generator),
+        split=Split(train=nodes, val=nodes[:0], test=nodes[:0]),
+        num_classes=_CLASSES,
+    )
+    return graph, GCN(_WIDTH, _WIDTH, _CLASSES, layers=_LAYERS, dropout=0.5)

@@ -1,0 +1,285 @@
+"""Machine profiles and rates."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, get_type_hints
+
+from outgrow.core.errors import InputError
+from outgrow.core.ledger import Link
+from outgrow.core.validation import pick
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkRate:
+    """How fast bytes cross a link, one worker's at a time unless said otherwise.
+
+    Attributes:
+        bytes_per_second: Of a long message.
+        message_seconds: How long a message of no bytes takes.
+    """
+
+    bytes_per_second: float
+    message_seconds: float = 0.0
+
+    def seconds(self, num_bytes: float, messages: float = 1) -> float:
+        """How long so many bytes take, in so many messages."""
+        return num_bytes / self.bytes_per_second + messages * self.message_seconds
+
+
+class ByWidth:
+    """A rate that depends on how many columns rows have. Final.
+
+    Args:
+        per_second: The rate at some widths, which are positive.
+    """
+
+    def __init__(self, per_second: Mapping[int, float]) -> None:
+        self.per_second = dict(sorted(per_second.items()))
+
+    def at(self, width: float) -> float:
+        """The rate at a width: on the line between the nearest two, both axes logarithmic; beyond them, theirs."""
+        widths, rates = list(self.per_second), list(self.per_second.values())
+        right = bisect_left(widths, width)
+        if right == 0 or right == len(widths):
+            return rates[min(right, len(widths) - 1)]
+        low, high = widths[right - 1], widths[right]
+        share = math.log(width / low) / math.log(high / low)
+        return math.exp((1 - share) * math.log(rates[right - 1]) + share * math.log(rates[right]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByWidth) and self.per_second == other.per_second
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.per_second.items()))
+
+    def __repr__(self) -> str:
+        return f"ByWidth({self.per_second})"
+
+
+T = TypeVar("T")
+FORMAT = 2
+NEAR_BYTES, FAR_BYTES = 1 << 22, 1 << 28
+"""Of a table of rows that caches hold, and of one that they do not."""
+_MACHINES = resources.files("outgrow.planning") / "machines"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Where a worker computes: a GPU of its own, or the CPU of its host, which all workers there share.
+
+    Attributes:
+        kind: ``"cuda"`` or ``"cpu"``.
+        name: Its maker's.
+        memory_bytes: Memory of the GPU, or of the host.
+        product: Floating-point operations per second of ``[n, w] @ [w, w]`` in float32, by ``w``.
+        near: Bytes of float32 rows read per second by sums over in-neighbours, forward and backward, by columns, from
+            a table of `NEAR_BYTES`.
+        far: The same, from a table of `FAR_BYTES`.
+        finish: Numbers that get a bias, an activation, dropout and their gradients per second.
+        score: Scores of edges per second that attention takes beyond sums, forward and backward.
+        fresh: Edges per second that are seen for the first time, and made ready for sums both ways.
+        copy: Bytes read and written per second by a copy in its memory.
+        layer_seconds: What a layer takes in a step of training, however little it computes.
+        efficiency: Share of these rates that whole steps of training come to.
+    """
+
+    kind: str
+    name: str
+    memory_bytes: int
+    product: ByWidth
+    near: ByWidth
+    far: ByWidth
+    finish: float
+    score: float
+    fresh: float
+    copy: float
+    layer_seconds: float
+    efficiency: float
+
+    @property
+    def shared(self) -> bool:
+        """Whether all workers of a host share it, its rates and its memory."""
+        return self.kind == "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What a host has for all of its workers.
+
+    Attributes:
+        cores: Of its CPU.
+        memory_bytes: Of its memory.
+        gather: Bytes of float32 rows that its CPU takes from memory per second, at random, by columns.
+        sampled_edges: Edges of sampled blocks that its CPU draws per second.
+    """
+
+    cores: int
+    memory_bytes: int
+    gather: ByWidth
+    sampled_edges: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A machine, or several alike.
+
+    Attributes:
+        name: By which it is asked for.
+        date: When it was measured or written, ``YYYY-MM-DD``.
+        source: Where the numbers are from.
+        hosts: Number of hosts.
+        workers: Most workers of a host: its GPUs, or its cores.
+        device: Where a worker computes.
+        host: Each of the hosts.
+        links: What has been measured or is known. ``peer`` and ``network`` are rates of a worker that sends to all
+            others while these do so too. Between a CPU, as device, and its host are scratch files.
+    """
+
+    name: str
+    date: str
+    source: str
+    hosts: int
+    workers: int
+    device: Device
+    host: Host
+    links: Mapping[Link, LinkRate]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written to a file."""
+        return {
+            "format": FORMAT,
+            **{field.name: getattr(self, field.name) for field in fields(self)},
+            "device": _plain(self.device),
+            "host": _plain(self.host),
+            "links": {link.value: asdict(rate) for link, rate in self.links.items()},
+        }
+
+
+def machines() -> list[str]:
+    """Names of the profiles that come with Outgrow."""
+    return sorted(Path(each.name).stem for each in _MACHINES.iterdir() if each.name.endswith(".json"))
+
+
+def profile_of(hardware: str) -> Profile:
+    """A profile by its name (see `machines`), or from a file.
+
+    Raises:
+        InputError: There is none, or it is broken.
+    """
+    path = Path(hardware).expanduser()
+    if path.suffix == ".json" or path.is_file():
+        return read_profile(path)
+    known = dict.fromkeys(machines())
+    pick("hardware", hardware, known)
+    return _parsed(hardware, (_MACHINES / f"{hardware}.json").read_text("utf-8"))
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a file.
+
+    Raises:
+        InputError: It cannot be read, or is broken.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse(str(path), f"{type(error).__name__}: {error}")
+    return _parsed(str(path), text)
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write a profile to a file, whole or not at all.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    made = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(json.dumps(profile.as_dict(), indent=2) + "\n", "utf-8")
+        made.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            made.unlink()
+        raise InputError(
+            f"the profile cannot be written to {path}",
+            needed="a file that can be written",
+            got=str(error),
+            repair="give another --out",
+        ) from error
+
+
+def _plain(part: Device | Host) -> dict[str, Any]:
+    return {
+        field.name: {str(width): rate for width, rate in value.per_second.items()}
+        if isinstance(value := getattr(part, field.name), ByWidth)
+        else value
+        for field in fields(part)
+    }
+
+
+def _parsed(where: str, text: str) -> Profile:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        _refuse(where, f"no JSON: {error}")
+    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+        _refuse(where, f"no profile of format {FORMAT}")
+    try:
+        links = {Link(name): _read(LinkRate, rate) for name, rate in found.pop("links").items()}
+        device, host = _read(Device, found.pop("device")), _read(Host, found.pop("host"))
+        profile = _read(Profile, {**found, "device": device, "host": host, "links": links})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _refuse(where, str(error))
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", profile.date) or device.kind not in ("cpu", "cuda"):
+        _refuse(where, f"date {profile.date}, device of kind {device.kind}")
+    return profile
+
+
+def _read(kind: type[T], values: Mapping[str, Any]) -> T:
+    types = get_type_hints(kind)
+    if missing := types.keys() - values.keys() - {"message_seconds"}:
+        raise KeyError(f"no {', '.join(sorted(missing))}")
+    return kind(**{name: _value(name, value, pick("entry", name, types)) for name, value in values.items()})
+
+
+def _value(name: str, value: Any, kind: Any) -> Any:
+    if kind is ByWidth:
+        if not value:
+            raise ValueError(f"{name} has no rates")
+        return ByWidth({int(width): _positive(name, rate) for width, rate in value.items()})
+    if kind is int:
+        if _positive(name, value) != int(value):
+            raise ValueError(f"{name} is {value}, no whole number")
+        return int(value)
+    if kind is float:
+        return _positive(name, value, zero=name.endswith("_seconds"))
+    if kind is str and not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, no text")
+    return value
+
+
+def _positive(name: str, value: Any, *, zero: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {value!r}, no positive number")
+    if value == 0 and not zero:
+        raise ValueError(f"{name} is 0")
+    return float(value)
+
+
+def _refuse(where: str, why: str) -> NoReturn:
+    raise InputError(
+        f"the machine profile {where} cannot be used",
+        needed="a file that outgrow calibrate has written",
+        got=why,
+        repair="run outgrow calibrate --out FILE, or name a machine that comes with Outgrow: " + ", ".join(machines()),
+    )

@@ -1,0 +1,38 @@
+"""Run one worker of a run: ``python -m outgrow.runtime.distributed.worker_main JOB RANK``, started by `launch`."""
+
+import os
+import sys
+from pathlib import Path
+
+from outgrow.core.process import end_with_parent
+from outgrow.runtime.distributed.heartbeat import Heartbeat, touch
+from outgrow.runtime.distributed.job_files import Scratch
+from outgrow.runtime.system.environment import importing
+
+
+def main() -> None:
+    """Run one worker: its signs of life first, then torch."""
+    scratch, rank = Scratch(Path(sys.argv[1])), int(sys.argv[2])
+    heartbeat = Heartbeat(lambda: touch(scratch.beat(rank)), scratch.job().parent, scratch.shared)
+    end_with_parent()
+    heartbeat.leave_if_orphaned()  # it may have ended before
+    with heartbeat:
+        _redirect()
+        with importing():
+            from outgrow.runtime.distributed.worker import work
+        work(scratch, rank)
+    heartbeat.leave_if_orphaned()
+
+
+def _redirect() -> None:
+    """Read nothing, since standard input may be the user's script; write both outputs to one place, in order."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    main()

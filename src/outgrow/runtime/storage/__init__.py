@@ -1,0 +1,1 @@
+"""Rows outside device memory."""

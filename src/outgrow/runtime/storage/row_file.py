@@ -1,0 +1,326 @@
+"""Rows of node data in files on disk: read as coalesced runs by several threads, physical bytes counted."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+from outgrow.ops.backend import array, tensor
+from outgrow.ops.rows.coalesce import cut_groups
+from outgrow.ops.rows.file_io import PAGE_BYTES, add_file_rows, fill, pages_of, put, read_rows
+from outgrow.ops.rows.gather import take_rows
+from outgrow.runtime.storage.row_storage import HostRows, check_range, check_rows, check_sums, check_type
+
+Array = NDArray[Any]
+
+_GROUPS_PER_THREAD = 4  # so that none waits long for the last one
+
+
+class Disk:
+    """What the files of one worker share: threads that read and write, how reads are joined, and what was moved.
+
+    Args:
+        in_flight: Number of threads, which is how many reads are under way at once.
+        gap_bytes: Rows with no more than this between them are read at once, with what lies between.
+        run_bytes: Most bytes read at once, unless one row is longer. Each thread stages no more than this.
+
+    Attributes:
+        in_flight, gap_bytes, run_bytes: As they were given.
+        read_bytes: Bytes asked from files, gaps included, each request rounded out to whole pages of 4096 bytes.
+        written_bytes: Bytes written to files.
+        read_requests: Number of reads.
+    """
+
+    def __init__(self, *, in_flight: int = 4, gap_bytes: int = 16384, run_bytes: int = 1 << 20) -> None:
+        self.read_bytes = self.written_bytes = self.read_requests = 0
+        self.gap_bytes, self.run_bytes = gap_bytes, run_bytes
+        self.in_flight = in_flight
+        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="outgrow-disk")
+        self._counting = threading.Lock()
+        self._staged = threading.local()
+
+    def run(self, tasks: Iterable[Callable[[], None]]) -> None:
+        """Do all tasks on the threads, in any order; a task must not call this.
+
+        Raises:
+            Exception: What the first task in order that failed has raised. No task runs any more.
+        """
+        pending: deque[Future[None]] = deque()
+        todo = iter(tasks)
+        begun = [*islice(todo, 2)]
+        if len(begun) == 1:  # handing it over would take longer
+            begun[0]()
+            return
+        try:
+            for task in chain(begun, todo):
+                pending.append(self._threads.submit(task))
+                if len(pending) > 2 * self.in_flight:
+                    pending[0].result()
+                    pending.popleft()
+            for future in pending:
+                future.result()
+        finally:
+            for future in pending:
+                future.cancel()
+            wait(pending)
+
+    @property
+    def staging_bytes(self) -> int:
+        """The most that the threads stage, where no row is longer than a run; callers stage a run of their own."""
+        return self.in_flight * self.run_bytes
+
+    def pages(self, num_bytes: int) -> Array:
+        """Memory ``[num_bytes]`` uint8 of the calling thread, from a page on; overwritten when it asks again."""
+        held: Tensor | None = getattr(self._staged, "memory", None)
+        if held is None or len(held) < num_bytes:
+            made = torch.empty(max(num_bytes, self.run_bytes) + PAGE_BYTES, dtype=torch.uint8)
+            held = self._staged.memory = made[-made.data_ptr() % PAGE_BYTES :][: len(made) - PAGE_BYTES]
+        return held[:num_bytes].numpy()
+
+    def staging(self, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
+        """Memory ``[num_rows, width]`` of the calling thread, overwritten when it asks again."""
+        memory = tensor(self.pages(num_rows * width * dtype.itemsize))
+        return memory.view(dtype).view(num_rows, width)
+
+    def count(self, requests: int, pages: int, written: int = 0) -> None:
+        """Add to what was moved: reads, pages that they asked for, and bytes written."""
+        with self._counting:
+            self.read_requests += requests
+            self.read_bytes += pages * PAGE_BYTES
+            self.written_bytes += written
+
+    def close(self) -> None:
+        """End the threads. Files stay as they are."""
+        self._threads.shutdown()
+
+
+class DiskRows(HostRows):
+    """Rows in a file, one after another; made by `create`, `existing` or `npy_rows`."""
+
+    def __init__(
+        self, disk: Disk, file: io.FileIO, num_rows: int, width: int, dtype: torch.dtype, *, offset: int = 0
+    ) -> None:
+        self.num_rows, self.width, self.dtype = num_rows, width, dtype
+        self._disk, self._file, self._offset = disk, file, offset
+        self._row_bytes = width * dtype.itemsize
+        self._gap_rows = disk.gap_bytes // self._row_bytes
+        self._added_gap_rows = min(disk.gap_bytes, PAGE_BYTES) // self._row_bytes
+        self._run_rows = max(1, disk.run_bytes // self._row_bytes)
+        if sys.platform == "linux":  # else the kernel reads more than it is asked for
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+
+    @staticmethod
+    def create(disk: Disk, path: Path, num_rows: int, width: int, dtype: torch.dtype) -> DiskRows:
+        """Make a file whose rows read as zeros; it takes room on the disk as it is written."""
+        file = io.FileIO(path, "x+")
+        file.truncate(num_rows * width * dtype.itemsize)
+        return DiskRows(disk, file, num_rows, width, dtype)
+
+    @staticmethod
+    def existing(disk: Disk, path: Path, num_rows: int, width: int, dtype: torch.dtype, *, offset: int = 0) -> DiskRows:
+        """Open rows that begin at a byte of a file; for writing too where that is allowed.
+
+        Raises:
+            InputError: The file ends too early.
+        """
+        return _opened(disk, path, num_rows, width, dtype, offset=offset, write=os.access(path, os.W_OK))
+
+    def read(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
+        """See `HostRows.read`."""
+        check_rows(self, rows_N)
+        check_type(self.dtype, out_MW.dtype)
+        rows, to = array(rows_N), array(to_N)
+        groups = self._groups(rows, self._gap_rows)
+        self._disk.run(partial(self._read_group, rows[at], out_MW, to[at]) for at in groups)
+
+    def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
+        """See `HostRows.read_range`."""
+        check_range(self, first, last, out_NW)
+        check_type(self.dtype, out_NW.dtype)
+        self._disk.run(partial(self._read_share, first + at.start, out_NW[at]) for at in self._shares(last - first))
+
+    def write_range(self, first: int, rows_NW: Tensor) -> None:
+        """See `HostRows.write_range`."""
+        check_range(self, first, first + len(rows_NW), rows_NW)
+        check_type(rows_NW.dtype, self.dtype)
+        self._check_writable()
+        rows_NW = rows_NW.detach()
+        self._disk.run(partial(self._write_share, first + at.start, rows_NW[at]) for at in self._shares(len(rows_NW)))
+
+    def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
+        """See `HostRows.add`."""
+        check_rows(self, rows_N)
+        check_sums(values_MW.dtype, self.dtype)
+        self._check_writable()
+        rows, at = array(rows_N), array(at_N)
+        self._disk.run(
+            partial(self._add_group, rows[here], (values_MW, at[here]))
+            for here in self._groups(rows, self._added_gap_rows)
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _groups(self, rows: Array, gap_rows: int) -> Iterator[slice]:
+        starts = cut_groups(rows, gap_rows, self._run_rows, _GROUPS_PER_THREAD * self._disk.in_flight).tolist()
+        return (slice(*ends) for ends in pairwise(starts))
+
+    def _shares(self, num_rows: int) -> Iterator[slice]:
+        pieces = -(-num_rows // self._run_rows)
+        return _slices(num_rows, self._run_rows * -(-pieces // (_GROUPS_PER_THREAD * self._disk.in_flight)))
+
+    def _read_group(self, rows: Array, out_MW: Tensor, to: Array) -> None:
+        staged = self._staging(self._run_rows)
+        with self._told():
+            moved = read_rows(self._file.fileno(), self._offset, rows, self._gap_rows, staged, out_MW, to)
+        self._disk.count(*moved)
+
+    def _add_group(self, rows: Array, added: tuple[Tensor, Array]) -> None:
+        staged = self._staging(self._run_rows)
+        with self._told():
+            moved = add_file_rows(self._file.fileno(), self._offset, rows, self._added_gap_rows, staged, added)
+        self._disk.count(*moved)
+
+    def _read_share(self, first: int, out_nW: Tensor) -> None:
+        direct, requests, pages = out_nW.dtype == self.dtype and out_nW.is_contiguous(), 0, 0
+        for at in _slices(len(out_nW), self._run_rows):
+            into_nW = out_nW[at] if direct else self._staging(len(out_nW[at]))
+            start, memory = self._start(first + at.start), _bytes_of(into_nW)
+            with self._told():
+                fill(self._file.fileno(), start, memory)
+            requests, pages = requests + 1, pages + pages_of(start, len(memory))
+            if not direct:
+                take_rows(into_nW, None, out_nW[at], None)
+        self._disk.count(requests, pages)
+
+    def _write_share(self, first: int, rows_nW: Tensor) -> None:
+        direct, written = rows_nW.dtype == self.dtype and rows_nW.is_contiguous(), 0
+        for at in _slices(len(rows_nW), self._run_rows):
+            from_nW = rows_nW[at] if direct else self._staging(len(rows_nW[at]))
+            if not direct:
+                take_rows(rows_nW[at], None, from_nW, None)
+            memory = _bytes_of(from_nW)
+            with self._told():
+                put(self._file.fileno(), self._start(first + at.start), memory)
+            written += len(memory)
+        self._disk.count(0, 0, written)
+
+    def _start(self, row: int) -> int:
+        return self._offset + row * self._row_bytes
+
+    def _staging(self, num_rows: int) -> Tensor:
+        return self._disk.staging(num_rows, self.width, self.dtype)
+
+    def _told(self) -> AbstractContextManager[None]:
+        return told(Path(str(self._file.name)), self._file.fileno(), self._offset + self.num_rows * self._row_bytes)
+
+    def _check_writable(self) -> None:
+        if not self._file.writable():
+            raise io.UnsupportedOperation(f"{self._file.name!r} is open for reading only")
+
+
+@contextmanager
+def told(path: Path, file: int, needed_bytes: int) -> Iterator[None]:
+    """Say what the user can do where a file is too short or cannot grow; other errors name the file.
+
+    Args:
+        path: Of the file.
+        file: Its descriptor.
+        needed_bytes: How long it should be.
+
+    Raises:
+        InputError: The file ends too early, or the disk is full.
+        OSError: What else the system has said.
+    """
+    try:
+        yield
+    except EOFError as error:
+        raise _too_short(path, needed_bytes, os.fstat(file).st_size) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            error.filename = path
+            raise
+        raise _no_room(path, needed_bytes, error) from error
+
+
+def npy_rows(disk: Disk, path: Path) -> DiskRows:
+    """The rows of a two-dimensional array in an .npy file, read only; uint16 are the bits of bfloat16, as in a store.
+
+    Raises:
+        InputError: It is not such a file, its rows are not one after another, or it ends too early.
+    """
+    with path.open("rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, by_columns, dtype = header(file)
+            kind = torch.bfloat16 if dtype == np.dtype("<u2") else torch.from_numpy(np.empty(0, dtype=dtype)).dtype
+        except OSError:
+            raise
+        except Exception as error:  # NumPy evaluates the header, which can raise nearly anything
+            raise _no_rows(path, f"{type(error).__name__}: {str(error)[:200]}") from error
+        if len(shape) != 2 or by_columns or not kind.is_floating_point:
+            raise _no_rows(path, f"shape {shape} of {dtype}{', column by column' if by_columns else ''}")
+        return _opened(disk, path, *shape, kind, offset=file.tell(), write=False)
+
+
+def _opened(
+    disk: Disk, path: Path, num_rows: int, width: int, dtype: torch.dtype, *, offset: int, write: bool
+) -> DiskRows:
+    there, needed = path.stat().st_size, offset + num_rows * width * dtype.itemsize
+    if there < needed:
+        raise _too_short(path, needed, there)
+    return DiskRows(disk, io.FileIO(path, "r+" if write else "r"), num_rows, width, dtype, offset=offset)
+
+
+def _slices(num_rows: int, most: int) -> Iterator[slice]:
+    return (slice(i, min(i + most, num_rows)) for i in range(0, num_rows, max(1, most)))
+
+
+def _bytes_of(rows_NW: Tensor) -> Array:
+    return rows_NW.detach().view(-1).view(torch.uint8).numpy()
+
+
+def _too_short(path: Path, needed: int, there: int) -> InputError:
+    return InputError(
+        f"{path} ends before its rows do",
+        needed=f"{needed:,} bytes",
+        got=f"{there:,} bytes",
+        repair="make the file again, and let nothing else change it while it is in use",
+    )
+
+
+def _no_room(path: Path, needed: int, error: OSError) -> InputError:
+    return InputError(
+        f"{path} cannot grow",
+        needed=f"room for {needed:,} bytes in all",
+        got=str(error.strerror),
+        repair="make room, or choose a folder on another disk by the option `scratch`",
+    )
+
+
+def _no_rows(path: Path, got: str) -> InputError:
+    return InputError(
+        f"{path} does not hold rows",
+        needed="an .npy file of a two-dimensional array of floating-point numbers, row by row",
+        got=got,
+        repair="write the array with numpy.save, from a C-ordered array",
+    )

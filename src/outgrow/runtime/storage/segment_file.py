@@ -1,0 +1,165 @@
+"""Rows in the HOST tier that are written and read in parcels: each lies in one piece, so that a disk need not seek.
+
+Letters: ``W`` columns, ``P`` parcels, ``N`` their rows, ``M`` rows of the tensor on the other side.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.ops.backend import array
+from outgrow.ops.rows.file_io import PAGE_BYTES
+from outgrow.ops.rows.segment_io import read_parcels, write_parcels
+from outgrow.runtime.storage.row_file import Disk, told
+
+Array = NDArray[Any]
+_LEAST_SHARE = 1 << 18  # bytes: handing less to a thread takes longer than reading it
+
+
+class Parcels(ABC):
+    """Rows of one width in parcels, for several threads at once as long as none reads what another writes.
+
+    Args:
+        counts_P: ``[P]`` int64, rows of each parcel.
+        width: ``W``.
+        dtype: Type of the values.
+
+    Attributes:
+        width: ``W``.
+        dtype: Type of the values.
+    """
+
+    def __init__(self, counts_P: Array, width: int, dtype: torch.dtype) -> None:
+        self.width, self.dtype = width, dtype
+        self._counts_P = np.asarray(counts_P, dtype=np.int64)
+
+    @abstractmethod
+    def read(self, parcels: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
+        """``out[to[i]] =`` row i of some parcels one after another.
+
+        Args:
+            parcels: Their numbers, ascending.
+            out_MW: ``[M, W]`` of the same type, written; any strides.
+            to_N: ``[N]`` integer, distinct; None for the first rows in order.
+        """
+
+    @abstractmethod
+    def write(self, parcels: Array | Sequence[int], rows_NW: Tensor) -> None:
+        """Write some parcels.
+
+        Args:
+            parcels: Their numbers, ascending.
+            rows_NW: ``[N, W]`` of the same type: the rows of one after another.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what holds the rows."""
+
+    def _ends(self, parcels: Array, rows: int) -> Array:
+        """Rows before each of some parcels, and in all."""
+        ends = np.concatenate(([0], self._counts_P[parcels].cumsum()))
+        if ends[-1] != rows:
+            raise ValueError(f"{rows} rows for parcels of {ends[-1]}")
+        return ends
+
+    def _check_type(self, dtype: torch.dtype) -> None:
+        if dtype != self.dtype:
+            raise TypeError(f"rows of {dtype} for parcels of {self.dtype}")
+
+
+class DiskParcels(Parcels):
+    """Parcels in a file that is made. It takes room on the disk as it is written.
+
+    Args:
+        disk: The threads that read, and where bytes are counted.
+        path: Of the file, which must not exist.
+        counts_P: See `Parcels`.
+        width: See `Parcels`.
+        dtype: See `Parcels`.
+        direct: Whether the system shall keep no copies in memory, if it can do without: best for what does not fit
+            there, and worst for what does.
+    """
+
+    def __init__(
+        self, disk: Disk, path: Path, counts_P: Array, width: int, dtype: torch.dtype, *, direct: bool
+    ) -> None:
+        super().__init__(counts_P, width, dtype)
+        self._disk, self._path, self._row_bytes = disk, path, width * dtype.itemsize
+        self._file, self._page = _created(path, direct=direct)
+        sizes = -(-self._counts_P * self._row_bytes // self._page) * self._page
+        self._begins = np.concatenate(([0], sizes.cumsum()))
+        os.truncate(self._file, int(self._begins[-1]))
+
+    def read(self, parcels: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
+        """See `Parcels.read`."""
+        self._check_type(out_MW.dtype)
+        chosen = np.asarray(parcels, dtype=np.int64)
+        count = len(out_MW) if to_N is None else len(to_N)
+        to = None if to_N is None else array(to_N)
+        if to is None and self._page > 1:  # what is rounded is staged; once for all shares
+            to = np.arange(count)
+        places = self._begins[chosen], self._ends(chosen, count)
+        most = max(1, _LEAST_SHARE // self._row_bytes, -(-count // (4 * self._disk.in_flight)))
+        self._disk.run(
+            partial(self._read_share, places, (low, min(low + most, count)), (out_MW, to))
+            for low in range(0, count, most)
+        )
+
+    def write(self, parcels: Array | Sequence[int], rows_NW: Tensor) -> None:
+        """See `Parcels.write`. One thread: the system lets a file grow for one at a time."""
+        self._check_type(rows_NW.dtype)
+        chosen, rows = np.asarray(parcels, dtype=np.int64), rows_NW.detach().contiguous()
+        places = self._begins[chosen], self._ends(chosen, len(rows)) * self._row_bytes
+        given = rows.view(-1).view(torch.uint8).numpy()
+        with self._told():
+            written = write_parcels(self._file, places, self._page, self._staged(), given)
+        self._disk.count(0, 0, written)
+
+    def close(self) -> None:
+        """See `Parcels.close`."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _read_share(
+        self, places: tuple[Array, Array], share: tuple[int, int], out: tuple[Tensor, Array | None]
+    ) -> None:
+        with self._told():
+            moved = read_parcels(self._file, places, share, self._page, self._staged(), out)
+        self._disk.count(*moved)
+
+    def _staged(self) -> Array:
+        least = -(-self._row_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES
+        return self._disk.pages(max(least, self._disk.run_bytes // PAGE_BYTES * PAGE_BYTES))
+
+    def _told(self) -> AbstractContextManager[None]:
+        return told(self._path, self._file, int(self._begins[-1]))
+
+
+def _created(path: Path, *, direct: bool) -> tuple[int, int]:
+    """The descriptor of a new file, and what reads and writes of it are rounded to."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    if sys.platform == "win32":
+        flags |= os.O_BINARY
+    if direct and sys.platform == "linux":
+        try:
+            return os.open(path, flags | os.O_DIRECT, 0o600), PAGE_BYTES
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # as file systems say that keep a copy of everything
+                raise
+            path.unlink(missing_ok=True)
+    return os.open(path, flags, 0o600), 1

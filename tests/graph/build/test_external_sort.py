@@ -1,0 +1,102 @@
+"""The external build: any memory gives the graph of the definition, and the bound on memory is kept."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graph.handmade import Edge, Listed, edges_of, expected, same
+from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.build.edge_order import Columns, Directed, Undirected
+from outgrow.graph.build.to_store import convert
+from outgrow.graph.build.external_sort import Spill
+from outgrow.graph.readers.source import EdgeChunk, Tables
+
+ids = st.integers(0, 5)
+edge_lists = st.lists(st.builds(Edge, ids, ids, st.integers(0, 1), st.integers(0, 3).map(float)), max_size=200)
+
+
+@given(
+    edges=edge_lists,
+    undirected=st.booleans(),
+    typed=st.booleans(),
+    weighted=st.booleans(),
+    at_once=st.integers(1, 90),
+)
+@settings(deadline=None, max_examples=80)
+def test_small_memory_gives_the_graph_of_the_definition(tmp_path_factory, edges, undirected, typed, weighted, at_once):
+    """Sixteen edges fit, so rows, and pairs of nodes, have more edges than fit."""
+    names = ("p", "q") if typed else ()
+    listed = Listed(edges, Tables(num_nodes=9, relation_names=names), typed=typed, weighted=weighted, at_once=at_once)
+    dest = tmp_path_factory.mktemp("built") / "store"
+    built = convert(listed, dest, undirected=undirected, memory_bytes=1024)
+    same(built, assemble(listed, undirected=undirected))
+    wanted = expected(edges, undirected=undirected, num_relations=len(names))
+    assert [e[:3] for e in edges_of(built)] == [e[:3] for e in wanted]
+    if weighted and edges:
+        assert [e.weight for e in edges_of(built)] == [e.weight for e in wanted]
+
+
+class Random:
+    """Chunks of random edges with one heavy row, made when they are asked for."""
+
+    def __init__(self, typed, weighted):
+        self.typed, self.weighted = typed, weighted
+
+    def chunks(self):
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            dst = np.where(rng.random(20_000) < 0.5, 7, rng.integers(0, 1000, 20_000))
+            yield EdgeChunk(
+                rng.integers(0, 1000, 20_000),
+                dst,
+                rng.integers(0, 5, 20_000) if self.typed else None,
+                rng.random(20_000, dtype=np.float32) if self.weighted else None,
+            )
+
+
+@pytest.mark.parametrize("rule", [Directed(), Undirected()], ids=["directed", "undirected"])
+@pytest.mark.parametrize(("typed", "weighted"), [(False, False), (True, False), (False, True), (True, True)])
+def test_memory_stays_below_its_bound(tmp_path, rule, typed, weighted):
+    """Most bytes that NumPy holds while 1.2 million edges are sorted in 4 MiB, 2 to 20 times less than they take."""
+    bound, total = 1 << 22, 0
+    edges = Random(typed, weighted)
+    tracemalloc.start()
+    with Spill(tmp_path, rule, bound) as spill:
+        for chunk in edges.chunks():
+            spill.add(rule.columns(chunk))
+        tracemalloc.reset_peak()
+        last = 0
+        for piece in spill.ranges():
+            assert int(piece.key[0]) >= last
+            last = int(piece.key[-1])
+            total += len(piece)
+        peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < bound
+    assert total == 1_200_000 if rule.keeps_parallel else 0 < total < 2_400_000
+
+
+def test_memory_stays_below_its_bound_while_edges_come_in(tmp_path):
+    bound = 1 << 22
+    with Spill(tmp_path, Undirected(), bound) as spill:
+        chunk = next(iter(Random(typed=True, weighted=True).chunks()))
+        columns = Undirected().columns(chunk)
+        tracemalloc.start()
+        for _ in range(20):
+            spill.add(columns)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert 0 < peak < bound
+
+
+def test_one_pair_with_more_edges_than_fit_keeps_the_order_of_input(tmp_path):
+    weight = np.arange(5000, dtype=np.float32)
+    key = np.full(5000, 3, dtype=np.uint64)
+    with Spill(tmp_path, Directed(), 1024) as spill:
+        spill.add(Columns(key, np.zeros(5000, dtype=np.int32), weight))
+        pieces = [piece.weight.copy() for piece in spill.ranges()]
+    assert len(pieces) > 100
+    assert np.array_equal(np.concatenate(pieces), weight)

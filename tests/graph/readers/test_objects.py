@@ -1,0 +1,168 @@
+"""Graphs of NetworkX and PyG."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from graph.handmade import edges_of
+from outgrow.core.errors import InputError
+from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.readers.matrices import RANDOM_WIDTH, random_vectors
+from outgrow.graph.readers.networkx import NetworkxSource
+from outgrow.graph.readers.pyg import PygSource
+from outgrow.ops.sparse import SparseRows
+
+
+@pytest.fixture
+def nx():
+    return pytest.importorskip("networkx")
+
+
+@pytest.fixture
+def pyg():
+    return pytest.importorskip("torch_geometric.data")
+
+
+def test_networkx(nx):
+    given = nx.MultiDiGraph(name="small")
+    for node, split in (("b", "train"), ("a", "val"), ("c", None)):
+        given.add_node(node, x=[1.0, ord(node)], y=ord(node) - 97, **({"split": split} if split else {}))
+    given.add_edge("b", "a", weight=2.0, relation=1)
+    given.add_edge("b", "a", weight=3.0, relation=0)
+    given.add_edge("c", "c", weight=1.0, relation=0)
+    made = assemble(NetworkxSource(given))
+    assert made.name == "small"
+    assert edges_of(made) == [(0, 1, 0, 3.0), (0, 1, 1, 2.0), (2, 2, 0, 1.0)]
+    assert made.features.tolist() == [[1, 98], [1, 97], [1, 99]]
+    assert made.labels.tolist() == [1, 0, 2]
+    assert made.split.train.tolist() == [0]
+    assert made.split.val.tolist() == [1]
+
+
+def test_undirected_networkx_goes_both_ways(nx):
+    given = nx.Graph([(0, 1), (1, 1), (1, 2)])
+    assert [edge[:2] for edge in edges_of(assemble(NetworkxSource(given)))] == [(1, 0), (0, 1), (1, 1), (2, 1), (1, 2)]
+
+
+def test_bfloat16_of_pyg_is_widened(pyg):
+    x = torch.arange(6.0).reshape(3, 2)
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    weight = torch.tensor([0.5, 2.0], dtype=torch.bfloat16)
+    made = assemble(PygSource(pyg.Data(x=x.bfloat16(), edge_index=edge_index, edge_weight=weight)))
+    assert made.features.dtype == torch.float32
+    assert torch.equal(made.features, x)
+    assert made.topology.weight.tolist() == [0.5, 2.0]
+
+
+def test_bad_networkx(nx):
+    for node, edge, what in (
+        ({"x": [1.0]}, {}, "1 values"),
+        ({"y": "dog"}, {}, "attribute y"),
+        ({"split": "training"}, {}, "training"),
+        ({}, {"weight": 1.0}, "1 values"),
+        ({}, {"weight": "heavy"}, "1 values"),
+    ):
+        given = nx.DiGraph([(0, 1), (1, 2)])
+        given.nodes[1].update(node)
+        given.edges[0, 1].update(edge)
+        with pytest.raises(InputError, match=what):
+            assemble(NetworkxSource(given))
+
+
+def test_pyg(pyg):
+    data = pyg.Data(
+        x=torch.rand(3, 2),
+        y=torch.tensor([0, 2, 1]),
+        edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]),
+        edge_attr=torch.tensor([[1.0], [2.0], [3.0]]),
+        edge_type=torch.tensor([0, 1, 1]),
+        train_mask=torch.tensor([True, False, False]),
+        test_mask=torch.tensor([False, False, True]),
+    )
+    made = assemble(PygSource(data))
+    assert edges_of(made) == [(2, 0, 1, 3.0), (0, 1, 0, 1.0), (1, 2, 1, 2.0)]
+    assert torch.equal(made.features, data.x)
+    assert made.labels.tolist() == [0, 2, 1]
+    assert made.split.train.tolist() == [0]
+    assert len(made.split.val) == 0
+    assert made.split.test.tolist() == [2]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_pyg_with_sparse_features_and_label_sets(pyg):
+    data = pyg.Data(
+        x=torch.eye(3).to_sparse_csr(),
+        y=torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]),
+        edge_index=torch.tensor([[0], [1]]),
+    )
+    made = assemble(PygSource(data))
+    assert isinstance(made.features, SparseRows)
+    assert made.multi_label
+    assert made.labels.dtype == torch.uint8
+
+
+def hetero(pyg, width=2):
+    data = pyg.HeteroData()
+    data["paper"].x = torch.ones(3, 2)
+    data["paper"].y = torch.tensor([1, 0, 1])
+    data["paper"].train_mask = torch.tensor([False, True, False])
+    data["author"].x = torch.full((2, width), 2.0)
+    data["venue"].num_nodes = 1
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [2, 0]])
+    data["paper", "in", "venue"].edge_index = torch.tensor([[1], [0]])
+    return data
+
+
+def dense_of(made):
+    rows = made.features
+    return csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape).toarray()
+
+
+def test_hetero(pyg):
+    made = assemble(PygSource(hetero(pyg)))
+    assert [(t.name, t.first, t.last) for t in made.node_types] == [("paper", 0, 3), ("author", 3, 5), ("venue", 5, 6)]
+    assert made.relation_names == ("author__writes__paper", "paper__in__venue")
+    assert [edge[:3] for edge in edges_of(made)] == [(4, 0, 0), (3, 2, 0), (1, 5, 1)]
+    assert made.labels.tolist() == [1, 0, 1, -1, -1, -1]
+    assert made.split.train.tolist() == [1]
+
+
+def test_hetero_types_of_other_width_have_columns_of_their_own(pyg):
+    made = assemble(PygSource(hetero(pyg, width=1)))
+    dense = dense_of(made)
+    assert dense[:, :3].tolist() == [[1, 1, 0]] * 3 + [[0, 0, 2]] * 2 + [[0, 0, 0]]
+    assert np.array_equal(dense[:, 3:], np.concatenate([np.zeros((5, RANDOM_WIDTH)), random_vectors("venue", 1)]))
+
+
+def test_hetero_types_of_one_width_share_columns(pyg):
+    data = hetero(pyg)
+    data["venue"].x = torch.full((1, 2), 3.0)
+    assert assemble(PygSource(data)).features.tolist() == [[1, 1]] * 3 + [[2, 2]] * 2 + [[3, 3]]
+
+
+def test_bad_pyg(pyg):
+    index = torch.tensor([[0, 1], [1, 2]])
+    for changes, what in (
+        ({"edge_index": None}, "edge_index cannot be used"),
+        ({"edge_index": index.T.repeat(2, 2)}, "wrong form"),
+        ({"edge_attr": torch.rand(2, 3)}, "edge_attr cannot be used"),
+        ({"train_mask": torch.ones(3, 2, dtype=torch.bool)}, "train_mask cannot be used"),
+        ({"y": torch.tensor([0.5, 1, 2])}, "y cannot be used"),
+    ):
+        with pytest.raises(InputError, match=what):
+            assemble(PygSource(pyg.Data(**{"edge_index": index, "num_nodes": 3, **changes})))
+    two = hetero(pyg)
+    two["author"].y = torch.tensor([0, 1])
+    with pytest.raises(InputError, match="labels of 2 types"):
+        assemble(PygSource(two))
+    outside = hetero(pyg)
+    outside["paper", "in", "venue"].edge_index = torch.tensor([[1], [1]])
+    with pytest.raises(InputError, match="ids of venue from 0 to 0"):
+        assemble(PygSource(outside))
+
+
+def test_masks_become_ids_in_order(pyg):
+    mask = torch.from_numpy(np.random.default_rng(0).random(100) < 0.3)
+    data = pyg.Data(edge_index=torch.tensor([[0], [1]]), num_nodes=100, y=torch.zeros(100).long(), val_mask=mask)
+    assert torch.equal(assemble(PygSource(data)).split.val, mask.nonzero().view(-1))

@@ -1,0 +1,316 @@
+"""The sampler against one in plain Python, bit by bit; what does not change its draws; what it refuses."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.core.errors import InputError
+from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.topology import Topology
+from outgrow.ops.rng import derive
+from support import random_topology, topologies, topology_of, with_relations
+
+Kept = list[tuple[int, float]]
+RELATIONS = 3
+
+
+def floyd(key: int, count: int, most: int) -> list[int]:
+    chosen: set[int] = set()
+    for i in range(most):
+        last = count - most + i
+        number = derive(key, i) * (last + 1) >> 64
+        chosen.add(last if number in chosen else number)
+    return sorted(chosen)
+
+
+def first_to_arrive(key: int, weight: list[float], most: int) -> list[int]:
+    uniform = [(derive(key, j) >> 11) / 2**53 for j in range(len(weight))]
+    times = sorted((-math.log1p(-x) / w, j) for j, (x, w) in enumerate(zip(uniform, weight, strict=True)) if w > 0)
+    return sorted(j for _, j in times[:most])
+
+
+def kept_edges(view: Topology, v: int, fanout: Fanout, key: int, weighted: bool) -> Kept:
+    """The in-edges that a node keeps, and how many each stands for."""
+    first, end = view.indptr[v : v + 2].tolist()
+    count, row_key = end - first, derive(key, v)
+    if isinstance(fanout, tuple):
+        assert view.relation is not None
+        out: Kept = []
+        for relation, most in enumerate((*fanout, -1)):
+            same = [
+                e for e in range(first, end) if int(view.relation[e]) == (relation if relation < len(fanout) else -1)
+            ]
+            if most == -1 or len(same) <= most:
+                out += [(e, 1.0) for e in same]
+            else:
+                ranks = floyd(derive(row_key, relation), len(same), most)
+                out += [(same[rank], len(same) / most) for rank in ranks]
+        return sorted(out)
+    if fanout == -1 or count <= fanout:
+        return [(e, 1.0) for e in range(first, end)]
+    if not weighted:
+        return [(first + j, count / fanout) for j in floyd(row_key, count, fanout)]
+    assert view.weight is not None
+    weight = view.weight[first:end].double().tolist()
+    places, positive = first_to_arrive(row_key, weight, fanout), sum(w > 0 for w in weight)
+    return [(first + j, sum(weight) / (fanout * weight[j]) if positive > fanout else 1.0) for j in places]
+
+
+def check_block(block: Block, view: Topology, kept: list[Kept], nodes: list[int]) -> None:
+    """A block against the edges that each of its destinations keeps; ``nodes`` are all that have a number by then."""
+    edges, flat = block.edges, [pair for row in kept for pair in row]
+    ids = torch.tensor([e for e, _ in flat], dtype=torch.int64)
+    assert block.edge_ids is not None
+    assert torch.equal(block.edge_ids, ids)
+    assert edges.indptr.tolist() == np.cumsum([0, *map(len, kept)]).tolist()
+    assert edges.indices.dtype == torch.int32
+    assert block.src_nodes.tolist() == nodes
+    assert block.dst_nodes.tolist() == nodes[: len(kept)]
+    assert torch.equal(block.src_nodes[edges.indices.long()], view.indices[ids].long())
+    assert torch.equal(block.src_degree, view.degree[block.src_nodes])
+    assert torch.equal(block.dst_degree, view.degree[block.dst_nodes])
+    assert edges.num_src == len(nodes)
+    for ours, whole in ((edges.weight, view.weight), (edges.relation, view.relation)):
+        assert (ours is None) == (whole is None)
+        assert ours is None or whole is None or torch.equal(ours, whole[ids])
+    counts = view.indptr.diff()[block.dst_nodes]
+    if len(ids) == int(counts.sum()):
+        assert block.stands_for is None
+        assert block.relation_degree is None
+        return
+    assert block.stands_for is not None
+    assert block.stands_for.tolist() == pytest.approx([share for _, share in flat], rel=1e-6)
+    assert (block.relation_degree is None) == (view.relation is None)
+    if block.relation_degree is not None:
+        assert block.relation_degree.tolist() == pytest.approx(relation_degrees(view, ids), rel=1e-6)
+
+
+def relation_degrees(view: Topology, ids: Tensor) -> list[float]:
+    assert view.relation is not None
+    row = torch.searchsorted(view.indptr, torch.arange(view.num_edges), right=True)
+    weight = torch.ones(view.num_edges) if view.weight is None else view.weight
+    same = [(row == row[e]) & (view.relation == view.relation[e]) for e in ids.tolist()]
+    return [float(weight[mask].double().sum()) for mask in same]
+
+
+def check(views: list[Topology], fanout: list[Fanout], seeds: list[int], weighted: bool, seed: int) -> None:
+    sampler = Sampler(views, fanout, seed, weighted=weighted)
+    for epoch, step in ((0, 0), (3, 7)):
+        blocks = sampler.blocks(torch.tensor(seeds, dtype=torch.int64), epoch, step)
+        nodes = list(seeds)
+        for layer in reversed(range(len(views))):
+            key = derive(derive(derive(seed, epoch, step), layer + 1), 2)
+            number = fanout[len(views) - 1 - layer]
+            kept = [kept_edges(views[layer], v, number, key, weighted) for v in nodes]
+            for row in kept:
+                for e, _ in row:
+                    source = int(views[layer].indices[e])
+                    if source not in nodes:
+                        nodes.append(source)
+            check_block(blocks[layer], views[layer], kept, nodes)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[Topology], list[Fanout], list[int], bool, int]:
+    topology = draw(topologies())
+    typed, weights = draw(st.booleans()), draw(st.sampled_from(("none", "some", "drawn")))
+    if typed:
+        topology = with_relations(topology, RELATIONS)
+    if weights != "none":
+        weight = draw(
+            st.lists(st.sampled_from((0.0, 0.25, 1.0, 3.0)), min_size=topology.num_edges, max_size=topology.num_edges)
+        )
+        topology = replace(topology, weight=torch.tensor(weight, dtype=torch.float32))
+    if draw(st.booleans()):
+        topology = replace(topology, indices=topology.indices.long())
+    views = [topology.with_self_loops if draw(st.booleans()) else topology for _ in range(draw(st.integers(1, 3)))]
+    number = st.sampled_from((-1, 1, 2, 3, 5))
+    by_relation = st.tuples(*[number] * RELATIONS)
+    one = number | by_relation if typed and weights != "drawn" else number
+    fanout = draw(st.lists(one, min_size=len(views), max_size=len(views)))
+    seeds = draw(st.lists(st.integers(0, topology.num_nodes - 1), unique=True))
+    return views, fanout, seeds, weights == "drawn", draw(st.integers(0, 2**64 - 1))
+
+
+@given(cases())
+@settings(deadline=None, max_examples=150)
+def test_small_graphs_against_plain_python(case: tuple[list[Topology], list[Fanout], list[int], bool, int]) -> None:
+    check(*case)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "weighted", "related"])
+def test_heavy_rows_against_plain_python(kind: str) -> None:
+    """Rows of one word, of several, of several groups of words; rows that are not cut."""
+    pairs = [(u % 6, dst) for dst, count in ((0, 9000), (1, 5), (2, 64), (3, 65), (4, 700)) for u in range(count)]
+    topology = with_relations(topology_of(6, pairs, weighted=True), RELATIONS)
+    fanout: Fanout = (4, 70, -1) if kind == "related" else 20
+    check([topology], [fanout], [4, 0, 2, 5, 1, 3], kind == "weighted", 5)
+
+
+def kept_by(blocks: list[Block]) -> list[dict[int, list[int]]]:
+    """The edges that each destination keeps, layer by layer."""
+    out = []
+    for block in blocks:
+        assert block.edge_ids is not None
+        ends = block.edges.indptr.tolist()
+        rows = zip(block.dst_nodes.tolist(), ends, ends[1:], strict=False)
+        out.append({v: block.edge_ids[low:high].tolist() for v, low, high in rows})
+    return out
+
+
+@pytest.fixture(scope="module")
+def topology() -> Topology:
+    return with_relations(random_topology(400, 12_000, weighted=True), RELATIONS)
+
+
+WAYS: dict[str, tuple[list[Fanout], bool]] = {
+    "uniform": ([4, 3, 2], False),
+    "weighted": ([4, 3, 2], True),
+    "related": ([(2, 1, 3), (1, 2, -1), 3], False),
+}
+ways = pytest.mark.parametrize("way", WAYS)
+
+
+def sampler_of(topology: Topology, way: str, seed: int = 1) -> Sampler:
+    fanout, weighted = WAYS[way]
+    return Sampler([topology, topology.with_self_loops, topology], fanout, seed, weighted=weighted)
+
+
+@ways
+def test_what_a_node_keeps_does_not_depend_on_its_batch(topology: Topology, way: str) -> None:
+    sampler, seeds = sampler_of(topology, way), torch.randperm(400, generator=torch.manual_seed(0))
+    whole = kept_by(sampler.blocks(seeds, 2, 5))
+    for size in (1, 37, 399):
+        for part in seeds.split(size):
+            for layer, rows in enumerate(kept_by(sampler.blocks(part, 2, 5))):
+                assert rows.items() <= whole[layer].items()
+
+
+@ways
+def test_many_threads_draw_what_one_draws(topology: Topology, way: str) -> None:
+    sampler, batches = sampler_of(topology, way), torch.arange(400).split(20) * 5
+    alone = [sampler_of(topology, way).blocks(batch, 0, step) for step, batch in enumerate(batches)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda step: sampler.blocks(batches[step], 0, step), range(len(batches))))
+    for blocks, others in zip(alone, together, strict=True):
+        for block, other in zip(blocks, others, strict=True):
+            assert_equal(block, other)
+
+
+def assert_equal(a: Block, b: Block) -> None:
+    for x, y in ((a, b), (a.edges, b.edges)):
+        for field in fields(x):
+            one, other = getattr(x, field.name), getattr(y, field.name)
+            if isinstance(one, Tensor):
+                assert torch.equal(one, other), field.name
+            else:
+                assert field.name in ("edges", "derived") or one == other, field.name
+
+
+@ways
+def test_every_part_of_the_key_changes_the_draws(topology: Topology, way: str) -> None:
+    seeds = torch.arange(300)
+    drawn = [
+        kept_by(sampler_of(topology, way, seed).blocks(seeds, epoch, step))[-1]
+        for seed, epoch, step in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))
+    ]
+    assert all(a != b for i, a in enumerate(drawn) for b in drawn[:i])
+    layers = Sampler([topology] * 2, [3, 3], 1).blocks(seeds, 0, 0)
+    first, last = kept_by(layers)
+    assert {v: first[v] for v in last} != last
+
+
+def test_results_stay_when_the_next_batch_is_drawn(topology: Topology) -> None:
+    """Memory is lent again only when nothing refers to it: all blocks of many batches, and parts of blocks."""
+    big = random_topology(20_000, 400_000)
+    sampler, seeds = Sampler([big, big], [10, 10], 0), torch.arange(15_000)
+    held = [(step, sampler.blocks(seeds[step:], 0, step)) for step in range(4)]
+    parts = [sampler.blocks(seeds[step:], 0, step)[0].src_nodes[5:] for step in range(4, 6)]
+    for step in range(6, 9):
+        sampler.blocks(seeds, 1, step)
+    fresh = Sampler([big, big], [10, 10], 0)
+    for step, blocks in held:
+        for block, other in zip(blocks, fresh.blocks(seeds[step:], 0, step), strict=True):
+            assert_equal(block, other)
+    for step, part in zip((4, 5), parts, strict=True):
+        assert torch.equal(part, fresh.blocks(seeds[step:], 0, step)[0].src_nodes[5:])
+
+
+def test_numbers_of_nodes_begin_anew_before_they_overflow(topology: Topology) -> None:
+    sampler, seeds = sampler_of(topology, "uniform"), torch.arange(50)
+    sampler.blocks(seeds, 0, 0)
+    (scratch,) = sampler._idle
+    scratch._base = 2**31 - 1 - topology.num_nodes
+    for step in range(1, 4):
+        for block, other in zip(
+            sampler.blocks(seeds, 0, step), sampler_of(topology, "uniform").blocks(seeds, 0, step), strict=True
+        ):
+            assert_equal(block, other)
+    assert scratch._base < 1500
+
+
+def test_nothing_is_cut_by_a_fanout_of_all(topology: Topology) -> None:
+    for fanout in (-1, topology.num_edges, (-1, -1, -1)):
+        (block,) = Sampler([topology], [fanout], 0).blocks(topology.nodes, 0, 0)
+        assert block.stands_for is None
+        assert block.relation_degree is None
+        assert_equal(replace(block, edge_ids=None), replace(topology.block, edges=block.edges))
+        assert torch.equal(block.edges.indptr, topology.indptr)
+        assert torch.equal(block.edges.indices, topology.indices)
+
+
+@ways
+def test_a_batch_of_nothing(topology: Topology, way: str) -> None:
+    for block in sampler_of(topology, way).blocks(torch.empty(0, dtype=torch.int64), 0, 0):
+        assert block.edges.indptr.tolist() == [0]
+        assert block.edges.num_edges == block.edges.num_src == block.edges.num_dst == 0
+        assert len(block.src_nodes) == len(block.dst_nodes) == len(block.src_degree) == len(block.dst_degree) == 0
+
+
+def test_a_graph_without_edges() -> None:
+    (block,) = Sampler([topology_of(3, [])], [2], 0).blocks(torch.tensor([2, 0]), 0, 0)
+    assert block.edges.indptr.tolist() == [0, 0, 0]
+    assert block.src_nodes.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("seeds", [[0, 1, 0], [400], [-1]])
+def test_seeds_are_nodes_and_come_once(topology: Topology, seeds: list[int]) -> None:
+    sampler = sampler_of(topology, "uniform")
+    before = sampler.blocks(torch.arange(5), 0, 0)
+    with pytest.raises(InputError, match=f"{seeds[-1]} at position {len(seeds) - 1}"):
+        sampler.blocks(torch.tensor(seeds), 0, 0)
+    assert_equal(sampler.blocks(torch.arange(5), 0, 0)[0], before[0])
+
+
+def test_what_cannot_be_sampled_is_refused(topology: Topology) -> None:
+    plain, small = topology_of(400, [(0, 1)]), topology_of(2, [(0, 1)], weighted=True)
+    twice = topology_of(2, [(0, 1), (0, 1)])
+    refused: list[tuple[list[Topology], list[Fanout], bool, str]] = [
+        ([topology], [1, 1], False, "one for each layer"),
+        ([], [], False, "one for each layer"),
+        ([topology, small], [1, 1], False, "views of one graph"),
+        ([topology], [0], False, "at least 1"),
+        ([topology], [(1, -2, 1)], False, "at least 1"),
+        ([topology], [(1, 1)], False, "a number for each relation"),
+        ([plain], [(1, 1)], False, "a number for each relation"),
+        ([topology], [(1, 1, 1)], True, "one number for each layer"),
+        ([plain], [1], True, "no weights"),
+        ([replace(small, weight=torch.tensor([-1.0]))], [1], True, "weights from -1"),
+        ([replace(small, weight=torch.tensor([float("nan")]))], [1], True, "weights from nan"),
+        ([replace(small, weight=torch.tensor([float("inf")]))], [1], True, "weights from inf"),
+        ([replace(twice, relation=torch.tensor([-1, -1], dtype=torch.int8))], [(1,)], False, "at the end of a row"),
+    ]
+    for views, fanout, weighted, needed in refused:
+        with pytest.raises(InputError, match=needed):
+            Sampler(views, fanout, 0, weighted=weighted)

@@ -1,0 +1,137 @@
+"""What is estimated to cross links in mini-batches is nearly what the ledger says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from outgrow.core.ledger import Kind, Link
+from outgrow.graph import datasets
+from outgrow.graph.graph import Graph
+from outgrow.graph.store.reader import write_store
+from outgrow.nn import GCN, SAGE, Model
+from outgrow.planning.estimators.migrate import traffic_of_migrate
+from outgrow.planning.estimators.orchestrate import traffic_of_orchestrate
+from outgrow.planning.estimators.sampled import traffic_of_sampled
+from outgrow.planning.estimators.split import traffic_of_split
+from outgrow.planning.graph_stats.counted import workload_of
+from outgrow.planning.traffic import Place, Traffic
+from outgrow.runtime.distributed.launch import run_workers
+from outgrow.strategies.migrate.strategy import Migrate
+from outgrow.strategies.orchestrate.strategy import Orchestrate
+from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split.strategy import SplitParallel
+from outgrow.training.config import TrainConfig
+from suites.sessions import Plan, Result, train_in_turn
+from support import sparse_rows
+
+WORKERS, EPOCHS = 3, 3
+SPARSE = "sparse products@0.002"
+
+
+class Case(NamedTuple):
+    """What is trained, on which graph, and how."""
+
+    graph: str
+    layers: int
+    strategy: Sampled | Migrate | SplitParallel | Orchestrate
+    fanout: tuple[int, ...]
+    batch_size: int = 128
+
+
+CASES = {
+    "no cache": Case("products@0.002", 2, Sampled(), (5, 5)),
+    "hashed, three layers": Case("products@0.002", 3, Sampled(partition="hash"), (5, 3, 2), 64),
+    "a cache by degree": Case("products@0.002", 2, Sampled(cache=0.1), (5, 5)),
+    "a cache of bytes": Case("reddit@0.01", 2, Sampled(cache="500KiB", partition="hash"), (4, 4)),
+    "a cache by presampling": Case("reddit@0.01", 2, Sampled(cache=0.1, cache_by="presampling"), (4, 4)),
+    "sparse features": Case(SPARSE, 2, Sampled(), (5, 5)),
+    "models stay": Case("products@0.002", 2, Migrate(), (5, 5)),
+    "models travel": Case("products@0.002", 3, Migrate(travel=True, merge=False), (5, 3, 2)),
+    "rows for each time step": Case(
+        "products@0.002", 2, Migrate(travel=True, time_steps=2, pregather=False, partition="hash"), (5, 5)
+    ),
+    "split": Case("products@0.002", 2, SplitParallel(), (5, 5)),
+    "split, hashed, sources only": Case("reddit@0.01", 3, SplitParallel(partition="hash", partial=False), (4, 3, 2)),
+    "split, parts of sums": Case("reddit@0.01", 2, SplitParallel(partition="hash"), (25, 10), 512),
+    "hot nodes": Case("reddit@0.01", 2, Orchestrate(super_batch=2), (5, 5)),
+    "hot nodes as constants": Case("reddit@0.01", 3, Orchestrate(super_batch=3, hot_gradient=False), (4, 3, 2), 64),
+    "hot aggregates": Case("reddit@0.01", 2, Orchestrate(super_batch=2, reuse="aggregate"), (5, 5)),
+    "hot nodes of sparse features": Case(SPARSE, 2, Orchestrate(super_batch=2, hot_ratio=0.1), (3, 3), 32),
+    "a cache of bytes of sparse rows": Case(SPARSE, 2, Sampled(cache="40KiB", partition="hash"), (5, 5)),
+    "no hot nodes": Case("products@0.002", 2, Orchestrate(hot_ratio=0), (5, 5)),
+    "one time step": Case("reddit@0.01", 2, Migrate(travel=True, time_steps=1), (4, 4)),
+}
+
+
+@cache
+def graph_of(name: str) -> Graph:
+    graph = datasets.load(name.removeprefix("sparse "))
+    if name != SPARSE:
+        return graph
+    assert isinstance(graph.features, torch.Tensor)
+    return replace(graph, features=sparse_rows(graph.features, least=1))
+
+
+def model_of(case: Case) -> Model:
+    torch.manual_seed(0)
+    graph, build = graph_of(case.graph), GCN if case.layers == 3 else SAGE
+    return build(graph.num_features, 16, graph.num_classes, layers=case.layers)
+
+
+def config_of(case: Case) -> TrainConfig:
+    return TrainConfig(epochs=EPOCHS, eval_every=EPOCHS, batch_size=case.batch_size, fanout=case.fanout, seed=3)
+
+
+def estimate_of(case: Case) -> Traffic:
+    config = config_of(case)
+    work = workload_of(graph_of(case.graph), model_of(case), config.batches, config.seed)
+    place = Place(workers=WORKERS)
+    if isinstance(case.strategy, Migrate):
+        return traffic_of_migrate(case.strategy, work, place)
+    if isinstance(case.strategy, Orchestrate):
+        ratio = case.strategy.hot_ratio
+        assert ratio is not None
+        return traffic_of_orchestrate(case.strategy, work, place, hot_ratio=ratio)
+    if isinstance(case.strategy, SplitParallel):
+        return traffic_of_split(case.strategy, work, place)
+    return traffic_of_sampled(case.strategy, work, place)
+
+
+@cache
+def runs() -> dict[str, Result]:
+    """A run of each case."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for graph in {case.graph for case in CASES.values()}:
+            write_store(graph_of(graph), folder / graph)
+        plans = {
+            name: Plan(folder / case.graph, model_of(case), config_of(case), case.strategy)
+            for name, case in CASES.items()
+        }
+        return run_workers(lambda place: train_in_turn(place, plans), WORKERS)[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_batches(name: str) -> None:
+    case = CASES[name]
+    expected = estimate_of(case).of_run(EPOCHS, 1)
+    found = {
+        (Link(link), Kind(kind)): count
+        for link, kinds in runs()[name].summary["ledger"].items()
+        for kind, count in kinds.items()
+        if kind != Kind.METRICS
+    }
+    assert expected.keys() == found.keys()
+    for key, count in found.items():
+        assert expected[key] == pytest.approx(count, rel=0.1), key
+    for link in {link for link, _ in found}:
+        crossed, estimated = (sum(table[key] for key in table if key[0] == link) for table in (found, expected))
+        assert estimated == pytest.approx(crossed, rel=0.02)
+    assert expected[Link.PEER, Kind.PARAMETERS] == found[Link.PEER, Kind.PARAMETERS]
