@@ -16,7 +16,7 @@ from outgrow.graph.build.validate import NO_EMBEDDINGS
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_split import LinkSplit, split_links
 from outgrow.nn.model import Model
-from outgrow.ops.aggregation.relational import require_relations
+from outgrow.ops.aggregation.relation_edges import require_relations
 from outgrow.strategies.base import Problem
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LinkEvaluation

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from outgrow.core.block import Block, Edges
 from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, project
 from outgrow.ops.aggregation.attention import attention_weight
-from outgrow.ops.aggregation.relational import basis_weight, loops_related
+from outgrow.ops.aggregation.relation_edges import loops_related
+from outgrow.ops.aggregation.relational import basis_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.rng import derive, dropout_edges, require_probability
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, Features, Rows, Widths, require_counts
 from outgrow.ops.aggregation.attention import attention_weight
-from outgrow.ops.aggregation.relational import RelationScale, related_loops, relation_mean
+from outgrow.ops.aggregation.relation_edges import related_loops
+from outgrow.ops.aggregation.relational import RelationScale, relation_mean
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_weight import symmetric_weight
 

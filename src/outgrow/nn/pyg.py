@@ -16,7 +16,7 @@ from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.nn.layer import Conv, Features, Rows, Widths
 from outgrow.ops.aggregation.base import Aggregation
-from outgrow.ops.aggregation.relational import require_relations
+from outgrow.ops.aggregation.relation_edges import require_relations
 from outgrow.ops.csc import destination
 
 _PROBE = torch.tensor([[0, 1, 2, 1], [0, 0, 1, 1]])

@@ -8,10 +8,10 @@ import zipfile
 import numpy as np
 import pyarrow as pa
 import pytest
-from graph.ingest.test_readers import INDEX, npz, planetoid
 from pyarrow import parquet
 from scipy.sparse import csr_array, csr_matrix
 
+from graph.readers.test_readers import INDEX, npz, planetoid
 from outgrow.core.errors import InputError
 from outgrow.graph.build.in_memory import assemble
 from outgrow.graph.build.to_store import convert

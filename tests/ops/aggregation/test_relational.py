@@ -13,7 +13,8 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
-from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean, require_relations
+from outgrow.ops.aggregation.relation_edges import require_relations
+from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean
 from support import Drawn, bipartite, block_of, destinations_of, naive_sum, normal, random_topology, with_relations
 
 RELATIONS = 4

@@ -33,7 +33,7 @@ class PygSource(Source):
     """
 
     def __init__(self, data: Any) -> None:
-        from torch_geometric.data import HeteroData
+        from torch_geometric.data import HeteroData  # type: ignore[import-untyped]
 
         self._hetero = isinstance(data, HeteroData)
         self._stores: list[Any] = [data[name] for name in data.node_types] if self._hetero else [data]

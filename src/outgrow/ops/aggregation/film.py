@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation.base import Aggregation, PairKernels, pair_sum
-from outgrow.ops.aggregation.relational import related_pairs
+from outgrow.ops.aggregation.relation_edges import related_pairs
 from outgrow.ops.backend import kernel, prange, twinned
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, piece, place, run_over_parts
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import Store
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.core.timeline import Timeline
