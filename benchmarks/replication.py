@@ -24,7 +24,7 @@ import record
 from rich.console import Console
 from rich.table import Table
 
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.partition.methods import Metis
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.quality import quality_of

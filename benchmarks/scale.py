@@ -29,7 +29,7 @@ def convert(kind: str, dest: Path, scale: int, edge_factor: int) -> None:
     """Read or draw a graph, and write its store."""
     from debian_files import DebianFiles
 
-    from outgrow.graph.build.to_store import convert as write
+    from outgrow.graph.builders.to_store import convert as write
     from outgrow.graph.readers.source import Source
     from outgrow.graph.synthetic.node_features import NodeSignal
     from outgrow.graph.synthetic.rmat import RMat

@@ -23,7 +23,7 @@ import record  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from outgrow.graph.build.to_store import convert  # noqa: E402
+from outgrow.graph.builders.to_store import convert  # noqa: E402
 from outgrow.graph.datasets import resolve  # noqa: E402
 from outgrow.runtime.distributed.launch import run_workers  # noqa: E402
 

@@ -15,7 +15,7 @@ from tests.app.conftest import Command
 from tests.app.traces import spans_of
 
 import outgrow as og
-from outgrow.graph.build.to_store import convert
+from outgrow.graph.builders.to_store import convert
 from outgrow.graph.synthetic.node_features import NodeSignal
 from outgrow.graph.synthetic.rmat import RMat
 from outgrow.runtime.storage import scratch_dir

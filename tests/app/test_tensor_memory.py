@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.app.conftest import Command
 
-from outgrow.graph.build.to_store import convert
+from outgrow.graph.builders.to_store import convert
 from outgrow.graph.datasets import resolve
 
 SHORT = ("--epochs", 3, "--hidden", 8, "--model", "gcn", "--seed", 1, "--strategy", "tensor")

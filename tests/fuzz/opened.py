@@ -10,8 +10,8 @@ import checkpoint_files
 import numpy as np
 import torch
 
-from outgrow.graph.build.in_memory import assemble
-from outgrow.graph.build.to_store import convert
+from outgrow.graph.builders.in_memory import assemble
+from outgrow.graph.builders.to_store import convert
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers import planetoid as planetoid_reader
 from outgrow.graph.readers.detect import source_of

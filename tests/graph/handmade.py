@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.sparse import random_array
 
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.readers.source import EdgeChunk, Source, Tables
 from outgrow.ops.sparse import SparseRows

@@ -168,7 +168,7 @@ def test_a_path_is_taken_as_it_is_but_a_name_comes_first(tmp_path, monkeypatch):
 
 
 def test_a_store_is_opened_as_it_is(tmp_path):
-    from outgrow.graph.build.to_store import convert
+    from outgrow.graph.builders.to_store import convert
 
     found = resolve("rmat-6")
     convert(found.source, tmp_path / "store", undirected=found.undirected)

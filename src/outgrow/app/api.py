@@ -30,8 +30,8 @@ from outgrow.app.strategy_registry import strategy_of
 from outgrow.core.errors import InputError
 from outgrow.core.validation import require_positive
 from outgrow.graph import datasets
-from outgrow.graph.build.in_memory import assemble
-from outgrow.graph.build.to_store import convert as write
+from outgrow.graph.builders.in_memory import assemble
+from outgrow.graph.builders.to_store import convert as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning import planner

@@ -6,7 +6,7 @@ import torch
 
 from outgrow.app.link_task import require_links
 from outgrow.core.errors import InputError
-from outgrow.graph.build.validate import require_trainable
+from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Layer

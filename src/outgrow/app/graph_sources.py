@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, issparse
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import pick
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.datasets import Loadable, resolve
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.arrays import ArraySource

@@ -12,7 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.engine.link_ranking import Answers, Ranking
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import Share
-from outgrow.graph.build.validate import NO_EMBEDDINGS
+from outgrow.graph.builders.validate import NO_EMBEDDINGS
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_split import LinkSplit, split_links
 from outgrow.nn.model import Model

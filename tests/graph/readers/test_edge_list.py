@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.readers import text as text_file
 from outgrow.graph.readers.edge_list import EdgeListSource
 

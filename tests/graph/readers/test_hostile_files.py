@@ -13,8 +13,8 @@ from scipy.sparse import csr_array, csr_matrix
 
 from graph.readers.test_readers import INDEX, npz, planetoid
 from outgrow.core.errors import InputError
-from outgrow.graph.build.in_memory import assemble
-from outgrow.graph.build.to_store import convert
+from outgrow.graph.builders.in_memory import assemble
+from outgrow.graph.builders.to_store import convert
 from outgrow.graph.readers import planetoid as planetoid_reader
 from outgrow.graph.readers.arrays import ArraySource
 from outgrow.graph.readers.detect import source_of

@@ -7,7 +7,7 @@ from scipy.sparse import csr_array
 
 from graph.handmade import edges_of
 from outgrow.core.errors import InputError
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.readers.matrices import RANDOM_WIDTH, random_vectors
 from outgrow.graph.readers.networkx import NetworkxSource
 from outgrow.graph.readers.pyg import PygSource

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, csr_matrix
 
 from graph.handmade import edges_of
 from outgrow.core.errors import InputError
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.readers import npz_archive
 from outgrow.graph.readers import planetoid as planetoid_reader
 from outgrow.graph.readers.detect import FolderSource, source_of

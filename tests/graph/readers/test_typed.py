@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import coo_array, csr_array, save_npz
 
 from outgrow.core.errors import InputError
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.readers.heco import HecoSource
 from outgrow.graph.readers.matrices import RANDOM_WIDTH, random_vectors, side_by_side
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from outgrow.core.errors import InputError
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.partition.methods import Metis
 from outgrow.graph.partition.quality import quality_of
 from outgrow.graph.synthetic.block_model import BlockModel

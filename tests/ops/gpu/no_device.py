@@ -19,7 +19,9 @@ from torch import Tensor
 
 import outgrow.ops
 
-TWINS = {path.stem for path in Path(outgrow.ops.__path__[0], "gpu").glob("[a-z]*.py")} - {"cuts", "launch"}
+OPS = Path(outgrow.ops.__path__[0])
+TWINS = {path.stem for path in (OPS / "gpu").glob("[a-z]*.py")} - {"launch"}
+MODULES = {path.stem: path for path in OPS.rglob("*.py") if path.parent.name != "gpu" and path.stem in TWINS}
 
 
 def real(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -36,7 +38,8 @@ def twins_that_check() -> Iterator[list[str]]:
     names: list[str] = []
     modules = {"outgrow.ops.gpu": ModuleType("outgrow.ops.gpu")}
     for name in TWINS:
-        functions = vars(importlib.import_module(f"outgrow.ops.{name}"))
+        folders = MODULES[name].relative_to(OPS).parent.parts
+        functions = vars(importlib.import_module(".".join(("outgrow.ops", *folders, name))))
         twins = {key: _twin(key, names) for key, value in functions.items() if callable(value)}
         modules[f"outgrow.ops.gpu.{name}"] = SimpleNamespace(**twins)  # type: ignore[assignment]
     before = {name: sys.modules.pop(name, None) for name in modules}

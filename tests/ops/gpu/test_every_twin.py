@@ -25,7 +25,7 @@ def twinned(path: Path) -> dict[str, ast.FunctionDef]:
     }
 
 
-MODULES = [path for path in sorted(OPS.glob("*.py")) if twinned(path)]
+MODULES = [path for path in sorted(OPS.rglob("*.py")) if path.parent.name != "gpu" and twinned(path)]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
@@ -38,3 +38,8 @@ def test_every_twin(path: Path) -> None:
 
 def test_there_are_twins() -> None:
     assert len(MODULES) > 5
+
+
+def test_no_two_have_the_same_twin() -> None:
+    """A twin is found by the last part of a module's name."""
+    assert len({path.name for path in MODULES}) == len(MODULES)

@@ -38,7 +38,7 @@ def convert(
     """
     from outgrow.app.graph_sources import reader_of
     from outgrow.app.runs.progress import phases
-    from outgrow.graph.build.to_store import convert as write
+    from outgrow.graph.builders.to_store import convert as write
 
     bound = parse_bytes(memory)
     found = reader_of(source, data_dir=data_dir, num_nodes=nodes, relabel=relabel)

@@ -15,7 +15,7 @@ from outgrow.app.runs.config import place_of, seeded_model
 from outgrow.app.runs.new_run import config_of, sorted_options
 from outgrow.core.validation import pick, require_positive
 from outgrow.graph import datasets
-from outgrow.graph.build.validate import require_trainable
+from outgrow.graph.builders.validate import require_trainable
 from outgrow.planning.planner import Plan, plan
 from outgrow.planning.traffic import Place
 from outgrow.runtime.system.device import DEVICES

@@ -21,7 +21,7 @@ from outgrow.app.strategy_registry import strategy_kind, strategy_options
 from outgrow.core.validation import pick
 from outgrow.engine.layer_plan import choices
 from outgrow.graph import datasets
-from outgrow.graph.build.validate import require_trainable
+from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy

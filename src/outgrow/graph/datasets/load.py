@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import pick
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.datasets.locate import locate
 from outgrow.graph.datasets.registry import datasets
 from outgrow.graph.graph import Graph

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import final
 
 from outgrow.core.errors import InputError
-from outgrow.graph.build.edge_checks import check_gaps
+from outgrow.graph.builders.edge_checks import check_gaps
 from outgrow.graph.readers.edge_list import EdgeListSource
 from outgrow.graph.readers.npz import NpzSource, node_tables
 from outgrow.graph.readers.npz_archive import Archive

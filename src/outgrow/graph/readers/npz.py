@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
-from outgrow.graph.build.edge_checks import check_gaps
+from outgrow.graph.builders.edge_checks import check_gaps
 from outgrow.graph.readers.matrices import checked_csr
 from outgrow.graph.readers.npz_archive import Archive
 from outgrow.graph.readers.source import EdgeChunk, Source, Tables

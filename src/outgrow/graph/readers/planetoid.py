@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
-from outgrow.graph.build.edge_checks import check_gaps
+from outgrow.graph.builders.edge_checks import check_gaps
 from outgrow.graph.readers.safe_pickle import Csr, load
 from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
 

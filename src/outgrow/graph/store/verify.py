@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.graph.build.node_tables import dense_blocks
-from outgrow.graph.build.validate import FiniteCheck, check_labelled, check_types, checked_labels, checked_split
+from outgrow.graph.builders.node_tables import dense_blocks
+from outgrow.graph.builders.validate import FiniteCheck, check_labelled, check_types, checked_labels, checked_split
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.source import LazyRows
 from outgrow.graph.topology import Topology

@@ -7,10 +7,10 @@ from scipy.sparse import random_array
 from graph.bad_input import BAD_EDGES, BAD_TABLES
 from graph.handmade import Edge, Listed, same, source
 from outgrow.core.errors import InputError
-from outgrow.graph.store import writer
-from outgrow.graph.build.in_memory import assemble
-from outgrow.graph.build.to_store import convert
+from outgrow.graph.builders.in_memory import assemble
+from outgrow.graph.builders.to_store import convert
 from outgrow.graph.readers.source import LazyRows, Tables
+from outgrow.graph.store import writer
 from outgrow.graph.store.reader import is_store, open_store
 
 

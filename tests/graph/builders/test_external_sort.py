@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graph.handmade import Edge, Listed, edges_of, expected, same
-from outgrow.graph.build.in_memory import assemble
-from outgrow.graph.build.edge_order import Columns, Directed, Undirected
-from outgrow.graph.build.to_store import convert
-from outgrow.graph.build.external_sort import Spill
+from outgrow.graph.builders.edge_order import Columns, Directed, Undirected
+from outgrow.graph.builders.external_sort import Spill
+from outgrow.graph.builders.in_memory import assemble
+from outgrow.graph.builders.to_store import convert
 from outgrow.graph.readers.source import EdgeChunk, Tables
 
 ids = st.integers(0, 5)

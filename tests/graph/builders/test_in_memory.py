@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 from graph.bad_input import BAD_EDGES, BAD_TABLES
 from graph.handmade import Edge, Listed, edges_of, expected, source, tables
 from outgrow.core.errors import InputError
-from outgrow.graph.build.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble
 from outgrow.graph.readers.source import Tables
 
 ids = st.integers(0, 6)

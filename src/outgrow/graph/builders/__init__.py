@@ -1,0 +1,1 @@
+"""From edges to CSC, in memory or into a store."""

@@ -1,0 +1,154 @@
+"""Validate edge chunks while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.readers.source import EdgeChunk
+
+_FEW_NODES, _NODES_EACH = 1 << 23, 64
+
+
+def check_gaps(num_nodes: int, num_known: int, where: str) -> None:
+    """Refuse far more nodes than anything is known of: a few bytes would claim all memory.
+
+    Args:
+        num_nodes: ``V``, as ids or a number in a file tell it.
+        num_known: How many edges or rows the file has.
+        where: What to call the file in the error.
+
+    Raises:
+        InputError: Over 8 million nodes, and over 64 for each edge or row.
+    """
+    most = _FEW_NODES + _NODES_EACH * num_known
+    if num_nodes > most:
+        raise InputError(
+            f"{where}: node ids leave out nearly all numbers",
+            needed=f"at most {most:,} nodes where {num_known:,} edges or rows are known",
+            got=f"{num_nodes:,} nodes",
+            repair="relabel the ids of an edge table, or give num_nodes if there are so many nodes without edges",
+        )
+
+
+MAX_NODES = 2**32 - 1
+_MAX_RELATIONS = 2**30
+_FEW_RELATIONS = 1000
+
+
+class Intake:
+    """Checks edges on their way, and remembers what they tell.
+
+    After a first wrong edge the rest is only counted, so that the error can say how many there are.
+
+    Args:
+        num_nodes: ``V``; None if the largest id tells.
+        relation_names: Name of each relation; empty if the largest relation tells.
+
+    Attributes:
+        num_edges: Edges that were read.
+    """
+
+    def __init__(self, num_nodes: int | None, relation_names: tuple[str, ...]) -> None:
+        self.num_edges = 0
+        self._given_nodes, self._given_names = num_nodes, relation_names
+        self._largest = self._largest_relation = -1
+        self._typed = False
+        self._bad, self._first_bad = 0, ""
+        self._bad_relations, self._first_bad_relation = 0, ""
+        self._bad_weights, self._first_bad_weight = 0, ""
+
+    def check(self, chunks: Iterator[EdgeChunk]) -> Iterator[EdgeChunk]:
+        """The chunks that come before the first wrong edge.
+
+        Raises:
+            InputError: At the end, if any edge is wrong.
+        """
+        for chunk in chunks:
+            if len(chunk.src) == 0:
+                continue
+            self._look(chunk)
+            self.num_edges += len(chunk.src)
+            if not (self._bad or self._bad_relations or self._bad_weights):
+                yield chunk
+        self._raise()
+
+    @property
+    def num_nodes(self) -> int:
+        """``V``, as given or as the edges tell."""
+        return self._largest + 1 if self._given_nodes is None else self._given_nodes
+
+    @property
+    def relation_names(self) -> tuple[str, ...]:
+        """As given, or numbers; empty if edges have no type."""
+        if self.num_edges and not self._typed:
+            return ()
+        return self._given_names or tuple(str(r) for r in range(self._largest_relation + 1))
+
+    def _look(self, chunk: EdgeChunk) -> None:
+        limit = MAX_NODES if self._given_nodes is None else self._given_nodes
+        bad = _outside(chunk.src, limit) | _outside(chunk.dst, limit)
+        if not self._bad and bad.any():
+            at = int(bad.argmax())
+            self._first_bad = f"edge {self.num_edges + at}: {chunk.src[at]} -> {chunk.dst[at]}"
+        self._bad += int(np.count_nonzero(bad))
+        self._largest = max(self._largest, int(chunk.src.max()), int(chunk.dst.max()))
+        if chunk.relation is not None:
+            self._look_at_relation(chunk.relation)
+        if chunk.weight is not None:
+            bad = ~np.isfinite(chunk.weight)
+            if not self._bad_weights and bad.any():
+                at = int(bad.argmax())
+                self._first_bad_weight = f"edge {self.num_edges + at}: {chunk.weight[at]}"
+            self._bad_weights += int(np.count_nonzero(bad))
+
+    def _look_at_relation(self, relation: NDArray[Any]) -> None:
+        self._typed = True
+        bad = _outside(relation, len(self._given_names) or _MAX_RELATIONS)
+        if not self._bad_relations and bad.any():
+            at = int(bad.argmax())
+            self._first_bad_relation = f"edge {self.num_edges + at}: relation {relation[at]}"
+        self._bad_relations += int(np.count_nonzero(bad))
+        self._largest_relation = max(self._largest_relation, int(relation.max()))
+
+    def _raise(self) -> None:
+        if self._bad:
+            known = self._given_nodes is not None
+            raise InputError(
+                "an edge leads to a node that does not exist" if known else "node ids cannot be used",
+                needed=f"node ids from 0 to {(self.num_nodes if known else MAX_NODES) - 1}",
+                got=f"{self._bad} such of {self.num_edges} edges, the first is {self._first_bad}",
+                repair="correct the edges or the number of nodes, or relabel ids that are not numbered from 0",
+            )
+        if self._bad_relations:
+            raise InputError(
+                "a relation is out of range",
+                needed=f"relations from 0 to {(len(self._given_names) or _MAX_RELATIONS) - 1}",
+                got=f"{self._bad_relations} edges outside, the first is {self._first_bad_relation}",
+                repair="correct the relations of the edges, or name all relations",
+            )
+        if self._bad_weights:
+            raise InputError(
+                "an edge weight is not a finite number",
+                needed="finite weights",
+                got=f"{self._bad_weights} others, the first is {self._first_bad_weight}",
+                repair="replace or drop the edges of these weights",
+            )
+        if self._given_nodes is None:
+            check_gaps(self.num_nodes, self.num_edges, "the edges")
+        relations = self._largest_relation + 1
+        if not self._given_names and relations > max(_FEW_RELATIONS, self.num_edges):
+            raise InputError(
+                "relations are not numbered from 0",
+                needed=f"fewer relations than edges ({self.num_edges})",
+                got=f"a largest relation of {self._largest_relation}",
+                repair="number the relations from 0 without gaps, or name all relations",
+            )
+
+
+def _outside(values: NDArray[Any], limit: int) -> NDArray[np.bool_]:
+    return (values < 0) | (values >= limit)

@@ -1,0 +1,159 @@
+"""What is known of the nodes, checked and in the types of a graph; features in blocks of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from outgrow.core.errors import InputError
+from outgrow.graph.builders.edge_checks import MAX_NODES
+from outgrow.graph.builders.validate import FiniteCheck, check_labelled, check_types, checked_labels, checked_split
+from outgrow.graph.graph import NodeType
+from outgrow.graph.readers.matrices import checked
+from outgrow.graph.readers.source import Ids, LazyRows, Tables
+
+_BLOCK_BYTES = 1 << 22
+_MOST_COLUMNS = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Nodes:
+    """Checked tables of ``V`` nodes, features excepted: those are checked as they are read.
+
+    Attributes:
+        num_nodes: ``V``.
+        features: ``[V, D]`` real numbers, or CSR of that shape; None if nodes have no features.
+        labels: ``[V]`` int16 or int32 with -1 for unknown, or ``[V, C]`` uint8; None if there are none.
+        num_classes: ``C``; 0 without labels.
+        split: ``[n]`` int64 each, sorted: training, validation, test.
+        class_names: Name of each class, or empty.
+        node_types: Ranges of ids, or empty.
+    """
+
+    num_nodes: int
+    features: NDArray[Any] | csr_array | LazyRows | None
+    labels: NDArray[Any] | None
+    num_classes: int
+    split: tuple[Ids, Ids, Ids]
+    class_names: tuple[str, ...]
+    node_types: tuple[NodeType, ...]
+
+
+class SparseBlock(NamedTuple):
+    """Some rows of sparse features.
+
+    Attributes:
+        ends: ``[n]`` int64, ends of the rows.
+        indices: ``[N]`` int32, ascending within a row.
+        values: ``[N]`` floating.
+    """
+
+    ends: Ids
+    indices: NDArray[np.int32]
+    values: NDArray[Any]
+
+
+def implied_num_nodes(tables: Tables) -> int | None:
+    """``V`` as the tables tell it; None if only the edges do."""
+    if tables.num_nodes is not None:
+        return tables.num_nodes
+    if tables.features is not None and tables.features.shape:
+        return int(tables.features.shape[0])
+    if tables.labels is not None and tables.labels.shape:
+        return len(tables.labels)
+    return tables.node_types[-1].last if tables.node_types else None
+
+
+def checked_nodes(tables: Tables, num_nodes: int) -> Nodes:
+    """Check tables against the number of nodes.
+
+    Raises:
+        InputError: Shapes that do not fit, labels out of range, wrong splits, node types with gaps.
+    """
+    if not 1 <= num_nodes <= MAX_NODES:
+        raise InputError(
+            "the graph has no nodes" if num_nodes < 1 else "the graph has too many nodes",
+            needed=f"1 to {MAX_NODES} nodes",
+            got=f"{num_nodes} nodes",
+            repair="check the source",
+        )
+    features = tables.features
+    if features is not None and (features.ndim if not isinstance(features, LazyRows) else len(features.shape)) != 2:
+        raise _misfit("features", f"{num_nodes} rows of numbers", f"shape {list(features.shape)}")
+    if features is not None and features.shape[1] > _MOST_COLUMNS:
+        raise _misfit("features", f"at most {_MOST_COLUMNS} columns", f"{features.shape[1]} columns")
+    if features is not None and features.shape[0] != num_nodes:
+        raise _misfit("features", f"{num_nodes} rows, one for each node", f"{features.shape[0]} rows")
+    if features is not None and features.dtype.kind not in "fiub":
+        raise _misfit("features", "real numbers", f"type {features.dtype}")
+    labels, num_classes = None, 0
+    if tables.labels is not None:
+        labels, num_classes = checked_labels(np.asarray(tables.labels), tables.class_names, num_nodes)
+    split = checked_split((tables.train, tables.val, tables.test), num_nodes)
+    check_labelled(labels, split)
+    check_types(tables.node_types, num_nodes)
+    return Nodes(
+        num_nodes=num_nodes,
+        features=_well_formed(features) if isinstance(features, csr_array) else features,
+        labels=labels,
+        num_classes=num_classes,
+        split=split,
+        class_names=tables.class_names,
+        node_types=tables.node_types,
+    )
+
+
+def feature_dtype(given: np.dtype[Any]) -> np.dtype[Any]:
+    """The type that features are kept in: their own if it is floating, else float32."""
+    return given if given in (np.float16, np.float32, np.float64) else np.dtype(np.float32)
+
+
+def dense_blocks(features: NDArray[Any] | LazyRows) -> Iterator[NDArray[Any]]:
+    """Dense features in blocks of rows, checked.
+
+    Raises:
+        InputError: At the end, if any value is not finite.
+    """
+    dtype, check = feature_dtype(features.dtype), FiniteCheck()
+    rows = max(1, _BLOCK_BYTES // max(1, features.shape[1] * dtype.itemsize))
+    for first in range(0, features.shape[0], rows):
+        block = np.ascontiguousarray(features[first : first + rows], dtype=dtype)
+        check.look(block, first)
+        yield block
+    check.done()
+
+
+def sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
+    """Sparse features in blocks of rows, checked, with ascending columns and no duplicates.
+
+    Raises:
+        InputError: At the end, if any value is not finite.
+    """
+    dtype, check, total = feature_dtype(features.dtype), FiniteCheck(), 0
+    num_rows, indptr = features.shape[0], features.indptr
+    first = 0
+    while first < num_rows:
+        room = int(indptr[first]) + _BLOCK_BYTES // 16
+        last = min(num_rows, first + _BLOCK_BYTES // 16, max(first + 1, int(np.searchsorted(indptr, room))))
+        part = features[first:last].astype(dtype, copy=True)
+        part.sum_duplicates()
+        check.look_sparse(part.indptr, part.indices, part.data, first)
+        yield SparseBlock(part.indptr[1:].astype(np.int64) + total, part.indices.astype(np.int32), part.data)
+        total, first = total + part.nnz, last
+    check.done()
+
+
+def _well_formed(features: csr_array) -> csr_array:
+    try:
+        return checked(features)
+    except ValueError as error:
+        raise _misfit("sparse features", "a well-formed CSR matrix", str(error)) from error
+
+
+def _misfit(what: str, needed: str, got: str) -> InputError:
+    return InputError(f"{what} do not fit the nodes", needed=needed, got=got, repair="correct the file, then try again")

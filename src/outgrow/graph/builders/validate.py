@@ -1,0 +1,240 @@
+"""Checks of what is known of nodes. Each raises one error that says what is wrong, how often, and where first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.graph import NodeType
+from outgrow.graph.readers.source import Ids
+
+if TYPE_CHECKING:
+    from outgrow.graph.graph import Graph
+
+
+SPLITS = ("train", "val", "test")
+
+NO_EMBEDDINGS = "; a vector learned for each node is not among what is trained: give fixed ones, such as random vectors"
+"""What to say where features are missing."""
+_FEW_CLASSES = 1000
+
+
+def require_trainable(graph: Graph) -> None:
+    """Refuse a graph that can be looked at, but not trained on.
+
+    Raises:
+        InputError: No features, no labels or an empty training split.
+    """
+    lacks = [
+        what
+        for what, missing in (
+            ("features", graph.features is None),
+            ("labels", graph.labels is None),
+            ("nodes to train on", len(graph.split.train) == 0),
+        )
+        if missing
+    ]
+    if lacks:
+        raise InputError(
+            f"{graph.name} cannot be trained on",
+            needed="features, labels and a training split that is not empty",
+            got=f"no {', no '.join(lacks)}",
+            repair="give nodes.npz beside the edges, with feat_* or features, label, train_idx, val_idx and test_idx"
+            + (NO_EMBEDDINGS if graph.features is None else ""),
+        )
+
+
+class FiniteCheck:
+    """Looks for features that are not finite, in blocks of rows."""
+
+    def __init__(self) -> None:
+        self._count, self._first = 0, ""
+
+    def look(self, values: NDArray[Any], first_row: int) -> None:
+        """Dense rows ``[n, D]`` that start at ``first_row``."""
+        good = np.isfinite(values)
+        if good.all():
+            return
+        if not self._count:
+            row, column = np.unravel_index(int(np.argmin(good)), good.shape)
+            self._first = f"{values[row, column]} at node {first_row + int(row)}, column {column}"
+        self._count += int(good.size - np.count_nonzero(good))
+
+    def look_sparse(self, indptr: Ids, indices: NDArray[Any], values: NDArray[Any], first_row: int) -> None:
+        """Sparse rows that start at ``first_row``; ``indptr`` starts at 0."""
+        good = np.isfinite(values)
+        if good.all():
+            return
+        if not self._count:
+            at = int(np.argmin(good))
+            row = int(np.searchsorted(indptr, at, side="right")) - 1
+            self._first = f"{values[at]} at node {first_row + row}, column {indices[at]}"
+        self._count += int(good.size - np.count_nonzero(good))
+
+    def done(self) -> None:
+        """After the last block.
+
+        Raises:
+            InputError: Some values are not finite.
+        """
+        if self._count:
+            raise InputError(
+                "features are not finite",
+                needed="finite numbers",
+                got=f"{self._count} NaN or infinite values, the first is {self._first}",
+                repair="replace them, for example by zero or by the mean of the column",
+            )
+
+
+def checked_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_nodes: int) -> tuple[NDArray[Any], int]:
+    """Labels in the narrowest type that a graph has them in, and the number of classes.
+
+    Args:
+        labels: ``[V]`` or ``[V, 1]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
+        class_names: Name of each class; empty if the largest label tells.
+        num_nodes: ``V``.
+
+    Returns:
+        ``[V]`` int16 or int32, or ``[V, C]`` uint8; and ``C``.
+
+    Raises:
+        InputError: A label out of range, of the wrong type, or not one for each node.
+    """
+    if labels.ndim not in (1, 2) or len(labels) != num_nodes or 0 in labels.shape or labels.dtype.kind not in "iub":
+        raise InputError(
+            "labels have the wrong form",
+            needed=f"integers of shape [{num_nodes}], or zeros and ones of shape [{num_nodes}, classes]",
+            got=f"{labels.dtype} of shape {list(labels.shape)}",
+            repair="give one label for each node, -1 where it is unknown",
+        )
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return _checked_sets(labels, class_names)
+    labels = labels.reshape(-1)
+    largest = int(labels.max())
+    num_classes = len(class_names) or largest + 1
+    if not class_names and num_classes > max(_FEW_CLASSES, num_nodes):
+        raise InputError(
+            "labels are not numbered from 0",
+            needed=f"fewer classes than nodes ({num_nodes})",
+            got=f"a largest label of {largest}",
+            repair="number the classes from 0 without gaps, or name all classes",
+        )
+    bad = np.flatnonzero((labels < -1) | (labels >= num_classes))
+    if len(bad):
+        raise InputError(
+            "a label is out of range",
+            needed=f"labels from 0 to {num_classes - 1}, or -1 for unknown",
+            got=f"{len(bad)} others, the first is {labels[bad[0]]} at node {bad[0]}",
+            repair="correct the labels, or name all classes",
+        )
+    return labels.astype(np.int16 if num_classes <= 2**15 else np.int32), num_classes
+
+
+def _checked_sets(labels: NDArray[Any], class_names: tuple[str, ...]) -> tuple[NDArray[np.uint8], int]:
+    bad = np.argwhere((labels != 0) & (labels != 1))
+    if len(bad) or (class_names and len(class_names) != labels.shape[1]):
+        first = f"the first is {labels[tuple(bad[0])]} at node {bad[0, 0]}" if len(bad) else "no other value"
+        raise InputError(
+            "multi-label labels are wrong",
+            needed=f"zeros and ones, one column for each of {len(class_names) or labels.shape[1]} classes",
+            got=f"{labels.shape[1]} columns, {len(bad)} other values, {first}",
+            repair="give one column of zeros and ones for each class",
+        )
+    return labels.astype(np.uint8), labels.shape[1]
+
+
+def checked_split(parts: Iterable[NDArray[Any] | None], num_nodes: int) -> tuple[Ids, Ids, Ids]:
+    """The parts of a split (training, validation, test), sorted; ``[n]`` int64 each.
+
+    Args:
+        parts: ``[n]`` integer node ids each; None for nothing.
+        num_nodes: ``V``.
+
+    Raises:
+        InputError: An id outside the graph, twice in a part, or in two parts.
+    """
+    train, val, test = (_checked_part(*named, num_nodes) for named in zip(SPLITS, parts, strict=True))
+    for (one, a), (other, b) in (
+        (("train", train), ("val", val)),
+        (("train", train), ("test", test)),
+        (("val", val), ("test", test)),
+    ):
+        both = np.intersect1d(a, b, assume_unique=True)
+        if len(both):
+            raise InputError(
+                f"the splits {one} and {other} overlap",
+                needed="every node in one split at most",
+                got=f"{len(both)} nodes in both, the first is node {both[0]}",
+                repair=f"take them out of {one} or of {other}",
+            )
+    return train, val, test
+
+
+def _checked_part(name: str, ids: NDArray[Any] | None, num_nodes: int) -> Ids:
+    if ids is None:
+        return np.empty(0, dtype=np.int64)
+    if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
+        raise InputError(
+            f"the split {name} has the wrong form",
+            needed="a list of integer node ids",
+            got=f"{ids.dtype} of shape {list(ids.shape)}",
+            repair="give node ids; numpy.flatnonzero makes them of a mask",
+        )
+    nodes = np.sort(ids.astype(np.int64))
+    outside = nodes[(nodes < 0) | (nodes >= num_nodes)]
+    if len(outside):
+        raise InputError(
+            f"the split {name} names nodes outside the graph",
+            needed=f"node ids from 0 to {num_nodes - 1}",
+            got=f"{len(outside)} others, the first is {outside[0]}",
+            repair=f"correct the split {name} or the number of nodes",
+        )
+    again = nodes[1:][nodes[1:] == nodes[:-1]]
+    if len(again):
+        raise InputError(
+            f"the split {name} names a node twice",
+            needed="every node at most once",
+            got=f"{len(again)} repetitions, the first is node {again[0]}",
+            repair=f"drop the duplicates in the split {name}",
+        )
+    return nodes
+
+
+def check_labelled(labels: NDArray[Any] | None, parts: tuple[Ids, Ids, Ids]) -> None:
+    """Refuse a split with nodes of unknown label.
+
+    Raises:
+        InputError: A node of a split has no label.
+    """
+    for name, nodes in zip(SPLITS, parts, strict=True):
+        if labels is None or labels.ndim == 2:
+            return
+        without = nodes[labels[nodes] < 0]
+        if len(without):
+            raise InputError(
+                f"the split {name} has nodes without a label",
+                needed="a label of at least 0 for every node of a split",
+                got=f"{len(without)} of {len(nodes)} nodes without, the first is node {without[0]}",
+                repair=f"label them, or take them out of the split {name}",
+            )
+
+
+def check_types(types: tuple[NodeType, ...], num_nodes: int) -> None:
+    """Refuse node types that do not cover the nodes.
+
+    Raises:
+        InputError: Ranges that leave a gap, overlap, or end elsewhere.
+    """
+    borders = [0, *(t.last for t in types)]
+    follow = all(t.first == end <= t.last for t, end in zip(types, borders, strict=False))
+    if types and not (follow and borders[-1] == num_nodes):
+        raise InputError(
+            "node types do not fit the nodes",
+            needed=f"ranges that follow one another from 0 to {num_nodes}",
+            got=", ".join(f"{t.name} {t.first} to {t.last}" for t in types),
+            repair="give each type the ids between the types before and after it",
+        )
