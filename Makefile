@@ -1,7 +1,9 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format docs nightly ci constraints clean-kernels clean
+.PHONY: help setup demo test test-capabilities lint format docs nightly ci constraints clean
 
 PYTHON ?= python3
+TIMES ?= 3
+NUMERIC := tests/nn tests/ops tests/strategies tests/suites
 VENV := .venv
 BIN := $(VENV)/bin
 VENV_MADE := $(VENV)/.made
@@ -11,7 +13,7 @@ PIP := $(BIN)/python -m pip install -q -c constraints.txt
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS='...'] [PYTHON=python3.12]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' Makefile
 
 setup: $(DEV_READY) ## set up for development, in .venv
 
@@ -20,6 +22,9 @@ demo: $(USER_READY) ## set up, then train a network on WordNet (117,659 nodes)
 
 test: $(DEV_READY) ## set up, then run every test that is not slow
 	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+test-capabilities: $(DEV_READY) ## run numeric tests TIMES times (3) as on each of several processors
+	sh scripts/capabilities.sh $(TIMES) $(BIN)/python -m pytest -n auto --dist loadfile $(or $(ARGS),$(NUMERIC))
 
 lint: $(DEV_READY) ## check style, formatting and types
 	$(BIN)/ruff check .
@@ -41,9 +46,6 @@ ci: ## do what continuous integration does
 
 constraints: ## pin the newest releases of all dependencies (torch as TORCH says)
 	sh scripts/pin.sh "$(PYTHON)" "$(TORCH)"
-
-clean-kernels: ## remove compiled kernels
-	find src tests benchmarks \( -name '*.nbi' -o -name '*.nbc' \) -exec rm -f {} +
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -37,7 +37,7 @@ _SAME_LOSS = 1e-6
 def start(model: str, options: argparse.Namespace, cache: str) -> dict[str, float]:
     """Start once; the report of `first_step.py`, and the load of the machine before it."""
     load = os.getloadavg()[0]
-    settings = environment(options.threads, {"NUMBA_CACHE_DIR": cache})
+    settings = environment(options.threads, {"OUTGROW_KERNEL_CACHE": cache})
     command = [sys.executable, str(HERE / "first_step.py"), model, str(options.hidden), repr(time.monotonic())]
     done = subprocess.run(command, env=settings, stdout=subprocess.PIPE, text=True, check=True)
     report: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from outgrow.ops.backend import VARIABLE as COMPILE_LOCKS
+from outgrow.ops.kernel_cache import FOLDER as KERNELS
+from outgrow.ops.kernel_cache import kernel_folder
 from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before a test imports torch: threads that spin make small kernels several times slower
@@ -17,11 +19,14 @@ set_threads()  # before a test imports torch: threads that spin make small kerne
 import torch  # noqa: E402
 
 from processes import processes_of  # noqa: E402
+from seeding import pytest_fixture_setup, pytest_make_collect_report, seeded  # noqa: E402, F401
 from support import disk_folder  # noqa: E402
 
-if COMPILE_LOCKS not in os.environ:  # processes of a test run, if there are several, inherit both from the first
-    _locks, _cache = (tempfile.TemporaryDirectory(prefix=f"outgrow-{use}-") for use in ("compiling", "cache"))
-    os.environ[COMPILE_LOCKS] = _locks.name
+if "OUTGROW_TESTED" not in os.environ:  # processes of a test run, if there are several, inherit all from the first
+    os.environ["OUTGROW_TESTED"] = "1"
+    with suppress(RuntimeError):  # there is no home
+        os.environ[KERNELS] = str(kernel_folder())  # compiled once for all test runs, and for the user
+    _cache = tempfile.TemporaryDirectory(prefix="outgrow-cache-")
     os.environ["XDG_CACHE_HOME"] = _cache.name  # what a test measures is not kept for its user
 
 if not torch.cuda.is_available():

@@ -89,7 +89,7 @@ print(hashlib.sha256(b"".join(each.numpy().tobytes() for each in found)).hexdige
 
 @pytest.mark.slow
 def test_kernels_give_the_same_bits_when_they_are_compiled_and_when_they_are_loaded(tmp_path: Path) -> None:
-    settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    settings = {**os.environ, "OUTGROW_KERNEL_CACHE": str(tmp_path)}
     runs = [
         subprocess.run([sys.executable, "-c", FUSED], env=settings, stdout=subprocess.PIPE, check=True) for _ in "12"
     ]

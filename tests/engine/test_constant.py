@@ -1,5 +1,7 @@
 """The constant aggregate of the first layer."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -45,8 +47,11 @@ def test_it_is_computed_once_and_again_for_other_features() -> None:
     torch.testing.assert_close(other, 2 * once)
 
 
-@pytest.mark.parametrize("model", [GAT(6, 8, 3), SAGE(6, 4, 3), SAGE(6, 9, 3, input_dropout=0.5)])
-def test_there_is_none_where_parameters_or_dropout_come_first(model: Model) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: GAT(6, 8, 3), lambda: SAGE(6, 4, 3), lambda: SAGE(6, 9, 3, input_dropout=0.5)]
+)
+def test_there_is_none_where_parameters_or_dropout_come_first(make: Callable[[], Model]) -> None:
+    model = make()
     assert first_aggregate(model, whole_blocks(model, TOPOLOGY)[0], normal(40, 6).float()) is None
 
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from layer_table import CONVS, IN, RELATIONS, layer_of
+from layer_table import CONVS, IN, RELATIONS, layer_of, one_of_each
 from torch import Tensor
 
 from outgrow.core.block import Block
@@ -29,7 +29,7 @@ from support import normal, random_topology, with_relations
 NODES, WORKERS, KEY = 30, 3, 12345
 GRAPH = with_relations(random_topology(NODES, 160, weighted=True), RELATIONS)
 OWNER = torch.arange(NODES) * 7 % NODES % WORKERS
-ADDITIVE = [name for name, conv in CONVS.items() if conv().aggregation.additive]
+ADDITIVE = [name for name, conv in one_of_each().items() if conv.aggregation.additive]
 
 
 def results(layer: Layer, share: Part | Whole, *, overlap: bool) -> tuple[Tensor, Tensor]:

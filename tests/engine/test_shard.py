@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from generators import apart
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine import shard as share_module
@@ -30,7 +31,8 @@ GRAPH = random_topology(NODES, 160)
 SCATTERED = torch.from_numpy(np.random.default_rng(0).integers(0, 2, NODES) * 2)  # worker 1 owns nothing
 RANGES = torch.arange(NODES) // 12
 DEALS = (SCATTERED, RANGES)
-LOOPED, PLAIN = Layer(GCNConv(4, 2)), Layer(GINConv(4, 2))
+with apart():
+    LOOPED, PLAIN = Layer(GCNConv(4, 2)), Layer(GINConv(4, 2))
 
 
 def halo_of(topology: Topology, owner: Tensor, rank: int) -> Tensor:

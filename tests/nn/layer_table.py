@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from generators import apart
 from outgrow.nn import (
     AttentionPropagateConv,
     CommNetConv,
@@ -75,6 +76,14 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "gat-with-edge-features": lambda: GATConv(IN, OUT, 3, num_relations=RELATIONS, edge_weights=True),
     "gat-averaged": lambda: GATConv(IN, OUT, 2, average=True, attention_dropout=0.4),
 }
+
+
+def one_of_each() -> dict[str, Conv]:
+    """A convolution of each kind, to ask what it is like."""
+    with apart():
+        return {name: make() for name, make in CONVS.items()}
+
+
 FINISHES = {
     "bare": Finish(),
     "finished": Finish(norm=True, activation=nn.functional.elu, residual=True, dropout=0.3),

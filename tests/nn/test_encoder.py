@@ -142,14 +142,14 @@ def test_widths_of_a_chain() -> None:
 @pytest.mark.parametrize(
     ("encoders", "told"),
     [
-        ([], "at least 1 encoder, got 0"),
-        ([Dense(4, 5), Dense(6, 2)], "gives 5 columns, the next takes 6"),
-        ([Dense(4, 5), Scores(5, 2), Dense(5, 2)], "gives 9 columns, the next takes 5"),
+        (lambda: [], "at least 1 encoder, got 0"),
+        (lambda: [Dense(4, 5), Dense(6, 2)], "gives 5 columns, the next takes 6"),
+        (lambda: [Dense(4, 5), Scores(5, 2), Dense(5, 2)], "gives 9 columns, the next takes 5"),
     ],
 )
-def test_a_chain_that_does_not_fit(encoders: list[Encoder], told: str) -> None:
+def test_a_chain_that_does_not_fit(encoders: Callable[[], list[Encoder]], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        Chain(encoders)
+        Chain(encoders())
 
 
 def test_a_residual_needs_equal_widths() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from layer_table import CONVS, IN, OUT, RELATIONS
@@ -44,19 +46,19 @@ def test_which_layers_take_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "expected"),
+    ("make", "expected"),
     [
-        (model_of("gcn"), torch.bfloat16),
-        (model_of("gcn").double(), torch.float64),
-        (Model([Layer(GCNConv(IN, 2))], input_dropout=0.5), torch.float32),
-        (Model([Layer(GCNConv(IN, IN), Finish(residual=True))]), torch.float32),
-        (model_of("foreign"), torch.float32),
+        (lambda: model_of("gcn"), torch.bfloat16),
+        (lambda: model_of("gcn").double(), torch.float64),
+        (lambda: Model([Layer(GCNConv(IN, 2))], input_dropout=0.5), torch.float32),
+        (lambda: Model([Layer(GCNConv(IN, IN), Finish(residual=True))]), torch.float32),
+        (lambda: model_of("foreign"), torch.float32),
     ],
     ids=["kept", "a float64 model", "dropout of the input", "residual", "another library's layer"],
 )
-def test_where_it_is_widened(model: Model, expected: torch.dtype) -> None:
+def test_where_it_is_widened(make: Callable[[], Model], expected: torch.dtype) -> None:
     stored = normal(5, IN, dtype=torch.bfloat16)
-    assert features_for(model, stored).dtype == expected
+    assert features_for(make(), stored).dtype == expected
 
 
 def test_sparse_features_are_widened() -> None:

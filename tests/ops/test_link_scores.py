@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import NamedTuple
 
 import numba
@@ -11,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outgrow.ops.gpu import link_scores as gpu_twin
 from outgrow.ops.kernels import work_split
 from outgrow.ops.link_scores import Pairs, pair_scores
 from support import normal
@@ -153,6 +153,8 @@ def test_threads_do_not_matter() -> None:
 
 @pytest.mark.parametrize("bytes_at_a_time", [1, 500, 64 << 20])
 def test_the_twin_for_devices_gives_the_same(bytes_at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="the twins need triton")
+    gpu_twin = importlib.import_module("outgrow.ops.gpu.link_scores")
     monkeypatch.setattr(gpu_twin, "_BYTES", bytes_at_a_time)
     pairs, x, scale = random_pairs(30, 200, 3).pairs(30), normal(30, 6, seed=1), normal(3, 6, seed=2)
     out = torch.full((len(pairs.relation),), torch.nan, dtype=torch.float64)

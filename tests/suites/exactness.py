@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from layer_table import CONVS, OUT, RELATIONS
+from layer_table import CONVS, OUT, RELATIONS, one_of_each
 from torch import Tensor
 
 from outgrow.engine.batches import EVERYTHING, Batches
@@ -174,15 +174,14 @@ DEALS: dict[str, Callable[[int, int], Tensor]] = {
     "one-node-part": _one_node,
     "ranges": _ranges,
 }
-OPAQUE = [name for name, conv in CONVS.items() if not conv().aggregation.sliceable]
-FIXED = [name for name, conv in CONVS.items() if without_parameters(Layer(conv()))] + ["decoupled"]
+MADE = one_of_each()
+OPAQUE = [name for name, conv in MADE.items() if not conv.aggregation.sliceable]
+FIXED = [name for name, conv in MADE.items() if without_parameters(Layer(conv))] + ["decoupled"]
 """Sums whose weights the graph fixes."""
-SUMS = [
-    name for name, conv in CONVS.items() if (summing := Layer(conv()).summing_first()) and summing.constant_aggregate
-]
+SUMS = [name for name, conv in MADE.items() if (summing := Layer(conv).summing_first()) and summing.constant_aggregate]
 """Layers whose sums of raw features have no parameters, though they may project first."""
-SPARSE = [name for name, conv in CONVS.items() if conv().takes_sparse]
-HALF = [name for name, conv in CONVS.items() if conv().takes_half]
+SPARSE = [name for name, conv in MADE.items() if conv.takes_sparse]
+HALF = [name for name, conv in MADE.items() if conv.takes_half]
 KINDS = ("gcn-aggregate-first", "sage-project-first", "gat-concatenated", "ggcn")
 CASES = [
     *(Case(conv, input_dropout=0.2) for conv in CONVS),

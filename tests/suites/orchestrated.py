@@ -26,6 +26,7 @@ from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from planted import NODES, WIDTH, planted
+from rounding import shake, tolerance
 from support import with_relations
 
 SEED, RATE = 4, 0.5
@@ -109,16 +110,22 @@ class Trained(NamedTuple):
         mine, theirs = ([torch.tensor(each.losses, dtype=torch.float64), *each.parameters] for each in (self, other))
         return max((a - b).abs().max().item() for a, b in zip(mine, theirs, strict=True))
 
+    def is_close(self, other: Trained, shaken: Trained) -> bool:
+        """Whether no more than rounding is between them, by what noise has made of the same."""
+        return self.difference(other) < tolerance(shaken.difference(other))
+
     def same_bits(self, other: Trained) -> bool:
         """Whether nothing differs."""
         same = [torch.equal(a, b) for a, b in zip(self.parameters, other.parameters, strict=True)]
         return self.losses == other.losses and all(same)
 
 
-def trained(problem: Problem, strategy: Strategy, epochs: int = 2) -> Trained:
-    """What a strategy makes of a problem."""
+def trained(problem: Problem, strategy: Strategy, epochs: int = 2, *, shaken: bool = False) -> Trained:
+    """What a strategy makes of a problem, or would if every step was noisy."""
     execution, losses = strategy.prepare(problem), list[float]()
     optimizer = torch.optim.SGD(problem.model.parameters(), lr=RATE)
+    if shaken:
+        shake(optimizer)
     for epoch in range(1, epochs + 1):
         for step in execution.steps(epoch):
             losses.append(step.loss)

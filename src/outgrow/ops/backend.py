@@ -1,19 +1,15 @@
 """The gate to Numba/Triton, kernel cache, compile lock, GPU dispatch.
 
 Kernel files decorate with `kernel` (parallel loops) or `sequential` (one thread), and take tensors through `array`.
-Nothing is compiled before its first call; what was compiled is kept on disk for the next process. A function of tensors
-that has a twin in `outgrow.ops.gpu` is decorated with `twinned`.
+Nothing is compiled before its first call; what was compiled is kept on disk for the next process (`kernel_cache.py`). A
+function of tensors that has a twin in `outgrow.ops.gpu` is decorated with `twinned`.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
@@ -25,54 +21,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-VARIABLE = "OUTGROW_COMPILE_LOCKS"
-"""Names the folder of the files that processes lock in turns; without it a process compiles when it needs to."""
-
-_MINE = threading.RLock()
-
-
-def in_turns(dispatcher: Any) -> Any:
-    """Let a compiled function of Numba wait for its turn before it compiles, or finds what another has compiled."""
-    folder = os.environ.get(VARIABLE)
-    if folder is None or os.name != "posix":
-        return dispatcher
-    compiling, function = dispatcher.compile, dispatcher.py_func
-    path = Path(folder) / f"{function.__module__}.{function.__qualname__}"
-
-    @functools.wraps(compiling)
-    def compile_in_turn(signature: Any) -> Any:
-        with _turn(path):
-            return compiling(signature)
-
-    dispatcher.compile = compile_in_turn
-    return dispatcher
-
-
-@contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """Hold a file's lock. A function keeps its own while it waits for one that it calls; no two call each other."""
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _MINE, path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
+from outgrow.ops.kernel_cache import kept, parallel
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function whose `prange` loops run on all threads. Sums are never reordered."""
-    compiled = numba.njit(parallel=True, cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-    return cast(Callable[P, R], in_turns(compiled(function)))
+    """Compile a function whose `prange` loops run on all threads. Sums are never reordered.
+
+    With ``OUTGROW_KERNELS=serial`` in the environment they run on one, which takes less time to compile: for tests.
+    """
+    compiled = numba.njit(parallel=parallel(), nogil=True, fastmath={"contract"}, error_model="numpy")
+    return cast(Callable[P, R], kept(compiled(function)))
 
 
 def reducing_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """A `kernel` of which the innermost sums may be reordered, by the compiler: always in the same way."""
-    compiled = numba.njit(parallel=True, cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-    return cast(Callable[P, R], in_turns(compiled(function)))
+    compiled = numba.njit(parallel=parallel(), nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
+    return cast(Callable[P, R], kept(compiled(function)))
 
 
 def sequential(function: Callable[P, R]) -> Callable[P, R]:
@@ -80,8 +47,8 @@ def sequential(function: Callable[P, R]) -> Callable[P, R]:
 
     What a kernel needs besides is `inlined`.
     """
-    compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-    return cast(Callable[P, R], in_turns(compiled(function)))
+    compiled = numba.njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+    return cast(Callable[P, R], kept(compiled(function)))
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
@@ -155,7 +122,9 @@ def num_threads() -> int:
 
 
 def threading_layer() -> str:
-    """Name of the threading layer that parallel kernels run on, for `outgrow doctor`."""
+    """Name of the threading layer that parallel kernels run on, for `outgrow doctor`; ``serial`` where none are."""
+    if not parallel():
+        return "serial"
     _touch(np.zeros(1, dtype=np.int64))
     return str(numba.threading_layer())  # type: ignore[attr-defined]
 

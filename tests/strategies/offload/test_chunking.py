@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from generators import apart
 from outgrow.core.errors import InputError
 from outgrow.engine.layer_plan import traits_of
 from outgrow.engine.shard import Part, Share, Whole
@@ -30,7 +31,8 @@ from support import normal, random_topology
 
 MIB = 1 << 20
 NUMBER_BYTES = 64 << 10  # so that few nodes take much
-MODEL = Model([Layer(GCNConv(6, 8)), Layer(SAGEConv(8, 3))])
+with apart():
+    MODEL = Model([Layer(GCNConv(6, 8)), Layer(SAGEConv(8, 3))])
 TOPOLOGY = random_topology(60, 240)
 SPREAD = random_topology(100, 130, seed=4)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outgrow.graph.topology import Topology
-from outgrow.nn import GCNConv, GINConv, Layer, PropagateConv, Rows, SAGEConv
+from outgrow.nn import Conv, GCNConv, GINConv, Layer, PropagateConv, Rows, SAGEConv
 from outgrow.ops.csc import transpose
 from outgrow.runtime.system.process_memory import resident_bytes
 from outgrow.strategies.tensor.mapped_graph import Files
@@ -43,10 +44,18 @@ def test_the_same_edges_both_ways(disk: Path, nodes: int, edges: int, chunks: in
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    "conv", [GCNConv(4, 3), SAGEConv(4, 3), GINConv(4, 3), PropagateConv(4), PropagateConv(4, gamma=0.5)]
+    "make",
+    [
+        lambda: GCNConv(4, 3),
+        lambda: SAGEConv(4, 3),
+        lambda: GINConv(4, 3),
+        lambda: PropagateConv(4),
+        lambda: PropagateConv(4, gamma=0.5),
+    ],
 )
-def test_the_same_weights(disk: Path, conv: GCNConv, weighted: bool) -> None:
-    topology, layer = random_topology(40, 250, weighted=weighted), Layer(conv)
+def test_the_same_weights(disk: Path, make: Callable[[], Conv], weighted: bool) -> None:
+    conv, topology = make(), random_topology(40, 250, weighted=weighted)
+    layer = Layer(conv)
     loops = layer.widths.self_loops
     whole = (topology.with_self_loops if loops else topology).block
     expected = conv.weigh(whole, Rows(torch.empty(0, dtype=torch.float64), None), NONE)

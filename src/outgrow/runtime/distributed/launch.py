@@ -28,7 +28,6 @@ from torch.distributed.elastic.multiprocessing import (
 )
 
 from outgrow.core.errors import InputError, WorkerError
-from outgrow.ops.backend import VARIABLE as COMPILE_LOCKS
 from outgrow.runtime.distributed.failures import Ending, error_of
 from outgrow.runtime.distributed.heartbeat import Pulse
 from outgrow.runtime.distributed.job_files import Job, Listener, Scratch, last_lines, packed, telling
@@ -223,7 +222,6 @@ def _start(scratch: Scratch, workers: int) -> SubprocessContext:
         **thread_settings(workers),
         "GLOO_SOCKET_IFNAME": loopback(),
         "PYTHONFAULTHANDLER": "1",
-        COMPILE_LOCKS: str(scratch.shared / "compiling"),
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
     }
     with _own_signals(), _quiet():

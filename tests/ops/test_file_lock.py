@@ -6,21 +6,21 @@ import sys
 import time
 from pathlib import Path
 
-from outgrow.ops.backend import VARIABLE
+from outgrow.ops.kernel_cache import FOLDER
 
 SCRIPT = """
 import sys, time, torch
-from outgrow.ops import keyed
+from outgrow.ops import rng
 while time.time() < float(sys.argv[1]):
     time.sleep(0.001)
-out = keyed.dropout(torch.ones(30, 4), torch.arange(30), 5, 0.5)
-kernels = keyed._drop, keyed.mix, keyed.is_kept
+out = rng.dropout(torch.ones(30, 4), torch.arange(30), 5, 0.5)
+kernels = rng._drop, rng.mix, rng.is_kept
 print(sum(sum(each.stats.cache_misses.values()) for each in kernels), int((out > 0).sum()))
 """
 
 
 def test_one_compiles_and_the_others_load(tmp_path: Path) -> None:
-    settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), VARIABLE: str(tmp_path / "locks")}
+    settings = {**os.environ, FOLDER: str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT, str(time.time() + 6)]
     started = [subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = [process.communicate(timeout=100)[0].split() for process in started]

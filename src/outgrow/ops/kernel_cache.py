@@ -1,0 +1,264 @@
+"""Compiled kernels, kept on disk under a name of all that they are compiled from: what is found is never out of date.
+
+A folder stands for one state of the sources in `outgrow.ops`, of Python, NumPy, Numba, LLVM and the CPU; a folder in it
+for one of a file with kernels, and of those beside it in the package. Neither paths nor times count: a copy of the
+package elsewhere finds what the first has compiled, and what a helper's change makes wrong is not found any more. Where
+nothing can be kept, kernels are compiled in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
+from numba.core.registry import cpu_target
+
+from outgrow.core.errors import InputError
+from outgrow.ops.file_lock import hold_file_lock
+
+FOLDER, MODE, SAID = "OUTGROW_KERNEL_CACHE", "OUTGROW_KERNELS", "OUTGROW_KERNELS_IN_MEMORY"
+_PREFIX = "kernels-"
+_OPS = Path(__file__).parent
+_SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
+"""What changes the code that Numba makes, and is not part of its own keys."""
+_STATES, _VERSIONS = 16, 4
+"""Folders that are kept: of states of everything, and of one file with kernels within a state."""
+_IN_USE_SECONDS = 3600.0
+
+
+def kernel_folder() -> Path:
+    """``$OUTGROW_KERNEL_CACHE``, else ``$XDG_CACHE_HOME/outgrow/kernels``, else ``~/.cache/outgrow/kernels``.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
+    given, base = os.environ.get(FOLDER), os.environ.get("XDG_CACHE_HOME")
+    if given:
+        return Path(given).absolute()
+    return (Path(base) if base else Path.home() / ".cache") / "outgrow" / "kernels"
+
+
+def parallel() -> bool:
+    """Whether the loops of kernels run on all threads: they do unless ``$OUTGROW_KERNELS`` is ``serial``.
+
+    Raises:
+        InputError: The variable is set to something else.
+    """
+    mode = os.environ.get(MODE) or "parallel"
+    if mode not in ("parallel", "serial"):
+        raise InputError(
+            f"the environment variable {MODE} is not understood",
+            needed="parallel (which it is without the variable), or serial",
+            got=repr(mode),
+            repair=f"unset {MODE}",
+        )
+    return mode == "parallel"
+
+
+def kept(dispatcher: Any) -> Any:
+    """Let a compiled function of Numba be looked for on disk before it is compiled, and be kept there afterwards.
+
+    Of several processes that need it one compiles: the others wait, and find it.
+    """
+    if isinstance(dispatcher, Dispatcher):  # with NUMBA_DISABLE_JIT it is the Python function
+        _keep(dispatcher)
+    return dispatcher
+
+
+def _keep(dispatcher: Any) -> None:
+    compiling = dispatcher.compile
+    for each in (*_sources(), *_beside(inspect.getfile(dispatcher.py_func))):
+        _seen(each)
+
+    @functools.wraps(compiling)
+    def load_or_compile(signature: Any) -> Any:
+        with global_compiler_lock, ExitStack() as held:  # Numba's own comes first, so that no two wait for each other
+            dispatcher._cache = _cache_of(dispatcher.py_func, held)
+            return compiling(signature)
+
+    dispatcher.compile = load_or_compile
+
+
+def _cache_of(function: Callable[..., Any], held: ExitStack) -> Any:
+    file = inspect.getfile(function)
+    try:
+        place = _Place.from_function(function, file)
+    except (OSError, RuntimeError) as error:
+        _say(str(error))
+        return NullCache()
+    if not all(_seen(each) == _look(each) for each in (*_sources(), *_beside(file))):
+        _say("its sources have changed since they were loaded")
+        return NullCache()
+    place.mark()
+    return _KernelCache(function, held)
+
+
+class _Place(_CacheLocator):
+    """Where the compiled versions of a function lie."""
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        self._py_file = file  # Numba names it in its warnings
+        self._line = function.__code__.co_firstlineno
+        self._state = kernel_folder() / f"{_PREFIX}{_state(parallel())}"
+        self._folder = self._state / f"{Path(file).stem}-{_content(_beside(file))[:16]}"
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Place:
+        return cls(py_func, py_file)
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+    def ensure_cache_path(self) -> None:
+        self._state.parent.mkdir(parents=True, exist_ok=True)
+        for folder, alike, most in (
+            (self._state, f"{_PREFIX}*", _STATES),
+            (self._folder, f"{Path(self._py_file).stem}-*", _VERSIONS),
+        ):
+            with suppress(FileExistsError):
+                folder.mkdir()
+                _thin_out(folder.parent.glob(alike), most)
+
+    def mark(self) -> None:
+        """Say that this is in use."""
+        for folder in (self._state, self._folder):
+            with suppress(OSError):
+                os.utime(folder)
+
+
+class _KernelImpl(CompileResultCacheImpl):
+    _locator_classes = [_Place]  # noqa: RUF012
+
+
+class _KernelCache(FunctionCache):
+    """Numba's cache, which takes turns with other processes, and for which no state of a disk is an error.
+
+    Args:
+        function: What is compiled.
+        held: Gets the lock, if there is something to compile.
+    """
+
+    _impl_class = _KernelImpl
+
+    def __init__(self, function: Callable[..., Any], held: ExitStack) -> None:
+        cast(Any, super()).__init__(function)
+        self._held = held
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = self._find(sig, target_context)
+        if found is None:
+            with suppress(OSError):
+                self._impl.locator.ensure_cache_path()
+                self._held.enter_context(hold_file_lock(Path(self._cache_path) / f"{self._impl.filename_base}.lock"))
+                found = self._find(sig, target_context)
+        return found
+
+    def _find(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return cast(Any, super()).load_overload(sig, target_context)
+        except Exception:  # files that cannot be read, were torn by a crash, or are none of Numba's
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        numbas = cast(Any, super())
+        try:
+            try:
+                numbas.save_overload(sig, data)
+            except FileNotFoundError:  # someone has removed the folder
+                numbas.save_overload(sig, data)
+            except OSError:
+                raise
+            except Exception:  # the index is torn
+                numbas.flush()
+                numbas.save_overload(sig, data)
+        except OSError as error:
+            _say(f"{kernel_folder()}: {error.strerror or error}")
+
+
+@functools.cache
+def _sources() -> tuple[str, ...]:
+    """The files that any kernel may be made of."""
+    return tuple(sorted(str(file) for file in _OPS.rglob("*.py")))
+
+
+@functools.cache
+def _beside(file: str) -> tuple[str, ...]:
+    """The files that the kernels of one file may be made of besides: in the package, those of its folder."""
+    path = Path(file)
+    if path.is_relative_to(_OPS) or not path.is_relative_to(_OPS.parent):
+        return (file,)
+    return tuple(sorted(str(each) for each in path.parent.glob("*.py")))
+
+
+def _look(file: str) -> tuple[int, int] | None:
+    """What tells that a file has been changed without reading it; None without one."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@functools.cache
+def _seen(file: str) -> tuple[int, int] | None:
+    """`_look`, when it was first asked for: about when Python loaded the file."""
+    return _look(file)
+
+
+@functools.cache
+def _content(files: tuple[str, ...]) -> str:
+    """What stands for the contents of files of one tree, wherever that lies."""
+    base = Path(files[0]).parent
+    found = [(os.path.relpath(file, base), hashlib.sha256(Path(file).read_bytes()).hexdigest()) for file in files]
+    return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+@functools.cache
+def _state(in_parallel: bool) -> str:
+    """Everything but the kernel's own file that decides what it is compiled to."""
+    versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
+    target = cpu_target.target_context.codegen().magic_tuple()  # the CPU, or what NUMBA_CPU_NAME and so on say of it
+    settings = [(name, getattr(numba.config, name, None)) for name in _SETTINGS]
+    made_of = (versions, target, settings, in_parallel, _content(_sources()))
+    return hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]
+
+
+def _thin_out(folders: Iterable[Path], most: int) -> None:
+    """Remove all but those used last. Who still needs one compiles again."""
+    used = {}
+    for folder in folders:
+        with suppress(OSError):
+            used[folder] = folder.stat().st_mtime
+    for folder in sorted(used, key=used.__getitem__, reverse=True)[most:]:
+        if used[folder] < time.time() - _IN_USE_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _say(why: str) -> None:
+    """Tell once, for this process and those it will start, that what was compiled is not kept."""
+    if SAID in os.environ or os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    os.environ[SAID] = "1"
+    sys.stderr.write(f"kernels are compiled in memory and not kept ({why}); {FOLDER} may name a folder for them\n")
