@@ -21,7 +21,7 @@ demo: $(USER_READY) ## set up, then train a network on WordNet (117,659 nodes)
 	$(BIN)/outgrow train wordnet $(ARGS)
 
 test: $(DEV_READY) ## set up, then run every test that is not slow
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	@sh scripts/test.sh $(BIN)/python $(ARGS)
 
 test-capabilities: $(DEV_READY) ## run numeric tests TIMES times (3) as on each of several processors
 	sh scripts/capabilities.sh $(TIMES) $(BIN)/python -m pytest -n auto --dist loadfile $(or $(ARGS),$(NUMERIC))

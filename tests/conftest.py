@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from outgrow.ops.kernel_cache import FOLDER as KERNELS
-from outgrow.ops.kernel_cache import kernel_folder
+from outgrow.ops.kernel_cache import FOLDER, MODE, kernel_folder
 from outgrow.runtime.system.environment import set_threads
 
 set_threads()  # before a test imports torch: threads that spin make small kernels several times slower
 
 import torch  # noqa: E402
 
+import order  # noqa: E402
+import pool  # noqa: E402
+from outgrow.runtime.distributed import launch  # noqa: E402
 from processes import processes_of  # noqa: E402
 from seeding import pytest_fixture_setup, pytest_make_collect_report, seeded  # noqa: E402, F401
 from support import disk_folder  # noqa: E402
@@ -25,12 +27,32 @@ from support import disk_folder  # noqa: E402
 if "OUTGROW_TESTED" not in os.environ:  # processes of a test run, if there are several, inherit all from the first
     os.environ["OUTGROW_TESTED"] = "1"
     with suppress(RuntimeError):  # there is no home
-        os.environ[KERNELS] = str(kernel_folder())  # compiled once for all test runs, and for the user
+        os.environ[FOLDER] = str(kernel_folder())  # compiled once for all test runs, and for the user
     _cache = tempfile.TemporaryDirectory(prefix="outgrow-cache-")
     os.environ["XDG_CACHE_HOME"] = _cache.name  # what a test measures is not kept for its user
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, which other packages do as well
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return order.scheduler_of(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent / "ops"):
+            item.add_marker("parallel_kernels")
+    if os.environ.get(MODE) == "serial":
+        others = [item for item in items if item.get_closest_marker("parallel_kernels")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if not item.get_closest_marker("parallel_kernels")]
+    items.sort(key=lambda item: order.turn_of(item.nodeid))
+
+
+def pytest_sessionfinish() -> None:
+    pool.end()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -46,6 +68,18 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data: set OUTGROW_DATA, or put the files into {folder}")
     return folder
+
+
+@pytest.fixture
+def pooled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever would start workers gets those that wait: see `pool`."""
+    monkeypatch.setattr(launch, "run_workers", pool.as_launched)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are started for the test, with kernels as users have them."""
+    monkeypatch.delenv(MODE, raising=False)
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_every_file_of_the_tests_can_be_repeated() -> None:
         "import torch\nclass A:\n    rows = {1: torch.nn.Embedding(3, 4)}",
         "import triton",
         "import triton.language as tl",
-        "from outgrow.ops.gpu import cuts",
+        "from outgrow.ops.gpu import launch",
         "from outgrow.ops import gpu",
         "from outgrow.ops.gpu.launch import SEGMENT",
     ],
@@ -150,7 +150,7 @@ GENERATOR = torch.Generator(device="cpu").manual_seed(3)
 MAKE = {"gcn": lambda: GCN(1, 2, 3), "finish": Finish(activation=nn.functional.elu)}
 def f(seed=nn.functional.relu):
     import triton
-    from outgrow.ops.gpu import cuts
+    from outgrow.ops.gpu import launch
     return nn.Linear(3, 4)
 """
     assert not [each for look in CHECKS for each in look(ast.parse(source))]

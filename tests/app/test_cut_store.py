@@ -40,6 +40,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.mark.usefixtures("launched")
 @pytest.mark.parametrize(
     ("strategy", "workers", "options"),
     [

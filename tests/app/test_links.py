@@ -165,6 +165,7 @@ def ways(disk: Path) -> dict[str, og.Full | og.Offload | og.TensorParallel]:
     }
 
 
+@pytest.mark.usefixtures("pooled")
 @pytest.mark.parametrize(("workers", "names"), [(1, ("full", "offload", "tensor")), (2, ("offload", "tensor"))])
 def test_all_ways_train_the_same_model(
     workers: int, names: tuple[str, ...], typed: Path, disk: Path, scratch: Path

@@ -23,6 +23,7 @@ def hints_in(folder: str = "run") -> dict[str, Any]:
     return json.loads(Path(folder, "hints.json").read_text())
 
 
+@pytest.mark.usefixtures("launched")
 def test_what_is_settled_is_kept(outgrow: Command, npz: Path) -> None:
     """Three workers have tried all that there is after four epochs. Another number of workers lets it be."""
     result = outgrow("train", npz, *TRAVEL, "--workers", 3, "--epochs", 4, "--out", "run", "--json")
@@ -46,6 +47,7 @@ def resumed(outgrow: Command, npz: Path, hints: str, workers: int) -> dict[str, 
     return result.summary
 
 
+@pytest.mark.usefixtures("pooled")
 def test_what_is_settled_is_taken_up(outgrow: Command, npz: Path) -> None:
     """In one time step models do not move, so no gradients travel but their sum."""
     told = {"size": 3, "dropped": 2, "settled": True, "fastest": 1.0, "log": [[3, 3.0], [2, 2.0], [1, 1.0]]}
@@ -55,6 +57,7 @@ def test_what_is_settled_is_taken_up(outgrow: Command, npz: Path) -> None:
     assert hints_in() == {"migrate": told}
 
 
+@pytest.mark.usefixtures("pooled")
 def test_broken_hints_are_ignored_and_replaced(outgrow: Command, npz: Path) -> None:
     """Models move, and the second of the epochs is judged."""
     summary = resumed(outgrow, npz, '{"migrate": {"size": 2, "dropped": 1,', 2)

@@ -61,6 +61,7 @@ def test_the_trace_shows_what_was_under_way(outgrow: Command, npz: Path, disk: P
         assert lanes["load"] >= {"load" if beside else "compute"}
 
 
+@pytest.mark.usefixtures("launched")
 def test_several_workers(outgrow: Command, npz: Path, disk: Path) -> None:
     result = outgrow("train", npz, *in_chunks(disk, 2), "--workers", 2, "--out", "run", "--json")
     assert result.code == 0, result.err

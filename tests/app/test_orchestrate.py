@@ -31,6 +31,7 @@ def test_a_run_says_what_it_was(outgrow: Command, npz: Path) -> None:
     assert [each["hot_nodes"] > 0 for each in summary["found"]["hot_nodes"]] == [True, True]
 
 
+@pytest.mark.usefixtures("pooled")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_two_runs_are_the_same(outgrow: Command, npz: Path, workers: int) -> None:
     args = ("train", npz, *ORCHESTRATE, "--workers", workers, "--json")

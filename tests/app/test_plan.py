@@ -115,6 +115,7 @@ def test_hops_must_be_those_of_the_model(outgrow: Command, npz: Path) -> None:
     assert "2 hops, one for each layer" in result.err
 
 
+@pytest.mark.usefixtures("pooled")
 def test_auto_says_why(outgrow: Command, npz: Path) -> None:
     short = (*GCN, "--epochs", 1)
     one = outgrow("train", npz, *short, "--out", "one")
@@ -197,6 +198,7 @@ def test_in_python(npz: Path) -> None:
         og.plan(graph, model, batch=50)
 
 
+@pytest.mark.usefixtures("pooled")
 def test_the_same_is_trained_whatever_is_chosen(npz: Path) -> None:
     graph = og.load(npz)
     losses = []

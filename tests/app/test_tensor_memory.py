@@ -19,6 +19,7 @@ SHORT = ("--epochs", 3, "--hidden", 8, "--model", "gcn", "--seed", 1, "--strateg
 MIB = 1 << 20
 
 
+@pytest.mark.usefixtures("pooled")
 def test_files_give_the_same_run(outgrow: Command, npz: Path, disk: Path) -> None:
     losses = []
     for files in ("nothing", "edges", "slices"):

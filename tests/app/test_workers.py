@@ -23,12 +23,13 @@ import outgrow as og
 from outgrow.app.runs import local_workers
 
 SMALL = ("--hidden", 8, "--epochs", 3)
+pytestmark = pytest.mark.usefixtures("launched")
 PROGRAM = """
 import torch
 import outgrow as og
 from outgrow.nn import Conv, Layer, Model
 from outgrow.nn.layer import Projection, Rows, Widths
-from outgrow.ops.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
 class Mean(Conv):
     def __init__(self, width_in, width_out):

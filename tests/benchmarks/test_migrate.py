@@ -250,6 +250,7 @@ def in_training(monkeypatch: pytest.MonkeyPatch, way: str) -> int:
     return found
 
 
+@pytest.mark.usefixtures("pooled")
 def test_model_centric_training_is_that_of_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = trained(ModelCentric()), trained(og.Sampled())
     assert ours["strategy"] == "model-centric"
@@ -258,6 +259,7 @@ def test_model_centric_training_is_that_of_sampled(monkeypatch: pytest.MonkeyPat
     assert theirs["counters"]["remote_rows"] == in_training(monkeypatch, ELIDED)
 
 
+@pytest.mark.usefixtures("pooled")
 def test_p3_trains_what_sampled_trains_and_fetches_no_rows() -> None:
     ours, theirs = trained(p3.P3()), trained(og.Sampled())
     assert ours["strategy"] == "p3"
@@ -265,6 +267,7 @@ def test_p3_trains_what_sampled_trains_and_fetches_no_rows() -> None:
     assert ours["counters"]["remote_rows"] == 0
 
 
+@pytest.mark.usefixtures("pooled")
 def test_local_shuffles_train_on_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = trained(LocalShuffles()), trained(og.Sampled())
     assert len(ours["loss"]) == 2

@@ -23,10 +23,10 @@ from outgrow.graph.graph import Graph
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.nn.tasks import SingleLabel
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.sampled import Sampled
+from pool import run_workers
 from suites.traffic import LONG, ring
 from support import normal, random_topology, with_relations
 

@@ -96,6 +96,7 @@ def follow(page: str, folder: Path, request: pytest.FixtureRequest, monkeypatch:
             reader.follow(block)
 
 
+@pytest.mark.usefixtures("pooled")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of packages that a reader may use beside this one
 @pytest.mark.parametrize("page", [page.name for page in pages() if page.name not in SLOW])
 def test_a_page_does_what_it_says(

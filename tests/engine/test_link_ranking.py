@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
+from itertools import product
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,8 +19,8 @@ from outgrow.engine.link_ranking import Answers, Ranking, Ranks
 from outgrow.engine.shard import Part, Share, Whole
 from outgrow.graph.link_split import Links
 from outgrow.nn import Decoder, DistMult, Dot
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
+from pool import run_workers
 from support import normal, topology_of
 
 Fact = tuple[int, int, int]
@@ -177,12 +179,11 @@ Found = dict[tuple[str, str, int], Tensor]
 def on_worker(place: Workplace, chunks: tuple[int, ...]) -> Found:
     """The ranks that a worker has, by world, deal and size of chunks."""
     found = {}
-    for chunk_bytes in chunks:
-        link_ranking.CHUNK_BYTES = chunk_bytes
-        for name, world in (WORLDS | ROUNDED).items():
-            topology = topology_of(60, [])
-            for deal, owner in DEALS.items():
-                share = Part(topology, owner(place.comm.size), place.comm)
+    for chunk_bytes, (name, world) in product(chunks, (WORLDS | ROUNDED).items()):
+        topology = topology_of(60, [])
+        for deal, owner in DEALS.items():
+            share = Part(topology, owner(place.comm.size), place.comm)
+            with patch.object(link_ranking, "CHUNK_BYTES", chunk_bytes):
                 found[name, deal, chunk_bytes] = world.on_part(share).rank
     return found
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import re
+import runpy
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +75,18 @@ def printed(place: Path, name: str, *options: object, start: tuple[str, ...] = (
     return ended(begun(place, sys.executable, *start, EXAMPLES / name, *options), seconds)
 
 
+def shown(place: Path, name: str, *options: object) -> str:
+    """What an example prints in this process, where torch is loaded and kernels are at hand."""
+    text = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(text):
+        patch.chdir(place)
+        patch.setenv("TMPDIR", str(place))
+        patch.setattr(tempfile, "tempdir", str(place))
+        patch.setattr(sys, "argv", [str(EXAMPLES / name), *map(str, options)])
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    return text.getvalue()
+
+
 def number(pattern: str, text: str) -> float:
     """The number that comes after a pattern."""
     found = re.search(rf"{pattern}\s*([-+.\de]*\d)", text)
@@ -101,8 +117,9 @@ def test_quickstart_on_wordnet(place: Path) -> None:
     assert re.search(r"node \d+: class \d+, with probability", text)
 
 
+@pytest.mark.usefixtures("pooled")
 def test_own_layer(npz: Path) -> None:
-    text = printed(npz.parent, "own_layer.py", "--graph", npz, "--epochs", 4, "--chunks", 3)
+    text = shown(npz.parent, "own_layer.py", "--graph", npz, "--epochs", 4, "--chunks", 3)
     assert text.count("last loss") == 3
     assert number("difference of a loss:", text) < 1e-5
 
@@ -115,10 +132,11 @@ def test_own_layer_on_wordnet(place: Path) -> None:
     assert number("difference of a loss:", text) < 1e-4
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyG
 def test_pyg_model(npz: Path) -> None:
     pytest.importorskip("torch_geometric", reason="needs the extra pyg")
     sizes = ("--epochs", 20, "--batch-epochs", 10)
-    text = printed(npz.parent, "pyg_model.py", "--graph", npz, *sizes)
+    text = shown(npz.parent, "pyg_model.py", "--graph", npz, *sizes)
     assert number("the whole graph: test accuracy", text) > 0.7
     assert number("mini-batches: test accuracy", text) > 0.7
 
@@ -133,7 +151,7 @@ def test_pyg_model_on_wordnet(place: Path) -> None:
 
 
 def test_links(related: Path) -> None:
-    text = printed(related.parent, "links.py", "--graph", related, "--epochs", 10)
+    text = shown(related.parent, "links.py", "--graph", related, "--epochs", 10)
     assert last_loss(text) < number("loss:", text)
     assert number("filtered MRR:", text) > number("by chance", text)
 
@@ -146,9 +164,9 @@ def test_links_of_wordnet(place: Path) -> None:
     assert "relations: " in text
 
 
-def papers(place: Path, *options: object, seconds: float = 240) -> str:
+def papers(place: Path, *options: object, run: Callable[..., str] = printed) -> str:
     """What the example of papers100M prints; the store that it names must be there, and scratch files gone."""
-    text = printed(place, "papers100m_from_disk.py", "--data-dir", place / "data", *options, seconds=seconds)
+    text = run(place, "papers100m_from_disk.py", "--data-dir", place / "data", *options)
     assert (Path(text.partition("store: ")[2].splitlines()[0]) / "manifest.json").is_file()
     assert not list((place / "data" / "scratch").iterdir())
     return text
@@ -175,7 +193,7 @@ def test_papers100m_from_a_folder_of_ogb(place: Path) -> None:
     for name, table in tables.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         np.savetxt(folder / f"{name}.csv.gz", table, fmt="%g", delimiter=",")
-    text = papers(place, "--ogb", folder, "--hidden", 16, "--epochs", 20, "--memory", "2GiB")
+    text = papers(place, "--ogb", folder, "--hidden", 16, "--epochs", 20, "--memory", "64GiB", run=shown)
     assert "240 nodes" in text
     assert number("chunks:", text) == 0
     assert min(map(float, re.findall(r"test accuracy ([\d.]+)", text))) > 0.5
@@ -184,18 +202,19 @@ def test_papers100m_from_a_folder_of_ogb(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(FULL_SIZE)
 def test_papers100m_from_disk_at_its_size(place: Path) -> None:
-    text = papers(place, seconds=FULL_SIZE)
+    run = partial(printed, seconds=FULL_SIZE)
+    text = papers(place, run=run)
     peaks = [float(found) for found in re.findall(r"peak memory (\d+) MiB", text)]
     assert number("chunks:", text) > 1
     assert peaks[0] <= 600
-    again = papers(place, "--epochs", 1, seconds=FULL_SIZE)  # from the store that is there
+    again = papers(place, "--epochs", 1, run=run)  # from the store that is there
     assert number("chunks:", again) > 1
 
 
 def test_two_hosts_are_two_workers_on_one_machine(npz: Path) -> None:
     """The losses of one process, which needs no torchrun, are those of two under torchrun."""
     options = ("--graph", npz, "--epochs", 10, "--hidden", 16)
-    alone = printed(npz.parent, "two_hosts.py", *options)
+    alone = shown(npz.parent, "two_hosts.py", *options)
     text = printed(npz.parent, "two_hosts.py", *options, "--out", "run", start=TORCHRUN)
     assert (number("workers:", alone), number("workers:", text)) == (1, 2)
     assert last_loss(text) == pytest.approx(last_loss(alone), abs=1e-5)

@@ -22,12 +22,12 @@ from outgrow.planning.estimators.sampled import traffic_of_sampled
 from outgrow.planning.estimators.split import traffic_of_split
 from outgrow.planning.graph_stats.counted import workload_of
 from outgrow.planning.traffic import Place, Traffic
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.training.config import TrainConfig
+from pool import run_workers
 from suites.sessions import Plan, Result, train_in_turn
 from support import sparse_rows
 

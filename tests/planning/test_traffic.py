@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from tests.suites import test_offload_traffic, test_tensor_traffic, test_traffic
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.graph.graph import Graph
@@ -21,7 +22,6 @@ from outgrow.planning.estimators.offload import traffic_of_offload
 from outgrow.planning.estimators.tensor import traffic_of_tensor
 from outgrow.planning.graph_stats.counted import workload_of
 from outgrow.planning.traffic import Place, Traffic
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload.reorder import Throughputs
@@ -29,7 +29,7 @@ from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import planted
-from suites import test_offload_traffic, test_tensor_traffic, test_traffic
+from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, train_in_turn
 from suites.traffic import Sizes
 from support import disk_folder, sparse_rows

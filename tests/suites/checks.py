@@ -1,16 +1,17 @@
-"""Many small checks on the workers of one launch, since to start processes takes seconds."""
+"""Many small checks in one task of several workers."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from typing import Any
 
 import pytest
 
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
+from pool import run_workers
 
 Check = Callable[[Comm], None]
 
@@ -20,12 +21,20 @@ def named(*checks: Check) -> dict[str, Check]:
     return {check.__name__: check for check in checks}
 
 
-def on_workers(checks: Mapping[str, Check], workers: int) -> Callable[[str], None]:
-    """A test for each check: it must not fail on any worker. All of them share one launch: see `run_checks`."""
+def on_workers(
+    checks: Mapping[str, Check], workers: int, run: Callable[..., list[Any]] = run_workers
+) -> Callable[[str], None]:
+    """A test for each check: it must not fail on any worker. All of them are one task: see `run_checks`.
+
+    Args:
+        checks: By name.
+        workers: How many.
+        run: Gives them the task: the pool, or the library's own launcher.
+    """
 
     @cache
     def found() -> list[dict[str, str]]:
-        return run_workers(partial(run_checks, checks=checks), workers)
+        return run(partial(run_checks, checks=checks), workers)
 
     @pytest.mark.parametrize("name", checks)
     def test(name: str) -> None:

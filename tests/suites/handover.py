@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from failing import Failing, Lost
 from outgrow.runtime.distributed.comm import Alone
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
@@ -24,6 +23,7 @@ from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import model_of
+from pool import run_workers
 from suites.invariance import BATCHES, CONFIG
 from suites.sessions import Plan, Result, train_in_turn
 from support import disk_folder

@@ -1,4 +1,4 @@
-"""Whole runs on the workers of one launch: what `og.train(..., workers=N)` does there, several times."""
+"""Whole runs in one task of several workers: what `og.train(..., workers=N)` does there, several times."""
 
 from __future__ import annotations
 

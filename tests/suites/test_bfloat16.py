@@ -14,9 +14,9 @@ import torch
 
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import GAT, GCN, SAGE, Model
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.training.config import BFLOAT16, TrainConfig
 from planted import WIDTH, planted
+from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn
 from suites.test_diverged import STRATEGIES
 from support import disk_folder

@@ -18,7 +18,6 @@ from outgrow.app.runs.local_workers import Job
 from outgrow.core.errors import TrainingError
 from outgrow.graph.store.reader import array_file, write_store
 from outgrow.nn import GCN, Model
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
@@ -30,6 +29,7 @@ from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import NODES, WIDTH, planted
+from pool import run_workers
 from suites.sessions import graph_of
 from support import disk_folder
 

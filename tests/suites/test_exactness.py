@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import pytest
 
-from outgrow.runtime.distributed.launch import run_workers
+from pool import run_workers
 from suites.exactness import (
     EVERY_CHUNKING,
     EVERY_DEAL,
@@ -31,7 +31,7 @@ any_number = pytest.mark.parametrize("workers", [one, two, three, 4])
 
 @cache
 def seen(workers: int) -> list[Seen]:
-    """What each worker has: one launch for each number of workers."""
+    """What each worker has: one task for each number of workers."""
     return run_workers(on_worker, workers)
 
 

@@ -12,11 +12,11 @@ import torch
 import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.graph.store.reader import write_store
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.strategies.full import Full
 from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 from planted import model_of, planted
+from pool import run_workers
 from suites.invariance import BATCHES, CONFIG, EVERY, KINDS, SAME_BITS, SOME, TWICE, WAYS, plans
 from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn
 
@@ -77,6 +77,7 @@ def require_same_bits(one: Result, other: Result) -> None:
     assert one.val_scores == other.val_scores
 
 
+@pytest.mark.usefixtures("pooled")
 @pytest.mark.parametrize("config", [pytest.param(CONFIG, marks=pytest.mark.slow), BATCHES], ids=["whole", "batches"])
 def test_a_run_goes_on_with_other_workers(
     config: TrainConfig, store: Path, alone: dict[tuple[str, TrainConfig], og.Run], tmp_path: Path

@@ -7,7 +7,7 @@ from functools import cache, partial
 import pytest
 
 from outgrow.engine.shard import Whole
-from outgrow.runtime.distributed.launch import run_workers
+from pool import run_workers
 from suites.exactness import Gradient
 from suites.links import (
     ANYWHERE,
@@ -40,7 +40,7 @@ def expected(case: Case) -> Gradient:
 
 @cache
 def seen(workers: int) -> list[Seen]:
-    """What each worker has: one launch for each number of workers."""
+    """What each worker has: one task for each number of workers."""
     return run_workers(partial(on_worker, keys=QUICK), workers)
 
 

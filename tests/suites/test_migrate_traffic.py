@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from outgrow.core.ledger import Kind
-from outgrow.runtime.distributed.launch import run_workers
+from pool import run_workers
 from suites.migrate_traffic import MODELS, WAYS, bytes_by_way, bytes_of_run
 
 

@@ -16,11 +16,11 @@ from outgrow.engine.shard import Part
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
 from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Alone, Comm
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem
 from outgrow.strategies.offload.strategy import Offload, _ChunkedExecution
 from planted import NODES, WIDTH, planted
+from pool import run_workers
 from suites.offload_traffic import Bytes, LayerRows, Sets, Traffic, nodes_read, volumes_of
 from support import disk_folder
 

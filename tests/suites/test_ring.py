@@ -9,7 +9,7 @@ import torch
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.runtime.distributed.comm import Alone
-from outgrow.runtime.distributed.launch import run_workers
+from pool import run_workers
 from suites.ring import BATCHES, CASES, EPOCHS, FEATURES, NEAR, NODES, Record, owner_of, record, records_of
 
 KINDS = ("sage", "gcn")
@@ -19,7 +19,7 @@ ROW_BYTES, ID_BYTES = 16, 8
 
 @cache
 def everything(workers: int) -> list[dict[str, Record]]:
-    """What each worker saw: one launch for each number of workers."""
+    """What each worker saw: one task for each number of workers."""
     return (
         [{name: record(Alone(), *case) for name, case in CASES.items()}]
         if workers == 1

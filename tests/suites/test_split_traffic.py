@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from outgrow.core.ledger import Kind
-from outgrow.runtime.distributed.launch import run_workers
+from pool import run_workers
 from suites.split_traffic import MODELS, TOPOLOGY, bytes_by_model, bytes_of_epoch, owner_of
 
 

@@ -23,13 +23,13 @@ from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
 from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Comm, Group
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem
 from outgrow.strategies.tensor.chunk_schedule import dealt
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import NODES, WIDTH, planted
+from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, train_in_turn
 from suites.tensor_traffic import Everywhere, Moves, Sliced, both_ways, bytes_of_run, bytes_per_epoch, in_ranges
 from suites.traffic import Sizes
@@ -214,7 +214,7 @@ class Seen(NamedTuple):
 
 @cache
 def seen(sizes: Sizes) -> list[Seen]:
-    """A run of every model, and the exchanges; one launch."""
+    """A run of every model, and the exchanges; one task."""
 
     def on_worker(place: Workplace) -> Seen:
         exchanges = {

@@ -17,10 +17,10 @@ from outgrow.graph.partition.methods import METHODS
 from outgrow.graph.partition.quality import quality_of
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
 from planted import planted
+from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, train_in_turn
 from suites.traffic import Sizes, Widths, bytes_of_run, bytes_per_epoch
 

@@ -24,6 +24,8 @@ RUNS = {
     "orchestrate": ("--strategy", "orchestrate", "--batch-size", 4, "--fanout", "3,3", "--set", "super_batch=2"),
     "tensor": ("--strategy", "tensor", "--model", "decoupled", "--workers", 2),
 }
+LAUNCHED = ("split", "tensor")
+"""Runs whose workers are started for them; other tests start those of other strategies."""
 
 
 def trained(outgrow: Command, npz: Path, name: str) -> Path:
@@ -33,7 +35,8 @@ def trained(outgrow: Command, npz: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_strategy_can_be_reported(name: str, outgrow: Command, npz: Path) -> None:
+def test_every_strategy_can_be_reported(name: str, outgrow: Command, npz: Path, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("launched" if name in LAUNCHED else "pooled")
     run = trained(outgrow, npz, name)
     result = outgrow("report", run)
     assert result.code == 0, result.err
@@ -50,6 +53,7 @@ def test_every_strategy_can_be_reported(name: str, outgrow: Command, npz: Path) 
     assert {event["pid"] for event in events} == set(range(summary["workers"]))
 
 
+@pytest.mark.usefixtures("pooled")
 def test_two_runs_side_by_side(outgrow: Command, npz: Path) -> None:
     runs = trained(outgrow, npz, "full"), trained(outgrow, npz, "offload")
     assert outgrow("report", *runs, "--out", "both.html").code == 0
@@ -96,6 +100,7 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
+@pytest.mark.usefixtures("pooled")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_in_a_browser(browser: Any, scheme: Any, width: int, outgrow: Command, npz: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.app.conftest import Command
 
 BATCHES = ("--hidden", "8", "--model", "sage", "--batch-size", "10", "--fanout", "3,3")
+pytestmark = pytest.mark.usefixtures("launched")
 SHORT = ("--workers", "2", "--epochs", "3")
 SAVED = ("--set", "checkpoint_steps=2", "--set", "checkpoint_every=1000")
 

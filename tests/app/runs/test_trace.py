@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.app.conftest import Command
 from tests.app.traces import spans_of
 
@@ -38,6 +39,7 @@ def test_workers_that_did_nothing() -> None:
     assert {event["pid"] for event in trace["traceEvents"]} == {1}
 
 
+@pytest.mark.usefixtures("pooled")
 def test_rows_travel_while_others_are_aggregated(outgrow: Command, npz: Path) -> None:
     words = ("--model", "decoupled", "--strategy", "tensor", "--workers", 2, "--epochs", 2, "--set", "chunks=3")
     assert outgrow("train", npz, *words, "--out", "run").code == 0

@@ -154,7 +154,7 @@ def test_row_ends_are_checked_always(store):
 
 def rewrite(store, change):
     """Change the manifest and give it the checksum that it should then have."""
-    from outgrow.graph.store import manifest
+    from outgrow.graph.store.reader import manifest
 
     record = json.loads((store / FILE).read_text())
     change(record)
@@ -238,7 +238,7 @@ def test_a_broken_graph_is_not_written(tmp_path, what, made):
 OPEN = """
 import re, sys, time
 from pathlib import Path
-from outgrow.graph.store import open_store
+from outgrow.graph.store.reader import open_store
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 path, before, began = Path(sys.argv[1]), resident(), time.perf_counter()

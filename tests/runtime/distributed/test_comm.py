@@ -17,7 +17,7 @@ from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
 from suites.checks import on_workers
 
-test_three_workers = on_workers(CHECKS, 3)
+test_three_workers = on_workers(CHECKS, 3, run_workers)
 
 
 def test_one_worker_alone_says_nothing() -> None:

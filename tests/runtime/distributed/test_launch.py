@@ -24,7 +24,7 @@ from outgrow.runtime.distributed.worker import Workplace
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 SCRIPT = """
-from outgrow.runtime.launch import run_workers
+from outgrow.runtime.distributed.launch import run_workers
 
 class Pair:
     def __init__(self, rank):

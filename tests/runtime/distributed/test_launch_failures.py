@@ -127,7 +127,7 @@ def test_an_interrupt_ends_the_workers_and_what_they_started(scratch: Path) -> N
 
 RUN = """
 import time
-from outgrow.runtime.launch import run_workers
+from outgrow.runtime.distributed.launch import run_workers
 
 def task(place):
     place.tell("started")
@@ -153,7 +153,7 @@ def test_workers_end_when_the_run_is_killed(scratch: Path) -> None:
 
 HOLDS_THE_LOCK = """
 import ctypes
-from outgrow.runtime.launch import run_workers
+from outgrow.runtime.distributed.launch import run_workers
 
 def task(place):
     place.tell("started")

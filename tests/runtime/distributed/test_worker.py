@@ -18,10 +18,10 @@ from outgrow.runtime.system.environment import group_size
 
 TASK = """
 import json, os, signal, sys
-from outgrow.runtime.threads import set_threads
+from outgrow.runtime.system.environment import set_threads
 set_threads()
-from outgrow.runtime.elastic import group_size
-from outgrow.runtime.worker import run_in_group
+from outgrow.runtime.system.environment import group_size
+from outgrow.runtime.distributed.worker import run_in_group
 
 assert group_size()
 

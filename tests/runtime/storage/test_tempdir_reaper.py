@@ -16,7 +16,7 @@ from outgrow.runtime.storage.tempdir_reaper import kept_folder, remove
 HOLD = """
 import os, signal, sys, time
 from pathlib import Path
-from outgrow.runtime.keeper import kept_folder
+from outgrow.runtime.storage.tempdir_reaper import kept_folder
 
 with kept_folder("kept-", Path(sys.argv[1])) as folder:
     (folder / "deep").mkdir()

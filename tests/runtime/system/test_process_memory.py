@@ -75,7 +75,7 @@ def test_freed_memory_goes_back_although_something_lies_above_it() -> None:
     """What glibc allocates after a large tensor was freed once would stay until all above it is freed as well."""
     program = """
 import ctypes, sys
-from outgrow.runtime.memory import resident_bytes, return_freed_memory
+from outgrow.runtime.system.process_memory import resident_bytes, return_freed_memory
 if sys.argv[1] == "returned":
     return_freed_memory()
 c = ctypes.CDLL(None)

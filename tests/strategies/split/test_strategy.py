@@ -21,13 +21,13 @@ from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.nn import GCN, Dot
 from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.sampler import SplitSampler
 from outgrow.strategies.split.strategy import SplitParallel
 from planted import NODES, model_of, planted
+from pool import run_workers
 
 BATCHES = Batches(size=9, fanout=(3, 2))
 SEED, EPOCH, WORKERS, STEPS = 4, 1, 3, 5

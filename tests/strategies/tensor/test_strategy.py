@@ -35,13 +35,13 @@ from outgrow.nn import (
 )
 from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import Workplace
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import NODES, WIDTH, Planted, model_of, planted
+from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn
 
 CLOSE = 1e-8
@@ -148,7 +148,7 @@ class Seen(NamedTuple):
 
 @cache
 def seen(workers: int) -> list[Seen]:
-    """What each worker has, one launch; runs are made on two."""
+    """What each worker has, one task; runs are made on two."""
 
     def on_worker(place: Workplace) -> Seen:
         return Seen(counted(place.comm), train_in_turn(place, plans if workers == 2 else {}))

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Runs the tests that are not slow: sh scripts/test.sh PYTHON [ARGUMENTS OF PYTEST]
+# First with kernels that run on one thread, which take a third of the time to compile and give the same bits; then, with
+# kernels as users have them, the tests of kernels (marked parallel_kernels). What launches workers has these as well.
+python=$1
+shift
+status=0
+
+run() {
+    "$python" -m pytest -n auto --dist loadfile "$@"
+    found=$?
+    if [ "$found" -eq 2 ]; then
+        exit 2 # interrupted, by somebody or by an error in a test file
+    elif [ "$found" -ne 0 ] && [ "$found" -ne 5 ]; then # 5: the arguments choose none of these
+        status=$found
+    fi
+}
+
+export OUTGROW_KERNELS=serial
+run "$@"
+unset OUTGROW_KERNELS
+run -m "parallel_kernels and not slow" "$@"
+exit "$status"
