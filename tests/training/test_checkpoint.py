@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from outgrow.core import files
 from outgrow.core.errors import InputError
 from outgrow.training import checkpoint
 from outgrow.training.checkpoint import Progress
@@ -76,7 +77,7 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
 
 def test_the_newest_is_on_the_disk_before_others_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
-    monkeypatch.setattr(checkpoint, "sync", lambda path: seen.append((path, names(tmp_path))))
+    monkeypatch.setattr(files, "sync", lambda path: seen.append((path, names(tmp_path))))
     for epochs in (1, 2, 3):
         checkpoint.save(tmp_path, *trained(epochs))
     assert seen[-1] == (tmp_path, ["epoch-00000001.pt", "epoch-00000002.pt", "epoch-00000003.pt"])
@@ -96,8 +97,7 @@ def test_a_failing_disk_leaves_the_earlier_ones(tmp_path: Path, monkeypatch: pyt
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    owner = os if call == "fsync" else Path
-    monkeypatch.setattr(owner, call, fail)
+    monkeypatch.setattr(os, call, fail)
     with pytest.raises(InputError) as caught:
         checkpoint.save(tmp_path, *trained(2))
     assert "No space left" in caught.value.got

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch import Tensor
 from outgrow.app.compatibility import require_fit, require_kinds
 from outgrow.app.runs.directory import writing
 from outgrow.core.errors import InputError
+from outgrow.core.files import atomic_write
 from outgrow.engine.inference import infer
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.writer import ArrayWriter
@@ -152,14 +152,9 @@ def write_predictions(predictions: Predictions, what: str, out: Path) -> None:
     Raises:
         InputError: It cannot be written.
     """
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     write = _write_array if out.suffix == ".npy" else _write_table
-    with writing(out):
-        try:
-            write(predictions, what, partial)
-            partial.replace(out)
-        finally:
-            partial.unlink(missing_ok=True)
+    with writing(out), atomic_write(out) as temporary:
+        write(predictions, what, temporary)
 
 
 def _write_array(predictions: Predictions, what: str, path: Path) -> None:

@@ -9,16 +9,8 @@ from enum import StrEnum
 from threading import Lock
 
 
-class Tier(StrEnum):
-    """A place that holds data."""
-
-    DEVICE = "device"
-    HOST = "host"
-    DISK = "disk"
-
-
 class Link(StrEnum):
-    """A pair of tiers or workers that bytes cross."""
+    """A pair of places or workers that bytes cross."""
 
     DISK_TO_HOST = "disk_to_host"
     HOST_TO_DEVICE = "host_to_device"

@@ -5,10 +5,8 @@ A checkpoint is a file of `torch.save`, which is a zip archive, with the SHA-256
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -18,7 +16,7 @@ from typing import Any
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.core.files import sync
+from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.training.checkpoint_checks import check_optimizer, read
 
 _KEEP = 2
@@ -94,27 +92,18 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
     """
     within = f"-step-{progress.step:08d}" if progress.step else ""
     path = folder / f"epoch-{progress.epoch:08d}{within}.pt"
-    partial = path.with_suffix(".partial")
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
     whole = io.BytesIO()  # torch's own writing to a full disk raises an error that does not say so
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": state}, whole)
-    try:
+    with os_errors_as_input_errors(
+        f"cannot write the checkpoint {path}",
+        needed="a folder with enough free space",
+        repair="free some space, and go on with --resume",
+    ):
         folder.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(sealed(whole.getbuffer()))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        sync(folder)  # before those that it takes the place of are removed
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise InputError(
-            f"cannot write the checkpoint {path}",
-            needed="a folder with enough free space",
-            got=str(error),
-            repair="free some space, and go on with --resume",
-        ) from error
+        # It is on the disk, and its name too, before those that it takes the place of are removed.
+        with atomic_write(path, temporary=f"{path.stem}.partial") as temporary:
+            temporary.write_bytes(sealed(whole.getbuffer()))
     unfinished = folder.glob("epoch-*.partial")  # whoever wrote them was killed
     found = _by_age(folder)
     last = found.index(path) + 1  # what follows was torn, or given up: this one was reached without it

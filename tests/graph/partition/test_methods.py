@@ -102,7 +102,7 @@ def test_chunks_are_contiguous_ranges_of_parts_with_even_computation(graph: tupl
         assert bool((chunk[1:] >= chunk[:-1]).all())
         used = min(chunks, len(nodes))
         assert chunk.unique().tolist() == list(range(used))
-        most = max(int(cost[made.chunk_nodes(part, c)].sum()) for c in range(chunks))
+        most = max(int(cost[made.by_chunk.nodes(part * chunks + c)].sum()) for c in range(chunks))
         assert most <= int(cost[nodes].sum()) / used + int(cost[nodes].max())
 
 

@@ -19,7 +19,6 @@ def test_every_node_is_in_one_part_and_one_chunk(parts: list[int], num_chunks: i
         assert int(made.sizes[p]) == parts.count(p)
         for c in range(num_chunks):
             expected = [v for v, part in enumerate(parts) if part == p and v % num_chunks == c]
-            assert made.chunk_nodes(p, c).tolist() == expected
             assert made.by_chunk.nodes(p * num_chunks + c).tolist() == expected
 
 
@@ -33,8 +32,8 @@ def test_parts_are_as_narrow_as_they_can_be() -> None:
 
 def test_without_chunks_a_part_is_its_own_chunk() -> None:
     made = Partition.checked(torch.tensor([1, 0, 1]), 2)
-    assert made.chunk_nodes(1, 0).tolist() == [0, 2]
     assert made.by_chunk is made
+    assert made.by_chunk.nodes(1).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.synthetic.block_model import BlockModel
+from outgrow.graph.synthetic.block_model_kernels import _community, _node
 from outgrow.graph.synthetic.node_features import NodeSignal
 from outgrow.graph.synthetic.structure import BlockStructure
+from outgrow.ops.backend import sequential
 
 SIGNAL = NodeSignal(classes=8, features=16)
 STRUCTURE = BlockStructure(nodes=20_003, edges=200_000, communities=50, locality=0.6, homophily=0.8)
@@ -28,6 +30,25 @@ def all_edges(source):
 
 def communities(structure):
     return np.repeat(np.arange(structure.communities), np.diff(structure.starts()))
+
+
+def nodes_by_rank(made):
+    """All nodes, by falling weight; the first ones are the hubs."""
+    out = np.empty(made.structure.nodes, dtype=np.int64)
+    _name_ranks(made._law, out)
+    return out
+
+
+@sequential
+def _name_ranks(law, out):
+    for rank in range(law.nodes):
+        out[rank] = _node(law, _community(law, rank), rank // law.communities)
+
+
+def rank_shares(structure):
+    """Probability of each rank to be drawn as an end of an edge without regard to communities."""
+    steps = (np.arange(structure.nodes + 1, dtype=np.float64) + structure.offset) ** structure.power
+    return np.diff(steps) / (steps[-1] - steps[0])
 
 
 @given(
@@ -51,7 +72,7 @@ def test_any_structure_gives_a_sound_graph(nodes, share, edges, locality, decay,
     )
     made = BlockModel(structure=structure, signal=NodeSignal(classes=classes, features=3))
     tables = made.tables()
-    assert np.array_equal(np.sort(made.nodes_by_rank()), np.arange(nodes))
+    assert np.array_equal(np.sort(nodes_by_rank(made)), np.arange(nodes))
     assert tables.labels.min() >= 0
     assert tables.labels.max() < classes
     parts = np.concatenate([tables.train, tables.val, tables.test])
@@ -65,8 +86,8 @@ def test_degrees_follow_the_law():
     """Without locality, the expected degree of rank r is 2 E times its share: compared in bins of ranks."""
     made = model(locality=0.0, exponent=2.3, max_degree=2000.0)
     ends = np.concatenate(all_edges(made))
-    degrees = np.bincount(ends, minlength=STRUCTURE.nodes)[made.nodes_by_rank()]
-    expected = made.structure.rank_shares() * 2 * STRUCTURE.edges
+    degrees = np.bincount(ends, minlength=STRUCTURE.nodes)[nodes_by_rank(made)]
+    expected = rank_shares(made.structure) * 2 * STRUCTURE.edges
     assert expected[0] == pytest.approx(2000, rel=0.01)
     bounds = np.unique(np.geomspace(1, STRUCTURE.nodes, 25).astype(int))[:-1]
     starts = np.concatenate([[0], bounds])
@@ -113,7 +134,7 @@ def test_distances_of_communities_follow_the_power_law(decay, count):
 def test_decay_leaves_the_degrees_as_they_are():
     """Which community an edge goes to changes; which ranks it finds there does not."""
     near, anywhere = (
-        np.bincount(np.concatenate(all_edges(made)), minlength=STRUCTURE.nodes)[made.nodes_by_rank()]
+        np.bincount(np.concatenate(all_edges(made)), minlength=STRUCTURE.nodes)[nodes_by_rank(made)]
         for made in (model(decay=1.5, max_degree=400.0), model(max_degree=400.0))
     )
     starts = np.concatenate([[0], np.unique(np.geomspace(20, STRUCTURE.nodes, 12).astype(int))[:-1]])
@@ -123,7 +144,7 @@ def test_decay_leaves_the_degrees_as_they_are():
 def test_distances_do_not_depend_on_degrees():
     made = model(locality=0.0, decay=1.2)
     rank, home = np.empty(STRUCTURE.nodes), communities(STRUCTURE)
-    rank[made.nodes_by_rank()] = np.arange(STRUCTURE.nodes)
+    rank[nodes_by_rank(made)] = np.arange(STRUCTURE.nodes)
     src, dst = all_edges(made)
     apart = np.abs(home[src] - home[dst])
     distance = np.minimum(apart, STRUCTURE.communities - apart)
@@ -158,7 +179,7 @@ def test_few_communities_share_the_classes_among_them():
 def test_shuffled_ids_give_the_same_graph_under_other_names():
     plain, shuffled = model(), model(shuffled=True)
     names = np.empty(STRUCTURE.nodes, dtype=np.int64)
-    names[plain.nodes_by_rank()] = shuffled.nodes_by_rank()
+    names[nodes_by_rank(plain)] = nodes_by_rank(shuffled)
     for one, other in zip(all_edges(plain), all_edges(shuffled), strict=True):
         assert np.array_equal(names[one], other)
     assert np.array_equal(shuffled.tables().labels[names], plain.tables().labels)

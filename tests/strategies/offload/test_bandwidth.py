@@ -131,4 +131,4 @@ def test_without_a_place_to_keep_them_they_are_measured_each_time(blocked: str, 
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("no folder")
     assert all(rate > 0 for rate in vars(rates(tmp_path)).values())
-    assert not list((tmp_path / "cache").glob("**/rates.json.*"))
+    assert not list((tmp_path / "cache").glob("**/*.partial"))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from outgrow.app.compatibility import require_hops
+from outgrow.app.compatibility import require_batches, require_hops
 from outgrow.app.model_registry import build_model
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import parse_bytes
@@ -24,7 +24,6 @@ from outgrow.planning.planner import Question
 from outgrow.planning.sizes import Sizes, graph_sizes, model_sizes
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Workload
-from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
 COUNTED_EDGES = 1_000_000
@@ -152,10 +151,5 @@ def _question(
         seed=config.seed,
     )
     limit = None if site.limit is None else parse_bytes(site.limit)
-    require = partial(_require, graph, model, config)
+    require = partial(require_batches, graph, model, config=config)
     return Question(work=work, profile=site.profile, places=site.places, limit=limit, require=require)
-
-
-def _require(graph: Graph, model: Model, config: TrainConfig, strategy: Strategy) -> None:
-    strategy.require(graph, config.batches)
-    strategy.require_model(model)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import nn
 from outgrow.app.console import say
 from outgrow.app.runs.lock import NAME, Hold
 from outgrow.core.errors import InputError
+from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.training import checkpoint
 from outgrow.training.trainer import EpochReport
 
@@ -202,6 +202,7 @@ class RunDirectory:
             "evaluation_seconds": report.evaluation_seconds,
             "phases": report.phases,
         }
+        # Appended, and not flushed: the file grows with every epoch, and `forget_after` drops a line torn by a crash.
         with writing(self.metrics), self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -240,31 +241,21 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         InputError: It cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    with writing(path):
-        try:
-            partial.write_text(text, encoding="utf-8")
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+    with writing(path), atomic_write(path, temporary=f".{path.name}.partial") as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> AbstractContextManager[None]:
     """Turn a refusal of the system while ``path`` is written into an error with a repair.
 
     Raises:
         InputError: The disk is full, or ``path`` cannot be written.
     """
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}",
-            needed="a place that can be written, with enough free space",
-            got=str(error),
-            repair="free some space or change the permissions, or give another --out",
-        ) from error
+    return os_errors_as_input_errors(
+        f"cannot write {path}",
+        needed="a place that can be written, with enough free space",
+        repair="free some space or change the permissions, or give another --out",
+    )
 
 
 def _unreadable(path: Path, got: str) -> InputError:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import http.client
 import importlib.util
-import os
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from outgrow.core.errors import InputError
+from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.graph.datasets.dataset import Fetch, RemoteFile
 
 _BLOCK = 1 << 20
@@ -76,6 +75,7 @@ class FetchOgb(Fetch):
                     got="no such folder",
                     repair="put the unpacked OGB folder into a data folder by hand",
                 )
+            # A folder, so no atomic_write. Its files are not flushed: what a crash takes can be downloaded again.
             found.parent.rename(folder / self.folder)
 
 
@@ -96,7 +96,8 @@ def _ogb_address(name: str) -> str:
 
 def _fetch(url: str, dest: Path, sha256: str | None) -> None:
     digest = hashlib.sha256()
-    with _whole(dest) as unfinished, _reached(url):
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    with _reached(url), atomic_write(dest) as unfinished:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer, unfinished.open("wb") as out:
             while block := answer.read(_BLOCK):
                 digest.update(block)
@@ -112,28 +113,13 @@ def _fetch(url: str, dest: Path, sha256: str | None) -> None:
             )
 
 
-@contextmanager
-def _whole(dest: Path) -> Iterator[Path]:
-    dest.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = dest.with_name(f".{dest.name}.{os.getpid()}")
-    try:
-        yield unfinished
-        unfinished.replace(dest)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-@contextmanager
-def _reached(url: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, http.client.HTTPException, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"cannot download {url}",
-            needed="a network connection to it, and room in the cache folder",
-            got=f"{type(error).__name__}: {error}",
-            repair="try again online, or copy the file into a data folder by hand",
-        ) from error
+def _reached(url: str) -> AbstractContextManager[None]:
+    return os_errors_as_input_errors(
+        f"cannot download {url}",
+        needed="a network connection to it, and room in the cache folder",
+        repair="try again online, or copy the file into a data folder by hand",
+        also=(http.client.HTTPException, zipfile.BadZipFile),
+    )
 
 
 def _check_size(url: str, size: int, expected: str | None) -> None:

@@ -80,11 +80,6 @@ class Partition:
         first, last = self._ends[part], self._ends[part + 1]
         return self._grouped[first:last]
 
-    def chunk_nodes(self, part: int, chunk: int) -> Tensor:
-        """``[n]`` int64: the nodes of a chunk of a part, ascending."""
-        nodes = self.nodes(part)
-        return nodes if self.chunk is None else nodes[self.chunk[nodes] == chunk]
-
     @cached_property
     def by_chunk(self) -> Partition:
         """The partition in which every chunk is a part: chunk ``c`` of part ``p`` is ``p * num_chunks + c``."""

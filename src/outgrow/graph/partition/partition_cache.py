@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import torch
 
 from outgrow.core.errors import InputError
+from outgrow.core.files import atomic_write
 from outgrow.graph.partition.methods import Method
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.topology import Topology
@@ -82,18 +81,10 @@ def _write(path: Path, about: dict[str, Any], partition: Partition) -> None:
     checksum = hashlib.sha256(data.getbuffer()).hexdigest()
     record = {**about, "num_chunks": partition.num_chunks, "sha256": checksum}
     path.parent.mkdir(exist_ok=True)
-    _put(_with(path, ".npy"), data.getvalue())
-    _put(_with(path, ".json"), (json.dumps(record, indent=1) + "\n").encode())
-
-
-def _put(path: Path, data: bytes) -> None:
-    """Write a file beside its place and rename it."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with atomic_write(_with(path, ".npy")) as temporary:
+        temporary.write_bytes(data.getbuffer())
+    with atomic_write(_with(path, ".json")) as temporary:
+        temporary.write_bytes((json.dumps(record, indent=1) + "\n").encode())
 
 
 def _with(path: Path, suffix: str) -> Path:

@@ -7,6 +7,7 @@ Files: ``p_feat.npz`` and ``a_feat.npz`` (SciPy sparse matrices), ``pa.txt`` and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
-from outgrow.core.errors import InputError
+from outgrow.core.files import os_errors_as_input_errors
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.matrices import checked_csr, side_by_side
 from outgrow.graph.readers.source import EdgeChunk, Source, Tables
@@ -80,32 +81,23 @@ class HecoSource(Source):
         return papers, authors, int(self._pairs("ps.txt")[:, 1].max()) + 1
 
     def _pairs(self, file: str) -> NDArray[np.int64]:
-        try:
+        with self._refused(file, "lines of two ids", ValueError):
             return np.loadtxt(self._folder / file, dtype=np.int64, ndmin=2).reshape(-1, 2)
-        except (OSError, ValueError) as error:
-            raise self._broken(file, "lines of two ids", error) from error
 
     def _matrix(self, file: str) -> csr_array:
-        try:
-            with np.load(self._folder / file, allow_pickle=False) as parts:
-                shape = tuple(parts["shape"].reshape(-1).tolist())
-                if "indptr" in parts:
-                    return checked_csr(parts["data"], parts["indices"], parts["indptr"], shape)
-                return csr_array(coo_array((parts["data"], (parts["row"], parts["col"])), shape=shape))
-        except (OSError, ValueError, KeyError) as error:
-            raise self._broken(file, "a sparse matrix as SciPy saves it", error) from error
+        refused = self._refused(file, "a sparse matrix as SciPy saves it", ValueError, KeyError)
+        with refused, np.load(self._folder / file, allow_pickle=False) as parts:
+            shape = tuple(parts["shape"].reshape(-1).tolist())
+            if "indptr" in parts:
+                return checked_csr(parts["data"], parts["indices"], parts["indptr"], shape)
+            return csr_array(coo_array((parts["data"], (parts["row"], parts["col"])), shape=shape))
 
     def _array(self, file: str) -> NDArray[Any]:
-        try:
+        with self._refused(file, "an array", ValueError):
             found: NDArray[Any] = np.load(self._folder / file, allow_pickle=False)
             return found
-        except (OSError, ValueError) as error:
-            raise self._broken(file, "an array", error) from error
 
-    def _broken(self, file: str, needed: str, error: Exception) -> InputError:
-        return InputError(
-            f"{self._folder / file} cannot be read",
-            needed=needed,
-            got=f"{type(error).__name__}: {error}",
-            repair="get the file again",
+    def _refused(self, file: str, needed: str, *also: type[Exception]) -> AbstractContextManager[None]:
+        return os_errors_as_input_errors(
+            f"{self._folder / file} cannot be read", needed=needed, repair="get the file again", also=also
         )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.files import os_errors_as_input_errors
 
 BLOCK_BYTES = 1 << 21
 _LINE_BYTES = 1 << 24
@@ -35,29 +36,27 @@ def blocks(path: Path) -> Iterator[Block]:
     """
     opener: Any = gzip.open if path.suffix == ".gz" else open
     rest, held, line = list[bytes](), 0, 1
-    try:
-        with opener(path, "rb") as file:
-            if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-                file.seek(0)
-            while piece := file.read(BLOCK_BYTES):
-                whole, end, tail = piece.rpartition(b"\n")
-                held += len(piece)
-                if not end:
-                    rest.append(piece)
-                    if held > _LINE_BYTES:
-                        raise _endless(path, line)
-                    continue
-                text = b"".join((*rest, whole, end))
-                rest, held = [tail], len(tail)
-                yield Block(text, line)
-                line += text.count(b"\n")
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(
-            f"{path} cannot be read",
-            needed="text, or text compressed by gzip",
-            got=f"{type(error).__name__}: {error}",
-            repair="check that the file is there and complete",
-        ) from error
+    refused = os_errors_as_input_errors(
+        f"{path} cannot be read",
+        needed="text, or text compressed by gzip",
+        repair="check that the file is there and complete",
+        also=(EOFError, zlib.error),
+    )
+    with refused, opener(path, "rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        while piece := file.read(BLOCK_BYTES):
+            whole, end, tail = piece.rpartition(b"\n")
+            held += len(piece)
+            if not end:
+                rest.append(piece)
+                if held > _LINE_BYTES:
+                    raise _endless(path, line)
+                continue
+            text = b"".join((*rest, whole, end))
+            rest, held = [tail], len(tail)
+            yield Block(text, line)
+            line += text.count(b"\n")
     if held:
         yield Block(b"".join(rest), line)
 

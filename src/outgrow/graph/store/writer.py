@@ -137,6 +137,7 @@ def writing(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
     _check_free(dest, overwrite)
     folder = dest.parent / f".{dest.name}.{secrets.token_hex(4)}{PARTIAL}"
     writer = None
+    # A folder of large arrays, each flushed as it ends, and an old folder that goes aside: so no atomic_write.
     try:
         folder.mkdir(parents=True)
         writer = StoreWriter(folder)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
-from outgrow.graph.synthetic.block_model_kernels import Law, draw_edges, draw_labels, law_of, nodes_of_ranks
+from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.synthetic.block_model_kernels import Law, draw_edges, draw_labels, law_of
 from outgrow.graph.synthetic.node_features import NodeSignal
 from outgrow.graph.synthetic.structure import BlockStructure
 from outgrow.ops.rng import derive
@@ -65,10 +65,6 @@ class BlockModel(Source):
         for first in range(0, self.structure.edges, CHUNK_EDGES):
             count = min(CHUNK_EDGES, self.structure.edges - first)
             yield EdgeChunk(*draw_edges(self._law, derive(self._seed, _EDGES), first, count))
-
-    def nodes_by_rank(self) -> Ids:
-        """``[V]`` int64: all nodes, by falling weight; the first ones are the hubs."""
-        return nodes_of_ranks(self._law)
 
     @cached_property
     def _law(self) -> Law:

@@ -91,13 +91,6 @@ def draw_labels(law: Law, key: int, classes: int, homophily: float) -> NDArray[n
     return labels
 
 
-def nodes_of_ranks(law: Law) -> Ids:
-    """Node of each rank, ``[V]`` int64."""
-    out = np.empty(law.nodes, dtype=np.int64)
-    _name_ranks(law, out)
-    return out
-
-
 @sequential
 def _rank(law: Law, drawn: float) -> int:
     rank = int((law.low + drawn * law.span) ** (1 / law.power) - law.offset)
@@ -165,10 +158,3 @@ def _label(law: Law, key: np.uint64, classes: int, homophily: float, labels: NDA
             label = first + (label % options) * law.communities
         node = signed(permuted(np.uint64(place), np.uint64(law.nodes), law.name)) if law.shuffled else place
         labels[node] = label
-
-
-@kernel
-def _name_ranks(law: Law, out: Ids) -> None:
-    for i in prange(law.nodes):
-        rank = signed(i)
-        out[rank] = _node(law, _community(law, rank), rank // law.communities)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.source import Ids
@@ -88,12 +87,6 @@ class BlockStructure:
             else:
                 high = middle
         return math.exp(high)
-
-    def rank_shares(self) -> NDArray[np.float64]:
-        """``[V]`` float64: probability of each rank to be drawn as an end of an edge without regard to communities."""
-        steps = (np.arange(self.nodes + 1, dtype=np.float64) + self.offset) ** self.power
-        shares: NDArray[np.float64] = np.diff(steps) / (steps[-1] - steps[0])
-        return shares
 
     def starts(self) -> Ids:
         """``[communities + 1]`` int64: first id of each community, before ids are shuffled."""

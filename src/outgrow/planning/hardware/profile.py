@@ -7,13 +7,13 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from outgrow.core.errors import InputError
+from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.ledger import Link
 from outgrow.core.validation import pick
 
@@ -202,20 +202,12 @@ def write_profile(profile: Profile, path: Path) -> None:
     Raises:
         InputError: The file cannot be written.
     """
-    made = path.with_name(f".{path.name}.new")
-    try:
+    with os_errors_as_input_errors(
+        f"the profile cannot be written to {path}", needed="a file that can be written", repair="give another --out"
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
-        made.write_text(json.dumps(profile.as_dict(), indent=2) + "\n", "utf-8")
-        made.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            made.unlink()
-        raise InputError(
-            f"the profile cannot be written to {path}",
-            needed="a file that can be written",
-            got=str(error),
-            repair="give another --out",
-        ) from error
+        with atomic_write(path) as temporary:
+            temporary.write_text(json.dumps(profile.as_dict(), indent=2) + "\n", "utf-8")
 
 
 def _plain(part: Device | Host) -> dict[str, Any]:

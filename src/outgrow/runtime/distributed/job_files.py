@@ -7,14 +7,15 @@ import os
 import pickle
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from outgrow.core.errors import InputError, OutgrowError
+from outgrow.core.errors import OutgrowError
+from outgrow.core.files import os_errors_as_input_errors
 
 _RECORD_BYTES = 1 << 16
 
@@ -128,6 +129,7 @@ class Scratch:
         Raises:
             InputError: It cannot be written.
         """
+        # Not `atomic_write`: it would flush to the disk what is of no use once the machine has stopped.
         unfinished = path.with_suffix(".part")
         with telling(path):
             unfinished.write_bytes(data)
@@ -151,22 +153,17 @@ def tell(path: Path, message: bytes) -> None:
             data = data[file.write(data) :]
 
 
-@contextmanager
-def telling(path: Path) -> Iterator[None]:
+def telling(path: Path) -> AbstractContextManager[None]:
     """Say what the user can do where temporary files cannot be written.
 
     Raises:
         InputError: The disk is full, or ``path`` cannot be written.
     """
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"cannot write the temporary file {path}",
-            needed="a folder of temporary files on a disk with free space",
-            got=str(error),
-            repair="free some space, or name a folder on another disk by TMPDIR; --resume goes on from a checkpoint",
-        ) from error
+    return os_errors_as_input_errors(
+        f"cannot write the temporary file {path}",
+        needed="a folder of temporary files on a disk with free space",
+        repair="free some space, or name a folder on another disk by TMPDIR; --resume goes on from a checkpoint",
+    )
 
 
 class Listener:

@@ -81,11 +81,6 @@ class Disk:
                 future.cancel()
             wait(pending)
 
-    @property
-    def staging_bytes(self) -> int:
-        """The most that the threads stage, where no row is longer than a run; callers stage a run of their own."""
-        return self.in_flight * self.run_bytes
-
     def pages(self, num_bytes: int) -> Array:
         """Memory ``[num_bytes]`` uint8 of the calling thread, from a page on; overwritten when it asks again."""
         held: Tensor | None = getattr(self._staged, "memory", None)

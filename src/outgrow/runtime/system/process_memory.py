@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from outgrow.core.errors import InputError
+from outgrow.core.files import os_errors_as_input_errors
 
 if TYPE_CHECKING:
     import torch
@@ -61,20 +61,17 @@ def mapped_file(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tor
     count = math.prod(shape)
     if count == 0:
         return torch.empty(shape, dtype=dtype)
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            if sys.platform == "linux":  # a full disk is an error here, and not a signal later
-                os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
-            else:
-                file.truncate(count * dtype.itemsize)
-            pages = mmap.mmap(file.fileno(), 0)
-    except OSError as error:
-        raise InputError(
-            f"scratch: {folder} has too little room",
-            needed=f"{count * dtype.itemsize:,} bytes more",
-            got=str(error),
-            repair="choose a folder on a disk with enough room by the option `scratch`",
-        ) from error
+    refused = os_errors_as_input_errors(
+        f"scratch: {folder} has too little room",
+        needed=f"{count * dtype.itemsize:,} bytes more",
+        repair="choose a folder on a disk with enough room by the option `scratch`",
+    )
+    with refused, tempfile.TemporaryFile(dir=folder) as file:
+        if sys.platform == "linux":  # a full disk is an error here, and not a signal later
+            os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
+        else:
+            file.truncate(count * dtype.itemsize)
+        pages = mmap.mmap(file.fileno(), 0)
     return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from outgrow.core.files import atomic_write
 from outgrow.core.ledger import Kind
 from outgrow.graph.datasets.locate import cache_folder
 from outgrow.runtime.distributed.async_exchange import Route
@@ -112,11 +113,7 @@ def _usable(rates: Any) -> bool:
 
 def _keep(path: Path, rates: dict[str, Any]) -> None:
     """Best effort: a cache that cannot be written means measuring again."""
-    made = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        made.write_text(json.dumps(rates, indent=1), "utf-8")
-        made.replace(path)
-    except OSError:
-        with suppress(OSError):
-            made.unlink()
+        with atomic_write(path) as temporary:
+            temporary.write_text(json.dumps(rates, indent=1), "utf-8")
