@@ -33,10 +33,10 @@ from outgrow.runtime.storage.scratch_dir import scratch_folder
 from outgrow.runtime.system.device import free_bytes, held_bytes
 from outgrow.runtime.system.process_memory import return_freed_memory
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, WholeExecution
-from outgrow.strategies.offload.bandwidth import rates_of
 from outgrow.strategies.offload.chunking import Chunking, Cutter, choose_cached_waves, fits_whole
 from outgrow.strategies.offload.memory import table_bytes
 from outgrow.strategies.offload.passes import Passes
+from outgrow.strategies.offload.reorder import DISK_BANDWIDTHS, PINNED_BANDWIDTHS
 from outgrow.strategies.offload.storage import Scratch
 from outgrow.strategies.offload.wave_plan import Techniques
 
@@ -184,7 +184,7 @@ class _ChunkedExecution:
             traits=traits,
             techniques=options.techniques,
             reorganise=options.reorganise,
-            rates=rates_of(share.comm, folder, self._disk),
+            rates=DISK_BANDWIDTHS if on_disk else PINNED_BANDWIDTHS,
             number_bytes=dtype.itemsize,
             base=limit.base,
         )
