@@ -22,7 +22,7 @@ WORKERS = {
 STRATEGIES = tuple(WORKERS)
 _OPTIONS = {
     "full": (),  # METIS partitions, and may be disturbed
-    "offload": ("chunks=3", "reorganise=false", "partition=range"),  # else rates of a disk choose the order of sums
+    "offload": ("chunks=3", "partition=range"),
     "tensor": (),
     "sampled": ("partition=range",),
     "split": ("partition=range",),

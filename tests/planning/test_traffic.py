@@ -129,10 +129,10 @@ def form_of(name: str) -> str:
 
 @cache
 def offload_runs() -> dict[str, Result]:
-    """Runs of three workers, with the same rates on each machine."""
+    """Runs of three workers, with the rates of which the estimates are told."""
 
     def on_worker(place: Workplace) -> dict[str, Result]:
-        with patch("outgrow.strategies.offload.strategy.rates_of", lambda *_: RATES):
+        with patch("outgrow.strategies.offload.strategy.DISK_BANDWIDTHS", RATES):
             return train_in_turn(place, plans)
 
     with TemporaryDirectory(dir=disk_folder()) as name:

@@ -22,8 +22,8 @@ from outgrow.nn import GCNConv, SAGEConv
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.strategies.offload.chunking import Chunking, Cutter
-from outgrow.strategies.offload.memory import chunked_bytes
+from outgrow.strategies.offload.chunking import CLOSE, Chunking, Cutter, choose_cached_waves, fewest_chunks
+from outgrow.strategies.offload.memory import Extent, chunked_bytes, kept_bytes
 from outgrow.strategies.offload.reorder import Throughputs
 from outgrow.strategies.offload.wave_plan import Needs, Techniques, chunks_of
 from strategies.offload.cut_graphs import together
@@ -195,3 +195,34 @@ def test_without_overlap_a_buffer_holds_no_rows_of_the_next_wave() -> None:
     assert behind.extent.places == max(len(nodes) for needs in behind.needs.values() for nodes in needs.loads)
     assert behind.extent.places < ahead.extent.places
     assert behind.bytes_ < ahead.bytes_
+
+
+@settings(deadline=None)
+@given(st.integers(1, 1024), st.integers(1, 1200), st.integers(1, 3), st.booleans())
+def test_the_search_finds_a_number_close_to_the_fewest(most: int, fewest: int, step: int, bounded: bool) -> None:
+    """With a lower bound that is not sharp, or without one; and the last number that fitted is the one it returns."""
+    fitting = []
+
+    def bytes_of(count: int) -> int:
+        assert 1 <= count <= most
+        size = 1200 * 1200 // count
+        if size <= budget:
+            fitting.append(count)
+        return size
+
+    budget = 1200 * 1200 // fewest
+    least_bytes_of = (lambda count: 1200 * 1200 // (2 * count)) if bounded else None
+    found = fewest_chunks(bytes_of, most, budget=budget, step=step, least_bytes_of=least_bytes_of)
+    needed = next((count for count in range(1, most + 1) if 1200 * 1200 // count <= budget), None)
+    if needed is None:
+        assert found is None
+    else:
+        assert found == fitting[-1]
+        assert needed <= found <= needed + found // CLOSE
+
+
+def test_waves_stay_in_memory_as_far_as_the_budget_goes() -> None:
+    extent = Extent(places=100, rows=50, edges=400, leaving=20, held=120, moved=300)
+    of_one = 2 * kept_bytes(extent) + 1
+    spares = (-1, 0, of_one - 1, of_one, 3 * of_one + 5, 1 << 40)
+    assert [choose_cached_waves(4, extent, views=2, spare=spare) for spare in spares] == [0, 0, 0, 1, 3, 4]

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from outgrow.core.ledger import Link
-from outgrow.engine.memory_model import whole_bytes
 from outgrow.planning.cost_model import Pace
 from outgrow.planning.graph_stats.chunk_waves import Cutting
 from outgrow.planning.peak_memory import base_bytes
 from outgrow.planning.traffic import Place
 from outgrow.planning.workload import Chunked, Workload
-from outgrow.strategies.offload.chunking import CLOSE, MOST_CHUNKS
-from outgrow.strategies.offload.memory import Extent, chunked_bytes, kept_bytes
+from outgrow.strategies.offload.chunking import MOST_CHUNKS, choose_cached_waves, fewest_chunks, fits_whole
+from outgrow.strategies.offload.memory import Extent, chunked_bytes
 from outgrow.strategies.offload.reorder import Throughputs
 from outgrow.strategies.offload.strategy import Offload
+
+_STEP = 1
+"""The number of chunks doubles until it fits: few numbers are estimated."""
 
 
 def with_chunks(strategy: Offload, work: Workload, pace: Pace) -> Offload:
     """With as few chunks as fit into the memory of a worker, and no more than 1024; None if all at once does."""
     if strategy.chunks is not None or _fits_whole(strategy, work, pace):
         return strategy
-    enough, too_few = finest(work, pace.place), 0
-    for count in _doubled(enough):
-        if held_bytes(replace(strategy, chunks=count), work, pace) <= pace.memory:
-            enough = count
-            break
-        too_few = count
-    while enough - too_few > 1 + enough // CLOSE:
-        between = (too_few + enough) // 2
-        if held_bytes(replace(strategy, chunks=between), work, pace) <= pace.memory:
-            enough = between
-        else:
-            too_few = between
-    return replace(strategy, chunks=enough)
+    most = finest(work, pace.place)
+    found = fewest_chunks(
+        lambda count: held_bytes(replace(strategy, chunks=count), work, pace), most, budget=pace.memory, step=_STEP
+    )
+    return replace(strategy, chunks=most if found is None else found)
 
 
 def finest(work: Workload, place: Place) -> int:
@@ -51,9 +44,9 @@ def held_bytes(strategy: Offload, work: Workload, pace: Pace) -> int:
 def kept_waves(strategy: Offload, work: Workload, pace: Pace) -> int:
     """How many waves of a worker stay in memory once they were read."""
     assert strategy.chunks is not None
-    spare = max(0, pace.memory - held_bytes(strategy, work, pace))
+    spare = pace.memory - held_bytes(strategy, work, pace)
     views = len(set(work.model.views))
-    return min(strategy.chunks, spare // (views * kept_bytes(_extent(strategy, work, pace)) + 1))
+    return choose_cached_waves(strategy.chunks, _extent(strategy, work, pace), views=views, spare=spare)
 
 
 def _extent(strategy: Offload, work: Workload, pace: Pace) -> Extent:
@@ -92,15 +85,12 @@ def rates_of(pace: Pace) -> Throughputs:
 def _fits_whole(strategy: Offload, work: Workload, pace: Pace) -> bool:
     cut = work.shape.cut(strategy.partition, pace.place.workers)
     part = int(cut.edges.argmax())
-    own, edges = int(cut.nodes[part]), int(cut.edges[part] + cut.nodes[part])
-    sources = min(work.graph.nodes, own + edges)
-    needed = whole_bytes(base_bytes(work, pace), work.model.traits, own, sources, edges, work.model.number_bytes)
-    return needed <= pace.memory
-
-
-def _doubled(most: int) -> Iterator[int]:
-    count = 1
-    while count < most:
-        yield count
-        count *= 2
-    yield most
+    return fits_whole(
+        base_bytes(work, pace),
+        work.model.traits,
+        num_own=int(cut.nodes[part]),
+        num_edges=int(cut.edges[part]),
+        num_nodes=work.graph.nodes,
+        number_bytes=work.model.number_bytes,
+        budget=pace.memory,
+    )

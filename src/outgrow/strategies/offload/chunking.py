@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.engine.layer_plan import Traits
+from outgrow.engine.memory_model import whole_bytes
 from outgrow.engine.shard import Share
 from outgrow.graph.chunk_graph import ChunkGraph
-from outgrow.strategies.offload.memory import Extent, chunked_bytes, even_extent, extent_of
+from outgrow.strategies.offload.memory import Extent, chunked_bytes, even_extent, extent_of, kept_bytes
 from outgrow.strategies.offload.reorder import Order, Throughputs, mine, order_of
 from outgrow.strategies.offload.wave_plan import Needs, Techniques, chunks_of, needs_of
 
@@ -20,7 +21,100 @@ MOST_CHUNKS = 1024
 """Of a worker."""
 CLOSE = 16
 """One chunk in so many more than needed is near enough: to cut takes time too."""
+_STEP = 3
+"""The number of chunks grows by a third until it fits: a cut into many more than needed takes longer than one more."""
 _MIB = 1 << 20
+
+
+def fits_whole(
+    base: int,
+    traits: Sequence[Traits],
+    *,
+    num_own: int,
+    num_edges: int,
+    num_nodes: int,
+    number_bytes: int,
+    budget: int,
+) -> bool:
+    """Tell whether a worker can train all its nodes at once, without chunks.
+
+    Args:
+        base: Bytes that it has resident before training.
+        traits: The layers.
+        num_own: Nodes of the worker.
+        num_edges: In-edges of these, without loops.
+        num_nodes: Nodes of the graph.
+        number_bytes: Of a number of a row.
+        budget: The most bytes that it may have resident.
+    """
+    with_loops = num_edges + num_own
+    num_sources = min(num_nodes, num_own + with_loops)
+    return whole_bytes(base, traits, num_own, num_sources, with_loops, number_bytes) <= budget
+
+
+def fewest_chunks(
+    bytes_of: Callable[[int], int],
+    most: int,
+    *,
+    budget: int,
+    step: int,
+    least_bytes_of: Callable[[int], int] | None = None,
+) -> int | None:
+    """Find about as few chunks as fit into a budget: one chunk in `CLOSE` more than needed is near enough.
+
+    The number grows until it fits; then numbers between it and the one before are tried by bisection. The last call of
+    ``bytes_of`` whose result fits is the one for the number that is returned.
+
+    Args:
+        bytes_of: What a worker has resident with so many chunks.
+        most: The largest number of chunks.
+        budget: The most bytes that it may have resident.
+        step: The number grows by one ``step``-th of itself, and by at least one.
+        least_bytes_of: A lower bound of ``bytes_of``, where one is cheaper: numbers that it rules out are passed over,
+            except for ``most``.
+
+    Returns:
+        The number; None if not even ``most`` chunks fit.
+    """
+    too_few = 0
+    for count in _growing_counts(most, step):
+        ruled_out = least_bytes_of is not None and count < most and least_bytes_of(count) > budget
+        if not ruled_out and bytes_of(count) <= budget:
+            return _bisect_counts(bytes_of, too_few, count, budget)
+        too_few = count
+    return None
+
+
+def choose_cached_waves(chunks: int, extent: Extent, *, views: int, spare: int) -> int:
+    """Choose how many waves of a worker stay in memory once they were read.
+
+    Args:
+        chunks: Chunks of the worker, each of which is part of one wave.
+        extent: Of its largest wave.
+        views: Number of views of the graph, each of which has waves of its own.
+        spare: Bytes of the budget that chunks do not need; may be negative.
+    """
+    return min(chunks, max(0, spare) // (views * kept_bytes(extent) + 1))
+
+
+def _growing_counts(most: int, step: int) -> Iterator[int]:
+    """Yield numbers of chunks from 1 to ``most``, each larger by one ``step``-th than the one before."""
+    count = 1
+    while count < most:
+        yield count
+        count += max(1, count // step)
+    yield most
+
+
+def _bisect_counts(bytes_of: Callable[[int], int], too_few: int, enough: int, budget: int) -> int:
+    """Find about the fewest chunks that fit, of numbers between one that does not and one that does."""
+    while enough - too_few > 1 + enough // CLOSE:
+        between = (too_few + enough) // 2
+        if bytes_of(between) <= budget:
+            enough = between
+        else:
+            too_few = between
+    return enough
 
 
 class Chunking(NamedTuple):
@@ -91,11 +185,26 @@ class Cutter:
         Raises:
             InputError: Not even the smallest chunks fit.
         """
-        budget = min(self.share.comm.gather(budget))
-        for too_few, count in self._counts(budget):
-            chunking = self.cut(count)
-            if chunking.bytes_ <= budget:
-                return self._fewer(chunking, too_few, budget)
+        share = self.share
+        budget = min(share.comm.gather(budget))
+        num_edges = int(max(graph.row_sizes(share.own).sum() for graph in self.graphs.values()))
+        most = min(MOST_CHUNKS, max(share.comm.gather(len(share.own))))
+        chunking: Chunking
+
+        def bytes_of(count: int) -> int:
+            """Cut, and keep the last that fits, which is the one found, or the smallest for the refusal."""
+            nonlocal chunking
+            tried = self.cut(count)
+            if tried.bytes_ <= budget or count == most:
+                chunking = tried
+            return tried.bytes_
+
+        def least_bytes_of(count: int) -> int:
+            return max(share.comm.gather(self._bytes(even_extent(len(share.own), num_edges, count))))
+
+        found = fewest_chunks(bytes_of, most, budget=budget, step=_STEP, least_bytes_of=least_bytes_of)
+        if found is not None:
+            return chunking
         needed = -(-chunking.bytes_ * 21 // (20 * _MIB))
         raise InputError(
             "the memory is too small for the smallest chunks of this graph",
@@ -103,28 +212,6 @@ class Cutter:
             got=f"{budget / _MIB:,.0f} MiB, of which {self.base / _MIB:,.0f} MiB are in use before training",
             repair=f"give --memory {needed}MiB or more, or a model with smaller layers",
         )
-
-    def _fewer(self, enough: Chunking, too_few: int, budget: int) -> Chunking:
-        """About as few chunks as fit, of numbers between one that does not and one that does."""
-        while enough.chunks - too_few > 1 + enough.chunks // CLOSE:
-            between = self.cut((too_few + enough.chunks) // 2)
-            if between.bytes_ <= budget:
-                enough = between
-            else:
-                too_few = between.chunks
-        return enough
-
-    def _counts(self, budget: int) -> Iterator[tuple[int, int]]:
-        """Numbers of chunks to try, each after one that does not fit: those below the first cannot."""
-        comm, edges = self.share.comm, [graph.row_sizes(self.share.own).sum() for graph in self.graphs.values()]
-        num_edges, too_few, count = int(max(edges)), 0, 1
-        finest = min(MOST_CHUNKS, max(comm.gather(len(self.share.own))))
-        while count < finest:
-            least = self._bytes(even_extent(len(self.share.own), num_edges, count))
-            if max(comm.gather(least)) <= budget:
-                yield too_few, count
-            too_few, count = count, count + max(1, count // 3)
-        yield too_few, finest
 
     def _bytes(self, extent: Extent) -> int:
         return chunked_bytes(self.base, self.traits, extent, self.number_bytes)

@@ -75,6 +75,16 @@ class Throughputs:
     reuse: float
 
 
+# Only their ratios matter to the order of chunks. They are fixed, since measured ones would change that order, and with
+# it the order of sums, from one machine to the next and from one measurement to the next.
+DISK_BANDWIDTHS = Throughputs(host=2.37e9, device=1.0e9, reuse=58.3e9)
+"""Where HOST is a disk and the device is memory: what was measured on two cores (``2-core-cpu`` among the planner's
+machines) of rows of scratch files, of rows between processes of one host, and of a copy within memory."""
+PINNED_BANDWIDTHS = Throughputs(host=31.5e9, device=200e9, reuse=2039e9)
+"""Where HOST is pinned memory beside a GPU: PCIe 4.0, NVLink 3 and the memory of an A100, on which HongTu was evaluated
+(``4xA100`` among the planner's machines)."""
+
+
 def sample_of(num_nodes: int, num_sets: int, most_bytes: int) -> Tensor | None:
     """Nodes to count in the place of all, drawn by a fixed key, so that ``num_sets`` sets of them take little memory.
 

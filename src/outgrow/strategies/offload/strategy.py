@@ -24,7 +24,6 @@ from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes, parse_bytes
 from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.layer_plan import Traits, traits_of
-from outgrow.engine.memory_model import whole_bytes
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.ops import memory_pool
@@ -34,10 +33,10 @@ from outgrow.runtime.storage.scratch_dir import scratch_folder
 from outgrow.runtime.system.device import free_bytes, held_bytes
 from outgrow.runtime.system.process_memory import return_freed_memory
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, WholeExecution
-from outgrow.strategies.offload.bandwidth import rates_of
-from outgrow.strategies.offload.chunking import Chunking, Cutter
-from outgrow.strategies.offload.memory import kept_bytes, table_bytes
+from outgrow.strategies.offload.chunking import Chunking, Cutter, choose_cached_waves, fits_whole
+from outgrow.strategies.offload.memory import table_bytes
 from outgrow.strategies.offload.passes import Passes
+from outgrow.strategies.offload.reorder import DISK_BANDWIDTHS, PINNED_BANDWIDTHS
 from outgrow.strategies.offload.storage import Scratch
 from outgrow.strategies.offload.wave_plan import Techniques
 
@@ -137,8 +136,8 @@ class _ChunkedExecution:
             if not scratch.pin(needed + _feature_bytes(problem), self._pinnable(options)):
                 needed = table_bytes(traits, own, chunking.extent.moved, cutter.number_bytes)
                 scratch.reserve(needed, max(0, chunking.bytes_ - limit.base))
-            spare = max(0, limit.budget - chunking.bytes_)
-            kept = min(chunking.chunks, spare // (len(cutter.graphs) * kept_bytes(chunking.extent) + 1))
+            spare = limit.budget - chunking.bytes_
+            kept = choose_cached_waves(chunking.chunks, chunking.extent, views=len(cutter.graphs), spare=spare)
             self.state = scratch.state(cutter, chunking, problem, kept=kept)
             stack.callback(self.state.close)
             self.passes = Passes(self.state, problem.goal)
@@ -185,7 +184,7 @@ class _ChunkedExecution:
             traits=traits,
             techniques=options.techniques,
             reorganise=options.reorganise,
-            rates=rates_of(share.comm, folder, self._disk),
+            rates=DISK_BANDWIDTHS if on_disk else PINNED_BANDWIDTHS,
             number_bytes=dtype.itemsize,
             base=limit.base,
         )
@@ -245,8 +244,14 @@ def _feature_bytes(problem: Problem) -> int:
 def _fits_whole(problem: Problem, traits: list[Traits], base: int, budget: int) -> bool:
     """Whether training all at once fits into the budget of every worker."""
     share = problem.share
-    ends, own, num_nodes = share.topology.indptr, share.own, share.topology.num_nodes
-    num_edges = int((ends[own + 1] - ends[own]).sum()) + len(own)
-    num_sources = min(num_nodes, len(own) + num_edges)
-    needed = whole_bytes(base, traits, len(own), num_sources, num_edges, problem.number_bytes)
-    return all(share.comm.gather(needed <= budget))
+    ends, own = share.topology.indptr, share.own
+    fits = fits_whole(
+        base,
+        traits,
+        num_own=len(own),
+        num_edges=int((ends[own + 1] - ends[own]).sum()),
+        num_nodes=share.topology.num_nodes,
+        number_bytes=problem.number_bytes,
+        budget=budget,
+    )
+    return all(share.comm.gather(fits))
