@@ -18,7 +18,7 @@ from outgrow.engine.batches import Batches, count_drawn
 from outgrow.engine.features.inputs import to_device
 from outgrow.engine.features.remote import RowStore, Waiting, Wanted
 from outgrow.engine.model_migration import Tour, pass_on
-from outgrow.engine.prefetch import begun_ahead, prefetched
+from outgrow.engine.prefetch import prefetched
 from outgrow.engine.shard import view_of
 from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.graph.topology import Topology
@@ -175,7 +175,11 @@ class MicroBatches:
 
     def _asked(self, stops: Iterable[Stop]) -> Iterator[tuple[Stop, Waiting | None]]:
         """Stops with their rows under way; those of the next one are asked for before a stop is given."""
-        return begun_ahead(lambda stop: None if stop.wanted is None else self.rows.ask(stop.wanted), stops)
+
+        def send(stop: Stop) -> tuple[Stop, Waiting | None]:
+            return stop, None if stop.wanted is None else self.rows.ask(stop.wanted)
+
+        return prefetched(send, stops, threads=0, ahead=1)
 
     def _computed(self, epoch: int, stop: Stop, x: Features) -> Tensor:
         """The worker's share of the loss; adds to the gradients."""

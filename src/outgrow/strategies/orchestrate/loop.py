@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.batches import count_drawn
+from outgrow.engine.features.cache import Places
+from outgrow.engine.features.remote import Waiting
 from outgrow.engine.minibatch_loop import Ahead
-from outgrow.engine.prefetch import begun_ahead, prefetched
+from outgrow.engine.prefetch import prefetched
 from outgrow.nn.layer import Features
 from outgrow.ops.rng import derive
 from outgrow.strategies.orchestrate.device_side import Device, Gather, Gathered
@@ -100,8 +102,12 @@ class SuperBatchLoop:
             with self.device.comm.timeline.span("gather"):
                 return draw, self.gather.prepare(draw.cold.src_nodes)
 
+        def ask(each: tuple[Draw, Gathered]) -> tuple[Draw, tuple[Waiting, Places | None]]:
+            draw, gathered = each
+            return draw, self.gather.ask(gathered)
+
         with closing(prefetched(gather, draws, threads=1, ahead=1)) as gathered:
-            for (draw, _), asked in begun_ahead(lambda each: self.gather.ask(each[1]), gathered):
+            for draw, asked in prefetched(ask, gathered, threads=0, ahead=1):
                 yield draw, self.gather.wait(*asked)
 
     def _step(self, drawing: Drawing, draw: Draw, x: Features, hot: HotTable | None) -> tuple[float, int]:

@@ -22,7 +22,7 @@ from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.batches import Batches, count_drawn
 from outgrow.engine.features.cache import hotness_by, hottest_own, require_cache
 from outgrow.engine.features.remote import row_type
-from outgrow.engine.prefetch import in_background
+from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.engine.shard import Part, view_of
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Method
@@ -145,7 +145,8 @@ class _SplitExecution:
                 found = self.rows.find(hops[0].own)
             return _Batch(step, mine, len(seeds[step]), [*map(self._planned, self.layers, hops, self.costs)], found)
 
-        with closing(in_background(draw, range(first, len(seeds)), ahead=self.ahead, turn=self.turn)) as batches:
+        numbers = range(first, len(seeds))
+        with closing(BackgroundWorker(draw, numbers, max_ahead=self.ahead, lock=self.turn)) as batches:
             for batch in timeline.waiting("wait for batches", batches):
                 yield self._step(epoch, batch)
 
