@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 import outgrow as og
 from outgrow.core.block import Block
-from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.features.remote import RemoteFeatureStore, row_type
 from outgrow.engine.minibatch_loop import Ahead, sampler_of
 from outgrow.engine.model_migration import Tour
 from outgrow.nn.layer import Features
@@ -54,7 +54,7 @@ class ByLayer(Strategy):
         execution = BatchExecution(
             problem,
             sampler_of(share.topology, problem.model, problem.batches, problem.seed),
-            RowStore(share, problem.features, row_type(problem.model, problem.features)),
+            RemoteFeatureStore(share, problem.features, row_type(problem.model, problem.features)),
             lambda seeds: Tour.at_once(share.mine(seeds)),
             labels=problem.own_labels,
             ahead=Ahead.of(None, _AHEAD),

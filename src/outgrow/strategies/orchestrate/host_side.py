@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.engine.features.cache import hottest_first
-from outgrow.engine.features.remote import RowStore
+from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, both_sides, layer_key
@@ -97,7 +97,7 @@ class HostSide:
     def __init__(
         self,
         model: Model,
-        rows: RowStore,
+        rows: RemoteFeatureStore,
         drawing: Drawing,
         batches: SuperBatches,
         *,
@@ -139,7 +139,7 @@ class HostSide:
             self._queue = self._queued(work.number)
         nodes = torch.tensor_split(self._queue, work.parts)[work.part]
         block = self._drawing.bottom(nodes, hot_step(work.first_step))
-        x = self._rows.ask(self._rows.prepare(block.src_nodes)).wait()
+        x = self._rows.send_request(self._rows.prepare_request(block.src_nodes)).wait()
         version = self._newest if self._free else version
         for mine, value in zip(bottom_parameters(self._model), version.values, strict=True):
             mine.copy_(value)
