@@ -59,12 +59,12 @@ class RemoteFeatureStore:
             kept = keep(cache, features, self.owner, self.comm)
             self._add_cache(kept, self._exchange_rows(self._prepare_rows(kept.nodes, self.wire_dtype)).wait())
 
-    def _add_cache(self, kept: Kept, copies: Features) -> None:
+    def _add_cache(self, assignment: Kept, copies: Features) -> None:
         """From now on serve copies, and ask whoever has some."""
-        self.holder = kept.holder
+        self.holder = assignment.holder
         self.copies = copies.clone() if isinstance(copies, Tensor) else copies  # a draft has more memory than it needs
-        self.slot = torch.full((len(kept.holder),), -1, dtype=torch.int32)
-        self.slot[kept.nodes] = torch.arange(len(kept.nodes), dtype=torch.int32)
+        self.slot = torch.full((len(assignment.holder),), -1, dtype=torch.int32)
+        self.slot[assignment.nodes] = torch.arange(len(assignment.nodes), dtype=torch.int32)
         memory_pool.clear()
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
