@@ -15,7 +15,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.features.remote import RemoteFeatureStore, row_type
 from outgrow.engine.minibatch_loop import Ahead, sampler_of
 from outgrow.engine.model_migration import Tour
 from outgrow.engine.shard import Part
@@ -107,7 +107,7 @@ def _execution(
     return BatchExecution(
         problem,
         sampler_of(share.topology, problem.model, problem.batches, problem.seed),
-        RowStore(share, problem.features, row_type(problem.model, problem.features)),
+        RemoteFeatureStore(share, problem.features, row_type(problem.model, problem.features)),
         lambda seeds: Tour.at_once(mine(seeds)),
         labels=labels,
         ahead=Ahead.of(None, _AHEAD),

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 import outgrow as og
 from outgrow.core.block import Block
-from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.features.remote import RemoteFeatureStore, row_type
 from outgrow.engine.minibatch_loop import Ahead, sampler_of
 from outgrow.engine.model_migration import Tour
 from outgrow.nn.layer import Features
@@ -54,7 +54,7 @@ class ByLayer(Strategy):
         execution = BatchExecution(
             problem,
             sampler_of(share.topology, problem.model, problem.batches, problem.seed),
-            RowStore(share, problem.features, row_type(problem.model, problem.features)),
+            RemoteFeatureStore(share, problem.features, row_type(problem.model, problem.features)),
             lambda seeds: Tour.at_once(share.mine(seeds)),
             labels=problem.own_labels,
             ahead=Ahead.of(None, _AHEAD),
@@ -114,7 +114,7 @@ class Altered(Strategy):
         execution = OrchestrateExecution(problem, self.inner)
         host_side = execution.work.host_side
         if not self.pipeline:
-            execution.work.host_side = host_side = partial(host_side, line=Inline)
+            execution.work.host_side = host_side = partial(host_side, make_queue=Inline)
         if not self.bounded:
             memory = Memory(problem.share.topology.num_nodes)
             execution.work.host_side = lambda *given: Remembering(host_side(*given), memory)  # type: ignore[assignment]
@@ -127,11 +127,11 @@ class Inline:
     def __init__(self, work: Callable[[Given], HotRows]) -> None:
         self._work, self._given = work, deque[Given]()
 
-    def give(self, item: Given) -> None:
-        """More work."""
+    def submit(self, item: Given) -> None:
+        """Add work."""
         self._given.append(item)
 
-    def take(self) -> HotRows:
+    def result(self) -> HotRows:
         """The next result."""
         return self._work(self._given.popleft())
 

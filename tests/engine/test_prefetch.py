@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from outgrow.engine.prefetch import Background, begun_ahead, in_background, prefetched
+from outgrow.engine.prefetch import BackgroundWorker, prefetched
 
 
 def test_results_come_in_order_whatever_takes_longest() -> None:
@@ -79,11 +79,11 @@ def test_one_thread_works_in_order_in_the_background() -> None:
         time.sleep(0.005 * (item % 3))
         return item * item
 
-    assert list(in_background(work, range(20), ahead=5)) == [item * item for item in range(20)]
+    assert list(BackgroundWorker(work, range(20), max_ahead=5)) == [item * item for item in range(20)]
     assert len({*threads}) == 1
     assert threads[0] is not threading.current_thread()
-    assert list(in_background(work, [], ahead=1)) == []
-    assert list(in_background(lambda item: None, range(3), ahead=1)) == [None] * 3
+    assert list(BackgroundWorker(work, [], max_ahead=1)) == []
+    assert list(BackgroundWorker(lambda item: None, range(3), max_ahead=1)) == [None] * 3
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
@@ -96,7 +96,8 @@ def test_the_background_is_so_far_ahead_and_no_further(ahead: int) -> None:
         enough.release()
         return item
 
-    with closing(in_background(work, range(100), ahead=ahead)) as results:
+    with closing(BackgroundWorker(work, range(100), max_ahead=ahead)) as worker:
+        results = iter(worker)
         for expected in range(10):
             assert next(results) == expected
             for _ in range(1 + ahead if expected == 0 else 1):
@@ -107,7 +108,7 @@ def test_the_background_is_so_far_ahead_and_no_further(ahead: int) -> None:
 
 def test_the_background_works_beside_the_use_of_its_results() -> None:
     meeting = threading.Barrier(2, timeout=10)
-    results = in_background(lambda item: meeting.wait() if item else -1, range(4), ahead=1)
+    results = iter(BackgroundWorker(lambda item: meeting.wait() if item else -1, range(4), max_ahead=1))
     assert next(results) == -1
     for _ in range(3):
         meeting.wait()  # the next result is under way
@@ -131,7 +132,7 @@ def test_an_error_in_the_background_comes_when_its_result_is_due(where: str) -> 
             fail("items", item)
             yield item
 
-    results = in_background(work, items(), ahead=4)
+    results = iter(BackgroundWorker(work, items(), max_ahead=4))
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ValueError, match="no such item"):
         next(results)
@@ -151,11 +152,12 @@ def test_nobody_waits_for_what_is_under_way_in_the_background(used: int) -> None
             forever.wait()
         return item
 
-    results = in_background(work, range(5), ahead=2)
+    worker = BackgroundWorker(work, range(5), max_ahead=2)
+    results = iter(worker)
     assert [next(results) for _ in range(used)] == [*range(used)]
     assert used == 0 or blocked.wait(10)
     start = time.monotonic()
-    results.close()
+    worker.close()
     assert time.monotonic() - start < 1
     forever.set()
     wait_until_gone(before)
@@ -163,9 +165,9 @@ def test_nobody_waits_for_what_is_under_way_in_the_background(used: int) -> None
 
 def test_after_an_early_end_nothing_more_is_begun() -> None:
     before, begun = background(), list[int]()
-    results = in_background(begun.append, range(100), ahead=3)
-    next(results)
-    results.close()
+    worker = BackgroundWorker(begun.append, range(100), max_ahead=3)
+    next(iter(worker))
+    worker.close()
     wait_until_gone(before)
     assert len(begun) <= 4
 
@@ -179,12 +181,12 @@ def test_given_work_is_done_in_order_by_one_thread() -> None:
         done.append(item)
         return item * item
 
-    with closing(Background(work)) as given:
+    with closing(BackgroundWorker(work)) as given:
         for item in range(5):
-            given.give(item)
-        assert [given.take() for _ in range(3)] == [0, 1, 4]
-        given.give(5)
-        assert [given.take() for _ in range(3)] == [9, 16, 25]
+            given.submit(item)
+        assert [given.result() for _ in range(3)] == [0, 1, 4]
+        given.submit(5)
+        assert [given.result() for _ in range(3)] == [9, 16, 25]
     assert done == [*range(6)]
     assert len({*threads}) == 1
     assert threads[0] is not threading.current_thread()
@@ -193,11 +195,11 @@ def test_given_work_is_done_in_order_by_one_thread() -> None:
 
 def test_given_work_goes_on_beside_whoever_gave_it() -> None:
     meeting = threading.Barrier(2, timeout=10)
-    with closing(Background(lambda item: meeting.wait())) as given:
+    with closing(BackgroundWorker(lambda item: meeting.wait())) as given:
         for item in range(3):
-            given.give(item)
+            given.submit(item)
             meeting.wait()
-            given.take()
+            given.result()
 
 
 @pytest.mark.parametrize("error", [ValueError("no such item"), SystemExit(3), KeyboardInterrupt()], ids=repr)
@@ -210,30 +212,88 @@ def test_an_error_in_given_work_comes_when_its_result_is_due_and_from_then_on(er
             raise error
         return item
 
-    given = Background(work)
+    given = BackgroundWorker(work)
     for item in range(5):
-        given.give(item)
-    assert [given.take(), given.take()] == [0, 1]
+        given.submit(item)
+    assert [given.result(), given.result()] == [0, 1]
     for _ in range(3):
         with pytest.raises(type(error)) as caught:
-            given.take()
+            given.result()
         assert caught.value is error
-        given.give(7)
+        given.submit(7)
     wait_until_gone(before)
     given.close()
 
 
 @pytest.mark.timeout(60)
 def test_after_work_was_ended_nothing_is_due() -> None:
-    before, given = background(), Background(lambda item: item)
-    given.give(1)
+    before, given = background(), BackgroundWorker(lambda item: item)
+    given.submit(1)
     given.close()
     given.close()
-    given.give(2)
-    assert given.take() == 1
+    given.submit(2)
+    assert given.result() == 1
     with pytest.raises(RuntimeError, match="ended"):
-        given.take()
+        given.result()
     wait_until_gone(before)
+
+
+def test_who_closes_may_wait_for_what_was_submitted() -> None:
+    before, done = background(), list[int]()
+
+    def work(item: int) -> None:
+        time.sleep(0.02)
+        done.append(item)
+
+    given = BackgroundWorker(work)
+    for item in range(3):
+        given.submit(item)
+    given.close(wait=True)
+    assert done == [0, 1, 2]
+    assert background() == before
+
+
+def test_what_shares_a_lock_works_one_after_the_other() -> None:
+    before, lock, order = background(), threading.Lock(), list[str]()
+    go = threading.Event()
+
+    def first(item: int) -> None:
+        assert go.wait(10)
+        order.append("first")
+
+    workers = [BackgroundWorker(first, lock=lock), BackgroundWorker(lambda item: order.append("second"), lock=lock)]
+    workers[0].submit(0)
+    while not lock.locked():
+        time.sleep(0.001)
+    workers[1].submit(0)
+    time.sleep(0.02)
+    assert order == []
+    workers[0].close()
+    go.set()
+    workers[1].result()
+    assert order == ["first", "second"]
+    workers[1].close()
+    wait_until_gone(before)
+
+
+def test_a_worker_that_was_never_used_has_no_thread() -> None:
+    before, given = threading.active_count(), BackgroundWorker(lambda item: item)
+    assert threading.active_count() == before
+    given.close(wait=True)
+    assert threading.active_count() == before
+    with pytest.raises(RuntimeError, match="ended"):
+        given.result()
+
+
+def test_without_threads_an_error_comes_when_work_is_started() -> None:
+    def begin(item: int) -> int:
+        if item == 1:
+            raise ValueError("no such item")
+        return item
+
+    results = prefetched(begin, range(3), threads=0, ahead=1)
+    with pytest.raises(ValueError, match="no such item"):
+        next(results)
 
 
 def test_nobody_waits_for_given_work_that_is_under_way() -> None:
@@ -244,8 +304,8 @@ def test_nobody_waits_for_given_work_that_is_under_way() -> None:
         forever.wait()
         return item
 
-    given = Background(work)
-    given.give(0)
+    given = BackgroundWorker(work)
+    given.submit(0)
     assert blocked.wait(10)
     start = time.monotonic()
     given.close()
@@ -262,7 +322,7 @@ def test_the_next_is_begun_before_one_is_given(number: int) -> None:
         begun.append(item)
         return -item
 
-    for item, result in begun_ahead(begin, range(number)):
+    for item, result in prefetched(lambda item: (item, begin(item)), range(number), threads=0, ahead=1):
         assert result == -item
         assert begun == [*range(min(item + 2, number))]
     assert begun == [*range(number)]

@@ -12,7 +12,8 @@ from unittest.mock import patch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.features.remote import RowStore, Waiting, Wanted
+from outgrow.engine.features.remote import RemoteFeatureStore
+from outgrow.engine.features.store import FeatureRequest, PendingFeatures
 from outgrow.nn.layer import Features, Layer
 from outgrow.strategies.orchestrate import device_side
 from outgrow.strategies.orchestrate.host_side import HostSide
@@ -78,16 +79,16 @@ def hot_rows_without_dropout() -> Iterator[Hits]:
 @contextmanager
 def rows_for_the_cpu_misplaced() -> Iterator[Hits]:
     """Rows that other workers send to the CPU's thread are one place off."""
-    hits, right = Hits(), RowStore.ask
+    hits, right = Hits(), RemoteFeatureStore.send_request
 
-    def ask(self: RowStore, wanted: Wanted) -> Waiting:
-        remote = wanted.remote
+    def send_request(self: RemoteFeatureStore, request: FeatureRequest) -> PendingFeatures:
+        remote = request.remote
         if remote is not None and threading.current_thread() is not threading.main_thread():
-            hits.note(len(remote.places) > 1)
-            wanted = replace(wanted, remote=remote._replace(places=remote.places.roll(1)))
-        return right(self, wanted)
+            hits.note(len(remote.positions) > 1)
+            request = replace(request, remote=remote._replace(positions=remote.positions.roll(1)))
+        return right(self, request)
 
-    with patch.object(RowStore, "ask", ask):
+    with patch.object(RemoteFeatureStore, "send_request", send_request):
         yield hits
 
 

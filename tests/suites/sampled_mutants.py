@@ -11,7 +11,8 @@ from unittest.mock import patch
 import torch
 
 from outgrow.core.block import Block
-from outgrow.engine.features.remote import RowStore, Waiting, Wanted
+from outgrow.engine.features.remote import RemoteFeatureStore
+from outgrow.engine.features.store import FeatureRequest, PendingFeatures
 from outgrow.engine.minibatch_loop import MicroBatches, Stop
 from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.strategies.base import BatchExecution, Execution, Problem
@@ -80,14 +81,14 @@ def mean_over_own_seeds() -> Iterator[Hits]:
 @contextmanager
 def rows_of_others_misplaced() -> Iterator[Hits]:
     """Rows that other workers send are one place off."""
-    hits, right = Hits(), RowStore.ask
+    hits, right = Hits(), RemoteFeatureStore.send_request
 
-    def ask(self: RowStore, wanted: Wanted) -> Waiting:
-        remote = wanted.remote
+    def send_request(self: RemoteFeatureStore, request: FeatureRequest) -> PendingFeatures:
+        remote = request.remote
         if remote is not None:
-            hits.note(len(remote.places) > 1)
-            wanted = replace(wanted, remote=remote._replace(places=remote.places.roll(1)))
-        return right(self, wanted)
+            hits.note(len(remote.positions) > 1)
+            request = replace(request, remote=remote._replace(positions=remote.positions.roll(1)))
+        return right(self, request)
 
-    with patch.object(RowStore, "ask", ask):
+    with patch.object(RemoteFeatureStore, "send_request", send_request):
         yield hits

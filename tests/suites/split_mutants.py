@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
+from outgrow.engine.features.store import FeatureRequest
 from outgrow.graph.sampling.edge_sampler import Chosen
 from outgrow.graph.sampling.layer_sampling import LayerDraws
 from outgrow.runtime.distributed.comm import Arrival, Comm, Group
 from outgrow.strategies.base import Step
 from outgrow.strategies.split import layers, sampler
-from outgrow.strategies.split.features import DeviceRows, Found
+from outgrow.strategies.split.features import OwnFeatureStore
 from outgrow.strategies.split.partial_sum_kernels import Sums
 from outgrow.strategies.split.sampler import SplitHop, SplitSampler, Wish
 from outgrow.strategies.split.strategy import _SplitExecution
@@ -198,14 +199,14 @@ def mean_over_own_seeds() -> Iterator[Hits]:
 @contextmanager
 def kept_rows_misplaced() -> Iterator[Hits]:
     """Rows of the cache are one place off."""
-    hits, right = Hits(), DeviceRows.find
+    hits, right = Hits(), OwnFeatureStore.prepare_request
 
-    def find(self: DeviceRows, nodes: Tensor) -> Found:
-        found = right(self, nodes)
-        if found.places is None:
-            return found
-        hits.note(len(found.places.slots) > 1)
-        return found._replace(places=found.places._replace(slots=found.places.slots.roll(1)))
+    def prepare_request(self: OwnFeatureStore, nodes: Tensor) -> FeatureRequest:
+        request = right(self, nodes)
+        if request.lookup is None:
+            return request
+        hits.note(len(request.lookup.slots) > 1)
+        return replace(request, lookup=request.lookup._replace(slots=request.lookup.slots.roll(1)))
 
-    with patch.object(DeviceRows, "find", find):
+    with patch.object(OwnFeatureStore, "prepare_request", prepare_request):
         yield hits

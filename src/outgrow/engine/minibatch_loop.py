@@ -15,10 +15,11 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.batches import Batches, count_drawn
+from outgrow.engine.features.assembly import FeaturesArrival
 from outgrow.engine.features.inputs import to_device
-from outgrow.engine.features.remote import RowStore, Waiting, Wanted
+from outgrow.engine.features.store import FeatureRequest, FeatureStore
 from outgrow.engine.model_migration import Tour, pass_on
-from outgrow.engine.prefetch import begun_ahead, prefetched
+from outgrow.engine.prefetch import prefetched
 from outgrow.engine.shard import view_of
 from outgrow.graph.sampling.neighbor_sampler import Sampler
 from outgrow.graph.topology import Topology
@@ -76,7 +77,7 @@ class Stop(NamedTuple):
     seeds: Tensor
     num_seeds: int
     blocks: list[Block]
-    wanted: Wanted | None
+    wanted: FeatureRequest | None
     places: Tensor | None
     stride: int
     last: bool
@@ -102,7 +103,7 @@ class MicroBatches:
         model: Model,
         comm: Comm,
         sampler: Sampler,
-        rows: RowStore,
+        rows: FeatureStore,
         loss: Loss,
         *,
         ahead: Ahead,
@@ -157,12 +158,12 @@ class MicroBatches:
             for index, (seeds, drawn, want, place, stride) in enumerate(of)
         ]
 
-    def _wanted(self, nodes: list[Tensor]) -> tuple[list[Wanted | None], list[Tensor | None]]:
+    def _wanted(self, nodes: list[Tensor]) -> tuple[list[FeatureRequest | None], list[Tensor | None]]:
         if len(nodes) == 1 or not self.gather_once:
-            return [self.rows.prepare(each) for each in nodes], [None] * len(nodes)
+            return [self.rows.prepare_request(each) for each in nodes], [None] * len(nodes)
         distinct, places = torch.unique(torch.cat(nodes), return_inverse=True)
-        later: list[Wanted | None] = [None] * (len(nodes) - 1)
-        return [self.rows.prepare(distinct), *later], [*torch.split(places, [len(each) for each in nodes])]
+        later: list[FeatureRequest | None] = [None] * (len(nodes) - 1)
+        return [self.rows.prepare_request(distinct), *later], [*torch.split(places, [len(each) for each in nodes])]
 
     def _with_rows(self, stops: Iterable[Stop]) -> Iterator[tuple[Stop, Features]]:
         """Stops with their rows."""
@@ -173,9 +174,13 @@ class MicroBatches:
             assert x is not None
             yield stop, x if stop.places is None else rows_at(x, stop.places)
 
-    def _asked(self, stops: Iterable[Stop]) -> Iterator[tuple[Stop, Waiting | None]]:
+    def _asked(self, stops: Iterable[Stop]) -> Iterator[tuple[Stop, FeaturesArrival | None]]:
         """Stops with their rows under way; those of the next one are asked for before a stop is given."""
-        return begun_ahead(lambda stop: None if stop.wanted is None else self.rows.ask(stop.wanted), stops)
+
+        def send(stop: Stop) -> tuple[Stop, FeaturesArrival | None]:
+            return stop, None if stop.wanted is None else self.rows.send_request(stop.wanted)
+
+        return prefetched(send, stops, threads=0, ahead=1)
 
     def _computed(self, epoch: int, stop: Stop, x: Features) -> Tensor:
         """The worker's share of the loss; adds to the gradients."""

@@ -1,4 +1,4 @@
-"""Work done ahead of its use, by threads, in order and in bounded number."""
+"""Work done ahead of its use, in order and in bounded number: prefetched results, and a thread in the background."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ def prefetched(work: Callable[[T], R], items: Iterable[T], *, threads: int, ahea
     Args:
         work: Called by several threads at once.
         items: What to work on.
-        threads: Number of threads.
+        threads: Number of threads; 0 for work that only starts something, such as a message: the thread that takes the
+            results calls it, in the items' order.
         ahead: How many results, finished or not, there are at most besides the one in use.
 
     Raises:
-        Exception: What the work raises, when its result is due.
+        Exception: What the work raises, when its result is due; without threads at once.
     """
     pending: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="outgrow-ahead") as pool:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="outgrow-ahead") if threads else None
+    with pool or nullcontext():
         try:
             for item in items:
-                pending.append(pool.submit(work, item))
+                pending.append(pool.submit(work, item) if pool is not None else _finished_future(work(item)))
                 if len(pending) > ahead:
                     yield pending.popleft().result()
             while pending:
@@ -42,66 +44,10 @@ def prefetched(work: Callable[[T], R], items: Iterable[T], *, threads: int, ahea
                 future.cancel()
 
 
-def begun_ahead(begin: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Items, each with what was begun for it; the next one is begun before one is given.
-
-    Args:
-        begin: Called in the thread that takes the items, in their order.
-        items: What to begin something for.
-    """
-    begun: tuple[T, R] | None = None
-    for item in items:
-        following = item, begin(item)
-        if begun is not None:
-            yield begun
-        begun = following
-    if begun is not None:
-        yield begun
-
-
-def in_background(
-    work: Callable[[T], R], items: Iterable[T], *, ahead: int, turn: threading.Lock | None = None
-) -> Generator[R]:
-    """What some work gives for each item, made by one thread, in order, while earlier results are in use.
-
-    So the work may talk to other workers that do the same. When the iterator is closed early nobody waits for what is
-    under way, which may itself wait for a worker that is gone.
-
-    Args:
-        work: Called by one thread.
-        items: What to work on.
-        ahead: How many results, finished or not, there are at most besides the one in use; at least 1.
-        turn: Held while there is work, so that what shares it works one after the other; None if nothing shares it.
-
-    Raises:
-        Exception: What the work raises, when its result is due.
-    """
-    results: SimpleQueue[R | _Ended] = SimpleQueue()
-    room, closed = threading.Semaphore(ahead), threading.Event()
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            with turn or nullcontext():
-                for item in items:
-                    room.acquire()
-                    if closed.is_set():
-                        return
-                    results.put(work(item))
-        except BaseException as raised:
-            error = raised
-        results.put(_Ended(error))
-
-    threading.Thread(target=run, name="outgrow-ahead", daemon=True).start()
-    try:
-        while not isinstance(result := results.get(), _Ended):
-            room.release()
-            yield result
-        if result.error is not None:
-            raise result.error
-    finally:
-        closed.set()
-        room.release()
+def _finished_future(result: R) -> Future[R]:
+    future: Future[R] = Future()
+    future.set_result(result)
+    return future
 
 
 class _Ended(NamedTuple):
@@ -110,46 +56,110 @@ class _Ended(NamedTuple):
     error: BaseException | None
 
 
-class Background(Generic[T, R]):
-    """Work that one thread does in the order in which it is given, while whoever gives it does other things. Final.
+class BackgroundWorker(Generic[T, R]):
+    """A thread that works on items one after the other, while whoever takes the results does other things. Final.
 
-    The thread may talk to other workers that give the same work in the same order.
+    So the work may talk to other workers that do the same work in the same order. The thread starts when the first item
+    is submitted or the first result is taken, and ends with the first error.
 
     Args:
         work: Called by the thread.
+        items: What to work on; None for what is submitted.
+        max_ahead: How many results of ``items``, finished or not, there are at most besides the one in use; at least 1.
+        lock: Held as long as the thread runs, so that workers that share it run one after the other; None if nothing
+            shares it.
+        name: Name of the thread; the timeline shows what it does in the lane of that name, without the prefix.
     """
 
-    def __init__(self, work: Callable[[T], R]) -> None:
-        self._given: SimpleQueue[T | None] = SimpleQueue()
+    def __init__(
+        self,
+        work: Callable[[T], R],
+        items: Iterable[T] | None = None,
+        *,
+        max_ahead: int = 1,
+        lock: threading.Lock | None = None,
+        name: str = "outgrow-ahead",
+    ) -> None:
+        self._work, self._lock = work, lock
+        self._items = self._submitted_items() if items is None else self._bounded_items(items)
+        self._submitted: SimpleQueue[T | None] = SimpleQueue()
         self._results: SimpleQueue[R | _Ended] = SimpleQueue()
-        self._work = work
-        threading.Thread(target=self._run, name="outgrow-ahead", daemon=True).start()
+        self._room, self._closed = threading.Semaphore(max_ahead), threading.Event()
+        # A daemon: at the end of a process nobody waits for work that may itself wait for a worker that is gone.
+        self._thread = threading.Thread(target=self._run_work, name=name, daemon=True)
 
-    def give(self, item: T) -> None:
-        """More work."""
-        self._given.put(item)
+    def submit(self, item: T) -> None:
+        """Add an item, whose result comes after those of the items before; does not wait."""
+        self._submitted.put(item)
+        self._start_thread()
 
-    def take(self) -> R:
+    def result(self) -> R:
         """The next result; waits for it.
 
         Raises:
             Exception: What the work has raised; from then on, always.
+            RuntimeError: There is no more work.
         """
-        result = self._results.get()
+        result = self._next_result()
         if isinstance(result, _Ended):
-            self._results.put(result)
             raise result.error or RuntimeError("the work has ended")
         return result
 
-    def close(self) -> None:
-        """Begin nothing more. Nobody waits for what is under way, which may itself wait for a worker that is gone."""
-        self._given.put(None)
+    def __iter__(self) -> Iterator[R]:
+        """The results, one for each item, in their order.
 
-    def _run(self) -> None:
+        Raises:
+            Exception: What the work or the iterator of the items raises, when its result is due.
+        """
+        while not isinstance(result := self._next_result(), _Ended):
+            yield result
+        if result.error is not None:
+            raise result.error
+
+    def close(self, *, wait: bool = False) -> None:
+        """Take no more items, so that the thread ends; what was submitted before is still done.
+
+        Args:
+            wait: Whether to wait for that. If not, nobody waits for what is under way, which may itself wait for a
+                worker that is gone.
+        """
+        self._closed.set()
+        self._room.release()
+        self._submitted.put(None)
+        if wait and self._thread.ident is not None:
+            self._thread.join()
+
+    def _start_thread(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def _next_result(self) -> R | _Ended:
+        self._start_thread()
+        result = self._results.get()
+        if isinstance(result, _Ended):
+            self._results.put(result)  # for whoever asks again
+        else:
+            self._room.release()
+        return result
+
+    def _submitted_items(self) -> Iterator[T]:
+        while (item := self._submitted.get()) is not None:
+            yield item
+
+    def _bounded_items(self, items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            self._room.acquire()
+            if self._closed.is_set():
+                return
+            yield item
+
+    def _run_work(self) -> None:
+        """In the thread."""
         error: BaseException | None = None
         try:
-            while (item := self._given.get()) is not None:
-                self._results.put(self._work(item))
+            with self._lock or nullcontext():
+                for item in self._items:
+                    self._results.put(self._work(item))
         except BaseException as raised:
             error = raised
         self._results.put(_Ended(error))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.features.remote import RowStore
+from outgrow.engine.features.store import FeatureStore
 from outgrow.engine.full_graph import ResidentPass
 from outgrow.engine.inference import infer_share
 from outgrow.engine.minibatch_loop import Ahead, MicroBatches
@@ -132,7 +132,7 @@ class BatchExecution:
         self,
         problem: Problem,
         sampler: Sampler,
-        rows: RowStore,
+        rows: FeatureStore,
         tour: Callable[[Tensor], Tour],
         *,
         labels: Callable[[Tensor], Tensor],

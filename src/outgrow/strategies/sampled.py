@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.features.cache import Cache, hotness_by, require_cache
-from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.features.remote import RemoteFeatureStore, row_type
 from outgrow.engine.minibatch_loop import Ahead, sampler_of
 from outgrow.engine.model_migration import Tour
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
@@ -69,7 +69,7 @@ class Sampled(Strategy):
         return BatchExecution(
             problem,
             sampler,
-            RowStore(share, problem.features, row_type(problem.model, problem.features), cache),
+            RemoteFeatureStore(share, problem.features, row_type(problem.model, problem.features), cache),
             lambda seeds: Tour.at_once(share.mine(seeds)),
             labels=problem.own_labels,
             ahead=Ahead.of(self.threads, self.ahead),

@@ -16,7 +16,7 @@ from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.features.cache import Cache, by_batches, by_degree, hottest_own, keep
-from outgrow.engine.features.remote import RowStore
+from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.shard import Part
 from outgrow.nn.layer import Features
 from outgrow.runtime.distributed.comm import Alone, Comm, Group
@@ -96,11 +96,11 @@ def on_hosts(comm: Comm, hosts: tuple[str, ...]) -> Iterator[None]:
     comm.hosts, comm.links = before
 
 
-def tried(comm: Comm, hosts: tuple[str, ...], features: Features, chosen: Cache) -> tuple[bool, RowStore]:
+def tried(comm: Comm, hosts: tuple[str, ...], features: Features, chosen: Cache) -> tuple[bool, RemoteFeatureStore]:
     """Whether every row is right with a cache; the ledger then holds what the batches took, not the filling."""
     with on_hosts(comm, hosts):
         share = Part(GRAPH, OWNER, comm)
-        store = RowStore(share, known_to(features, OWNER, comm.rank), torch.float64, chosen)
+        store = RemoteFeatureStore(share, known_to(features, OWNER, comm.rank), torch.float64, chosen)
         comm.ledger.crossed.clear()
         rows = [store.ask(store.prepare(batch(comm.rank, number))).wait() for number in range(BATCHES)]
     whole = as_dense(features).double()
@@ -166,7 +166,7 @@ def filling_is_one_exchange_of_rows(comm: Comm) -> None:
     share = Part(GRAPH, OWNER, comm)
     comm.ledger.crossed.clear()
     comm.ledger.counters.clear()
-    RowStore(share, dense(), torch.float32, Cache(hotness=by_degree(GRAPH), size=0.2))
+    RemoteFeatureStore(share, dense(), torch.float32, Cache(hotness=by_degree(GRAPH), size=0.2))
     kept = Layout.of(ONE_HOST, "worker", [DEGREE] * WORKERS, NODES // 5).kept
     sent = sum(int(OWNER[node]) == comm.rank for nodes in kept for node in nodes)
     assert comm.ledger.crossed == {

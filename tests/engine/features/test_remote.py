@@ -15,7 +15,7 @@ from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to
 from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.engine.features.assembly import DenseDraft
 from outgrow.engine.features.cache import Cache
-from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.features.remote import RemoteFeatureStore, row_type
 from outgrow.engine.shard import Part, Whole
 from outgrow.nn import GCN, SAGE
 from outgrow.nn.layer import Features
@@ -40,13 +40,13 @@ CONVERSIONS = (
 )
 
 
-def store_on(comm: Comm, owner: Tensor, features: Features, dtype: torch.dtype) -> RowStore:
+def store_on(comm: Comm, owner: Tensor, features: Features, dtype: torch.dtype) -> RemoteFeatureStore:
     """A store whose worker knows the rows of its own nodes only."""
-    return RowStore(Part(GRAPH, owner, comm), known_to(features, owner, comm.rank), dtype)
+    return RemoteFeatureStore(Part(GRAPH, owner, comm), known_to(features, owner, comm.rank), dtype)
 
 
-def got(store: RowStore, nodes: Tensor) -> Features:
-    return store.ask(store.prepare(nodes)).wait()
+def got(store: RemoteFeatureStore, nodes: Tensor) -> Features:
+    return store.send_request(store.prepare_request(nodes)).wait()
 
 
 def every_row_is_right(comm: Comm) -> None:
@@ -83,7 +83,7 @@ def several_batches_are_under_way(comm: Comm) -> None:
     store = store_on(comm, RANGES, dense(), torch.float32)
     batches = [batch(comm.rank, number) for number in range(BATCHES)]
     with ThreadPoolExecutor(3) as pool:
-        waiting = [store.ask(wanted) for wanted in pool.map(store.prepare, batches)]
+        waiting = [store.send_request(wanted) for wanted in pool.map(store.prepare_request, batches)]
     order = np.random.default_rng(comm.rank).permutation(BATCHES).tolist()
     rows = {number: waiting[number].wait() for number in order}
     assert all(torch.equal(as_dense(rows[number]), dense()[batches[number]]) for number in order)
@@ -140,7 +140,7 @@ test_three_workers = on_workers(CHECKS, WORKERS)
 def test_one_worker_reads_them_all(features: Features) -> None:
     ledger = Ledger()
     cache = Cache(hotness=torch.ones(NODES), size=0.5)
-    store = RowStore(Whole(GRAPH, Alone(ledger)), features, torch.float64, cache)
+    store = RemoteFeatureStore(Whole(GRAPH, Alone(ledger)), features, torch.float64, cache)
     for number in range(BATCHES):
         nodes = batch(0, number)
         assert torch.equal(as_dense(got(store, nodes)), as_dense(features)[nodes].double())
@@ -151,11 +151,11 @@ def test_one_worker_reads_them_all(features: Features) -> None:
 
 def test_threads_side_by_side() -> None:
     features = normal(2000, 8)
-    store = RowStore(Whole(random_topology(2000, 10)), features, torch.float32)
+    store = RemoteFeatureStore(Whole(random_topology(2000, 10)), features, torch.float32)
     batches = [torch.randperm(2000)[:1500] for _ in range(20)]
     with ThreadPoolExecutor(4) as pool:
-        prepared = list(pool.map(store.prepare, batches))
-    rows = [store.ask(wanted).wait() for wanted in prepared]
+        prepared = list(pool.map(store.prepare_request, batches))
+    rows = [store.send_request(wanted).wait() for wanted in prepared]
     assert all(torch.equal(as_dense(each), features[nodes].float()) for each, nodes in zip(rows, batches, strict=True))
 
 
@@ -165,10 +165,10 @@ def test_mapped_features_are_not_copied(tmp_path: Path) -> None:
     mapped[:: 1 << 12] = 7
     features, nodes = torch.from_numpy(mapped), torch.arange(0, rows, 1 << 12)
     graph = random_topology(rows, 10)
-    got(RowStore(Whole(graph), dense(), torch.float32), nodes[:1])  # compiles
+    got(RemoteFeatureStore(Whole(graph), dense(), torch.float32), nodes[:1])  # compiles
     before = resident_bytes()
     with PeakMemory() as memory:
-        store = RowStore(Whole(graph), features, torch.float32)
+        store = RemoteFeatureStore(Whole(graph), features, torch.float32)
         found = got(store, nodes)
     assert torch.equal(as_dense(found), torch.full((16, columns), 7.0))
     assert store.features is features

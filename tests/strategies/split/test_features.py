@@ -13,7 +13,7 @@ from outgrow.core.ledger import Ledger
 from outgrow.nn.layer import Features
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.comm import Alone
-from outgrow.strategies.split.features import DeviceRows
+from outgrow.strategies.split.features import OwnFeatureStore
 
 BATCHES = 6
 OWNER = torch.arange(NODES) % 3
@@ -43,10 +43,10 @@ def own(number: int) -> Tensor:
     return nodes[OWNER[nodes] == 0]
 
 
-def rows_of(kind: str, kept: str, ledger: Ledger | None = None) -> DeviceRows:
+def rows_of(kind: str, kept: str, ledger: Ledger | None = None) -> OwnFeatureStore:
     """Those of a worker that knows the rows of its own nodes only."""
     features, dtype = FEATURES[kind]
-    return DeviceRows(Alone(ledger), known_to(features, OWNER, 0), dtype, KEPT[kept])
+    return OwnFeatureStore(Alone(ledger), known_to(features, OWNER, 0), dtype, KEPT[kept])
 
 
 def require_rows(found: Features, kind: str, nodes: Tensor) -> None:
@@ -64,15 +64,15 @@ def test_rows_come_in_the_order_of_the_nodes(kind: str, kept: str) -> None:
     batches = [own(number) for number in range(BATCHES)]
     assert {0, NODES // 3 + 1} <= {*map(len, batches)}
     for nodes in batches:
-        require_rows(rows.bring(rows.find(nodes)), kind, nodes)
+        require_rows(rows.send_request(rows.prepare_request(nodes)).wait(), kind, nodes)
 
 
 @every_kind
 def test_batches_are_found_by_another_thread(kind: str) -> None:
     rows, batches = rows_of(kind, "some"), [own(number) for number in range(BATCHES)]
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(rows.find, batches))
-    brought = [rows.bring(each) for each in found]
+        found = list(pool.map(rows.prepare_request, batches))
+    brought = [rows.send_request(each).wait() for each in found]
     for each, nodes in zip(brought, batches, strict=True):
         require_rows(each, kind, nodes)
 
@@ -82,39 +82,39 @@ def test_batches_are_found_by_another_thread(kind: str) -> None:
 def test_rows_are_counted_when_they_are_brought(kind: str, kept: str) -> None:
     ledger = Ledger()
     rows, nodes, at_hand = rows_of(kind, kept, ledger), own(1), KEPT[kept]
-    found = rows.find(nodes)
+    found = rows.prepare_request(nodes)
     assert not ledger.counters
-    rows.bring(found)
+    rows.send_request(found).wait()
     expected = {"rows_loaded": len(nodes)}
     if at_hand is not None:
         hits = len({*at_hand.tolist()} & {*nodes.tolist()})
         expected |= {"cache_hits": hits, "cache_misses": len(nodes) - hits}
     assert ledger.counters == expected
     assert not ledger.crossed  # nothing leaves the worker's memory
-    rows.bring(rows.find(nodes[:1]))
+    rows.send_request(rows.prepare_request(nodes[:1])).wait()
     assert ledger.counters["rows_loaded"] == len(nodes) + 1
 
 
 def test_rows_that_are_kept_are_read_once() -> None:
     features, kept = dense().clone(), KEPT["some"]
-    rows = DeviceRows(Alone(), features, torch.float32, kept)
+    rows = OwnFeatureStore(Alone(), features, torch.float32, kept)
     assert kept is not None
     features[kept] = torch.nan
-    brought = rows.bring(rows.find(torch.arange(NODES)))
+    brought = rows.send_request(rows.prepare_request(torch.arange(NODES))).wait()
     assert torch.equal(as_dense(brought), dense())
-    assert rows.find(kept).num_rows == len(kept)
-    assert len(rows.find(kept).missing) == 0
+    assert rows.prepare_request(kept).num_on_device == len(kept)
+    assert rows.prepare_request(kept).num_rows == 0
 
 
 def test_rows_of_one_batch_stay_when_the_next_one_comes() -> None:
     rows = rows_of("dense", "some")
-    first = rows.bring(rows.find(own(1)))
-    rows.bring(rows.find(own(2)))
+    first = rows.send_request(rows.prepare_request(own(1))).wait()
+    rows.send_request(rows.prepare_request(own(2))).wait()
     require_rows(first, "dense", own(1))
 
 
 def test_sparse_rows_stay_sparse() -> None:
     rows = rows_of("sparse", "all")
-    brought = rows.bring(rows.find(own(1)))
+    brought = rows.send_request(rows.prepare_request(own(1))).wait()
     assert isinstance(brought, SparseRows)
     assert brought.num_columns == COLUMNS

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import pick, require_positive, require_types
-from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.features.remote import RemoteFeatureStore, row_type
 from outgrow.engine.minibatch_loop import Ahead, sampler_of
 from outgrow.engine.model_migration import Tour
 from outgrow.engine.shard import Part
@@ -98,7 +98,7 @@ class _MigrateExecution:
         self.batches = BatchExecution(
             problem,
             sampler_of(self.share.topology, problem.model, problem.batches, problem.seed),
-            RowStore(self.share, problem.features, row_type(problem.model, problem.features)),
+            RemoteFeatureStore(self.share, problem.features, row_type(problem.model, problem.features)),
             self._tour,
             labels=self._labels,
             ahead=Ahead.of(options.threads, options.ahead),

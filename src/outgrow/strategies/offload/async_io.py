@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import TypeVar
 
 from outgrow.core.timeline import Timeline
-from outgrow.engine.prefetch import prefetched
+from outgrow.engine.prefetch import BackgroundWorker, prefetched
 from outgrow.runtime.system.device import Streams
 
 T = TypeVar("T")
@@ -29,8 +27,8 @@ class Flow:
 
     def __init__(self, timeline: Timeline, streams: Streams, *, overlap: bool) -> None:
         self._timeline, self._streams = timeline, streams
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="outgrow-store") if overlap else None
-        self._pending: deque[Future[None]] = deque()
+        self._writer = BackgroundWorker(_run_write, name="outgrow-store") if overlap else None
+        self._num_pending = 0
 
     def ahead(self, load: Callable[[T], R], items: Sequence[T], *, overlap: bool = True) -> Iterator[R]:
         """What ``load`` gives for each item, in order; that of the next item is made meanwhile, if ``overlap``."""
@@ -59,18 +57,19 @@ class Flow:
         if self._writer is None:
             timed()
             return
-        self._pending.append(self._writer.submit(timed))
-        if len(self._pending) > _PENDING:
+        self._writer.submit(timed)
+        self._num_pending += 1
+        if self._num_pending > _PENDING:
             self._wait(1)
 
     def flush(self) -> None:
         """Wait until all is written."""
-        self._wait(len(self._pending))
+        self._wait(self._num_pending)
 
     def close(self) -> None:
-        """End the threads, once they have written what they were given."""
+        """End the threads, once they have written what they were given or a write has failed."""
         if self._writer is not None:
-            self._writer.shutdown()
+            self._writer.close(wait=True)
 
     def _finish(self) -> None:
         """What comes next takes the place of what is computed with: a device is behind what was called."""
@@ -81,4 +80,10 @@ class Flow:
     def _wait(self, count: int) -> None:
         with self._timeline.span("wait for stores"):
             for _ in range(count):
-                self._pending.popleft().result()
+                assert self._writer is not None
+                self._writer.result()
+                self._num_pending -= 1
+
+
+def _run_write(write: Callable[[], None]) -> None:
+    write()

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.engine.features.cache import hottest_first
-from outgrow.engine.features.remote import RowStore
-from outgrow.engine.prefetch import Background
+from outgrow.engine.features.remote import RemoteFeatureStore
+from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, both_sides, layer_key
 from outgrow.ops.rng import derive
@@ -52,17 +52,17 @@ class Slice(NamedTuple):
 Given = tuple[Slice, Version]
 
 
-class Line(Protocol):
-    """Work done in the order in which it is given; see `Background`."""
+class WorkQueue(Protocol):
+    """Work done in the order in which it is submitted; see `BackgroundWorker`."""
 
-    def give(self, item: Given) -> None:
-        """More work."""
+    def submit(self, item: Given) -> None:
+        """Add work."""
 
-    def take(self) -> HotRows:
+    def result(self) -> HotRows:
         """The next result."""
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Take no more work."""
 
 
 def bottom_parameters(model: Model) -> list[nn.Parameter]:
@@ -91,20 +91,20 @@ class HostSide:
         hotness: ``[V]`` int64; the hottest are computed first.
         reuse: What is made of hot nodes.
         newest: Whether a slice is computed with the newest parameters when it is begun; else with those given with it.
-        line: Does the work: a thread of its own, unless given.
+        make_queue: Makes what does the work: a thread of its own, unless given.
     """
 
     def __init__(
         self,
         model: Model,
-        rows: RowStore,
+        rows: RemoteFeatureStore,
         drawing: Drawing,
         batches: SuperBatches,
         *,
         hotness: Tensor,
         reuse: Reuse,
         newest: bool,
-        line: Callable[[Callable[[Given], HotRows]], Line] = Background,
+        make_queue: Callable[[Callable[[Given], HotRows]], WorkQueue] = BackgroundWorker,
     ) -> None:
         self._model = copy.deepcopy(model).to("cpu")
         self._comm, self._streams = rows.comm, Streams(rows.comm.device)
@@ -112,17 +112,17 @@ class HostSide:
         self._hotness, self._reuse = hotness, reuse
         self._queue = torch.empty(0, dtype=torch.int64)
         self._newest, self._free = Version(0, []), newest
-        self._work = line(self._computed)
+        self._work = make_queue(self._computed)
 
     def give(self, slices: Sequence[Slice], version: Version) -> None:
         """Have slices computed, and tell the newest parameters. All workers together."""
         self._newest = version
         for each in slices:
-            self._work.give((each, version))
+            self._work.submit((each, version))
 
     def take(self) -> HotRows:
         """The next slice, on the device, in the order in which they were given; waits for it."""
-        return self._work.take()
+        return self._work.result()
 
     def close(self) -> None:
         """End the thread."""
@@ -139,7 +139,7 @@ class HostSide:
             self._queue = self._queued(work.number)
         nodes = torch.tensor_split(self._queue, work.parts)[work.part]
         block = self._drawing.bottom(nodes, hot_step(work.first_step))
-        x = self._rows.ask(self._rows.prepare(block.src_nodes)).wait()
+        x = self._rows.send_request(self._rows.prepare_request(block.src_nodes)).wait()
         version = self._newest if self._free else version
         for mine, value in zip(bottom_parameters(self._model), version.values, strict=True):
             mine.copy_(value)

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.batches import count_drawn
+from outgrow.engine.features.assembly import FeaturesArrival
+from outgrow.engine.features.store import FeatureRequest, FeatureStore
 from outgrow.engine.minibatch_loop import Ahead
-from outgrow.engine.prefetch import begun_ahead, prefetched
+from outgrow.engine.prefetch import prefetched
 from outgrow.nn.layer import Features
 from outgrow.ops.rng import derive
-from outgrow.strategies.orchestrate.device_side import Device, Gather, Gathered
+from outgrow.strategies.orchestrate.device_side import Device
 from outgrow.strategies.orchestrate.host_side import HostSide, Slice, version_of
 from outgrow.strategies.orchestrate.hot_embeddings import HotTable
 from outgrow.strategies.orchestrate.sampling import Draw, Drawing, SuperBatches
@@ -25,7 +27,7 @@ class SuperBatchLoop:
 
     Args:
         device: Computes batches.
-        gather: Rows of cold nodes.
+        gather: Rows of cold nodes, on the device.
         host_side: Makes what computes hot nodes, for some batches and how they are drawn.
         loss: The worker's share of the loss, from logits ``[n, C]`` of the seeds of a draw.
         ahead: How much is drawn before its use.
@@ -39,7 +41,7 @@ class SuperBatchLoop:
     def __init__(
         self,
         device: Device,
-        gather: Gather,
+        gather: FeatureStore,
         host_side: Callable[[Drawing, SuperBatches], HostSide],
         loss: Callable[[Tensor, Draw], Tensor],
         *,
@@ -96,13 +98,17 @@ class SuperBatchLoop:
     def _with_rows(self, draws: Iterable[Draw]) -> Generator[tuple[Draw, Features]]:
         """Draws with the rows of their cold nodes; those of the next are under way before one is given."""
 
-        def gather(draw: Draw) -> tuple[Draw, Gathered]:
+        def prepare(draw: Draw) -> tuple[Draw, FeatureRequest]:
             with self.device.comm.timeline.span("gather"):
-                return draw, self.gather.prepare(draw.cold.src_nodes)
+                return draw, self.gather.prepare_request(draw.cold.src_nodes)
 
-        with closing(prefetched(gather, draws, threads=1, ahead=1)) as gathered:
-            for (draw, _), asked in begun_ahead(lambda each: self.gather.ask(each[1]), gathered):
-                yield draw, self.gather.wait(*asked)
+        def send(prepared: tuple[Draw, FeatureRequest]) -> tuple[Draw, FeaturesArrival]:
+            draw, request = prepared
+            return draw, self.gather.send_request(request)
+
+        with closing(prefetched(prepare, draws, threads=1, ahead=1)) as requests:
+            for draw, pending in prefetched(send, requests, threads=0, ahead=1):
+                yield draw, pending.wait()
 
     def _step(self, drawing: Drawing, draw: Draw, x: Features, hot: HotTable | None) -> tuple[float, int]:
         comm, model, loss = self.device.comm, self.device.model, torch.zeros((), dtype=torch.float64)

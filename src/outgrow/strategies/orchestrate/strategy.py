@@ -24,7 +24,8 @@ from outgrow.core.errors import InputError
 from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.batches import Batches
 from outgrow.engine.features.cache import hottest, most_rows, require_cache, row_bytes
-from outgrow.engine.features.remote import RowStore, row_type
+from outgrow.engine.features.remote import RemoteFeatureStore, row_type
+from outgrow.engine.features.store import CachedFeatureStore
 from outgrow.engine.minibatch_loop import Ahead, sampler_of
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
@@ -33,7 +34,7 @@ from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.runtime.system.device import free_bytes
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
-from outgrow.strategies.orchestrate.device_side import Device, Gather
+from outgrow.strategies.orchestrate.device_side import Device, to_device_counted
 from outgrow.strategies.orchestrate.host_side import HostSide, bottom_alone
 from outgrow.strategies.orchestrate.hot_embeddings import Reuse
 from outgrow.strategies.orchestrate.load_balancer import Balance
@@ -195,8 +196,8 @@ class OrchestrateExecution:
         self.problem, self.options, self.share = problem, options, problem.share
         self.comm, self.model = problem.share.comm, problem.model
         self.sampler = sampler_of(self.share.topology, self.model, problem.batches, problem.seed)
-        rows = partial(RowStore, self.share, problem.features, row_type(self.model, problem.features))
-        self.gather = Gather(rows(), self.share.topology.num_nodes)
+        rows = partial(RemoteFeatureStore, self.share, problem.features, row_type(self.model, problem.features))
+        self.gather = CachedFeatureStore(rows(), partial(to_device_counted, comm=self.comm))
         self.hotness = self._counted()
         self.hot = hottest(self.hotness, len(self.hotness))
         self.balance = self._begun()
@@ -234,7 +235,8 @@ class OrchestrateExecution:
         batches, is_hot = self.problem.seeds(epoch), torch.zeros(len(self.hotness), dtype=torch.bool)
         is_hot[self.hot[: self.balance.on_cpu]] = True
         if self.options.cache:
-            self.gather.keep(self.hot[self.balance.on_cpu : self.balance.hot])
+            cached_nodes = self.hot[self.balance.on_cpu : self.balance.hot]
+            self.gather.fill_cache(cached_nodes, self.share.topology.num_nodes)
         drawing, self.work.waited = Drawing(self.sampler, epoch, batches, self.share.mine, is_hot), 0.0
         restart = self.problem.checkpoint_steps
         for part in super_batches(first, len(batches), self.options.super_batch, restart):

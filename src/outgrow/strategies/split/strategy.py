@@ -22,7 +22,8 @@ from outgrow.core.validation import pick, require_positive, require_types
 from outgrow.engine.batches import Batches, count_drawn
 from outgrow.engine.features.cache import hotness_by, hottest_own, require_cache
 from outgrow.engine.features.remote import row_type
-from outgrow.engine.prefetch import in_background
+from outgrow.engine.features.store import FeatureRequest, FeatureStore
+from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.engine.shard import Part, view_of
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Method
@@ -33,7 +34,7 @@ from outgrow.ops import memory_pool
 from outgrow.ops.kernels.numerics import is_half
 from outgrow.ops.rng import derive
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
-from outgrow.strategies.split.features import DeviceRows, Found
+from outgrow.strategies.split.features import OwnFeatureStore
 from outgrow.strategies.split.layers import Hop, RowBytes, cooperative, is_summed, summed_hop
 from outgrow.strategies.split.partition import by_access
 from outgrow.strategies.split.sampler import SplitHop, SplitSampler, drawn
@@ -106,7 +107,7 @@ class _Batch(NamedTuple):
     seeds: Tensor
     num_seeds: int
     hops: list[Hop]
-    features: Found
+    features: FeatureRequest
 
 
 class _SplitExecution:
@@ -128,7 +129,7 @@ class _SplitExecution:
         )
         kept = self._kept(options) if options.cache else None
         given = row_type(problem.model, problem.features)
-        self.rows = DeviceRows(self.comm, problem.features, given, kept)
+        self.rows: FeatureStore = OwnFeatureStore(self.comm, problem.features, given, kept)
         self.costs = [_cost(problem.model, index, given) for index in range(len(layers))]
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
@@ -142,10 +143,11 @@ class _SplitExecution:
             with timeline.span("draw"):
                 hops = drawn(self.sampler, self.comm.aside, mine, epoch, step)
             with timeline.span("gather"):
-                found = self.rows.find(hops[0].own)
+                found = self.rows.prepare_request(hops[0].own)
             return _Batch(step, mine, len(seeds[step]), [*map(self._planned, self.layers, hops, self.costs)], found)
 
-        with closing(in_background(draw, range(first, len(seeds)), ahead=self.ahead, turn=self.turn)) as batches:
+        numbers = range(first, len(seeds))
+        with closing(BackgroundWorker(draw, numbers, max_ahead=self.ahead, lock=self.turn)) as batches:
             for batch in timeline.waiting("wait for batches", batches):
                 yield self._step(epoch, batch)
 
@@ -172,7 +174,8 @@ class _SplitExecution:
     def _logits(self, batch: _Batch, key: int) -> Tensor:
         """``[n, C]`` of the worker's own seeds. All workers together."""
         model, comm = self.problem.model, self.comm
-        x = model.input(self.rows.bring(batch.features), batch.hops[0].drawn.own.to(comm.device), key)
+        own = batch.hops[0].drawn.own.to(comm.device)
+        x = model.input(self.rows.send_request(batch.features).wait(), own, key)
         for index, (layer, hop) in enumerate(zip(self.layers, batch.hops, strict=True)):
             kind = Kind.FEATURES if index == 0 and model.passes_features_on else Kind.ACTIVATIONS
             x = cooperative(layer, hop.to(comm.device), x, layer_key(key, index), comm, kind)
