@@ -1,8 +1,8 @@
 """Workers that wait for work. To start a process and load torch there takes seconds; suites need hundreds of runs.
 
-A waiting worker is a process of its own, and does a task as one that `outgrow.runtime.distributed.launch` has started does: by
-`outgrow.runtime.distributed.worker.work`, over gloo, in a group that is new for each task, in the folder and with the settings of
-the process that asks. When anything goes wrong all of them are ended, and the next task is given to new ones. How
+A waiting worker is a process of its own, and does a task as one that `runtime/distributed/launch.py` has started does:
+by `runtime/distributed/worker.py`, over gloo, in a group that is new for each task, in the folder and with the settings
+of the process that asks. When anything goes wrong all of them are ended, and the next task is given to new ones. How
 workers are started, watched and ended is the matter of tests that use the launcher itself.
 """
 

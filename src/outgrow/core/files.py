@@ -62,9 +62,10 @@ def os_errors_as_input_errors(
     Raises:
         InputError: There was such an error; what came instead is its text.
     """
+    expected: tuple[type[Exception], ...] = (OSError, *also)
     try:
         yield
-    except (OSError, *also) as error:
+    except expected as error:
         got = f"{type(error).__name__}: {error}" if also else str(error)
         raise InputError(what, needed=needed, got=got, repair=repair) from error
 

@@ -19,7 +19,7 @@ from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import overload as numba_overload
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import once_differentiable as mark_once_differentiable
 
 from outgrow.ops.kernel_cache import kept, parallel
 
@@ -103,7 +103,7 @@ def _on_gpu(value: object) -> bool:
 
 def once(backward: Callable[P, R]) -> Callable[P, R]:
     """Mark the backward pass of a fused operation: it cannot be differentiated again, and says so if it is asked to."""
-    return cast(Callable[P, R], once_differentiable(backward))
+    return cast(Callable[P, R], mark_once_differentiable(backward))
 
 
 def array(tensor: Tensor) -> NDArray[Any]:

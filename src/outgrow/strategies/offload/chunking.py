@@ -200,7 +200,7 @@ class Cutter:
             return tried.bytes_
 
         def least_bytes_of(count: int) -> int:
-            return max(share.comm.gather(self._bytes(even_extent(len(share.own), num_edges, count))))
+            return int(max(share.comm.gather(self._bytes(even_extent(len(share.own), num_edges, count)))))
 
         found = fewest_chunks(bytes_of, most, budget=budget, step=_STEP, least_bytes_of=least_bytes_of)
         if found is not None:
