@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.system.hardware import describe
+from outgrow.runtime.system.hardware import describe_machine
 
 
 def measure(data: str, model: str, seeds: int, data_dir: str | None) -> dict[str, Any]:
@@ -62,7 +62,12 @@ def main() -> None:
         print(json.dumps(rows[-1]), flush=True)
     if args.out:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        record = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "machine": asdict(describe()), "rows": rows}
+        record = {
+            "date": time.strftime("%Y-%m-%d"),
+            "commit": commit,
+            "machine": asdict(describe_machine()),
+            "rows": rows,
+        }
         args.out.write_text(json.dumps(record, indent=2) + "\n")
 
 

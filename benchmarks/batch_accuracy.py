@@ -28,7 +28,7 @@ WAYS: dict[str, Strategy] = {
     "sampled": og.Sampled(),
     "split": og.SplitParallel(),
     "migrate": og.Migrate(),
-    "migrate-travel": og.Migrate(travel=True),
+    "migrate-travel": og.Migrate(move_model=True),
     "local-shuffles": micro_batches.LocalShuffles(),
 }
 

@@ -21,9 +21,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outgrow.runtime.system.environment import set_threads
+from outgrow.runtime.system.environment import set_thread_environment
 
-set_threads()  # before torch is loaded
+set_thread_environment()  # before torch is loaded
 
 import record  # noqa: E402
 from tables import show  # noqa: E402

@@ -24,14 +24,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from outgrow.graph.datasets import load
-from outgrow.graph.partition.methods import method_of
+from outgrow.graph.datasets import load_graph
+from outgrow.graph.partition.methods import make_partitioner
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import num_threads
-from outgrow.ops.subgraph import mark_sources, pick
-from outgrow.ops.subgraph_kernels import ABSENT, HEARD
-from outgrow.strategies.offload.reorder import Volumes, bits_of, reorganised, volumes
+from outgrow.ops.subgraph import mark_sources, row_slices
+from outgrow.ops.subgraph_kernels import IS_SOURCE, NOT_PRESENT
+from outgrow.strategies.offload.reorder import TransferVolumes, count_transfer_volumes, node_bitsets, reorganize_chunks
 
 T = TypeVar("T")
 
@@ -76,14 +76,14 @@ def timed(seconds: dict[str, float], name: str, function: Callable[..., T], *giv
 def sources_of(topology: Topology, partition: Partition) -> list[list[torch.Tensor]]:
     """For each part, the ids that each of its chunks reads, ascending."""
     place_V = torch.empty(topology.num_nodes, dtype=torch.int32)
-    flat = partition.by_chunk
+    flat = partition.chunks_as_parts
 
     def read_by(chunk: int) -> torch.Tensor:
-        nodes = flat.nodes(chunk)
-        place_V.fill_(ABSENT)
-        place_V[nodes] = HEARD
-        mark_sources(pick(topology.indptr, nodes), topology.indices, place_V)
-        return (place_V == HEARD).nonzero()[:, 0]
+        nodes = flat.nodes_of_part(chunk)
+        place_V.fill_(NOT_PRESENT)
+        place_V[nodes] = IS_SOURCE
+        mark_sources(row_slices(topology.indptr, nodes), topology.indices, place_V)
+        return (place_V == IS_SOURCE).nonzero()[:, 0]
 
     count = partition.num_chunks
     return [[read_by(part * count + chunk) for chunk in range(count)] for part in range(partition.num_parts)]
@@ -101,7 +101,7 @@ def figures_of(row: Row) -> dict[str, float]:
     }
 
 
-def counted(rows: Volumes, num_nodes: int) -> dict[str, Any]:
+def counted(rows: TransferVolumes, num_nodes: int) -> dict[str, Any]:
     """The figures of one order of chunks, with the counts that they come from."""
     inter, intra = rows.vanilla - rows.shared, rows.shared - rows.reused
     return {**figures_of(Row(*(count / num_nodes for count in (rows.vanilla, inter, intra)))), "rows": asdict(rows)}
@@ -110,23 +110,23 @@ def counted(rows: Volumes, num_nodes: int) -> dict[str, Any]:
 def measure(task: Task, data_dir: Path | None) -> dict[str, Any]:
     """Cut a graph, and count the rows of both orders."""
     seconds: dict[str, float] = {}
-    topology = timed(seconds, "load", lambda: load(task.data, data_dir=data_dir).topology)
-    method = method_of("two-level", {"chunks": task.chunks})
-    partition = timed(seconds, "partition", method.split, topology, task.parts)
+    topology = timed(seconds, "load", lambda: load_graph(task.data, data_dir=data_dir).topology)
+    method = make_partitioner("two-level", {"chunks": task.chunks})
+    partition = timed(seconds, "partition", method.partition_nodes, topology, task.parts)
     num_nodes = topology.num_nodes
     sources = timed(seconds, "sources", sources_of, topology, partition)
-    bits = timed(seconds, "bits", lambda: np.stack([bits_of(row, num_nodes, None) for row in sources]))
-    owners = bits_of([partition.nodes(part) for part in range(task.parts)], num_nodes, None)
-    order = timed(seconds, "reorganise", reorganised, bits)
+    bits = timed(seconds, "bits", lambda: np.stack([node_bitsets(row, num_nodes, None) for row in sources]))
+    owners = node_bitsets([partition.nodes_of_part(part) for part in range(task.parts)], num_nodes, None)
+    order = timed(seconds, "reorganise", reorganize_chunks, bits)
     given = np.tile(np.arange(task.chunks), (task.parts, 1))
     return {
         **task._asdict(),
-        "method": method.label,
+        "method": method.cache_key,
         "nodes": num_nodes,
         "edges": topology.num_edges,
         "seconds": seconds,
-        "ranges": counted(volumes(bits, owners, given), num_nodes),
-        "reorganised": counted(volumes(bits, owners, order), num_nodes),
+        "ranges": counted(count_transfer_volumes(bits, owners, given), num_nodes),
+        "reorganised": counted(count_transfer_volumes(bits, owners, order), num_nodes),
         "paper": PAPER[name]._asdict() if (name := task.data.split("@")[0]) in PAPER else None,
     }
 

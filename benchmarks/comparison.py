@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rivals.process import Limits, Rival, run
 
-from outgrow.runtime.system.environment import cores
+from outgrow.runtime.system.environment import available_cores
 
 # What outgrow.runtime.system.environment sets for us anybody can set for the others: sleeping threads, huge pages.
 TUNED = {"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1"}
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser, models: Sequence[str], rivals: 
     add("--rounds", type=int, default=5)
     add("--warmup", type=int, default=1, help="epochs of each process before those that count")
     add("--epochs", type=int, default=5, help="epochs of each process that count")
-    add("--threads", type=int, default=cores())
+    add("--threads", type=int, default=available_cores())
     add("--memory-gib", type=float, default=20.0, help="private memory of each process")
     add("--timeout-minutes", type=float, default=15.0, help="wall time of each process")
     add("--envs", type=Path, default=ROOT / ".venv-rivals", help="folder of the rivals' environments")

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 LISTS = Path("/var/lib/apt/lists")
 WIDTH, _KINDS, _DEPTHS = 64, 3, 13
 _CHUNK = 1 << 20
 
 
-class DebianFiles(Source):
+class DebianFiles(GraphSource):
     """The graph. Final.
 
     A node's features say its kind, its depth and, hashed, the ending of its name. The label of a package, and of a file
@@ -85,7 +85,7 @@ class DebianFiles(Source):
         files = packages + len(self._section)
         return packages, files, files + len(self._home)
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Features, labels and a split of 50, 25 and 25 percent of the labelled nodes."""
         packages, files, nodes = self._starts
         labels = np.full(nodes, -1, dtype=np.int64)
@@ -94,7 +94,7 @@ class DebianFiles(Source):
         labels[files + owned[::-1]] = section[owner[::-1]]  # of several, the first package counts
         order = np.random.default_rng(0).permutation(np.flatnonzero(labels >= 0))
         half, rest = len(order) // 2, len(order) * 3 // 4
-        return Tables(
+        return NodeTableSource(
             num_nodes=nodes,
             features=self._features(packages, files, nodes),
             labels=labels,
@@ -113,7 +113,7 @@ class DebianFiles(Source):
         rows[at, _KINDS + _DEPTHS + np.asarray(self._ending)] = 1
         return rows
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges."""
         packages, files, _ = self._starts
         above = np.asarray(self._above, dtype=np.int64)

@@ -38,7 +38,7 @@ def start(model: str, hidden: int, began: float) -> dict[str, float]:
     """Import, load, prepare, take two steps; no evaluation before the first is done."""
     from outgrow import Full, TrainConfig, load
     from outgrow.app.model_registry import build_model
-    from outgrow.app.runs.session import problem_of
+    from outgrow.app.runs.session import make_problem
     from outgrow.training.evaluation import NodeEvaluation
     from outgrow.training.trainer import Trainer
 
@@ -49,10 +49,10 @@ def start(model: str, hidden: int, began: float) -> dict[str, float]:
 
     torch.manual_seed(0)
     config = TrainConfig(epochs=EPOCHS, eval_every=EPOCHS)
-    problem = problem_of(graph, build_model(model, graph, {"hidden": hidden}), config.seed)
+    problem = make_problem(graph, build_model(model, graph, {"hidden": hidden}), config.seed)
     trainer = Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
     clock = _Clock()
-    trainer.listen(clock)
+    trainer.add_callbacks(clock)
     trainer.run(Full())
     total, step = clock.ended[0] - began, clock.seconds[0]
     return {

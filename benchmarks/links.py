@@ -26,11 +26,11 @@ import torch
 from workers import versions
 
 import outgrow as og
-from outgrow.app.link_task import split_of, type_ends
+from outgrow.app.link_task import make_link_split, node_type_offsets
 from outgrow.app.model_registry import build_model
-from outgrow.app.recipes import recipe_of
-from outgrow.engine.link_ranking import Answers, Ranking
-from outgrow.engine.shard import Whole
+from outgrow.app.recipes import find_recipe
+from outgrow.engine.link_ranking import KnownLinks, LinkRanker
+from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph
 from outgrow.ops.sparse import SparseRows
 
@@ -51,7 +51,7 @@ def ours(name: str) -> Callable[[Graph, argparse.Namespace, int], Figures]:
     """A model of ours under its recipe."""
 
     def run(graph: Graph, options: argparse.Namespace, seed: int) -> Figures:
-        recipe = recipe_of(graph.name, name, links=True)
+        recipe = find_recipe(graph.name, name, links=True)
         torch.manual_seed(seed)
         model = build_model(name, graph, {**recipe.model, "hidden": options.hidden, "decoder": "distmult"})
         training = {**recipe.train, "epochs": options.epochs, "eval_every": options.eval_every, "seed": seed}
@@ -70,7 +70,7 @@ def pyg(*, features: bool) -> Callable[[Graph, argparse.Namespace, int], Figures
         from rivals.pyg_links import Recipe, epoch, rows_of
 
         torch.manual_seed(seed)
-        split = split_of(graph, og.TrainConfig())
+        split = make_link_split(graph, og.TrainConfig())
         given = _projected(graph, options.hidden) if features else None
         recipe = Recipe(graph.num_nodes, options.hidden, graph.num_relations, given, BLOCKS, PYG_DROPOUT)
         optimizer = torch.optim.Adam(recipe.parameters(), lr=0.01)
@@ -104,9 +104,9 @@ ROWS = {
 
 
 def _ranked(graph: Graph, split: Any, links: Any, decoder: og.nn.Decoder, rows: torch.Tensor) -> dict[str, float]:
-    share = Whole(split.topology)
-    answers = Answers(split.known, graph.num_nodes, directed=True)
-    return Ranking(share, decoder, links, answers, type_ends(graph)).ranks(rows).figures()
+    share = FullGraphShard(split.topology)
+    answers = KnownLinks(split.known, graph.num_nodes, directed=True)
+    return LinkRanker(share, decoder, links, answers, node_type_offsets(graph)).rank_links(rows).compute_metrics()
 
 
 def _projected(graph: Graph, columns: int) -> torch.Tensor:

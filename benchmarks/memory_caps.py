@@ -28,12 +28,12 @@ from tables import show
 
 import outgrow as og
 from outgrow.app.model_registry import build_model
-from outgrow.app.plan.question import Site, question_for
-from outgrow.app.strategy_registry import strategy_of
-from outgrow.planning.estimators.registry import estimate
-from outgrow.planning.hardware.profile import profile_of
-from outgrow.planning.planner import pace_of
-from outgrow.planning.traffic import Place
+from outgrow.app.plan.question import PlanSite, query_for_graph
+from outgrow.app.strategy_registry import resolve_strategy
+from outgrow.planning.estimators.registry import estimate_strategy
+from outgrow.planning.hardware.profile import find_profile
+from outgrow.planning.planner import cost_model_for
+from outgrow.planning.traffic import WorkerLayout
 from outgrow.training.config import TrainConfig
 
 MORE, LESS = 1.1, 0.7
@@ -107,11 +107,11 @@ class Case:
         """Of all workers, and of the process that starts several."""
         graph, workers = og.load(self.store), WORKERS[self.strategy]
         model = build_model(self.work.model, graph, self.work.options)
-        strategy, _ = strategy_of(self.strategy, self.ways)
-        place = Place(workers=workers, hosts=1)
-        site = Site(profile_of("2-core-cpu"), [place], self.ways.get("memory"))
-        asked = question_for(graph, model, TrainConfig(**self.batches), site)
-        each = estimate(strategy, asked.work, pace_of(asked, place)).peak_bytes
+        strategy, _ = resolve_strategy(self.strategy, self.ways)
+        place = WorkerLayout(workers=workers, hosts=1)
+        site = PlanSite(find_profile("2-core-cpu"), [place], self.ways.get("memory"))
+        asked = query_for_graph(graph, model, TrainConfig(**self.batches), site)
+        each = estimate_strategy(strategy, asked.work, cost_model_for(asked, place)).peak_bytes
         return workers * each + STARTER_BYTES * (workers > 1)
 
     def command(self, out: Path, epochs: int = 3) -> list[str]:

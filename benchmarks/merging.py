@@ -54,7 +54,7 @@ def epochs_of(case: Case, options: argparse.Namespace) -> list[dict[str, Any]]:
     if case.width is not None:
         graph = replace(graph, features=torch.randn(graph.num_nodes, case.width))
     model = build_model(case.model, graph, {"hidden": options.hidden, "layers": len(case.fanout)})
-    strategy = og.Migrate(travel=True)
+    strategy = og.Migrate(move_model=True)
     given: Any = {"batch_size": case.batch_size, "fanout": case.fanout, "workers": case.workers}
     run = og.train(graph, model, strategy=strategy, epochs=options.epochs, seed=options.seed, progress=False, **given)
     found: Any = run.summary["found"]

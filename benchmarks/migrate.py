@@ -19,9 +19,9 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outgrow.runtime.system.environment import set_threads
+from outgrow.runtime.system.environment import set_thread_environment
 
-set_threads()  # before torch is loaded
+set_thread_environment()  # before torch is loaded
 
 import record  # noqa: E402
 from migrate_counts import (  # noqa: E402
@@ -45,7 +45,7 @@ from torch import Tensor  # noqa: E402
 
 import outgrow as og  # noqa: E402
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS  # noqa: E402
-from outgrow.ops.rng import derive  # noqa: E402
+from outgrow.ops.rng import fold_in  # noqa: E402
 
 Rows = list[dict[str, Any]]
 _SHARES = ("r_micro", "r_sub", "miss_rate", "difference", "largest_difference", "within_a_tenth")
@@ -84,7 +84,7 @@ def locality_table(graph: og.Graph, options: argparse.Namespace) -> Rows:
         if sampling == "layer-wise":
             draw = LayerSampler([graph.topology] * layers, [size] * layers, options.seed).blocks
         else:
-            draw = given.sampler().blocks
+            draw = given.sampler().sample_blocks
         found = locality(draw, micro_batches, owners, options.roots)
         nodes = {"micrograph": statistics.fmean(found.micrograph), "subgraph": statistics.fmean(found.subgraph)}
         draws = size if sampling == "layer-wise" else fanout
@@ -107,7 +107,7 @@ def ratio_table(graph: og.Graph, options: argparse.Namespace) -> Rows:
             setting = Setting(graph=graph, fanout=(fanout,) * kind.layers, parts=parts, seed=options.seed)
             owner = _owner(setting, options.partition, parts) if owner is None else owner
             model = model_of(kind.kind, seen, hidden, kind.layers, **kind.options)
-            key = model.stages()[0].widths.self_loops, kind.layers, fanout
+            key = model.layers_list()[0].spec.self_loops, kind.layers, fanout
             if key not in known:
                 workers = Workers(sampler=sampler_of(setting, model), owner=owner, size=parts)
                 known[key] = _remote_rows(workers, setting, options)
@@ -201,7 +201,7 @@ def _merged(steps: Sequence[Tensor], owner: Tensor, parts: int, dropped: int, se
     """Seeds of the worker with the most, summed over the time steps of an iteration; means over iterations."""
     fewest = [longest(seeds, owner[seeds], parts, dropped) for seeds in steps]
     at_random = [
-        longest_at_random(len(seeds), owner[seeds], parts, dropped, derive(seed, step, dropped) >> 1)
+        longest_at_random(len(seeds), owner[seeds], parts, dropped, fold_in(seed, step, dropped) >> 1)
         for step, seeds in enumerate(steps)
     ]
     means = {"dropped": dropped, "fewest": statistics.fmean(fewest), "random": statistics.fmean(at_random)}

@@ -18,11 +18,11 @@ from torch import Tensor
 from outgrow.app.model_registry import build_model
 from outgrow.core.block import Block
 from outgrow.engine import minibatch_loop
-from outgrow.engine.batches import Batches
+from outgrow.engine.batches import BatchConfig
 from outgrow.graph.graph import Graph
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn.model import Model
-from outgrow.strategies.migrate.schedule import models_of, tour
+from outgrow.strategies.migrate.schedule import assign_models, migration_schedule
 
 MODEL_CENTRIC, LOCAL, P3 = "model-centric", "local shuffles", "P3"
 NAIVE, NAIVE_CARRIED = "naive, least", "naive, carried"
@@ -41,18 +41,18 @@ class Workers:
         size: ``P``, their number.
     """
 
-    sampler: Sampler
+    sampler: NeighborSampler
     owner: Tensor
     size: int
 
     def minibatch_loop(self, seeds: Tensor, step: int) -> list[list[Block]]:
         """Blocks of each model: around a share of the seeds at random."""
-        model = models_of(len(seeds), self.size)
-        return [self.sampler.blocks(seeds[model == rank], EPOCH, step) for rank in range(self.size)]
+        model = assign_models(len(seeds), self.size)
+        return [self.sampler.sample_blocks(seeds[model == rank], EPOCH, step) for rank in range(self.size)]
 
     def inputs(self, seeds: Tensor, step: int) -> Tensor:
         """``[n]``: the nodes whose rows some seeds need."""
-        return self.sampler.blocks(seeds, EPOCH, step)[0].src_nodes
+        return self.sampler.sample_blocks(seeds, EPOCH, step)[0].src_nodes
 
     def fetched(self, nodes: Tensor, rank: int) -> Counter[str]:
         """What a worker that needs the rows of these distinct nodes loads, and asks others for."""
@@ -71,9 +71,9 @@ def dressed(graph: Graph, width: int | None) -> Graph:
     return replace(graph, features=features, num_classes=max(2, graph.num_classes))
 
 
-def sampler_of(setting: Setting, model: Model) -> Sampler:
+def sampler_of(setting: Setting, model: Model) -> NeighborSampler:
     """Draws blocks for a model of as many layers as there are hops; with self-loops where it wants them."""
-    return minibatch_loop.sampler_of(setting.graph.topology, model, Batches(fanout=setting.fanout), setting.seed)
+    return minibatch_loop.make_sampler(setting.graph.topology, model, BatchConfig(fanout=setting.fanout), setting.seed)
 
 
 def model_of(kind: str, graph: Graph, hidden: int, layers: int, **options: object) -> Model:
@@ -119,14 +119,14 @@ def travelling(workers: Workers, seeds: Tensor, step: int, dropped: Sequence[int
     """Ways in which models go from worker to worker."""
     size, homes = workers.size, workers.owner[seeds]
     found: Found = {}
-    groups = [tour(seeds, homes, rank, size).groups for rank in range(size)]
+    groups = [migration_schedule(seeds, homes, rank, size).groups for rank in range(size)]
     nodes = [[workers.inputs(group, step) for group in each] for each in groups]
     moves = Counter(parameters=size * (size - 1), gradients=size * (size - 1), sums=1)
     found[TRAVEL] = _sum(workers.fetched(part, rank) for rank, each in enumerate(nodes) for part in each) + moves
     found[PREGATHERED] = workers.all_fetched(torch.unique(torch.cat(each)) for each in nodes) + moves
     for fewer in dropped:
-        tours = [tour(seeds, homes, rank, size, fewer) for rank in range(size)]
-        moved = size * len(tours[0].strides)
+        tours = [migration_schedule(seeds, homes, rank, size, fewer) for rank in range(size)]
+        moved = size * len(tours[0].hops)
         fetched = workers.all_fetched(workers.inputs(torch.cat(each.groups), step) for each in tours)
         found[f"merged, {fewer} dropped"] = fetched + Counter(parameters=moved, gradients=moved, sums=1)
     return found
@@ -222,11 +222,11 @@ def priced(found: Counter[str], model: Model, graph: Graph, size: int) -> dict[s
         graph: Its features.
         size: Number of workers.
     """
-    layers, whole = model.stages(), parameter_bytes(model)
+    layers, whole = model.layers_list(), parameter_bytes(model)
     ring = 2 * (size - 1) * (found["sums"] * whole + found["upper_sums"] * (whole - parameter_bytes(layers[0])))
-    widths = [channels * columns for channels, columns in (layer.widths.aggregate for layer in layers)]
+    widths = [channels * columns for channels, columns in (layer.spec.aggregate for layer in layers)]
     partial = sum(found[f"partial_{layer}"] * width for layer, width in enumerate(widths))
-    partial += 2 * found["activations"] * layers[0].widths.out_features
+    partial += 2 * found["activations"] * layers[0].spec.out_features
     figures = {
         "features": found["remote_rows"] * row_bytes(features_of(graph)),
         "ids": found["remote_rows"] * _ID,

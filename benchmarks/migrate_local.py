@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.strategies.migrate.schedule import models_of, tour
+from outgrow.strategies.migrate.schedule import assign_models, migration_schedule
 
 Draw = Callable[[Tensor, int, int], list[Block]]
 """Blocks of some seeds in a step of an epoch."""
@@ -107,7 +107,7 @@ def difference(counts: Tensor) -> float:
 
 def longest(seeds: Tensor, homes: Tensor, size: int, dropped: int) -> int:
     """Seeds of the worker with the most, summed over the time steps that are left as `migrate` merges them."""
-    groups = [tour(seeds, homes, rank, size, dropped).groups for rank in range(size)]
+    groups = [migration_schedule(seeds, homes, rank, size, dropped).groups for rank in range(size)]
     return sum(max(map(len, each)) for each in zip(*groups, strict=True))
 
 
@@ -128,7 +128,7 @@ def longest_at_random(num_seeds: int, homes: Tensor, size: int, dropped: int, ke
 
 def seeds_met(num_seeds: int, homes: Tensor, size: int) -> Tensor:
     """``[P, P]`` int64: seeds of each model in each time step."""
-    model = models_of(num_seeds, size)
+    model = assign_models(num_seeds, size)
     time_step = (homes.long() - model) % size
     return (model * size + time_step).bincount(minlength=size * size).view(size, size)
 

@@ -22,7 +22,7 @@ import torch
 
 from outgrow.graph import datasets
 from outgrow.ops.aggregation import spmm
-from outgrow.ops.csc import transpose
+from outgrow.ops.csc import cached_transpose
 
 
 def nanoseconds(given: tuple[Any, ...], columns: int, *, registers: bool, rounds: int) -> tuple[float, torch.Tensor]:
@@ -30,11 +30,11 @@ def nanoseconds(given: tuple[Any, ...], columns: int, *, registers: bool, rounds
     num_rows = len(given[0]) - 1
     rows = torch.rand(num_rows, 1, columns, generator=torch.Generator().manual_seed(0))
     out, seconds = torch.empty(num_rows, 1, columns), []
-    narrow = spmm.is_narrow if registers else lambda *_: False
-    with patch.object(spmm, "is_narrow", narrow):
+    narrow = spmm.fits_in_registers if registers else lambda *_: False
+    with patch.object(spmm, "fits_in_registers", narrow):
         for _ in range(rounds + 1):
             began = time.perf_counter()
-            spmm.gather_rows(*given, rows, out, num_edges=1 << 40)
+            spmm.spmm(*given, rows, out, num_edges=1 << 40)
             seconds.append(time.perf_counter() - began)
     return min(seconds[1:]) / len(given[1]) * 1e9, out
 
@@ -48,8 +48,8 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    edges = datasets.load(options.graph, data_dir=options.data_dir).topology.with_self_loops.block.edges
-    back, weight = transpose(edges), torch.rand(edges.num_edges, 1)
+    edges = datasets.load_graph(options.graph, data_dir=options.data_dir).topology.with_self_loops.block.edges
+    back, weight = cached_transpose(edges), torch.rand(edges.num_edges, 1)
     ways = {"forward": (edges.indptr, edges.indices, None, weight), "backward": (*back, weight)}
     rows = []
     for columns in map(int, options.columns.split(",")):

@@ -38,7 +38,7 @@ from network_table import show, summarise
 from workers import versions
 
 from outgrow.app.strategy_registry import STRATEGIES
-from outgrow.runtime.system.environment import cores
+from outgrow.runtime.system.environment import available_cores
 
 RIVALS = Path(__file__).parent / "rivals" / "train.py"
 _TAIL = 15
@@ -140,7 +140,7 @@ class Hosts:
 def share_of_cores(hosts: int) -> dict[str, str]:
     """Threads of the worker on each host: all hosts share the cores of this machine, but take them for their own."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return dict.fromkeys(names, str(max(1, cores() // hosts)))
+    return dict.fromkeys(names, str(max(1, available_cores() // hosts)))
 
 
 def measure(hosts: Hosts, stores: Mapping[str, Path]) -> dict[Cell, list[dict[str, Any]]]:

@@ -17,8 +17,8 @@ import torch
 
 import outgrow as og
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
-from outgrow.graph.partition.partition_cache import partition_of
-from outgrow.graph.store.reader import array_file, write_store
+from outgrow.graph.partition.partition_cache import load_or_make_partition
+from outgrow.graph.store.reader import array_path, write_store
 
 _BLOCK = 1 << 14
 
@@ -77,13 +77,13 @@ def apart(store: Path, method: str, hosts: int) -> None:
     loss no number, and ends the run.
     """
     graph = og.load(store)
-    parts = partition_of(graph.topology, WITHOUT_CHUNKS[method], hosts, store=store).part.numpy()
-    given = np.load(array_file(store, "features"), mmap_mode="r")
+    parts = load_or_make_partition(graph.topology, WITHOUT_CHUNKS[method], hosts, store=store).part.numpy()
+    given = np.load(array_path(store, "features"), mmap_mode="r")
     for host in range(hosts):
         mine = own_store(store, host)
         shutil.rmtree(mine, ignore_errors=True)
         shutil.copytree(store, mine, copy_function=os.link, ignore=shutil.ignore_patterns("features.npy"))
-        own = np.lib.format.open_memmap(array_file(mine, "features"), "w+", given.dtype, given.shape)
+        own = np.lib.format.open_memmap(array_path(mine, "features"), "w+", given.dtype, given.shape)
         for first in range(0, len(given), _BLOCK):
             rows = slice(first, first + _BLOCK)
             own[rows] = np.where((parts[rows] == host)[:, None], given[rows], np.nan)

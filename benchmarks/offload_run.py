@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.system.environment import set_threads
+from outgrow.runtime.system.environment import set_thread_environment
 
-set_threads()  # before torch is loaded
+set_thread_environment()  # before torch is loaded
 
 from outgrow.runtime.distributed.launch import run_workers  # noqa: E402
 
@@ -46,22 +46,22 @@ class Run:
 
     def __call__(self, place: Any) -> dict[str, Any]:
         """Train on one worker; gives its measurements."""
-        from outgrow.runtime.distributed.comm import Alone
-        from outgrow.runtime.system.device import PeakOnDevice, device_of
-        from outgrow.runtime.system.process_memory import PeakMemory
+        from outgrow.runtime.distributed.comm import SingleProcessComm
+        from outgrow.runtime.system.device import DevicePeakMemory, choose_device
+        from outgrow.runtime.system.process_memory import PeakMemorySampler
 
-        comm = place.comm if self.workers > 1 else Alone()
-        comm.device = device_of(self.device, comm)
-        peak = PeakOnDevice(comm.device)
-        with PeakMemory() as memory:
+        comm = place.comm if self.workers > 1 else SingleProcessComm()
+        comm.device = choose_device(self.device, comm)
+        peak = DevicePeakMemory(comm.device)
+        with PeakMemorySampler() as memory:
             report = self._train(comm)
-        return {**report, "peak_bytes": peak.bytes_ or memory.peak_bytes}
+        return {**report, "peak_bytes": peak.peak_bytes or memory.peak_bytes}
 
     def _train(self, comm: Any) -> dict[str, Any]:
         import torch
 
         import outgrow as og
-        from outgrow.app.runs.session import problem_of
+        from outgrow.app.runs.session import make_problem
         from outgrow.graph.store.reader import open_store
 
         graph = open_store(Path(self.store))
@@ -70,7 +70,7 @@ class Run:
         heads = {"heads": HEADS} if self.model == "gat" else {}
         model = kind(graph.num_features, width, graph.num_classes, layers=self.layers, **heads).to(comm.device)
         strategy = og.Full() if self.strategy is None else og.Offload(**self.strategy)
-        problem = problem_of(graph, model, 0, strategy.share(graph, comm, model))
+        problem = make_problem(graph, model, 0, strategy.shard_graph(graph, comm, model))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         execution, losses, seconds = strategy.prepare(problem), [], []
         for epoch in range(self.epochs + 1):
@@ -90,7 +90,7 @@ class Run:
             "epoch_seconds": seconds[1:],
             "first_epoch_seconds": seconds[0],
             "loss": losses,
-            "facts": problem.facts,
+            "facts": problem.run_facts,
             "spans": {name: (spent - spans[name]) / self.epochs for name, spent in _spans(problem).items()},
             "bytes": {
                 f"{link} {kind}": (moved - bytes_[link, kind]) / self.epochs

@@ -28,8 +28,8 @@ from workers import versions
 
 import outgrow as og
 from outgrow.app.model_registry import build_model
-from outgrow.engine.batches import Batches
-from outgrow.engine.minibatch_loop import sampler_of
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.minibatch_loop import make_sampler
 from outgrow.strategies.base import Strategy
 
 Rows = list[dict[str, Any]]
@@ -56,9 +56,12 @@ def main() -> None:
 def transfer_rows(graph: og.Graph, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Figure 13: what goes to the device, beside caches of raw features of as much memory, or of as many nodes."""
     model = _model(graph, options, options.layers[0])
-    batches = Batches(size=options.batch_sizes[0], fanout=FANOUT[: options.layers[0]])
-    sampler = sampler_of(graph.topology, model, batches, options.seed)
-    of = {each: batches.of_epoch(graph.split.train, options.seed, each)[: options.batches] for each in (*BEFORE, EPOCH)}
+    batches = BatchConfig(size=options.batch_sizes[0], fanout=FANOUT[: options.layers[0]])
+    sampler = make_sampler(graph.topology, model, batches, options.seed)
+    of = {
+        each: batches.seeds_of_epoch(graph.split.train, options.seed, each)[: options.batches]
+        for each in (*BEFORE, EPOCH)
+    }
     epoch = Epoch(sampler=sampler, batches=of, super_batch=options.super_batch)
     none = epoch.static("degree", 0, _costs(model, graph, gradient=True))
     for ratio, gradient in product(options.ratios, (True, False)):
@@ -84,9 +87,9 @@ def transfer_rows(graph: og.Graph, options: argparse.Namespace) -> Iterator[dict
 
 def _costs(model: og.nn.Model, graph: og.Graph, *, gradient: bool) -> Costs:
     """For the gradient sums of raw features travel with embeddings, and a node's own where the layer reads it."""
-    layer = model.stages()[0]
-    columns = layer.widths.in_features * (1 + layer.reads_target) if gradient else 0
-    return Costs(features=graph.num_features, reused=layer.widths.out_features + columns)
+    layer = model.layers_list()[0]
+    columns = layer.spec.in_features * (1 + layer.reads_target) if gradient else 0
+    return Costs(features=graph.num_features, reused=layer.spec.out_features + columns)
 
 
 def _random(num_nodes: int, options: argparse.Namespace) -> Tensor:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.features.cache import by_batches, by_degree, hottest
-from outgrow.graph.sampling.neighbor_sampler import Sampler
-from outgrow.strategies.orchestrate.sampling import Drawing, SuperBatches, bottom_counts, super_batches
+from outgrow.engine.features.cache import count_accesses, count_out_degrees, hottest_nodes
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.strategies.orchestrate.sampling import HotColdSampler, SuperBatches, count_bottom_nodes, plan_super_batches
 
 BEFORE, EPOCH = (0, -1), 1
 _NUMBER = 4  # bytes of float32
@@ -46,40 +46,42 @@ class Epoch:
         super_batch: Batches of a super-batch.
     """
 
-    sampler: Sampler
+    sampler: NeighborSampler
     batches: dict[int, Sequence[Tensor]]
     super_batch: int
 
-    def drawing(self, epoch: int, is_hot: Tensor) -> Drawing:
+    def drawing(self, epoch: int, is_hot: Tensor) -> HotColdSampler:
         """How an epoch is drawn."""
-        return Drawing(self.sampler, epoch, self.batches[epoch], lambda seeds: seeds, is_hot)
+        return HotColdSampler(self.sampler, epoch, self.batches[epoch], lambda seeds: seeds, is_hot)
 
     def nobody(self) -> Tensor:
         """``[V]``: no node is hot."""
-        return torch.zeros(self.sampler.draws.num_nodes, dtype=torch.bool)
+        return torch.zeros(self.sampler.sampling.num_nodes, dtype=torch.bool)
 
     def bottoms(self, epoch: int) -> Iterable[Block]:
         """The bottom layer's block of each batch, all of it."""
         drawing = self.drawing(epoch, self.nobody())
-        return (drawing.draw(step, all_cold=True).cold for step in range(len(drawing.batches)))
+        return (drawing.sample_batch(step, all_cold=True).cold_block for step in range(len(drawing.batches)))
 
     def orchestrated(self, ratio: float, costs: Costs) -> Counter[str]:
         """Bytes, rows of the bottom layer that the device computes, and the most memory for what is reused.
 
         While one super-batch uses its rows, those of the next arrive.
         """
-        found, counts = Counter[str](), bottom_counts([self.drawing(each, self.nobody()) for each in BEFORE])
+        found, counts = Counter[str](), count_bottom_nodes([self.drawing(each, self.nobody()) for each in BEFORE])
         is_hot = self.nobody()
-        is_hot[hottest(counts, round(ratio * len(is_hot)))] = True
+        is_hot[hottest_nodes(counts, round(ratio * len(is_hot)))] = True
         drawing, held = self.drawing(EPOCH, is_hot), [0]
-        [supers] = super_batches(0, len(drawing.batches), self.super_batch, None)
-        draws = (drawing.draw(step, all_cold=step in supers[0]) for steps in supers for step in steps)
+        [supers] = plan_super_batches(0, len(drawing.batches), self.super_batch, None)
+        draws = (drawing.sample_batch(step, all_cold=step in supers[0]) for steps in supers for step in steps)
         batches = SuperBatches(draws, [len(steps) for steps in supers])
         for number in range(len(supers)):
-            used = [draw.hot for draw in batches.at(number)]
+            used = [draw.hot_nodes for draw in batches.get_super_batch(number)]
             held.append(len(torch.unique(torch.cat(used))))
-            for draw in batches.at(number):
-                found.update(rows=draw.cold.edges.num_src, computed=draw.cold.edges.num_dst, hits=len(draw.hot))
+            for draw in batches.get_super_batch(number):
+                found.update(
+                    rows=draw.cold_block.edges.num_src, computed=draw.cold_block.edges.num_dst, hits=len(draw.hot_nodes)
+                )
         found["reused_rows"] = sum(held)
         found["bytes"] = _NUMBER * (found["rows"] * costs.features + sum(held) * costs.reused)
         found["memory"] = _NUMBER * costs.reused * max(map(sum, pairwise(held)))
@@ -89,9 +91,11 @@ class Epoch:
         """The same with a cache of the features of so many nodes, by ``"degree"`` or ``"presampling"``."""
         asked = (block.src_nodes for block in self.bottoms(BEFORE[0]))
         num_nodes = len(self.nobody())
-        counts = by_degree(self.sampler.draws.views[0]) if by == "degree" else by_batches(asked, num_nodes)
+        counts = (
+            count_out_degrees(self.sampler.sampling.views[0]) if by == "degree" else count_accesses(asked, num_nodes)
+        )
         kept = self.nobody()
-        kept[hottest(counts, rows)] = True
+        kept[hottest_nodes(counts, rows)] = True
         found = Counter[str]()
         for block in self.bottoms(EPOCH):
             missing = int((~kept[block.src_nodes]).sum())

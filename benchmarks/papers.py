@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outgrow.runtime.system.environment import set_threads
+from outgrow.runtime.system.environment import set_thread_environment
 
-set_threads()  # before torch is loaded
+set_thread_environment()  # before torch is loaded
 
 import record  # noqa: E402
 from papers_cells import CASE, Entry, entries  # noqa: E402
@@ -28,17 +28,17 @@ from tables import show  # noqa: E402
 from workers import versions  # noqa: E402
 
 from outgrow.app.model_registry import build_model  # noqa: E402
-from outgrow.app.plan.question import stand_in_for  # noqa: E402
-from outgrow.engine.batches import Batches  # noqa: E402
-from outgrow.planning.cost_model import Pace  # noqa: E402
+from outgrow.app.plan.question import placeholder_graph  # noqa: E402
+from outgrow.engine.batches import BatchConfig  # noqa: E402
+from outgrow.planning.cost_model import CostModel  # noqa: E402
 from outgrow.planning.estimate import Estimate  # noqa: E402
-from outgrow.planning.estimators.registry import estimate  # noqa: E402
-from outgrow.planning.graph_stats.analytic import Modelled  # noqa: E402
-from outgrow.planning.graph_stats.known_graphs import facts_of, named  # noqa: E402
-from outgrow.planning.peak_memory import ahead_on, batch_bytes  # noqa: E402
+from outgrow.planning.estimators.registry import estimate_strategy  # noqa: E402
+from outgrow.planning.graph_stats.analytic import AnalyticGraph  # noqa: E402
+from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts  # noqa: E402
+from outgrow.planning.peak_memory import minibatch_bytes, num_prefetched_batches  # noqa: E402
 from outgrow.planning.sizes import model_sizes  # noqa: E402
-from outgrow.planning.traffic import Place  # noqa: E402
-from outgrow.planning.workload import Grown, Workload  # noqa: E402
+from outgrow.planning.traffic import WorkerLayout  # noqa: E402
+from outgrow.planning.workload import NeighborhoodStats, Workload  # noqa: E402
 from outgrow.strategies.base import Strategy  # noqa: E402
 from outgrow.strategies.full import Full  # noqa: E402
 from outgrow.strategies.offload.strategy import Offload  # noqa: E402
@@ -114,7 +114,7 @@ def predicted(entry: Entry) -> Prediction | None:
     if entry.strategy is None or values["model"] not in ("gcn", "gat"):
         return None
     work = _workload(entry)
-    pace = Pace.of(entry.machine, Place(workers=entry.workers, hosts=entry.hosts), 4)
+    pace = CostModel.from_profile(entry.machine, WorkerLayout(workers=entry.workers, hosts=entry.hosts), 4)
     options: dict[str, Any] = {}
     if entry.strategy == "offload":
         # reddit and products are cut into four parts: one for each device, or all for one
@@ -122,13 +122,13 @@ def predicted(entry: Entry) -> Prediction | None:
     if entry.strategy == "tensor":
         options["attention"] = "coefficients"  # as published
     strategy = STRATEGIES[entry.strategy](**options)
-    made = estimate(strategy, work, pace)
+    made = estimate_strategy(strategy, work, pace)
     parts = {part.name: part.seconds - part.hidden for part in made.parts}
     peak = float(made.peak_bytes)
     if isinstance(strategy, Sampled | Orchestrate):
-        assert isinstance(work.sampling, Modelled)
+        assert isinstance(work.sampling, AnalyticGraph)
         grown = _grown(strategy, work, entry.workers)
-        peak = batch_bytes(work, grown, ahead=ahead_on(pace))
+        peak = minibatch_bytes(work, grown, num_prefetched=num_prefetched_batches(pace))
         if isinstance(strategy, Sampled):
             parts = _made_ready(made, WAYS[values["system"]], work, pace.memory - peak)
     return Prediction(sum(parts.values()), peak, pace.memory, parts)
@@ -136,9 +136,9 @@ def predicted(entry: Entry) -> Prediction | None:
 
 def _workload(entry: Entry) -> Workload:
     values = entry.values
-    facts = facts_of(values["graph"])
+    facts = load_graph_facts(values["graph"])
     facts |= facts.get("sizes_by_paper", {}).get(entry.paper, {})
-    graph, stand_in = named(facts), stand_in_for(facts)
+    graph, stand_in = known_graph(facts), placeholder_graph(facts)
     name, options = values["model"], {"layers": values["layers"], "hidden": values["hidden"], "dropout": 0.5}
     options["input_dropout"] = 0.5  # no other system keeps what the first layer sums
     if values["model"] == "gat":
@@ -148,19 +148,21 @@ def _workload(entry: Entry) -> Workload:
         heads = {"heads": 1} if values["model"] == "gat" else {}
         options = {"hidden": values["hidden"], "rounds": values["layers"], **heads}
     model = build_model(name, stand_in, options)
-    batches = Batches()
+    batches = BatchConfig()
     if entry.strategy in ("sampled", "orchestrate"):
         fanout = values.get("fanout") or [10] * values["layers"]
-        batches = Batches(size=values.get("batch_size") or 1024, fanout=tuple(fanout))
-    return Workload(graph=graph.sizes, model=model_sizes(model, stand_in), shape=graph, sampling=graph, batches=batches)
+        batches = BatchConfig(size=values.get("batch_size") or 1024, fanout=tuple(fanout))
+    return Workload(
+        graph=graph.sizes, model=model_sizes(model, stand_in), partitioning=graph, sampling=graph, batches=batches
+    )
 
 
-def _grown(strategy: Sampled | Orchestrate, work: Workload, workers: int) -> Grown:
-    drawing = work.drawing(strategy.partition)
+def _grown(strategy: Sampled | Orchestrate, work: Workload, workers: int) -> NeighborhoodStats:
+    drawing = work.sampling_spec(strategy.partition)
     if isinstance(strategy, Sampled):
-        return work.sampling.drawn(drawing, workers).grown
+        return work.sampling.batch_stats(drawing, workers).neighborhood
     assert strategy.hot_ratio is not None
-    return work.sampling.halves(drawing, workers, strategy.hot_ratio, strategy.super_batch).grown
+    return work.sampling.orchestrate_stats(drawing, workers, strategy.hot_ratio, strategy.super_batch).neighborhood
 
 
 def _made_ready(made: Estimate, way: Way, work: Workload, room: float) -> dict[str, float]:
@@ -185,11 +187,11 @@ def _made_ready(made: Estimate, way: Way, work: Workload, room: float) -> dict[s
 def _missed(work: Workload, room: float) -> float:
     """Share of the rows that batches ask for that are not among the hottest for which there is room."""
     graph = work.sampling
-    assert isinstance(graph, Modelled)
+    assert isinstance(graph, AnalyticGraph)
     size = min(work.batches.size or work.graph.train, work.graph.train)
-    asked = graph.degrees.grown(size, work.batches.hops(len(work.model.layers)), None)[-1].share
-    kept = graph.degrees.hottest(room / work.graph.row_bytes, asked)
-    return graph.degrees.rows(asked * (1 - kept)) / graph.degrees.rows(asked)
+    asked = graph.degrees.neighborhood_levels(size, work.batches.fanout_per_hop(len(work.model.layers)), None)[-1].share
+    kept = graph.degrees.hottest_share(room / work.graph.row_bytes, asked)
+    return graph.degrees.count_nodes(asked * (1 - kept)) / graph.degrees.count_nodes(asked)
 
 
 def rows_of() -> list[dict[str, Any]]:

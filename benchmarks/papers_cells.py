@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from outgrow.core.ledger import Link
-from outgrow.planning.hardware.profile import ByWidth, LinkRate, Profile, profile_of
+from outgrow.planning.hardware.profile import LinkRate, MachineProfile, RateByWidth, find_profile
 
 CASE = ("graph", "model", "layers", "hidden", "batch_size")
 """What all systems of a comparison have in common."""
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     table: str
     values: Mapping[str, Any]
     strategy: str | None
-    machine: Profile
+    machine: MachineProfile
     workers: int
     hosts: int
 
@@ -48,19 +48,19 @@ def entries() -> Iterator[Entry]:
                 if "seconds" not in values and not values.get("oom"):
                     continue
                 own = table.get("machines", {}).get(values["system"], {})
-                machine = _cpus(own) if own.get("device") == "cpu" else profile_of(table["machine"])
+                machine = _cpus(own) if own.get("device") == "cpu" else find_profile(table["machine"])
                 hosts = own.get("hosts", table.get("hosts", 1))
                 workers = hosts if own else table["workers"]
                 strategy = table.get("strategies", {}).get(values["system"])
                 yield Entry(path.stem, table["table"], values, strategy, machine, workers, hosts)
 
 
-def _cpus(facts: Mapping[str, Any]) -> Profile:
+def _cpus(facts: Mapping[str, Any]) -> MachineProfile:
     """Hosts with so many cores, each as fast as those that were measured here."""
-    known, times = profile_of("2-core-cpu"), facts["cores"] / _CPU_CORES
+    known, times = find_profile("2-core-cpu"), facts["cores"] / _CPU_CORES
 
-    def scaled(rate: ByWidth) -> ByWidth:
-        return ByWidth({width: value * times for width, value in rate.per_second.items()})
+    def scaled(rate: RateByWidth) -> RateByWidth:
+        return RateByWidth({width: value * times for width, value in rate.per_second.items()})
 
     device = known.device
     links = dict(known.links)

@@ -184,12 +184,12 @@ def _summed_by_kernel(arrays: Arrays, width: int) -> Callable[[], None]:
     """The library's own kernel: rows on whole cache lines, asked for ahead. It writes sums too, so it does more."""
     import torch
 
-    from outgrow.ops.aggregation.spmm import gather_rows
-    from outgrow.ops.memory_pool import empty_rows
+    from outgrow.ops.aggregation.spmm import spmm
+    from outgrow.ops.memory_pool import pooled_empty_rows
 
     indptr, indices = torch.from_numpy(arrays.indptr), torch.from_numpy(arrays.indices)
-    rows, sums = (empty_rows(len(arrays.labels), (1, width), torch.empty(0)).fill_(1) for _ in range(2))
-    return partial(gather_rows, indptr, indices, None, None, rows, sums)
+    rows, sums = (pooled_empty_rows(len(arrays.labels), (1, width), torch.empty(0)).fill_(1) for _ in range(2))
+    return partial(spmm, indptr, indices, None, None, rows, sums)
 
 
 def _product_rate(m: int, k: int, n: int) -> float:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.system.hardware import describe
+from outgrow.runtime.system.hardware import describe_machine
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -19,7 +19,7 @@ ROOT = HERE.parent
 
 def write(benchmark: str, figures: Mapping[str, Any], out: Path | None) -> Path:
     """Write the JSON of a benchmark to ``out``, or to results/ under a name of processor and day; returns where."""
-    machine, date = describe(), time.strftime("%Y-%m-%d")
+    machine, date = describe_machine(), time.strftime("%Y-%m-%d")
     result = {"benchmark": benchmark, "date": date, "commit": commit(), "machine": asdict(machine), **figures}
     path = out or HERE / "results" / f"{benchmark}_{_slug(machine.processor)}_{date}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

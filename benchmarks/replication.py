@@ -24,12 +24,12 @@ import record
 from rich.console import Console
 from rich.table import Table
 
-from outgrow.graph.builders.in_memory import assemble
-from outgrow.graph.partition.methods import Metis
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.partition.methods import MetisPartitioner
 from outgrow.graph.partition.partition import Partition
-from outgrow.graph.partition.quality import quality_of
+from outgrow.graph.partition.quality import measure_quality
 from outgrow.graph.synthetic.block_model import BlockModel
-from outgrow.graph.synthetic.presets import Preset, presets
+from outgrow.graph.synthetic.presets import GraphPreset, graph_presets
 from outgrow.graph.topology import Topology
 
 PARTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -38,15 +38,15 @@ PUBLISHED = {
     "papers100M": (1.25, 1.52, 2.13, 3.02, 4.46, 6.34, 8.50, 10.6, 12.3),
     "friendster": (1.32, 1.77, 2.68, 3.86, 5.48, 7.70, 10.70, 14.4, 18.1),
 }
-METHOD = Metis(balance="both")
+METHOD = MetisPartitioner(balance="both")
 Cell = dict[str, Any]
 
 
-def topology_of(preset: Preset, scale: float, seed: int) -> Topology:
+def topology_of(preset: GraphPreset, scale: float, seed: int) -> Topology:
     """The edges of a preset, as they are read for training; nothing else is made."""
-    made = preset.at(scale, seed=seed)
-    bare = BlockModel(structure=made.structure, signal=replace(made.signal, features=0), seed=seed)
-    return assemble(bare, undirected=preset.undirected).topology
+    made = preset.at_scale(scale, seed=seed)
+    bare = BlockModel(structure=made.structure, node_spec=replace(made.node_spec, features=0), seed=seed)
+    return assemble_graph(bare, undirected=preset.undirected).topology
 
 
 def without_own(topology: Topology, partition: Partition) -> float:
@@ -58,14 +58,14 @@ def without_own(topology: Topology, partition: Partition) -> float:
     return float((np.count_nonzero(np.diff(pairs)) + 1) / topology.num_nodes)
 
 
-def measure(preset: Preset, topology: Topology, parts: list[int]) -> Iterator[Cell]:
+def measure(preset: GraphPreset, topology: Topology, parts: list[int]) -> Iterator[Cell]:
     """Figures for each number of parts."""
     published = dict(zip(PARTS, PUBLISHED[preset.name], strict=True))
     for count in parts:
         start = time.perf_counter()
-        partition = METHOD.split(topology, count)
+        partition = METHOD.partition_nodes(topology, count)
         seconds = time.perf_counter() - start
-        quality = quality_of(topology, partition)
+        quality = measure_quality(topology, partition)
         yield {
             "parts": count,
             "factor": quality.replication_factor,
@@ -100,13 +100,13 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 120)
     results = {}
     for name in options.presets:
-        preset = presets()[name]
+        preset = graph_presets()[name]
         topology = topology_of(preset, options.scale, options.seed)
         cells = list(measure(preset, topology, options.parts))
         show(console, f"{name}@{options.scale:g}: {topology.num_nodes:,} nodes, {topology.num_edges:,} edges", cells)
         sizes = {"nodes": topology.num_nodes, "edges": topology.num_edges}
         results[name] = {"preset": asdict(preset), **sizes, "cells": cells}
-    fixed = {"scale": options.scale, "seed": options.seed, "method": METHOD.label}
+    fixed = {"scale": options.scale, "seed": options.seed, "method": METHOD.cache_key}
     figures = {"parameters": fixed, "versions": {"pymetis": version("pymetis")}, "results": results}
     console.print(f"written to {record.write('replication', figures, options.out)}")
 

@@ -66,7 +66,7 @@ def profile_ours(job: Job, counted: Sequence[Part]) -> dict[str, Any]:
     trainer = build_trainer(job)
     each = job.epochs // 2
     watch = _Profiled(job.warmup, each)
-    trainer.listen(watch)
+    trainer.add_callbacks(watch)
     with suppress(Done):
         trainer.run(Full())
     products = {_small(part.product): part.name for part in counted if part.product}

@@ -22,7 +22,7 @@ from record import ROOT
 from rivals.batches import Task
 from rivals.process import Limits, Rival, run
 
-from outgrow.runtime.system.environment import cores
+from outgrow.runtime.system.environment import available_cores
 
 OURS = "outgrow"
 Report = Mapping[str, Any]
@@ -94,7 +94,7 @@ def add_options(parser: argparse.ArgumentParser, libraries: Sequence[Library]) -
     names = [library.name for library in libraries]
     add("--only", type=lambda text: text.split(","), default=names, help="some of " + ",".join(names))
     add("--rounds", type=int, default=5)
-    add("--threads", type=int, default=cores())
+    add("--threads", type=int, default=available_cores())
     add("--batch-size", type=int, default=1024)
     add("--memory-gib", type=float, default=16.0, help="private memory of each process")
     add("--timeout-minutes", type=float, default=15.0, help="wall time of each process")

@@ -29,13 +29,15 @@ def convert(kind: str, dest: Path, scale: int, edge_factor: int) -> None:
     """Read or draw a graph, and write its store."""
     from debian_files import DebianFiles
 
-    from outgrow.graph.builders.to_store import convert as write
-    from outgrow.graph.readers.source import Source
-    from outgrow.graph.synthetic.node_features import NodeSignal
+    from outgrow.graph.builders.to_store import convert_to_store as write
+    from outgrow.graph.readers.source import GraphSource
+    from outgrow.graph.synthetic.node_features import SyntheticNodes
     from outgrow.graph.synthetic.rmat import RMat
 
-    signal = NodeSignal(classes=16, features=32)
-    source: Source = RMat(scale=scale, edge_factor=edge_factor, signal=signal) if kind == "rmat" else DebianFiles()
+    signal = SyntheticNodes(classes=16, features=32)
+    source: GraphSource = (
+        RMat(scale=scale, edge_factor=edge_factor, node_spec=signal) if kind == "rmat" else DebianFiles()
+    )
     write(source, dest, undirected=kind != "rmat")
 
 

@@ -21,9 +21,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.system.environment import set_threads
+from outgrow.runtime.system.environment import set_thread_environment
 
-set_threads()  # before torch is loaded
+set_thread_environment()  # before torch is loaded
 
 import record  # noqa: E402
 import torch  # noqa: E402
@@ -45,12 +45,12 @@ from tables import show  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import outgrow as og  # noqa: E402
-from outgrow.engine.features.cache import by_batches  # noqa: E402
+from outgrow.engine.features.cache import count_accesses  # noqa: E402
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS  # noqa: E402
-from outgrow.graph.partition.presampled import MetisByAccess  # noqa: E402
+from outgrow.graph.partition.presampled import PresampledMetis  # noqa: E402
 
 Rows = list[dict[str, Any]]
-BY_ACCESS = MetisByAccess.name
+BY_ACCESS = PresampledMetis.name
 PARTITIONS = (BY_ACCESS, *WITHOUT_CHUNKS)
 _SHARES = ("cache", "local_edges", "redundant_edges", "redundant_rows_computed", "redundant_rows_loaded")
 _NOT_SHOWN = ("load", "min_seconds")
@@ -67,10 +67,10 @@ def loads_table(setting: Setting, options: argparse.Namespace) -> Rows:
     for step, seeds in enumerate(steps):
         inputs = {}
         for how in DEALS:
-            micro = [sampler.blocks(mine, EPOCH, step) for mine in setting.deal(seeds, how, owner)]
+            micro = [sampler.sample_blocks(mine, EPOCH, step) for mine in setting.deal(seeds, how, owner)]
             inputs[how] = [blocks[0].src_nodes for blocks in micro]
         hops = together(samplers, setting.deal(seeds, "by part", owner), EPOCH, step)
-        inputs["split"] = [each[0].own for each in hops]
+        inputs["split"] = [each[0].own_nodes for each in hops]
         passed += sum((crossed(each, costs) for each in hops), Counter())
         for total, cached in zip(totals, systems, strict=True):
             total.update(cached.loads(inputs[cached.seeds]))
@@ -94,7 +94,7 @@ def _asked_for(setting: Setting, owner: Tensor, options: argparse.Namespace) -> 
         together(samplers, setting.deal(seeds, "by part", owner), BEFORE, step)
         for step, seeds in enumerate(setting.steps(options.batch_size, epoch=BEFORE))
     )
-    return by_batches((hops[0].own for each in drawn for hops in each), setting.graph.num_nodes)
+    return count_accesses((hops[0].own_nodes for each in drawn for hops in each), setting.graph.num_nodes)
 
 
 def _model(setting: Setting, hidden: int) -> og.nn.Model:
@@ -108,12 +108,12 @@ def redundancy_table(setting: Setting, options: argparse.Namespace) -> Rows:
     sampler, samplers = setting.sampler(), setting.split_samplers(owner)
     whole, split, micro = Counter[str](), Counter[str](), {how: Counter[str]() for how in DEALS}
     for step, seeds in enumerate(setting.steps(options.batch_size, options.batches)):
-        whole += work(sampler.blocks(seeds, EPOCH, step))
+        whole += work(sampler.sample_blocks(seeds, EPOCH, step))
         hops = together(samplers, setting.deal(seeds, "by part", owner), EPOCH, step)
         split += sum(map(split_work, hops), Counter())
         for how in DEALS:
             for mine in setting.deal(seeds, how, owner):
-                micro[how] += work(sampler.blocks(mine, EPOCH, step))
+                micro[how] += work(sampler.sample_blocks(mine, EPOCH, step))
     assert split == whole, (split, whole)
     parts = setting.parts
     named = {"1 mini-batch": whole, f"split over {parts}": split}
@@ -192,7 +192,7 @@ def _ways(setting: Setting, owner: Tensor, steps: Sequence[Tensor]) -> dict[str,
         def draw(most: int) -> None:
             for step, share in enumerate(shares[:most]):
                 for seeds in share:
-                    sampler.blocks(seeds, EPOCH, step)
+                    sampler.sample_blocks(seeds, EPOCH, step)
 
         return draw
 

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.batches import Batches
-from outgrow.engine.features.cache import by_degree, hottest_own
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.features.cache import count_out_degrees, hottest_owned
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import METHODS
-from outgrow.graph.partition.partition_cache import partition_of
-from outgrow.graph.partition.presampled import MetisByAccess, access_weights, course_of
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.partition.partition_cache import load_or_make_partition
+from outgrow.graph.partition.presampled import PresampledMetis, presample_weights, sampling_signature
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.ops.rng import derive, keyed_order
-from outgrow.strategies.split.partial_sum_kernels import crossing
-from outgrow.strategies.split.sampler import SplitHop, SplitSampler, Wish
+from outgrow.ops.rng import fold_in, keyed_permutation
+from outgrow.strategies.split.partial_sum_kernels import count_remote_edges
+from outgrow.strategies.split.sampler import RemoteRequest, SampledSplitBlock, SplitSampler
 
 BEFORE, EPOCH = 0, 1
 DEALS = ("at random", "by part")
@@ -54,11 +54,11 @@ class Setting:
         nodes, given = self.graph.topology.nodes, self.graph.split.train
         if len(given):
             return given
-        return nodes[keyed_order(nodes, derive(self.seed, len(nodes)))][: max(1, int(_TO_TRAIN_ON * len(nodes)))]
+        return nodes[keyed_permutation(nodes, fold_in(self.seed, len(nodes)))][: max(1, int(_TO_TRAIN_ON * len(nodes)))]
 
     def steps(self, batch_size: int, most: int | None = None, epoch: int = EPOCH) -> list[Tensor]:
         """Seeds of the steps of an epoch, or of the first ones."""
-        return Batches(size=batch_size).of_epoch(self.train, self.seed, epoch)[:most]
+        return BatchConfig(size=batch_size).seeds_of_epoch(self.train, self.seed, epoch)[:most]
 
     def whole_steps(self, batch_size: int, most: int | None = None) -> list[Tensor]:
         """The same without a last one that is smaller, unless there is no other."""
@@ -67,15 +67,15 @@ class Setting:
 
     def owner(self, partition: str, batch_size: int) -> Tensor:
         """``[V]``: the worker of each node by a method of partitioning, which may weigh nodes by such batches."""
-        method = self._by_access(batch_size) if partition == MetisByAccess.name else METHODS[partition]
-        return partition_of(self.graph.topology, method, self.parts, store=self.graph.store).part
+        method = self._by_access(batch_size) if partition == PresampledMetis.name else METHODS[partition]
+        return load_or_make_partition(self.graph.topology, method, self.parts, store=self.graph.store).part
 
-    def _by_access(self, batch_size: int) -> MetisByAccess:
-        batches = Batches(size=batch_size, fanout=self.fanout)
-        seeds = batches.of_epoch(self.train, self.seed, BEFORE)
-        return MetisByAccess(
-            course=course_of(self._views, self.train, batches),
-            weights=lambda: access_weights(self.sampler(), BEFORE, seeds, self.graph.num_nodes),
+    def _by_access(self, batch_size: int) -> PresampledMetis:
+        batches = BatchConfig(size=batch_size, fanout=self.fanout)
+        seeds = batches.seeds_of_epoch(self.train, self.seed, BEFORE)
+        return PresampledMetis(
+            course=sampling_signature(self._views, self.train, batches),
+            weights=lambda: presample_weights(self.sampler(), BEFORE, seeds, self.graph.num_nodes),
         )
 
     def deal(self, seeds: Tensor, how: str, owner: Tensor) -> list[Tensor]:
@@ -84,9 +84,9 @@ class Setting:
             return list(torch.tensor_split(seeds, self.parts))
         return [seeds[owner[seeds] == rank] for rank in range(self.parts)]
 
-    def sampler(self) -> Sampler:
+    def sampler(self) -> NeighborSampler:
         """Draws micro-batches, and whole ones."""
-        return Sampler(self._views, self.fanout, self.seed)
+        return NeighborSampler(self._views, self.fanout, self.seed)
 
     def split_samplers(self, owner: Tensor) -> list[SplitSampler]:
         """Draw a batch together; the worker of each node is given."""
@@ -100,7 +100,9 @@ class Setting:
         return [self.graph.topology] * len(self.fanout)
 
 
-def together(samplers: Sequence[SplitSampler], seeds: Sequence[Tensor], epoch: int, step: int) -> list[list[SplitHop]]:
+def together(
+    samplers: Sequence[SplitSampler], seeds: Sequence[Tensor], epoch: int, step: int
+) -> list[list[SampledSplitBlock]]:
     """Each worker's part of a batch, all drawn in this process.
 
     Args:
@@ -109,8 +111,8 @@ def together(samplers: Sequence[SplitSampler], seeds: Sequence[Tensor], epoch: i
         epoch: Part of the key.
         step: Part of the key.
     """
-    talks = [sampler.hops(mine, epoch, step) for sampler, mine in zip(samplers, seeds, strict=True)]
-    wishes, found = [next(talk) for talk in talks], list[list[SplitHop]]()
+    talks = [sampler.sample_hops(mine, epoch, step) for sampler, mine in zip(samplers, seeds, strict=True)]
+    wishes, found = [next(talk) for talk in talks], list[list[SampledSplitBlock]]()
     while not found:
         asked, wishes = _passed_on(wishes), []
         for talk, wish in zip(talks, asked, strict=True):
@@ -121,10 +123,10 @@ def together(samplers: Sequence[SplitSampler], seeds: Sequence[Tensor], epoch: i
     return found
 
 
-def _passed_on(wishes: Sequence[Wish]) -> list[Wish]:
+def _passed_on(wishes: Sequence[RemoteRequest]) -> list[RemoteRequest]:
     """What the others want of each worker."""
     pieces = zip(*(torch.split(wish.nodes, list(wish.sizes)) for wish in wishes), strict=True)
-    return [Wish(torch.cat(wanted), tuple(map(len, wanted))) for wanted in pieces]
+    return [RemoteRequest(torch.cat(wanted), tuple(map(len, wanted))) for wanted in pieces]
 
 
 def work(blocks: Sequence[Block]) -> Counter[str]:
@@ -134,9 +136,9 @@ def work(blocks: Sequence[Block]) -> Counter[str]:
     return Counter(edges=edges, rows_computed=rows, rows_loaded=blocks[0].edges.num_src)
 
 
-def split_work(hops: Sequence[SplitHop]) -> Counter[str]:
+def split_work(hops: Sequence[SampledSplitBlock]) -> Counter[str]:
     """The same of a worker that loads rows of its own nodes only."""
-    return Counter({**work([hop.block for hop in hops]), "rows_loaded": hops[0].num_own})
+    return Counter({**work([hop.block for hop in hops]), "rows_loaded": hops[0].num_owned})
 
 
 class Cached(NamedTuple):
@@ -176,7 +178,7 @@ def caches(setting: Setting, owner: Tensor, shares: Sequence[float], asked_for: 
         asked_for: ``[V]``, how often each node was an input in an epoch before.
     """
     graph, ranks, hops = setting.graph, range(setting.parts), len(setting.fanout)
-    degree, own = by_degree(graph.topology), [(owner == rank).nonzero()[:, 0] for rank in ranks]
+    degree, own = count_out_degrees(graph.topology), [(owner == rank).nonzero()[:, 0] for rank in ranks]
     shared = degree.argsort(descending=True, stable=True)
     near = {"at random": [around(graph.topology, setting.train, hops)] * setting.parts}
     near["by part"] = [around(graph.topology, mine, hops) for mine in setting.deal(setting.train, "by part", owner)]
@@ -217,21 +219,23 @@ def row_bytes(features: Features) -> float:
 
 def crossing_bytes(model: Model, features: Features) -> list[int]:
     """For each layer, bytes of a row that crosses, with its gradient if it has one."""
-    costs = [2 * _NUMBER * layer.widths.source[1] for layer in model.stages()]
-    if model.passes_features_on:
+    costs = [2 * _NUMBER * layer.spec.source[1] for layer in model.layers_list()]
+    if model.source_is_features:
         costs[0] = model.in_features * features.dtype.itemsize
     return costs
 
 
-def crossed(hops: Sequence[SplitHop], costs: Sequence[int]) -> Counter[str]:
+def crossed(hops: Sequence[SampledSplitBlock], costs: Sequence[int]) -> Counter[str]:
     """What comes to a worker from others in the layers of SAGE: sources, or parts of sums where that is fewer bytes.
 
     Bytes are those of rows and gradients, and of what is told about the parts.
     """
     found = Counter[str]()
     for hop, row in zip(hops, costs, strict=True):
-        counts = crossing(hop.block.edges, hop.num_own, hop.wanted)
-        for sources, sums, edges in zip(hop.wanted, counts.destinations.tolist(), counts.edges.tolist(), strict=True):
+        counts = count_remote_edges(hop.block.edges, hop.num_owned, hop.recv_counts)
+        for sources, sums, edges in zip(
+            hop.recv_counts, counts.destinations.tolist(), counts.edges.tolist(), strict=True
+        ):
             as_sums = sums * (row + _NUMBER) + edges * 2 * _NUMBER  # a source and a weight for each edge
             fewer = as_sums < sources * row
             found.update(crossing_sources=sources, crossing_rows=sums if fewer else sources)
@@ -241,7 +245,7 @@ def crossed(hops: Sequence[SplitHop], costs: Sequence[int]) -> Counter[str]:
 
 def _hottest(hotness: Tensor, groups: Sequence[Tensor], share: float, graph: Graph) -> Tensor:
     """``[P, V]``: the hottest nodes of each group, as many as a worker's cache holds."""
-    return _masks([hottest_own(hotness, nodes, share, features_of(graph)) for nodes in groups], graph.num_nodes)
+    return _masks([hottest_owned(hotness, nodes, share, features_of(graph)) for nodes in groups], graph.num_nodes)
 
 
 def _masks(kept: Sequence[Tensor], num_nodes: int) -> Tensor:

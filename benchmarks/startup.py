@@ -27,7 +27,7 @@ from rich.table import Table
 from rivals.process import environment
 
 from outgrow.app.model_registry import MODELS
-from outgrow.runtime.system.environment import cores
+from outgrow.runtime.system.environment import available_cores
 
 PARTS = ("import", "load", "prepare", "step")
 TARGET_SECONDS = 2.0
@@ -105,7 +105,7 @@ def main() -> None:
     add("--models", type=lambda text: text.split(","), default=list(MODELS), help="some of " + ",".join(MODELS))
     add("--rounds", type=int, default=3)
     add("--hidden", type=int, default=64)
-    add("--threads", type=int, default=cores())
+    add("--threads", type=int, default=available_cores())
     add("--out", type=Path, help="file of the figures")
     options = parser.parse_args()
     unknown = set(options.models) - MODELS.keys()

@@ -1,4 +1,4 @@
-"""Columns against nodes: what `tensor` and `full` send in an epoch, and how evenly they work.
+"""Columns against nodes: what `as_tensor` and `full` send in an epoch, and how evenly they work.
 
     python benchmarks/tensor.py bytes --graph reddit@0.02      # by workers, layers and widths (figs. 12 to 14)
     python benchmarks/tensor.py balance --graph reddit@0.1     # work and seconds of two pinned workers
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outgrow.runtime.system.environment import set_threads
+from outgrow.runtime.system.environment import set_thread_environment
 
-set_threads()  # before torch is loaded
+set_thread_environment()  # before torch is loaded
 
 import record  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from outgrow.graph.builders.to_store import convert  # noqa: E402
-from outgrow.graph.datasets import resolve  # noqa: E402
+from outgrow.graph.builders.to_store import convert_to_store  # noqa: E402
+from outgrow.graph.datasets import resolve_source  # noqa: E402
 from outgrow.runtime.distributed.launch import run_workers  # noqa: E402
 
 Rows = list[dict[str, Any]]
@@ -44,7 +44,7 @@ class Run:
 
     Attributes:
         store: Directory of the graph's store.
-        strategy: ``full`` or ``tensor``.
+        strategy: ``full`` or ``as_tensor``.
         model: ``gcn``, ``textbook`` or ``decoupled``.
         options: Of the strategy.
         layers: Layers of the model.
@@ -66,7 +66,7 @@ class Run:
         """Train on one worker; what it counted in an epoch, and what its aggregations took."""
         import torch
 
-        from outgrow.app.runs.session import problem_of
+        from outgrow.app.runs.session import make_problem
         from outgrow.app.strategy_registry import STRATEGIES
         from outgrow.graph.store.reader import open_store
 
@@ -78,7 +78,7 @@ class Run:
         torch.manual_seed(0)
         strategy = STRATEGIES[self.strategy](**self.options)
         model = self._model(graph)
-        problem = problem_of(graph, model, 0, strategy.share(graph, comm, model))
+        problem = make_problem(graph, model, 0, strategy.shard_graph(graph, comm, model))
         execution = strategy.prepare(problem)
         for epoch in range(self.epochs + 1):
             if epoch == 1:
@@ -171,8 +171,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
-        found = resolve(options.graph)
-        convert(found.source, store, undirected=found.undirected)
+        found = resolve_source(options.graph)
+        convert_to_store(found.source, store, undirected=found.undirected)
         figures: dict[str, Any] = {"graph": options.graph}
         for name in options.tables:
             figures[name] = tables[name](store, options)

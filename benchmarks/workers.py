@@ -28,7 +28,7 @@ from rivals.ours import make_graph
 from workers_table import show, summarise
 from workers_task import MIS_SET, Cell, Training, start
 
-from outgrow.runtime.system.environment import cores
+from outgrow.runtime.system.environment import available_cores
 
 MODELS = ("gcn", "gat")
 
@@ -68,9 +68,9 @@ def measure(options: argparse.Namespace, folder: Path, store: Path) -> dict[Cell
 
 def prepare(options: argparse.Namespace, folder: Path) -> tuple[Path, dict[str, Any], list[dict[str, Any]]]:
     """The store of the graph, with all partitions in it; what the graph is, and what the partitions cut."""
-    from outgrow.graph.partition.methods import method_of
-    from outgrow.graph.partition.partition_cache import partition_of
-    from outgrow.graph.partition.quality import quality_of
+    from outgrow.graph.partition.methods import make_partitioner
+    from outgrow.graph.partition.partition_cache import load_or_make_partition
+    from outgrow.graph.partition.quality import measure_quality
     from outgrow.graph.store.reader import is_store, open_store, write_store
 
     facts, store = write_data(folder, options.scale, options.widths), folder / "store"
@@ -79,8 +79,8 @@ def prepare(options: argparse.Namespace, folder: Path) -> tuple[Path, dict[str, 
     topology = open_store(store).topology
     cuts = []
     for workers, name in itertools.product([n for n in options.workers if n > 1], options.partitions):
-        found = partition_of(topology, method_of(name), workers, store=store)
-        cuts.append({"workers": workers, "partition": name, **asdict(quality_of(topology, found))})
+        found = load_or_make_partition(topology, make_partitioner(name), workers, store=store)
+        cuts.append({"workers": workers, "partition": name, **asdict(measure_quality(topology, found))})
     return store, facts, cuts
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     show(rows, cuts, f"R-MAT scale {facts['scale']}: {sizes}; widths {'-'.join(map(str, facts['widths']))}")
     names = ("workers", "rounds", "warmup", "epochs", "misset_epochs", "misset_seconds")
     figures = {
-        "parameters": {**facts, "cores": cores(), **{name: getattr(options, name) for name in names}},
+        "parameters": {**facts, "cores": available_cores(), **{name: getattr(options, name) for name in names}},
         "versions": versions(),
         "partitions": cuts,
         "rows": rows,

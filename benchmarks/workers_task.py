@@ -18,11 +18,11 @@ from rivals.ours import build_model
 
 from outgrow.core.errors import OutgrowError
 from outgrow.runtime.distributed.launch import run_workers
-from outgrow.runtime.system.environment import cores
+from outgrow.runtime.system.environment import available_cores
 
 if TYPE_CHECKING:
     from outgrow.runtime.distributed.comm import Comm
-    from outgrow.runtime.distributed.worker import Workplace
+    from outgrow.runtime.distributed.worker import WorkerContext
     from outgrow.training.trainer import EpochReport, Trainer
 
 HOUSE, MIS_SET = "ours", "mis-set"
@@ -57,17 +57,17 @@ class Training:
     job: Job
     store: Path
 
-    def __call__(self, place: Workplace) -> None:
-        from outgrow.runtime.distributed.comm import Alone
+    def __call__(self, place: WorkerContext) -> None:
+        from outgrow.runtime.distributed.comm import SingleProcessComm
 
-        comm = place.comm if place.comm.size > 1 else Alone()
+        comm = place.comm if place.comm.size > 1 else SingleProcessComm()
         waits = watch_waits()
         trainer = self._trainer(comm)
-        trainer.listen(_Meter(comm, waits, self.job, place.tell))
+        trainer.add_callbacks(_Meter(comm, waits, self.job, place.send_message))
         try:
             trainer.run(self._strategy())
         except Done:
-            place.tell({"threads": threads(), "rank": comm.rank})
+            place.send_message({"threads": threads(), "rank": comm.rank})
 
     def _strategy(self) -> Any:
         from outgrow.strategies.full import Full
@@ -75,7 +75,7 @@ class Training:
         return Full(partition=self.cell.partition, overlap=self.cell.overlap) if self.cell.workers > 1 else Full()
 
     def _trainer(self, comm: Comm) -> Trainer:
-        from outgrow.app.runs.session import problem_of
+        from outgrow.app.runs.session import make_problem
         from outgrow.graph.store.reader import open_store
         from outgrow.training.config import TrainConfig
         from outgrow.training.evaluation import NodeEvaluation
@@ -83,7 +83,7 @@ class Training:
 
         graph, model = open_store(self.store), build_model(self.job)
         config = TrainConfig(epochs=self.job.warmup + self.job.epochs, lr=LEARNING_RATE)
-        problem = problem_of(graph, model, config.seed, self._strategy().share(graph, comm, model))
+        problem = make_problem(graph, model, config.seed, self._strategy().share(graph, comm, model))
         return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
 
 
@@ -109,7 +109,7 @@ class _Meter:
 
     def _sent(self) -> Counter[str]:
         sent: Counter[str] = Counter()
-        for (_, kind), count in self.comm.ledger.crossed.items():
+        for (_, kind), count in self.comm.ledger.bytes_by_link.items():
             sent[kind.value] += count
         return sent
 
@@ -130,8 +130,8 @@ def watch_waits() -> dict[str, float]:
 
         return measured
 
-    comm.Voyage.unload = timed(comm.Voyage.unload, "wait_rows_seconds")  # type: ignore[method-assign]
-    comm.Group.sum_ = timed(comm.Group.sum_, "wait_sums_seconds")  # type: ignore[method-assign]
+    comm.AsyncAllToAll.receive = timed(comm.AsyncAllToAll.receive, "wait_rows_seconds")  # type: ignore[method-assign]
+    comm.ProcessGroupComm.all_reduce = timed(comm.ProcessGroupComm.all_reduce, "wait_sums_seconds")  # type: ignore[method-assign]
     return waits
 
 
@@ -152,7 +152,7 @@ def start(training: Training, seconds: float) -> dict[str, Any]:
     with environment(misleading() if cell.threads == MIS_SET else {}):
         try:
             with deadline(seconds):
-                run_workers(training, cell.workers, hear=told.append)
+                run_workers(training, cell.workers, on_message=told.append)
         except TimeoutError:
             failed = f"more than {seconds:g} s"
         except OutgrowError as error:
@@ -181,7 +181,7 @@ def _merged(told: list[dict[str, Any]], workers: int, warmup: int) -> dict[str, 
 
 def misleading() -> dict[str, str]:
     """Settings under which every worker takes all cores, and its threads spin while they wait."""
-    everything = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(cores()))
+    everything = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(available_cores()))
     return {**everything, "OMP_WAIT_POLICY": "ACTIVE"}
 
 

@@ -48,7 +48,7 @@ def main() -> None:
     node, relation = torch.tensor([0]), torch.tensor([0])
     with torch.no_grad():
         rows = og.embed(graph, model)
-        score = model.decoder.queries(rows[node], relation) @ rows.T
+        score = model.decoder.link_queries(rows[node], relation) @ rows.T
     score[0, node] = -torch.inf
     best = score[0].topk(5).indices.tolist()
     print(f"most likely linked to node {int(node)} by {graph.relation_names[0]!r}: {best}")

@@ -27,32 +27,32 @@ class GatedMean(og.nn.Conv):
         self.source_score = og.nn.Projection(in_features, 1)
         self.target_score = og.nn.Projection(in_features, 1, bias=True)
         self.aggregation = og.nn.WeightedSum()  # how rows of neighbours are put together: one of a few, with kernels
-        self.widths = og.nn.Widths(  # all that strategies need to know
+        self.spec = og.nn.ConvSpec(  # all that strategies need to know
             in_features=in_features,
             out_features=out_features,
             source=(1, out_features),  # a source gives one channel of so many columns ...
             score=1,  # ... and, as a destination does, one score
             aggregate=(1, out_features),
-            fixed_weight=False,  # weights of edges are trained: they read the scores
+            static_edge_weight=False,  # weights of edges are trained: they read the scores
             reads_target=True,  # a destination's own input is read, by `target` and `update`
         )
 
-    def source(self, x: Tensor) -> og.nn.Rows:
+    def source(self, x: Tensor) -> og.nn.NodeMessages:
         """Phase 1: what each node gives its out-neighbours; dense, once per node. These rows travel."""
-        return og.nn.Rows(self.neighbour(x)[:, None], self.source_score(x))
+        return og.nn.NodeMessages(self.neighbour(x)[:, None], self.source_score(x))
 
-    def target(self, x: Tensor) -> og.nn.Rows:
+    def target(self, x: Tensor) -> og.nn.NodeMessages:
         """Phase 1, the other side: what each destination adds to its in-edges."""
-        return og.nn.Rows(None, self.target_score(x))
+        return og.nn.NodeMessages(None, self.target_score(x))
 
-    def weigh(self, block: og.nn.Block, source: og.nn.Rows, target: og.nn.Rows) -> Tensor:
+    def weigh(self, block: og.nn.Block, source: og.nn.NodeMessages, target: og.nn.NodeMessages) -> Tensor:
         """Phase 2: ``[E, 1]`` weight of each edge, from the graph and the scores. Phase 3 is the aggregation."""
         edges = block.edges
         destination = torch.repeat_interleave(torch.arange(edges.num_dst), edges.indptr.diff())
-        gate = torch.sigmoid(source.score[edges.indices] + target.score[destination])
+        gate = torch.sigmoid(source.scores[edges.indices] + target.scores[destination])
         # The degree is that of the graph: a block may hold a part of a node's edges, or a sample of them.
         gate = gate / block.dst_degree[destination, None].to(gate.dtype)
-        return gate if block.stands_for is None else gate * block.stands_for[:, None]
+        return gate if block.sample_weight is None else gate * block.sample_weight[:, None]
 
     def update(self, x: Tensor, aggregate: Tensor) -> Tensor:
         """Phase 4: the output, from a destination's own input and what it heard; dense."""

@@ -70,7 +70,7 @@ def main() -> None:
 
     # All nodes and all edges in every step. Rows of nodes lie in scratch files and come to memory chunk by chunk, in
     # as few chunks as fit. The budget holds for the process, interpreter included; mapped pages of files do not count.
-    strategy = og.Offload(memory=options.memory, scratch=str(scratch))
+    strategy = og.Offload(memory=options.memory, scratch_dir=str(scratch))
     run = og.train(graph, build(graph, options.hidden), strategy=strategy, **loop)
     show(f"the whole graph, chunks: {run.summary['found']['chunks']}", run)
     print(f"    scratch files: {run.summary['found'].get('scratch_bytes', 0) / 2**20:.0f} MiB")

@@ -32,12 +32,12 @@ def build(graph: og.Graph, hidden: int) -> og.nn.Model:
 
     The features of WordNet are sparse, and PyG's convolutions take dense rows: so an encoder makes dense rows of them.
     """
-    after = og.nn.Finish(norm=True, activation=functional.elu, dropout=0.3)
+    after = og.nn.Epilogue(norm=True, activation=functional.elu, dropout=0.3)
     layers = [
         og.nn.Layer(attention(hidden, hidden, heads=4), after),
         og.nn.Layer(attention(hidden, graph.num_classes, heads=1)),
     ]
-    return og.nn.Model(layers, encoder=og.nn.Dense(graph.num_features, hidden, after))
+    return og.nn.Model(layers, encoder=og.nn.LinearEncoder(graph.num_features, hidden, after))
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from outgrow.ops.kernel_cache import FOLDER, MODE, kernel_folder
-from outgrow.runtime.system.environment import set_threads
+from outgrow.ops.kernel_cache import FOLDER_VARIABLE, MODE_VARIABLE, kernel_folder
+from outgrow.runtime.system.environment import set_thread_environment
 
-set_threads()  # before a test imports torch: threads that spin make small kernels several times slower
+set_thread_environment()  # before a test imports torch: threads that spin make small kernels several times slower
 
 import torch  # noqa: E402
 
@@ -27,7 +27,7 @@ from support import disk_folder  # noqa: E402
 if "OUTGROW_TESTED" not in os.environ:  # processes of a test run, if there are several, inherit all from the first
     os.environ["OUTGROW_TESTED"] = "1"
     with suppress(RuntimeError):  # there is no home
-        os.environ[FOLDER] = str(kernel_folder())  # compiled once for all test runs, and for the user
+        os.environ[FOLDER_VARIABLE] = str(kernel_folder())  # compiled once for all test runs, and for the user
     _cache = tempfile.TemporaryDirectory(prefix="outgrow-cache-")
     os.environ["XDG_CACHE_HOME"] = _cache.name  # what a test measures is not kept for its user
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent / "ops"):
             item.add_marker("parallel_kernels")
-    if os.environ.get(MODE) == "serial":
+    if os.environ.get(MODE_VARIABLE) == "serial":
         others = [item for item in items if item.get_closest_marker("parallel_kernels")]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if not item.get_closest_marker("parallel_kernels")]
@@ -79,7 +79,7 @@ def pooled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are started for the test, with kernels as users have them."""
-    monkeypatch.delenv(MODE, raising=False)
+    monkeypatch.delenv(MODE_VARIABLE, raising=False)
 
 
 @pytest.fixture

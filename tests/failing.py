@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.shard import Share
+from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.shard import GraphShard
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
@@ -28,10 +28,10 @@ class Failing(Strategy):
     def __init__(self, strategy: Strategy, epoch: int, step: int, loss: float | None = None) -> None:
         self.strategy, self.at, self.loss = strategy, (epoch, step), loss
 
-    def share(self, graph: Graph, comm: Comm, model: Model, batches: Batches = EVERYTHING) -> Share:
-        return self.strategy.share(graph, comm, model, batches)
+    def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
+        return self.strategy.shard_graph(graph, comm, model, batches)
 
-    def is_exact(self, batches: Batches) -> bool:
+    def is_exact(self, batches: BatchConfig) -> bool:
         return self.strategy.is_exact(batches)
 
     def prepare(self, problem: Problem) -> Execution:

@@ -18,7 +18,7 @@ Plan = Callable[[Layer, Topology, Tensor, int | None], Tensor]
 
 def whole(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tensor:
     """The reference: the whole graph at once."""
-    return layer(topology.block.keyed(key), x, x)
+    return layer(topology.block.with_rng_key(key), x, x)
 
 
 def chunks(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tensor:
@@ -26,7 +26,7 @@ def chunks(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tens
     source = layer.source(x)
     outs = []
     for first, last in reversed(ranges(topology.num_nodes)):
-        block = topology.destinations(first, last).keyed(key)
+        block = topology.slice_destinations(first, last).with_rng_key(key)
         x_dst = x[first:last]
         outs.append(layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst)), block))
     return torch.cat(outs[::-1])
@@ -37,27 +37,27 @@ def gathered(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Te
     parts = [torch.arange(topology.num_nodes)[start::3] for start in range(3)]
     outs = []
     for nodes in parts:
-        block = gather_block(topology, nodes).keyed(key)
+        block = gather_block(topology, nodes).with_rng_key(key)
         outs.append(layer(block, x[block.src_nodes], x[nodes]))
     return torch.cat(outs)[torch.cat(parts).argsort()]
 
 
 def columns(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tensor:
     """The aggregation alone, column slice by column slice; scores are whole."""
-    block = topology.block.keyed(key)
+    block = topology.block.with_rng_key(key)
     source, target = layer.source(x), layer.target(x)
-    assert source.columns is not None
-    aggregates, weight = [], layer.conv.weigh(block, source, target)
-    for first, last in ranges(source.columns.shape[-1]):
-        wide = None if target.columns is None else target.columns[..., first:last]
-        aggregate = layer.conv.aggregation.on_columns(first, last)
-        aggregates.append(aggregate(block, source.columns[..., first:last], wide, weight))
+    assert source.values is not None
+    aggregates, weight = [], layer.conv.edge_weight(block, source, target)
+    for first, last in ranges(source.values.shape[-1]):
+        wide = None if target.values is None else target.values[..., first:last]
+        aggregate = layer.conv.aggregation.restrict_to_columns(first, last)
+        aggregates.append(aggregate(block, source.values[..., first:last], wide, weight))
     return layer.update(x, torch.cat(aggregates, -1), block)
 
 
 def edge_parts(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tensor:
     """Parts of the in-edges of every destination, weighed part by part with the graph's degrees, then summed."""
-    block = topology.block.keyed(key)
+    block = topology.block.with_rng_key(key)
     source, target = layer.source(x), layer.target(x)
     parts = [layer.aggregate(part, source, target) for part, _ in split_edges(block)]
     return layer.update(x, torch.stack(parts).sum(0), block)
@@ -65,14 +65,14 @@ def edge_parts(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> 
 
 def weighed_parts(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tensor:
     """Edges are weighed on the whole in-neighbourhood, then aggregated in parts and summed."""
-    block = topology.block.keyed(key)
+    block = topology.block.with_rng_key(key)
     source, target = layer.source(x), layer.target(x)
-    assert source.columns is not None
-    weight = layer.conv.weigh(block, source, target)
+    assert source.values is not None
+    weight = layer.conv.edge_weight(block, source, target)
     parts = []
     for part, chosen in split_edges(block):
         of_part = None if weight is None else weight[chosen]
-        parts.append(layer.conv.aggregation(part, source.columns, target.columns, of_part))
+        parts.append(layer.conv.aggregation(part, source.values, target.values, of_part))
     return layer.update(x, torch.stack(parts).sum(0), block)
 
 
@@ -84,7 +84,7 @@ def plans_for(layer: Layer) -> list[Plan]:
         plans.append(columns)
     if aggregation.additive:
         plans.append(weighed_parts)
-        if layer.widths.fixed_weight and not layer.widths.whole_rows:
+        if layer.spec.static_edge_weight and not layer.spec.needs_full_neighborhood:
             plans.append(edge_parts)
     return plans
 
@@ -92,7 +92,7 @@ def plans_for(layer: Layer) -> list[Plan]:
 def results(plan: Plan, layer: Layer, topology: Topology, x: Tensor, key: int | None) -> list[Tensor]:
     """Output, gradient of the input and of every parameter, for one fixed gradient of the output."""
     leaf = x.clone().requires_grad_()
-    view = topology.with_self_loops if layer.widths.self_loops else topology
+    view = topology.with_self_loops if layer.spec.self_loops else topology
     out = plan(layer, view, leaf, key)
     probe = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).sin().view_as(out)
     leaves = [leaf, *layer.parameters()]
@@ -151,6 +151,6 @@ def split_edges(block: Block) -> Iterator[tuple[Block, Tensor]]:
             indices=edges.indices[chosen],
             relation=None if edges.relation is None else edges.relation[chosen],
             weight=None if edges.weight is None else edges.weight[chosen],
-            derived={},
+            cache={},
         )
         yield dataclasses.replace(block, edges=part, edge_ids=chosen + block.first_edge), chosen

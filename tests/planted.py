@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from outgrow.engine.shard import Whole
+from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.nn.tasks import SingleLabel
@@ -45,8 +45,8 @@ class Planted:
 
     def problem(self, *, seed: int = 0, kind: str = "gcn") -> Problem:
         """A problem with a model whose parameters depend on the seed alone."""
-        return Problem.of(
-            Whole(self.topology),
+        return Problem.from_node_labels(
+            FullGraphShard(self.topology),
             features=self.features,
             labels=self.labels,
             train=torch.arange(0, NODES, 3),

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from outgrow.core.process import end_with_parent
-from outgrow.runtime.distributed.failures import Ending, error_of
-from outgrow.runtime.distributed.job_files import Job, Listener, Scratch, last_lines, packed
-from outgrow.runtime.distributed.worker import Workplace, loopback
-from outgrow.runtime.system.environment import importing, thread_settings
+from outgrow.runtime.distributed.failures import WorkerExit, root_cause_error
+from outgrow.runtime.distributed.job_files import JobFiles, JobSpec, MessageReader, read_last_lines, serialize_by_value
+from outgrow.runtime.distributed.worker import WorkerContext, loopback_interface
+from outgrow.runtime.system.environment import gc_paused_import, thread_environment
 
 T = TypeVar("T")
 SHARE = 4
@@ -46,28 +46,28 @@ class Pool:
 
     def run(
         self,
-        task: Callable[[Workplace], T],
+        task: Callable[[WorkerContext], T],
         workers: int,
         *,
         prepare: Callable[[Path], object] = lambda folder: None,
         hear: Callable[[object], None] = lambda message: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> list[T]:
-        """What each worker's task gives, by rank: see `outgrow.runtime.distributed.launch.run_workers`."""
-        sent = packed(task)
+        """What each worker's task gives, by rank: see `outgrow.runtime.distributed.launch_kernel.run_workers`."""
+        sent = serialize_by_value(task)
         self.tasks += 1
-        scratch = Scratch(self.folder / f"task-{self.tasks}" / "attempt-0")
+        scratch = JobFiles(self.folder / f"task-{self.tasks}" / "attempt-0")
         scratch.folder.mkdir(parents=True)
         try:
-            prepare(scratch.shared)
-            scratch.task.write_bytes(sent)
-            scratch.write_job(Job(workers=workers, attempt=0, parent=os.getpid()))
+            prepare(scratch.run_folder)
+            scratch.task_path.write_bytes(sent)
+            scratch.write_job_spec(JobSpec(workers=workers, attempt=0, parent=os.getpid()))
             return self._watched(scratch, workers, hear, stop)
         except BaseException:
             self.close()
             raise
         finally:
-            shutil.rmtree(scratch.shared, ignore_errors=True)
+            shutil.rmtree(scratch.run_folder, ignore_errors=True)
 
     def close(self) -> None:
         """End all workers; the next task starts new ones."""
@@ -78,12 +78,12 @@ class Pool:
         self.workers = []
 
     def _watched(
-        self, scratch: Scratch, workers: int, hear: Callable[[object], None], stop: Callable[[], bool]
+        self, scratch: JobFiles, workers: int, hear: Callable[[object], None], stop: Callable[[], bool]
     ) -> list[Any]:
         while len(self.workers) < workers:
             self.workers.append(self._new_worker())
         ranks, used = range(workers), self.workers[:workers]
-        listeners = [Listener(scratch.told(rank)) for rank in ranks]
+        listeners = [MessageReader(scratch.messages_path(rank)) for rank in ranks]
         given = {"folder": str(scratch.folder), "cwd": str(Path.cwd()), "environ": _settings()}
         shown = used[0][1].stat().st_size
         for rank, (process, _) in enumerate(used):
@@ -91,9 +91,9 @@ class Pool:
             process.stdin.write(json.dumps({**given, "rank": rank}) + "\n")
             process.stdin.flush()
         deadline = float("inf")
-        while not (done := all(scratch.result(rank).exists() for rank in ranks)):
+        while not (done := all(scratch.result_path(rank).exists() for rank in ranks)):
             if stop():
-                scratch.ask_to_stop()
+                scratch.request_stop()
             _pass_on(listeners, hear)
             ended = [process.poll() is not None for process, _ in used]
             if any(ended) and deadline == float("inf"):
@@ -104,8 +104,8 @@ class Pool:
         _pass_on(listeners, hear)
         sys.stderr.write(used[0][1].read_bytes()[shown:].decode("utf-8", "replace"))
         if not done:
-            raise error_of([_ending(scratch, rank, *used[rank]) for rank in ranks], workers)
-        return [pickle.loads(scratch.result(rank).read_bytes()) for rank in ranks]
+            raise root_cause_error([_ending(scratch, rank, *used[rank]) for rank in ranks], workers)
+        return [pickle.loads(scratch.result_path(rank).read_bytes()) for rank in ranks]
 
     def _new_worker(self) -> tuple[subprocess.Popen[str], Path]:
         """A process that waits, and the file of what it prints."""
@@ -122,31 +122,31 @@ class Pool:
 def _settings() -> dict[str, str]:
     """The environment of workers, as it is now."""
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    own = {"GLOO_SOCKET_IFNAME": loopback(), "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
-    return {**os.environ, **thread_settings(SHARE), **own}
+    own = {"GLOO_SOCKET_IFNAME": loopback_interface(), "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
+    return {**os.environ, **thread_environment(SHARE), **own}
 
 
-def _pass_on(listeners: list[Listener], hear: Callable[[object], None]) -> None:
+def _pass_on(listeners: list[MessageReader], hear: Callable[[object], None]) -> None:
     for listener in listeners:
-        for message in listener.messages():
+        for message in listener.read_messages():
             hear(message)
 
 
-def _ending(scratch: Scratch, rank: int, process: subprocess.Popen[str], output: Path) -> Ending:
-    record = scratch.record(rank)
-    return Ending(
+def _ending(scratch: JobFiles, rank: int, process: subprocess.Popen[str], output: Path) -> WorkerExit:
+    record = scratch.failure_path(rank)
+    return WorkerExit(
         rank=rank,
         silent_seconds=None,
         exit_code=process.poll(),
         record=pickle.loads(record.read_bytes()) if record.exists() else None,
-        output=last_lines(output),
+        output=read_last_lines(output),
     )
 
 
 _pool: Pool | None = None
 
 
-def run_workers(task: Callable[[Workplace], T], workers: int, **options: Any) -> list[T]:
+def run_workers(task: Callable[[WorkerContext], T], workers: int, **options: Any) -> list[T]:
     """What each worker's task gives, by rank, on workers that wait: see `Pool.run`."""
     global _pool
     if _pool is None:
@@ -155,7 +155,12 @@ def run_workers(task: Callable[[Workplace], T], workers: int, **options: Any) ->
 
 
 def as_launched(
-    task: Callable[[Workplace], T], workers: int, *, heartbeat_seconds: float = 30.0, restarts: int = 0, **options: Any
+    task: Callable[[WorkerContext], T],
+    workers: int,
+    *,
+    heartbeat_seconds: float = 30.0,
+    restarts: int = 0,
+    **options: Any,
 ) -> list[T]:
     """In the place of the launcher: what it does where nothing goes wrong, nobody being watched or started again."""
     return run_workers(task, workers, **options)
@@ -178,8 +183,8 @@ def _wait_for_work() -> None:
     lines = os.fdopen(os.dup(0), encoding="utf-8")
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    with importing():
-        from outgrow.runtime.distributed.worker import work
+    with gc_paused_import():
+        from outgrow.runtime.distributed.worker import run_task
     for line in lines:
         given = json.loads(line)
         os.chdir(given["cwd"])
@@ -187,7 +192,7 @@ def _wait_for_work() -> None:
         os.environ.update(given["environ"])
         tempfile.tempdir = None  # it was found out in the settings of an earlier task
         sys.path += [path for path in given["environ"]["PYTHONPATH"].split(os.pathsep) if path not in sys.path]
-        work(Scratch(Path(given["folder"])), given["rank"])
+        run_task(JobFiles(Path(given["folder"])), given["rank"])
         os.chdir("/")
 
 

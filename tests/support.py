@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.engine.shard import view_of
+from outgrow.engine.shard import layer_topology
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import SparseRows
@@ -135,7 +135,7 @@ def dense_adjacency(topology: Topology) -> NDArray[np.float64]:
 
 def whole_blocks(model: Model, topology: Topology) -> list[Block]:
     """One block per layer, each the whole graph as the layer wants it; the arrays derived from them are shared."""
-    return [view_of(topology, layer).block for layer in model.stages()]
+    return [layer_topology(topology, layer).block for layer in model.layers_list()]
 
 
 @cache

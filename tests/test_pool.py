@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outgrow.core.errors import WorkerError
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from pool import Pool
 
 
@@ -20,13 +20,13 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     made.close()
 
 
-def looking(place: Workplace, *names: str) -> tuple[int, str, list[str | None]]:
+def looking(place: WorkerContext, *names: str) -> tuple[int, str, list[str | None]]:
     """The worker's process, its folder, and some of its settings."""
-    place.tell(place.folder.name)
+    place.send_message(place.folder.name)
     return os.getpid(), str(Path.cwd()), [os.environ.get(name) for name in names]
 
 
-def failing(place: Workplace) -> None:
+def failing(place: WorkerContext) -> None:
     os.environ["LEFT"] = "behind"
     raise ValueError("no reason")
 

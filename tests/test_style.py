@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "outgrow"
 FILE_LINES, FUNCTION_LINES, PARAMETERS, KERNEL_PARAMETERS = 350, 40, 8, 12
 MACHINE = re.compile(r"(?<![\w.~}/])/(?:work|home|root|opt|Users|mnt)/\w")
 REGISTRY = re.compile(r"pypi\.[a-z]+\b|pythonhosted\.|download\.pytorch\.|conda\.[a-z]+\b|npmjs\.")
-COMPILED = ("kernel", "reducing_kernel", "sequential", "twinned")
+COMPILED = ("parallel_kernel", "reducing_kernel", "serial_kernel", "gpu_dispatch")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -112,7 +112,7 @@ def test_nothing_asks_for_attributes() -> None:
 
 def test_few_parameters() -> None:
     checked = {path: tree for path, tree in trees().items() if not path.startswith("app/cli")}
-    twinned = {f.name for tree in checked.values() for f in functions(tree) if marked(f, "twinned")}
+    twinned = {f.name for tree in checked.values() for f in functions(tree) if marked(f, "gpu_dispatch")}
     twins = {path: twinned if path.startswith("ops/gpu/") else () for path in checked}
     assert not {path: found for path, tree in checked.items() if (found := too_many_parameters(tree, twins[path]))}
 
@@ -132,7 +132,7 @@ def test_the_checks_find_what_they_look_for() -> None:
     nine = ", ".join("abcdefghi")
     assert too_many_parameters(ast.parse(f"def f({nine}): ..."))
     assert not too_many_parameters(ast.parse(f"def f(self, {nine[:-3]}): ..."))
-    assert not too_many_parameters(ast.parse(f"@kernel\ndef f({nine}): ..."))
+    assert not too_many_parameters(ast.parse(f"@parallel_kernel\ndef f({nine}): ..."))
     assert not too_many_parameters(ast.parse(f"def f({nine}): ..."), {"f"})
     assert too_many_parameters(ast.parse(f"def f({nine}): ..."), {"g"})
     assert asks_for_attributes(ast.parse("def f(x):\n    return hasattr(x, 'y')"))

@@ -52,7 +52,7 @@ def write_training(folder: Path, preset: str, hidden: str, layers: str) -> None:
 
 
 def _load(name: str) -> Graph:
-    return datasets.load(name, data_dir=None, undirected=None)
+    return datasets.load_graph(name, data_dir=None, undirected=None)
 
 
 def _write_graph(folder: Path, graph: Graph) -> None:

@@ -1,4 +1,4 @@
-"""DGL: `dgl.nn` layers on a graph whose sparse formats are made beforehand; 32-bit ids, DGL's faster form."""
+"""DGL: `dgl.nn_device` layers on a graph whose sparse formats are made beforehand; 32-bit ids, DGL's faster form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GraphBolt, the loader of DGL 2.1: batches, and a model of `dgl.nn` layers that trains on them.
+"""GraphBolt, the loader of DGL 2.1: batches, and a model of `dgl.nn_device` layers that trains on them.
 
 Forms are such as ``int32-2``: type of the ids, and processes that sample beside this one. With 0 this one samples, and
 every stage uses all threads.

@@ -15,9 +15,9 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.graph.topology import Topology
-from outgrow.ops.backend import array, tensor
-from outgrow.ops.edge_weight import scale_edges
-from outgrow.ops.rng import NEIGHBOURS, derive
+from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.edge_weight import scale_edge_weight
+from outgrow.ops.rng import NEIGHBOURS, fold_in
 from outgrow.ops.sampling.uniform import fill_uniform
 
 
@@ -60,7 +60,7 @@ class LayerSampler:
         nodes, blocks = seeds, list[Block]()
         for size, (layer, view) in zip(self.sizes, reversed([*enumerate(self.views)]), strict=True):
             share_V = self._shares[view]
-            drawn, times = _draw(share_V, size, derive(self.seed, epoch, step, layer + 1, NEIGHBOURS))
+            drawn, times = _draw(share_V, size, fold_in(self.seed, epoch, step, layer + 1, NEIGHBOURS))
             blocks.append(_block(view, nodes, drawn, times / (size * share_V[drawn])))
             nodes = blocks[-1].src_nodes
         return blocks[::-1]
@@ -74,17 +74,17 @@ def column_shares(view: Topology) -> Tensor:
     """
     root = torch.where(view.degree > 0, view.degree, 1).rsqrt()
     value = torch.empty(view.num_edges, dtype=torch.float64)
-    scale_edges(view.indptr, view.indices, view.weight, root, root, value)
+    scale_edge_weight(view.indptr, view.indices, view.weight, root, root, value)
     norm = torch.bincount(view.indices, value.square_(), minlength=view.num_nodes)
     return norm / norm.sum()
 
 
 def _draw(share_V: Tensor, size: int, key: int) -> tuple[Tensor, Tensor]:
     """The nodes that were drawn, ascending, and how many times."""
-    uniform, bounds = np.empty(size), np.cumsum(array(share_V))
+    uniform, bounds = np.empty(size), np.cumsum(as_numpy(share_V))
     fill_uniform(np.uint64(key), uniform)
     drawn, times = np.unique(np.searchsorted(bounds / bounds[-1], uniform, side="right"), return_counts=True)
-    return tensor(drawn), tensor(times)
+    return as_tensor(drawn), as_tensor(times)
 
 
 def _block(view: Topology, dst_nodes: Tensor, drawn: Tensor, stands_for: Tensor) -> Block:
@@ -112,5 +112,5 @@ def _block(view: Topology, dst_nodes: Tensor, drawn: Tensor, stands_for: Tensor)
         src_degree=view.degree[src_nodes],
         dst_degree=view.degree[dst_nodes],
         edge_ids=edge,
-        stands_for=stands_for[place].float(),
+        sample_weight=stands_for[place].float(),
     )

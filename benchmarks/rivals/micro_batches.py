@@ -15,13 +15,13 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from outgrow.engine.features.remote import RemoteFeatureStore, row_type
-from outgrow.engine.minibatch_loop import Ahead, sampler_of
-from outgrow.engine.model_migration import Tour
-from outgrow.engine.shard import Part
-from outgrow.ops.rng import derive, keyed_order
-from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy
-from outgrow.strategies.migrate.schedule import models_of
+from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
+from outgrow.engine.model_migration import MicroBatchPlan
+from outgrow.engine.shard import PartitionShard
+from outgrow.ops.rng import fold_in, keyed_permutation
+from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Strategy
+from outgrow.strategies.migrate.schedule import assign_models
 
 _AHEAD = 4
 _LOCAL = -2  # no step has this number
@@ -37,7 +37,7 @@ class ModelCentric(Strategy):
 
     name = "model-centric"
     exact = True
-    takes_batches = True
+    uses_minibatches = True
 
     partition: str = "metis"
 
@@ -47,9 +47,11 @@ class ModelCentric(Strategy):
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        comm = problem.share.comm
+        comm = problem.shard.comm
         labels = problem.seed_labels  # fetched now, by all workers together
-        return _execution(problem, lambda seeds: seeds[models_of(len(seeds), comm.size) == comm.rank], labels.of)
+        return _execution(
+            problem, lambda seeds: seeds[assign_models(len(seeds), comm.size) == comm.rank], labels.lookup
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class LocalShuffles(Strategy):
 
     name = "local-shuffles"
     exact = False
-    takes_batches = True
+    uses_minibatches = True
 
     partition: str = "metis"
 
@@ -72,14 +74,14 @@ class LocalShuffles(Strategy):
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        share, nodes = problem.share, problem.labelled.nodes
-        homes = share.owner[nodes] if isinstance(share, Part) else torch.zeros_like(nodes)
+        share, nodes = problem.shard, problem.node_targets.nodes
+        homes = share.owner[nodes] if isinstance(share, PartitionShard) else torch.zeros_like(nodes)
         pools = [nodes[homes == rank] for rank in range(share.comm.size)]
 
         def batches(epoch: int) -> list[Tensor]:
             return [torch.cat(each) for each in local_batches(pools, problem.batches.size, problem.seed, epoch)]
 
-        return _execution(problem, share.mine, problem.own_labels, batches)
+        return _execution(problem, share.filter_owned, problem.own_labels, batches)
 
 
 def local_batches(pools: Sequence[Tensor], batch_size: int | None, seed: int, epoch: int) -> list[list[Tensor]]:
@@ -93,7 +95,7 @@ def local_batches(pools: Sequence[Tensor], batch_size: int | None, seed: int, ep
     """
     largest = max(map(len, pools))
     share = max(1, largest if batch_size is None else -(-batch_size // len(pools)))
-    orders = [pool[keyed_order(pool, derive(seed, epoch, _LOCAL, rank))] for rank, pool in enumerate(pools)]
+    orders = [pool[keyed_permutation(pool, fold_in(seed, epoch, _LOCAL, rank))] for rank, pool in enumerate(pools)]
     return [[order[first : first + share] for order in orders] for first in range(0, largest, share)]
 
 
@@ -103,14 +105,14 @@ def _execution(
     labels: Callable[[Tensor], Tensor],
     batches: Callable[[int], Sequence[Tensor]] | None = None,
 ) -> Execution:
-    share = problem.share
-    return BatchExecution(
+    share = problem.shard
+    return MiniBatchExecution(
         problem,
-        sampler_of(share.topology, problem.model, problem.batches, problem.seed),
-        RemoteFeatureStore(share, problem.features, row_type(problem.model, problem.features)),
-        lambda seeds: Tour.at_once(mine(seeds)),
+        make_sampler(share.topology, problem.model, problem.batches, problem.seed),
+        RemoteFeatureStore(share, problem.features, input_dtype(problem.model, problem.features)),
+        lambda seeds: MicroBatchPlan.in_one_step(mine(seeds)),
         labels=labels,
-        ahead=Ahead.of(None, _AHEAD),
+        prefetch=PrefetchConfig.from_options(None, _AHEAD),
         batches=batches,
     )
 

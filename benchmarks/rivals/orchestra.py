@@ -18,14 +18,14 @@ from torch.func import functional_call
 
 import outgrow as og
 from outgrow.core.block import Block
-from outgrow.engine.features.remote import RemoteFeatureStore, row_type
-from outgrow.engine.minibatch_loop import Ahead, sampler_of
-from outgrow.engine.model_migration import Tour
+from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
+from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.nn.layer import Features
-from outgrow.nn.model import Model, both_sides, layer_key
-from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy
-from outgrow.strategies.orchestrate.host_side import Given, HostSide, Slice, Version
-from outgrow.strategies.orchestrate.hot_embeddings import HotRows
+from outgrow.nn.model import Model, layer_key, src_and_dst_rows
+from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Strategy
+from outgrow.strategies.orchestrate.host_side import HostSide, HotSlice, ParameterVersion, SliceTask
+from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings
 from outgrow.strategies.orchestrate.strategy import OrchestrateExecution
 
 _AHEAD = 4
@@ -40,7 +40,7 @@ class ByLayer(Strategy):
 
     name = "by-layer"
     exact = True
-    takes_batches = True
+    uses_minibatches = True
 
     partition: str = "metis"
 
@@ -50,16 +50,16 @@ class ByLayer(Strategy):
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        share = problem.share
-        execution = BatchExecution(
+        share = problem.shard
+        execution = MiniBatchExecution(
             problem,
-            sampler_of(share.topology, problem.model, problem.batches, problem.seed),
-            RemoteFeatureStore(share, problem.features, row_type(problem.model, problem.features)),
-            lambda seeds: Tour.at_once(share.mine(seeds)),
+            make_sampler(share.topology, problem.model, problem.batches, problem.seed),
+            RemoteFeatureStore(share, problem.features, input_dtype(problem.model, problem.features)),
+            lambda seeds: MicroBatchPlan.in_one_step(share.filter_owned(seeds)),
             labels=problem.own_labels,
-            ahead=Ahead.of(None, _AHEAD),
+            prefetch=PrefetchConfig.from_options(None, _AHEAD),
         )
-        execution.work.model = _Parted(problem.model, share.comm.device)  # type: ignore[assignment]
+        execution.loop.model = _Parted(problem.model, share.comm.device)  # type: ignore[assignment]
         return execution
 
 
@@ -73,11 +73,11 @@ class _Parted(nn.Module):
     def forward(self, blocks: Sequence[Block], x: Features, key: int) -> Tensor:
         here = torch.device("cpu")
         block, x = blocks[0].to(here), x.to(here)
-        layer = self.model.stages()[0]
+        layer = self.model.layers_list()[0]
         copies = {name: parameter.to(here) for name, parameter in layer.named_parameters()}
-        sides = both_sides(self.model.input(x, block.src_nodes, key), block.edges.num_dst)
-        bottom: Tensor = functional_call(layer, copies, (block.keyed(layer_key(key, 0)), *sides))
-        return self.model.above(blocks[1:], bottom.to(self.device), key)
+        sides = src_and_dst_rows(self.model.encode_input(x, block.src_nodes, key), block.edges.num_dst)
+        bottom: Tensor = functional_call(layer, copies, (block.with_rng_key(layer_key(key, 0)), *sides))
+        return self.model.forward_from_second(blocks[1:], bottom.to(self.device), key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Altered(Strategy):
 
     name = "altered"
     exact = False
-    takes_batches = True
+    uses_minibatches = True
 
     inner: og.Orchestrate = field(default_factory=og.Orchestrate)
     pipeline: bool = True
@@ -105,33 +105,33 @@ class Altered(Strategy):
         """See `Strategy.options`."""
         return {**self.inner.options(), "pipeline": self.pipeline, "bounded": self.bounded}
 
-    def require_model(self, model: Model) -> None:
-        """See `Strategy.require_model`."""
-        self.inner.require_model(model)
+    def validate_model(self, model: Model) -> None:
+        """See `Strategy.validate_model`."""
+        self.inner.validate_model(model)
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
         execution = OrchestrateExecution(problem, self.inner)
-        host_side = execution.work.host_side
+        host_side = execution.loop.host_side
         if not self.pipeline:
-            execution.work.host_side = host_side = partial(host_side, make_queue=Inline)
+            execution.loop.host_side = host_side = partial(host_side, make_queue=Inline)
         if not self.bounded:
-            memory = Memory(problem.share.topology.num_nodes)
-            execution.work.host_side = lambda *given: Remembering(host_side(*given), memory)  # type: ignore[assignment]
+            memory = Memory(problem.shard.topology.num_nodes)
+            execution.loop.host_side = lambda *given: Remembering(host_side(*given), memory)  # type: ignore[assignment]
         return execution
 
 
 class Inline:
     """Work that is done when its result is asked for."""
 
-    def __init__(self, work: Callable[[Given], HotRows]) -> None:
-        self._work, self._given = work, deque[Given]()
+    def __init__(self, work: Callable[[SliceTask], HotEmbeddings]) -> None:
+        self._work, self._given = work, deque[SliceTask]()
 
-    def submit(self, item: Given) -> None:
+    def submit(self, item: SliceTask) -> None:
         """Add work."""
         self._given.append(item)
 
-    def result(self) -> HotRows:
+    def result(self) -> HotEmbeddings:
         """The next result."""
         return self._work(self._given.popleft())
 
@@ -151,7 +151,7 @@ class Memory:
         self._known = torch.zeros(num_nodes, dtype=torch.bool)
         self._rows: Tensor | None = None
 
-    def instead_of(self, found: HotRows) -> HotRows:
+    def instead_of(self, found: HotEmbeddings) -> HotEmbeddings:
         """The same with what is known of its nodes; what is not known yet is from now on."""
         assert found.embedding is not None
         assert found.aggregate is None, "what is remembered has no gradient"
@@ -174,13 +174,13 @@ class Remembering:
     def __init__(self, inner: HostSide, memory: Memory) -> None:
         self._inner, self._memory = inner, memory
 
-    def give(self, slices: Sequence[Slice], version: Version) -> None:
-        """See `HostSide.give`."""
-        self._inner.give(slices, version)
+    def give(self, slices: Sequence[HotSlice], version: ParameterVersion) -> None:
+        """See `HostSide.submit_slices`."""
+        self._inner.submit_slices(slices, version)
 
-    def take(self) -> HotRows:
-        """See `HostSide.take`."""
-        return self._memory.instead_of(self._inner.take())
+    def take(self) -> HotEmbeddings:
+        """See `HostSide.next_slice`."""
+        return self._memory.instead_of(self._inner.next_slice())
 
     def close(self) -> None:
         """See `HostSide.close`."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rivals.common import HEADS, LEARNING_RATE, Arrays, Job, Meter, main, read_arrays, set_start, widths
 
-from outgrow.runtime.system.environment import set_threads
+from outgrow.runtime.system.environment import set_thread_environment
 
-set_threads()  # before torch is loaded
+set_thread_environment()  # before torch is loaded
 
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
@@ -64,7 +64,7 @@ def build_model(job: Job) -> Model:
         "gat": lambda: og.nn.GAT(*sizes, layers=2, dropout=0.0, heads=HEADS, out_heads=1),
     }
     model: Model = makers[job.model]()
-    set_start(job, [_named(job.model, layer.conv) for layer in model.stages()])
+    set_start(job, [_named(job.model, layer.conv) for layer in model.layers_list()])
     return model
 
 
@@ -98,13 +98,13 @@ def build_trainer(job: Job) -> Trainer:
 
 def make_trainer(job: Job, graph: Graph, model: Model) -> Trainer:
     """The trainer that `og.train` would make, with nothing to evaluate on."""
-    from outgrow.app.runs.session import problem_of
+    from outgrow.app.runs.session import make_problem
     from outgrow.training.config import TrainConfig
     from outgrow.training.evaluation import NodeEvaluation
     from outgrow.training.trainer import Trainer
 
     config = TrainConfig(epochs=job.warmup + job.epochs, lr=LEARNING_RATE)
-    problem = problem_of(graph, model, config.seed)
+    problem = make_problem(graph, model, config.seed)
     return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
 
 
@@ -115,7 +115,7 @@ def measure(job: Job, trainer: Trainer) -> dict[str, Any]:
     if job.form == "recompute":
         full.first_aggregate = lambda *given: None  # the constant first aggregate is computed every epoch
     meter = Meter()
-    trainer.listen(_Listener(meter, job.warmup + job.epochs))
+    trainer.add_callbacks(_Listener(meter, job.warmup + job.epochs))
     try:
         trainer.run(full.Full())
     except Done:

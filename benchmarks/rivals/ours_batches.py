@@ -26,24 +26,24 @@ class _Batches:
     def __init__(self, task: Task, graph: Graph, seeds: NDArray[np.int64], fanout: Sequence[int]) -> None:
         import torch
 
-        from outgrow.graph.sampling.neighbor_sampler import Sampler
+        from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
         from outgrow.graph.topology import Topology
 
         topology = Topology(indptr=torch.from_numpy(graph.indptr), indices=torch.from_numpy(graph.indices))
-        self.sampler = Sampler([topology] * len(fanout), fanout, task.seed)
+        self.sampler = NeighborSampler([topology] * len(fanout), fanout, task.seed)
         self.seeds = torch.from_numpy(seeds).split(task.batch_size)
 
     def __iter__(self) -> Iterator[list[Block]]:
-        from outgrow.engine.prefetch import prefetched
+        from outgrow.engine.prefetch import prefetch_results
         from outgrow.ops.backend import num_threads
         from outgrow.strategies.sampled import Sampled as Strategy
 
         steps = range(len(self.seeds))
-        with closing(prefetched(self._draw, steps, threads=num_threads(), ahead=Strategy.ahead)) as drawn:
+        with closing(prefetch_results(self._draw, steps, threads=num_threads(), max_ahead=Strategy.prefetch)) as drawn:
             yield from drawn
 
     def _draw(self, step: int) -> list[Block]:
-        return self.sampler.blocks(self.seeds[step], 1, step)
+        return self.sampler.sample_blocks(self.seeds[step], 1, step)
 
 
 def _describe(blocks: list[Block]) -> Sampled:
@@ -75,7 +75,7 @@ class _Listener:
 def _trainer(job: Job, task: Task) -> tuple[Trainer, list[dict[str, Any]]]:
     """The trainer that `og.train` would make, with nothing to evaluate on, and the parameters of each layer."""
     import outgrow as og
-    from outgrow.app.runs.session import problem_of
+    from outgrow.app.runs.session import make_problem
     from outgrow.training.config import TrainConfig
     from outgrow.training.evaluation import NodeEvaluation
     from outgrow.training.trainer import Trainer
@@ -83,7 +83,7 @@ def _trainer(job: Job, task: Task) -> tuple[Trainer, list[dict[str, Any]]]:
     sizes, (fanout,) = task.widths(), task.fanouts
     graph = make_graph("training", read_arrays(task.arrays), sizes[-1])
     model = og.nn.SAGE(sizes[0], sizes[1], sizes[-1], layers=len(sizes) - 1, dropout=DROPOUT)
-    convolutions: list[Any] = [layer.conv for layer in model.stages()]
+    convolutions: list[Any] = [layer.conv for layer in model.layers_list()]
     parameters = [
         {"itself": conv.itself.weight, "neighbour": conv.neighbour.weight, "bias": conv.itself.bias}
         for conv in convolutions
@@ -96,7 +96,7 @@ def _trainer(job: Job, task: Task) -> tuple[Trainer, list[dict[str, Any]]]:
         batch_size=task.batch_size,
         fanout=fanout,
     )
-    problem = problem_of(graph, model, config.seed, batches=config.batches)
+    problem = make_problem(graph, model, config.seed, batches=config.batch_config)
     return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config), parameters
 
 
@@ -110,7 +110,7 @@ def work(job: Job) -> dict[str, Any]:
 
     epochs = Epochs(job)
     trainer, parameters = _trainer(job, task)
-    trainer.listen(_Listener(job, epochs, parameters))
+    trainer.add_callbacks(_Listener(job, epochs, parameters))
     try:
         trainer.run(Strategy())
     except Done:

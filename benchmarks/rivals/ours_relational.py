@@ -49,7 +49,7 @@ def _model(job: Job, facts: Facts) -> Model:
         layers=2,
         dropout=0.0,
     )
-    set_start(job, [_named(layer.conv) for layer in model.stages()])
+    set_start(job, [_named(layer.conv) for layer in model.layers_list()])
     return model
 
 

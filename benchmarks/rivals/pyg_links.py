@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import RGCNConv
 
-from outgrow.graph.link_split import links_of
+from outgrow.graph.link_split import collect_links
 from outgrow.graph.topology import Topology
 
 
@@ -75,7 +75,7 @@ def rows_of(recipe: Recipe, topology: Topology) -> Tensor:
 
 
 def _edges(topology: Topology) -> tuple[Tensor, Tensor]:
-    links = links_of(topology)
+    links = collect_links(topology)
     return torch.stack([links.head, links.tail]), links.relation
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from outgrow.runtime.system.environment import set_threads
+from outgrow.runtime.system.environment import set_thread_environment
 
 
 def main() -> None:
     """Run the command line."""
-    set_threads()
+    set_thread_environment()
     from micro_batches import LocalShuffles, ModelCentric
     from p3 import P3
 
-    from outgrow.app.cli.main import run
+    from outgrow.app.cli.main import run_cli
     from outgrow.app.strategy_registry import STRATEGIES
 
     STRATEGIES.update({kind.name: kind for kind in (ModelCentric, LocalShuffles, P3)})
-    run()
+    run_cli()
 
 
 if __name__ == "__main__":

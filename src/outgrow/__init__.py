@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from outgrow._version import __version__ as __version__
-from outgrow.runtime.system.environment import begin, importing
+from outgrow.runtime.system.environment import configure_threads, gc_paused_import
 
 if TYPE_CHECKING:
     from outgrow import nn
@@ -97,22 +97,22 @@ __all__ = [
     "predict",
     "train",
 ]
-begin()
+configure_threads()
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'outgrow' has no attribute {name!r}")
     if name == "nn":
-        return _module("outgrow.nn")
-    return getattr(_module(_HOME[name]), name)
+        return _import_module("outgrow.nn")
+    return getattr(_import_module(_HOME[name]), name)
 
 
-def _module(name: str) -> ModuleType:
-    if name in sys.modules:
-        return importlib.import_module(name)
-    with importing():
-        return importlib.import_module(name)
+def _import_module(module_name: str) -> ModuleType:
+    if module_name in sys.modules:
+        return importlib.import_module(module_name)
+    with gc_paused_import():
+        return importlib.import_module(module_name)
 
 
 def __dir__() -> list[str]:

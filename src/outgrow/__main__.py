@@ -3,9 +3,9 @@
 
 def main() -> None:
     """Run the command line."""
-    from outgrow.app.cli.main import run
+    from outgrow.app.cli.main import run_cli
 
-    run()
+    run_cli()
 
 
 if __name__ == "__main__":

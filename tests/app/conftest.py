@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outgrow.app.cli.main import run
+from outgrow.app.cli.main import run_cli
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ Command = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def _on_a_typical_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is chosen does not depend on what was measured here before."""
-    monkeypatch.setattr("outgrow.app.plan.machine_profiles.kept_for", lambda *_: None)
+    monkeypatch.setattr("outgrow.app.plan.machine_profiles.find_cached_profile", lambda *_: None)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def outgrow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
         capsys.readouterr()
         code = 0
         try:
-            run()
+            run_cli()
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 1
         text = capsys.readouterr()

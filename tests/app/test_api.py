@@ -71,7 +71,7 @@ def test_a_convolution_of_pyg_trains_and_says_whether_it_is_exact() -> None:
     for dropped, exact in ((0.0, True), (0.5, False)):
         torch.manual_seed(0)
         convs = [pyg.GATv2Conv(8, 16, add_self_loops=False, dropout=dropped), pyg.GraphConv(16, 4)]
-        first = og.nn.Layer(og.nn.PyGConv(convs[0], 8, 16, self_loops=True), og.nn.Finish(activation=torch.relu))
+        first = og.nn.Layer(og.nn.PyGConv(convs[0], 8, 16, self_loops=True), og.nn.Epilogue(activation=torch.relu))
         model = og.nn.Model([first, og.nn.Layer(og.nn.PyGConv(convs[1], 16, 4))])
         run = og.train(graph, model, epochs=20, progress=False)
         assert run.summary["exact"] is exact

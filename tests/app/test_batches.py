@@ -46,7 +46,7 @@ def test_a_run_goes_on_as_it_began(outgrow: Command, npz: Path) -> None:
 def test_in_python(npz: Path) -> None:
     graph = og.load(npz)
     runs = []
-    for options in ({"strategy": "auto"}, {"strategy": og.Sampled(partition="range", ahead=1)}):
+    for options in ({"strategy": "auto"}, {"strategy": og.Sampled(partition="range", prefetch=1)}):
         torch.manual_seed(0)
         model = og.nn.SAGE(graph.num_features, 8, graph.num_classes)
         runs.append(og.train(graph, model, epochs=2, batch_size=40, fanout=[5, -1], progress=False, **options))

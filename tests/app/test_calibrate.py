@@ -20,7 +20,7 @@ def test_this_machine(outgrow: Command, monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert profile.as_dict() == result.summary == json.loads(kept.read_text())
     assert (profile.name, profile.hosts, profile.workers, profile.device.kind) == ("mine", 1, 1, "cpu")
     assert profile.links.keys() == {Link.DISK_TO_HOST, Link.HOST_TO_DEVICE, Link.DEVICE_TO_HOST}
-    assert profile.device.product.at(256) > profile.device.product.at(4)
+    assert profile.device.product.rate_at(256) > profile.device.product.rate_at(4)
 
 
 def test_two_workers_have_a_link(outgrow: Command, tmp_path: Path) -> None:

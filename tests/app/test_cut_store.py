@@ -60,7 +60,7 @@ def test_the_run_ends_and_says_which_file_it_was(
         model=og.nn.SAGE(graph.num_features, 8, graph.num_classes),
         config=TrainConfig(epochs=2000, **options),  # type: ignore[arg-type]
         strategy=strategy,
-        listeners=(Cutting(store / "train.npy"),),
+        callbacks=(Cutting(store / "train.npy"),),
     )
     with pytest.raises(og.InputError, match=r"train\.npy has another size than when it was opened"):
-        run_session(session, Workers(number=workers), resume=False, say=lambda text: None)
+        run_session(session, Workers(number=workers), resume=False, log=lambda text: None)

@@ -15,7 +15,7 @@ from tests.app.conftest import Command, planted
 
 import outgrow as og
 from outgrow.app.runs.directory import RunDirectory
-from outgrow.training.checkpoint import sealed
+from outgrow.training.checkpoint import with_checksum
 from outgrow.training.trainer import EpochReport
 
 SMALL = ("--model", "gcn", "--hidden", 16, "--epochs", 2)
@@ -73,7 +73,7 @@ def _checkpoint(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], 
             change(saved)
             archive = io.BytesIO()
             torch.save(saved, archive)
-            path.write_bytes(sealed(archive.getvalue()))
+            path.write_bytes(with_checksum(archive.getvalue()))
 
     return damage
 
@@ -137,7 +137,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytes
     shutil.rmtree(tmp_path / "run")
     report = EpochReport(epoch=1, loss=1.0, val_score=None, seconds=1.0, edges_per_second=1.0, best_epoch=0)
     with pytest.raises(og.InputError, match=r"metrics\.jsonl"):
-        directory.epoch(report)
+        directory.on_epoch_end(report)
 
 
 def test_a_store_is_not_converted_again(outgrow: Command, npz: Path) -> None:

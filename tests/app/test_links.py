@@ -16,8 +16,8 @@ from tests.app.conftest import Command, Result, planted
 import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.app.runs.directory import RunDirectory
-from outgrow.engine.link_ranking import HITS, Answers, Ranking
-from outgrow.engine.shard import Whole
+from outgrow.engine.link_ranking import HITS, KnownLinks, LinkRanker
+from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.link_split import split_links
 from outgrow.graph.store.reader import write_store
@@ -130,9 +130,9 @@ def test_scores_are_those_of_the_output_on_the_links_set_aside(name: str, npz: P
     assert model.decoder is not None
     assert run.logits is not None
     for part, links in (("val", split.val), ("test", split.test)):
-        answers = Answers(split.known, graph.num_nodes, directed=directed)
-        ranking = Ranking(Whole(graph.topology), model.decoder, links, answers, ends)
-        assert run.summary["scores"][part] == pytest.approx(ranking.ranks(run.logits).figures(), rel=1e-9)
+        answers = KnownLinks(split.known, graph.num_nodes, directed=directed)
+        ranking = LinkRanker(FullGraphShard(graph.topology), model.decoder, links, answers, ends)
+        assert run.summary["scores"][part] == pytest.approx(ranking.rank_links(run.logits).compute_metrics(), rel=1e-9)
 
 
 def test_the_split_depends_on_its_own_seed_alone(outgrow: Command, npz: Path) -> None:
@@ -160,7 +160,7 @@ def test_without_links_set_aside_there_is_no_score(outgrow: Command, npz: Path) 
 def ways(disk: Path) -> dict[str, og.Full | og.Offload | og.TensorParallel]:
     return {
         "full": og.Full(),
-        "offload": og.Offload(chunks=3, scratch=str(disk)),
+        "offload": og.Offload(chunks=3, scratch_dir=str(disk)),
         "tensor": og.TensorParallel(),
     }
 

@@ -11,14 +11,14 @@ import torch
 from tests.app.conftest import Command
 
 import outgrow as og
-from outgrow.app.auto_strategy import Crew, strategy_for
-from outgrow.app.memory_check import require_room
-from outgrow.app.plan.question import Site, question_for
+from outgrow.app.auto_strategy import ClusterSpec, select_strategy
+from outgrow.app.memory_check import validate_memory
+from outgrow.app.plan.question import PlanSite, query_for_graph
 from outgrow.core.errors import InputError
-from outgrow.planning.estimators.registry import KNOWN, estimate
-from outgrow.planning.hardware.profile import profile_of
-from outgrow.planning.planner import pace_of
-from outgrow.planning.traffic import Place
+from outgrow.planning.estimators.registry import KNOWN, estimate_strategy
+from outgrow.planning.hardware.profile import find_profile
+from outgrow.planning.planner import cost_model_for
+from outgrow.planning.traffic import WorkerLayout
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
@@ -37,15 +37,15 @@ def model_of(graph: og.Graph, hidden: int = 2048) -> og.nn.Model:
 
 
 def ask(graph: og.Graph, strategy: Strategy, workers: int, model: og.nn.Model | None = None) -> None:
-    config = TrainConfig(**(BATCHES if strategy.takes_batches else {}))
-    require_room(strategy, graph, model or model_of(graph), config, workers=workers, device="cpu")
+    config = TrainConfig(**(BATCHES if strategy.uses_minibatches else {}))
+    validate_memory(strategy, graph, model or model_of(graph), config, workers=workers, device="cpu")
 
 
 def estimated(graph: og.Graph, strategy: Strategy, workers: int) -> int:
-    place, profile = Place(workers=workers, hosts=1), profile_of("2-core-cpu")
-    config = TrainConfig(**(BATCHES if strategy.takes_batches else {}))
-    asked = question_for(graph, model_of(graph), config, Site(profile, [place]))
-    return workers * estimate(strategy, asked.work, pace_of(asked, place)).peak_bytes
+    place, profile = WorkerLayout(workers=workers, hosts=1), find_profile("2-core-cpu")
+    config = TrainConfig(**(BATCHES if strategy.uses_minibatches else {}))
+    asked = query_for_graph(graph, model_of(graph), config, PlanSite(profile, [place]))
+    return workers * estimate_strategy(strategy, asked.work, cost_model_for(asked, place)).peak_bytes
 
 
 def has(monkeypatch: pytest.MonkeyPatch, room: float, held: int = 0) -> None:
@@ -91,19 +91,19 @@ def test_what_the_user_holds_is_no_room(graph: og.Graph, monkeypatch: pytest.Mon
 
 def test_auto_asks_too_where_it_does_not_compare(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outgrow.app.auto_strategy.COUNTED_EDGES", 10)
-    crew, config = Crew(1, 1, "cpu", "300MiB"), TrainConfig()
+    crew, config = ClusterSpec(1, 1, "cpu", "300MiB"), TrainConfig()
     has(monkeypatch, 300 << 20)
-    assert strategy_for("auto", {}, graph, model_of(graph), config, crew)[0].name == "offload"
+    assert select_strategy("auto", {}, graph, model_of(graph), config, crew)[0].name == "offload"
     has(monkeypatch, 200 << 20)
     with pytest.raises(InputError, match="strategy offload needs more memory"):
-        strategy_for("auto", {}, graph, model_of(graph), config, crew)
+        select_strategy("auto", {}, graph, model_of(graph), config, crew)
 
 
 def test_what_is_far_from_the_limit_is_not_counted(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     def counted(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("outgrow.app.memory_check.estimate", counted)
+    monkeypatch.setattr("outgrow.app.memory_check.estimate_strategy", counted)
     has(monkeypatch, 1 << 40)
     ask(graph, Full(), 2)
     has(monkeypatch, 1 << 28)
@@ -126,7 +126,7 @@ def test_of_some_nothing_is_known(graph: og.Graph, monkeypatch: pytest.MonkeyPat
     ask(graph, Full(), 1, links)
     with pytest.raises(InputError):
         ask(graph, Full(), 1)
-    monkeypatch.setattr("outgrow.app.memory_check.group_size", lambda: 2)
+    monkeypatch.setattr("outgrow.app.memory_check.torchrun_world_size", lambda: 2)
     ask(graph, Full(), 1)
 
 

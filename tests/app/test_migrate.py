@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.app.conftest import Command
 
-from outgrow.app.runs.directory import HintKeeper, RunDirectory
+from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.training.trainer import EpochReport
 
 SHORT = ("--hidden", 8, "--model", "gcn", "--batch-size", 60, "--fanout", "4,3")
@@ -109,30 +109,30 @@ def test_hints_that_cannot_be_read_are_none(content: bytes | None, tmp_path: Pat
     run = run_in(tmp_path)
     if content is not None:
         (run.path / "hints.json").write_bytes(content)
-    assert run.hints == {}
+    assert run.resume_hints == {}
 
 
 def test_a_folder_in_the_place_of_hints_is_none(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     (run.path / "hints.json").mkdir()
-    assert run.hints == {}
+    assert run.resume_hints == {}
 
 
 def test_hints_are_written_after_epochs_that_changed_them(tmp_path: Path) -> None:
     run, hints = run_in(tmp_path), dict[str, object]()
-    path, keeper = run.path / "hints.json", HintKeeper(run, hints)
-    keeper.epoch(REPORT)
+    path, keeper = run.path / "hints.json", HintsWriter(run, hints)
+    keeper.on_epoch_end(REPORT)
     assert not path.exists()
     for known in ({"dropped": 1}, {"dropped": 2}):
         hints["migrate"] = known
-        keeper.epoch(REPORT)
-        assert run.hints == {"migrate": known}
+        keeper.on_epoch_end(REPORT)
+        assert run.resume_hints == {"migrate": known}
         path.unlink()
-        keeper.epoch(REPORT)
+        keeper.on_epoch_end(REPORT)
         assert not path.exists()
 
 
 def test_hints_of_the_run_so_far_are_not_written_again(tmp_path: Path) -> None:
     run = run_in(tmp_path)
-    HintKeeper(run, {"migrate": {"dropped": 1}}).epoch(REPORT)
-    assert run.hints == {}
+    HintsWriter(run, {"migrate": {"dropped": 1}}).on_epoch_end(REPORT)
+    assert run.resume_hints == {}

@@ -15,8 +15,8 @@ from tests.app.conftest import Command
 from tests.app.traces import spans_of
 
 import outgrow as og
-from outgrow.graph.builders.to_store import convert
-from outgrow.graph.synthetic.node_features import NodeSignal
+from outgrow.graph.builders.to_store import convert_to_store
+from outgrow.graph.synthetic.node_features import SyntheticNodes
 from outgrow.graph.synthetic.rmat import RMat
 from outgrow.runtime.storage import scratch_dir
 
@@ -145,7 +145,7 @@ def test_scratch_that_cannot_be(
         assert "is no folder" in result.err
         assert "Traceback" not in result.err
         assert not Path("run").exists()
-    monkeypatch.setattr(scratch_dir, "_file_system", lambda path: "tmpfs")
+    monkeypatch.setattr(scratch_dir, "_filesystem_type", lambda path: "tmpfs")
     result = outgrow("train", npz, *in_chunks(disk), "--out", "run")
     assert result.code == 2
     assert "is in memory" in result.err
@@ -190,7 +190,7 @@ def alone(*args: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_a_graph_that_needs_chunks_keeps_to_its_memory(model: str, tmp_path: Path, disk: Path) -> None:
     store = tmp_path / "rmat.store"
-    convert(RMat(scale=15, signal=NodeSignal(classes=8, features=64)), store, undirected=True)
+    convert_to_store(RMat(scale=15, node_spec=SyntheticNodes(classes=8, features=64)), store, undirected=True)
     args = (store, "--model", model, "--hidden", 128, "--layers", 3, "--epochs", 2, "--seed", 1, "--json")
     place = ("--set", f"scratch={disk}")
     refused = alone(*args, "--memory", "1MiB", *place, "--out", tmp_path / "refused")
@@ -211,7 +211,7 @@ def test_a_graph_that_needs_chunks_keeps_to_its_memory(model: str, tmp_path: Pat
 def test_in_python(npz: Path, disk: Path) -> None:
     graph = og.load(npz)
     runs = []
-    for strategy in ("full", og.Offload(chunks=2, scratch=str(disk)), "offload"):
+    for strategy in ("full", og.Offload(chunks=2, scratch_dir=str(disk)), "offload"):
         model = og.nn.GAT(graph.num_features, 8, graph.num_classes, heads=2)
         runs.append(og.train(graph, model, strategy=strategy, epochs=2, progress=False, seed=3))
     assert [run.summary["found"].get("chunks") for run in runs] == [None, 2, 0]

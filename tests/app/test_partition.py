@@ -25,7 +25,7 @@ def test_a_store_keeps_the_partition(outgrow: Command, npz: Path, monkeypatch: p
     assert outgrow("convert", npz, "my.store").code == 0
     first = outgrow("partition", "my.store", "--parts", 3, "--json").summary
     assert len(list(Path("my.store/partitions").iterdir())) == 2
-    monkeypatch.setattr(methods, "metis_parts", None)
+    monkeypatch.setattr(methods, "run_metis", None)
     again = outgrow("partition", "my.store", "--parts", 3, "--method", "metis", "--json").summary
     assert {**again, "seconds": 0} == {**first, "seconds": 0}
     assert outgrow("info", "my.store", "--verify", "--json").summary["verified"] is True

@@ -13,8 +13,8 @@ import torch
 from tests.app.conftest import Command
 
 import outgrow as og
-from outgrow.planning.graph_stats.known_graphs import graphs
-from outgrow.planning.hardware.profile import machines, profile_of, write_profile
+from outgrow.planning.graph_stats.known_graphs import list_known_graphs
+from outgrow.planning.hardware.profile import find_profile, list_machines, write_profile
 
 GCN = ("--model", "gcn", "--hidden", 8)
 BATCHES = ("--batch-size", 50, "--fanout", "4,3")
@@ -59,7 +59,7 @@ def test_a_graph_and_a_machine_that_are_not_here(outgrow: Command) -> None:
 
 
 def test_a_measured_machine_from_a_file(outgrow: Command, npz: Path, tmp_path: Path) -> None:
-    known = profile_of("2-core-cpu")
+    known = find_profile("2-core-cpu")
     write_profile(replace(known, name="slow", device=replace(known.device, layer_seconds=1.0)), tmp_path / "slow.json")
     slow, usual = (
         outgrow("plan", npz, *GCN, "--hardware", each, "--workers", 1, "--json").summary["strategies"][0]
@@ -70,11 +70,11 @@ def test_a_measured_machine_from_a_file(outgrow: Command, npz: Path, tmp_path: P
 
 def test_help_names_all_machines_and_knows_its_graphs(outgrow: Command) -> None:
     text = outgrow("plan", "--help").out
-    for name in machines():
+    for name in list_machines():
         assert name in text
     for name in ("papers100M", "wikipedia", "mag240M"):
         assert name in text
-        assert name in graphs()
+        assert name in list_known_graphs()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from outgrow.app.runs.directory import RunDirectory
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import write_store
 from outgrow.nn.model import Model
-from outgrow.runtime.system.process_memory import PeakMemory, resident_bytes
+from outgrow.runtime.system.process_memory import PeakMemorySampler, resident_bytes
 from support import random_topology, whole_blocks
 
 NAMES = ("ash", "birch", "cedar", "date palm")
@@ -133,11 +133,11 @@ def test_embeddings_are_what_the_last_layer_takes(make: Callable[..., Model], la
     graph = og.from_arrays(arrays["edge_index"], features=arrays["features"], labels=arrays["label"])
     model = make(8, 6, 4, layers=layers, dropout=0.5).double()
     blocks, x = whole_blocks(model, graph.topology), graph.features.double()
-    for layer, block in list(zip(model.stages(), blocks, strict=True))[:-1]:
+    for layer, block in list(zip(model.layers_list(), blocks, strict=True))[:-1]:
         x = layer(block, x, x)
     embeddings = embed(graph, model)
     torch.testing.assert_close(embeddings, x.detach(), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(og.predict(graph, model), model.stages()[-1](blocks[-1], x, x).detach())
+    torch.testing.assert_close(og.predict(graph, model), model.layers_list()[-1](blocks[-1], x, x).detach())
 
 
 def test_a_model_of_one_layer_has_no_embeddings(outgrow: Command, npz: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_full_disk_leaves_the_old_file(
     Path(name).write_bytes(b"old")
     with monkeypatch.context() as patch:
         patch.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
-        patch.setattr("outgrow.graph.store.writer.write_all", full)
+        patch.setattr("outgrow.graph.store.writer.write_fully", full)
         result = outgrow("predict", run, "--out", name)
         assert result.code == 2
         assert "No space left" in result.err
@@ -220,7 +220,7 @@ def test_features_larger_than_memory_stay_on_disk(outgrow: Command, tmp_path: Pa
     graph = Graph(name="big", topology=random_topology(nodes, 2 * nodes), features=features)
     write_store(graph, tmp_path / "big.store")
     assert (tmp_path / "big.store" / "features.npy").stat().st_size > 360 * MIB
-    with PeakMemory() as memory:
+    with PeakMemorySampler() as memory:
         before = resident_bytes()
         result = outgrow("predict", "run", "--graph", "big.store", "--out", name, "--what", "embeddings")
     assert result.code == 0, result.err

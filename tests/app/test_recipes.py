@@ -5,7 +5,7 @@ from tests.app.conftest import planted
 
 import outgrow as og
 from outgrow.app.model_registry import MODELS, build_model, model_options
-from outgrow.app.recipes import default_model, recipe_of
+from outgrow.app.recipes import choose_model, find_recipe
 from outgrow.training.config import TrainConfig
 
 
@@ -19,12 +19,12 @@ def test_a_recipe_builds_its_model_and_its_loop(graph: str, model: str) -> None:
         labels=arrays["label"],
         relation=arrays["edge_index"][0] % 3,
     )
-    recipe = recipe_of(graph, model)
+    recipe = find_recipe(graph, model)
     built = build_model(model, small, recipe.model)
-    assert len(built.stages()) == recipe.model["layers"]
+    assert len(built.layers_list()) == recipe.model["layers"]
     TrainConfig().with_options(**recipe.train)
     assert recipe.source
-    assert default_model(graph) in MODELS
+    assert choose_model(graph) in MODELS
 
 
 def test_options_of_a_model_have_types() -> None:

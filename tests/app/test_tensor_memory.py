@@ -1,4 +1,4 @@
-"""`tensor` within a limit of memory, on the command line."""
+"""`as_tensor` within a limit of memory, on the command line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.app.conftest import Command
 
-from outgrow.graph.builders.to_store import convert
-from outgrow.graph.datasets import resolve
+from outgrow.graph.builders.to_store import convert_to_store
+from outgrow.graph.datasets import resolve_source
 
 SHORT = ("--epochs", 3, "--hidden", 8, "--model", "gcn", "--seed", 1, "--strategy", "tensor")
 MIB = 1 << 20
@@ -51,8 +51,8 @@ def test_mistakes(outgrow: Command, npz: Path, options: tuple[str, ...], words: 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_it_keeps_to_its_memory(tmp_path: Path, disk: Path) -> None:
-    store, found = tmp_path / "store", resolve("reddit@0.1")
-    convert(found.source, store, undirected=found.undirected)
+    store, found = tmp_path / "store", resolve_source("reddit@0.1")
+    convert_to_store(found.source, store, undirected=found.undirected)
     args = (store, "--model", "decoupled", "--hidden", 64, "--epochs", 2, "--strategy", "tensor", "--workers", 2)
     args = (*args, "--set", f"scratch={disk}", "--json")
     refused = alone(*args, "--memory", "1MiB", "--out", tmp_path / "refused")

@@ -28,7 +28,7 @@ PROGRAM = """
 import torch
 import outgrow as og
 from outgrow.nn import Conv, Layer, Model
-from outgrow.nn.layer import Projection, Rows, Widths
+from outgrow.nn.layer import Projection, NodeMessages, ConvSpec
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
 class Mean(Conv):
@@ -131,14 +131,14 @@ def test_a_notebook(npz: Path, scratch: Path, one_worker: str) -> None:
 def watched(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> set[str]:
     """Names of the arrays and stores that a run had in its scratch folder after an epoch."""
     found: set[str] = set()
-    hear = local_workers._hear
+    hear = local_workers._dispatch_message
 
     def look(*given: Any) -> None:
         found.update(str(path.relative_to(scratch).relative_to(*path.relative_to(scratch).parts[:1]))
                      for path in scratch.rglob("*.npy"))  # fmt: skip
         hear(*given)
 
-    monkeypatch.setattr(local_workers, "_hear", look)
+    monkeypatch.setattr(local_workers, "_dispatch_message", look)
     return found
 
 

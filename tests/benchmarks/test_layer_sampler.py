@@ -39,7 +39,7 @@ def test_blocks_hold_the_edges_from_one_set(topology: Topology) -> None:
     for block, view, size in zip(blocks, views, (14, 9), strict=True):
         edges, dst = block.edges, block.dst_nodes.tolist()
         assert block.edge_ids is not None
-        assert block.stands_for is not None
+        assert block.sample_weight is not None
         assert torch.equal(block.src_nodes[: len(dst)], block.dst_nodes)
         assert len(set(block.src_nodes.tolist())) == edges.num_src <= len(dst) + size
         assert torch.equal(block.src_nodes[edges.indices.long()], view.indices[block.edge_ids].long())
@@ -47,7 +47,7 @@ def test_blocks_hold_the_edges_from_one_set(topology: Topology) -> None:
         assert edges.weight is not None
         assert view.weight is not None
         assert torch.equal(edges.weight, view.weight[block.edge_ids])
-        times = block.stands_for * size * column_shares(view)[view.indices[block.edge_ids].long()]
+        times = block.sample_weight * size * column_shares(view)[view.indices[block.edge_ids].long()]
         torch.testing.assert_close(times, times.round())
         drawn = set(view.indices[block.edge_ids].tolist())
         every = [e for v in dst for e in range(*view.indptr[v : v + 2].tolist()) if int(view.indices[e]) in drawn]
@@ -74,9 +74,9 @@ def test_sums_are_right_in_the_mean(topology: Topology) -> None:
     for step in range(3000):
         (block,) = sampler.blocks(topology.nodes, 0, step)
         assert block.edges.weight is not None
-        assert block.stands_for is not None
+        assert block.sample_weight is not None
         row = torch.repeat_interleave(block.edges.indptr.diff())
-        value = block.edges.weight * block.stands_for * x_V[block.src_nodes[block.edges.indices.long()]]
+        value = block.edges.weight * block.sample_weight * x_V[block.src_nodes[block.edges.indices.long()]]
         sums.append(torch.zeros(60, dtype=torch.float64).index_add_(0, row, value))
     every = torch.stack(sums)
     error = (every.mean(0) - wanted) / (every.std(0) / 3000**0.5).clamp_min(1e-12)

@@ -105,7 +105,7 @@ def test_counts_by_hand() -> None:
 def test_what_is_carried_by_hand() -> None:
     pairs = [(3, 2), (4, 2), (2, 1), (5, 1), (1, 0)]
     graph = Graph(name="deep", topology=topology_of(6, pairs), features=torch.ones(6, 3))
-    blocks = Setting(graph=graph, fanout=(-1, -1)).sampler().blocks(torch.tensor([0, 1]), 1, 0)
+    blocks = Setting(graph=graph, fanout=(-1, -1)).sampler().sample_blocks(torch.tensor([0, 1]), 1, 0)
     owner = torch.tensor([0, 0, 1, 2, 2, 2])  # below, 0 hears 1, 1 hears 2 and 5, 2 hears 3 and 4
     assert [sources_at(block, owner).sum().item() for block in blocks] == [1 + 2 + 1, 1 + 2]
     topology = 3 * (8 * 6 + 4 * (5 + 4 + 3 + 2))
@@ -126,7 +126,7 @@ def test_what_time_steps_share_is_fetched_once() -> None:
 def test_bytes_by_hand() -> None:
     graph = Graph(name="six", topology=topology_of(6, [(1, 0)]), features=torch.ones(6, 3))
     model = model_of("sage", dressed(graph, 5), 7, 2)
-    whole, first = (sum(p.nbytes for p in part.parameters()) for part in (model, model.stages()[0]))
+    whole, first = (sum(p.nbytes for p in part.parameters()) for part in (model, model.layers_list()[0]))
     found = Counter(remote_rows=10, parameters=2, gradients=1, sums=3, upper_sums=1, activations=4, topology_bytes=9)
     priced_of = priced(found, model, dressed(graph, 5), 3)
     assert priced_of == {
@@ -138,7 +138,7 @@ def test_bytes_by_hand() -> None:
         "sums": 4 * (3 * whole + whole - first),
         "total": 289 + 224 + 3 * whole + 4 * (4 * whole - first),
     }
-    columns = [layer.widths.aggregate[0] * layer.widths.aggregate[1] for layer in model.stages()]
+    columns = [layer.spec.aggregate[0] * layer.spec.aggregate[1] for layer in model.layers_list()]
     parts = priced(Counter(partial_0=2, partial_1=3), model, graph, 3)["partial"]
     assert parts == 4 * (2 * columns[0] + 3 * columns[1])
 
@@ -177,7 +177,7 @@ def test_local_batches_have_every_node_once() -> None:
 def test_who_lives_with_the_root() -> None:
     assert beside(torch.tensor([0, 1, 3, 4]), 0, HOMES) == pytest.approx(1 / 3)
     assert beside(torch.tensor([0]), 0, HOMES) is None
-    found = locality(two().sampler.blocks, [torch.tensor([0, 3])], {Deal("given", 2): HOMES}, 2)
+    found = locality(two().sampler.sample_blocks, [torch.tensor([0, 3])], {Deal("given", 2): HOMES}, 2)
     assert found.micrograph == [3, 3]
     assert found.subgraph == [4]
     assert found.shares[Deal("given", 2)].micro == [0.5, 0.5]
@@ -198,7 +198,7 @@ def test_nodes_without_a_path_to_the_seeds_are_no_part_of_a_micrograph() -> None
 def test_a_micrograph_is_what_would_be_drawn_for_its_root_alone(sampling: str) -> None:
     setting, _ = ring()
     by_layer = LayerSampler([setting.graph.topology] * 2, [60, 60], 0)
-    draw = setting.sampler().blocks if sampling == "node-wise" else by_layer.blocks
+    draw = setting.sampler().sample_blocks if sampling == "node-wise" else by_layer.blocks
     seeds = setting.steps(BATCH)[0]
     together = draw(seeds, 1, 0)
     for place, root in enumerate(seeds.tolist()):
@@ -277,7 +277,7 @@ def test_local_shuffles_train_on_other_batches(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_a_model_that_travels_fetches_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = trained(Migrate(travel=True, pregather=False, merge=False))
+    ours = trained(Migrate(move_model=True, pregather=False, merge=False))
     assert ours["counters"]["remote_rows"] == in_training(monkeypatch, TRAVEL)
 
 

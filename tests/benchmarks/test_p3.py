@@ -16,14 +16,14 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
-from outgrow.engine.batches import Batches
-from outgrow.engine.minibatch_loop import sampler_of
-from outgrow.engine.shard import Part, Share, Whole
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.minibatch_loop import make_sampler
+from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.graph import Graph
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.nn.tasks import SingleLabel
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.sampled import Sampled
 from pool import run_workers
@@ -45,7 +45,7 @@ class Case(NamedTuple):
     """
 
     build: Callable[[], Model]
-    batches: Batches = Batches(size=10, fanout=(2, 3))
+    batches: BatchConfig = BatchConfig(size=10, fanout=(2, 3))
     width: int = WIDTH
 
 
@@ -54,11 +54,11 @@ CASES = {
     "gcn, projects first": Case(lambda: GCN(WIDTH, 5, CLASSES, dropout=0.3, norm=True, input_dropout=0.4)),
     "sage, sums first": Case(lambda: SAGE(WIDTH, 16, CLASSES, dropout=0.3, norm=True, input_dropout=0.4)),
     "sage, projects first": Case(lambda: SAGE(WIDTH, 5, CLASSES, dropout=0.3)),
-    "one layer": Case(lambda: SAGE(WIDTH, 5, CLASSES, layers=1), Batches(size=14, fanout=(4,))),
-    "three layers, all neighbours": Case(lambda: GCN(WIDTH, 6, CLASSES, layers=3), Batches(size=16)),
+    "one layer": Case(lambda: SAGE(WIDTH, 5, CLASSES, layers=1), BatchConfig(size=14, fanout=(4,))),
+    "three layers, all neighbours": Case(lambda: GCN(WIDTH, 6, CLASSES, layers=3), BatchConfig(size=16)),
     "two columns": Case(lambda: SAGE(2, 5, CLASSES, input_dropout=0.4), width=2),
     "two columns, projects first": Case(lambda: GCN(2, 1, CLASSES), width=2),
-    "too few seeds": Case(lambda: SAGE(WIDTH, 5, CLASSES), Batches(size=2, fanout=(2, 3))),
+    "too few seeds": Case(lambda: SAGE(WIDTH, 5, CLASSES), BatchConfig(size=2, fanout=(2, 3))),
 }
 Gradients = list[dict[str, Tensor]]
 """Of each step, by parameter."""
@@ -83,10 +83,10 @@ def model_of(case: Case) -> Model:
     return case.build().double()
 
 
-def seen(share: Share, case: Case, strategy: Strategy) -> Seen:
+def seen(share: GraphShard, case: Case, strategy: Strategy) -> Seen:
     """What two epochs give, as one worker has it."""
     comm, model = share.comm, model_of(case)
-    problem = Problem.of(
+    problem = Problem.from_node_labels(
         share,
         features=normal(NODES, case.width, seed=1),
         labels=torch.arange(NODES) * 7 % CLASSES,
@@ -97,7 +97,7 @@ def seen(share: Share, case: Case, strategy: Strategy) -> Seen:
         batches=case.batches,
     )
     execution, found = strategy.prepare(problem), Seen([], [], Counter())
-    before = comm.ledger.crossed.copy()
+    before = comm.ledger.bytes_by_link.copy()
     for epoch in EPOCHS:
         for step in execution.steps(epoch):
             assert all(each.grad is not None for each in model.parameters())
@@ -105,7 +105,7 @@ def seen(share: Share, case: Case, strategy: Strategy) -> Seen:
             found.losses.append(step.loss)
             model.zero_grad()
     execution.close()
-    for (_, kind), count in (comm.ledger.crossed - before).items():
+    for (_, kind), count in (comm.ledger.bytes_by_link - before).items():
         found.sent[kind] += count
     return found
 
@@ -115,8 +115,8 @@ def owner_of(workers: int) -> Tensor:
     return torch.from_numpy(normal(NODES, seed=3).argsort().numpy() % workers)
 
 
-def on_worker(place: Workplace) -> dict[str, Seen]:
-    share = Part(TOPOLOGY, owner_of(place.comm.size), place.comm)
+def on_worker(place: WorkerContext) -> dict[str, Seen]:
+    share = PartitionShard(TOPOLOGY, owner_of(place.comm.size), place.comm)
     return {name: seen(share, case, P3()) for name, case in CASES.items()}
 
 
@@ -128,10 +128,10 @@ def trained(workers: int) -> list[dict[str, Seen]]:
 def counted(name: str, workers: int) -> tuple[Counter[str], int]:
     """What is counted of all steps, and how many they are."""
     case, model = CASES[name], model_of(CASES[name])
-    sampler = sampler_of(TOPOLOGY, model, case.batches, SEED)
+    sampler = make_sampler(TOPOLOGY, model, case.batches, SEED)
     total, steps = Counter[str](), 0
     for epoch in EPOCHS:
-        for step, seeds in enumerate(case.batches.of_epoch(TRAIN, SEED, epoch)):
+        for step, seeds in enumerate(case.batches.seeds_of_epoch(TRAIN, SEED, epoch)):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("migrate_counts.EPOCH", epoch)
                 found = of_models(Workers(sampler=sampler, owner=owner_of(workers), size=workers), seeds, step)
@@ -142,9 +142,13 @@ def counted(name: str, workers: int) -> tuple[Counter[str], int]:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_sampled(name: str, workers: int) -> None:
-    expected = seen(Whole(TOPOLOGY), CASES[name], Sampled())
-    everyone = [seen(Whole(TOPOLOGY), CASES[name], P3())] if workers == 1 else [each[name] for each in trained(workers)]
-    assert len(expected.losses) == sum(len(CASES[name].batches.of_epoch(TRAIN, SEED, epoch)) for epoch in EPOCHS)
+    expected = seen(FullGraphShard(TOPOLOGY), CASES[name], Sampled())
+    everyone = (
+        [seen(FullGraphShard(TOPOLOGY), CASES[name], P3())]
+        if workers == 1
+        else [each[name] for each in trained(workers)]
+    )
+    assert len(expected.losses) == sum(len(CASES[name].batches.seeds_of_epoch(TRAIN, SEED, epoch)) for epoch in EPOCHS)
     for found in everyone:
         assert found.losses == pytest.approx(expected.losses, rel=1e-10)
         for mine, theirs in zip(found.gradients, expected.gradients, strict=True):
@@ -160,7 +164,7 @@ def test_the_ledger_is_what_is_counted(name: str, workers: int) -> None:
     found, steps = counted(name, workers)
     model = model_of(CASES[name])
     graph = Graph(name="random", topology=TOPOLOGY, features=torch.ones(NODES, CASES[name].width))
-    once = model.stages()[0].widths.out_features * found["activations"] * LONG
+    once = model.layers_list()[0].spec.out_features * found["activations"] * LONG
     assert sent[Kind.ACTIVATIONS] == sent[Kind.GRADIENTS] == once
     assert sent[Kind.ACTIVATIONS] + sent[Kind.GRADIENTS] == 2 * priced(found, model, graph, workers)["partial"]
     assert sent[Kind.IDS] + sent[Kind.TOPOLOGY] == found["topology_bytes"]
@@ -175,20 +179,22 @@ def test_models_that_are_no_sum_over_columns_are_refused() -> None:
     others = GAT(WIDTH, 8, CLASSES), SAGE(WIDTH, 8, CLASSES, residual=True)
     for model in others:
         with pytest.raises(InputError, match="strategy p3 cannot train this model"):
-            P3().require_model(model)
-    P3().require_model(SAGE(WIDTH, 8, CLASSES))
+            P3().validate_model(model)
+    P3().validate_model(SAGE(WIDTH, 8, CLASSES))
 
 
 def test_graphs_of_which_more_than_the_ends_of_edges_counts_are_refused() -> None:
     graph = Graph(name="random", topology=TOPOLOGY, features=torch.ones(NODES, WIDTH))
-    P3().require(graph, Batches(size=4, fanout=(2,)))
+    P3().validate_graph(graph, BatchConfig(size=4, fanout=(2,)))
     related = Graph(name="related", topology=with_relations(TOPOLOGY, 2), features=torch.ones(NODES, WIDTH))
-    P3().require(related, Batches(size=4, fanout=(2,)))
+    P3().validate_graph(related, BatchConfig(size=4, fanout=(2,)))
     with pytest.raises(InputError, match="strategy p3 cannot train on this graph"):
-        P3().require(related, Batches(size=4, fanout=((2, 1),)))
+        P3().validate_graph(related, BatchConfig(size=4, fanout=((2, 1),)))
     with pytest.raises(InputError, match="strategy p3 cannot train on this graph"):
-        P3().require(Graph(name="weighted", topology=random_topology(9, 20, weighted=True), features=None), Batches())
+        P3().validate_graph(
+            Graph(name="weighted", topology=random_topology(9, 20, weighted=True), features=None), BatchConfig()
+        )
     empty = torch.zeros(0)
     sparse = SparseRows(indptr=torch.zeros(NODES + 1).long(), indices=empty.int(), values=empty, num_columns=WIDTH)
     with pytest.raises(InputError, match="strategy p3 cannot train on this graph"):
-        P3().require(Graph(name="sparse", topology=TOPOLOGY, features=sparse), Batches())
+        P3().validate_graph(Graph(name="sparse", topology=TOPOLOGY, features=sparse), BatchConfig())

@@ -28,7 +28,7 @@ def setting() -> Setting:
     return Setting(graph=graph, fanout=(3, 2), parts=PARTS)
 
 
-def drawn(given: Setting, owner: Tensor, step: int, seeds: Tensor) -> list[list[split_counts.SplitHop]]:
+def drawn(given: Setting, owner: Tensor, step: int, seeds: Tensor) -> list[list[split_counts.SampledSplitBlock]]:
     return together(given.split_samplers(owner), given.deal(seeds, "by part", owner), 1, step)
 
 
@@ -36,7 +36,7 @@ def test_workers_draw_together_what_one_would_draw() -> None:
     given = setting()
     owner = given.owner("hash", 50)
     for step, seeds in enumerate(given.steps(50)):
-        blocks, hops = given.sampler().blocks(seeds, 1, step), drawn(given, owner, step, seeds)
+        blocks, hops = given.sampler().sample_blocks(seeds, 1, step), drawn(given, owner, step, seeds)
         assert sum(map(split_work, hops), Counter()) == work(blocks)
         for layer, block in enumerate(blocks):
             assert block.edge_ids is not None
@@ -74,9 +74,10 @@ def test_caches_of_a_quarter_hold_all_rows_but_where_workers_want_the_same() -> 
     owner, seeds = given.owner("hash", 50), given.steps(50)[0]
     found = caches(given, owner, [0.0, 0.25], torch.ones(NODES, dtype=torch.int64))
     inputs = {
-        how: [given.sampler().blocks(s, 1, 0)[0].src_nodes for s in given.deal(seeds, how, owner)] for how in DEALS
+        how: [given.sampler().sample_blocks(s, 1, 0)[0].src_nodes for s in given.deal(seeds, how, owner)]
+        for how in DEALS
     }
-    inputs["split"] = [hops[0].own for hops in drawn(given, owner, 0, seeds)]
+    inputs["split"] = [hops[0].own_nodes for hops in drawn(given, owner, 0, seeds)]
     wanted = {how: sum(map(len, nodes)) for how, nodes in inputs.items()}
     assert wanted["split"] < min(wanted[how] for how in DEALS)
     assert {cached.seeds for cached in found} == {*DEALS, "split"}
@@ -102,7 +103,7 @@ def test_nodes_around_seeds_follow_edges_backwards() -> None:
 def test_what_crosses_are_sources_or_fewer_bytes() -> None:
     given = setting()
     hops = drawn(given, given.owner("hash", 50), 0, given.steps(50)[0])
-    wanted = sum(sum(hop.wanted) for each in hops for hop in each)
+    wanted = sum(sum(hop.recv_counts) for each in hops for hop in each)
     narrow = sum((crossed(each, [1, 1]) for each in hops), Counter())
     assert narrow == Counter(crossing_sources=wanted, crossing_rows=wanted, crossing_bytes=wanted)
     wide = sum((crossed(each, [10_000, 10_000]) for each in hops), Counter())

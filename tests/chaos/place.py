@@ -171,10 +171,10 @@ def sweep(processes: Sequence[subprocess.Popen[str]], scratch: Path) -> None:
 def readable(path: Path) -> bool:
     """Whether a checkpoint is whole."""
     from outgrow.core.errors import InputError
-    from outgrow.training.checkpoint import load
+    from outgrow.training.checkpoint import load_checkpoint
 
     try:
-        load(path)
+        load_checkpoint(path)
     except InputError:
         return False
     return True

@@ -17,7 +17,7 @@ import pytest
 
 from outgrow.core import files
 from outgrow.core.errors import InputError
-from outgrow.core.files import atomic_write, os_errors_as_input_errors, sync
+from outgrow.core.files import atomic_write, fsync_path, os_errors_as_input_errors
 
 AtomicWrite = Callable[..., AbstractContextManager[Path]]
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -27,8 +27,8 @@ def test_files_and_folders(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("something")
     handles = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    sync(file)
-    sync(tmp_path)
+    fsync_path(file)
+    fsync_path(tmp_path)
     if handles:
         assert len(os.listdir("/proc/self/fd")) == handles
 
@@ -43,12 +43,12 @@ def test_what_a_disk_says(reason: int, call: str, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, call, refuse)
     with pytest.raises(OSError, match=re.escape(os.strerror(reason))):
-        sync(tmp_path / "file")
+        fsync_path(tmp_path / "file")
     if reason in (errno.EINVAL, errno.EACCES):
-        sync(tmp_path)  # a file system that knows no such thing, or a folder that one may write to, but not list
+        fsync_path(tmp_path)  # a file system that knows no such thing, or a folder that one may write to, but not list
     else:
         with pytest.raises(OSError, match=re.escape(os.strerror(reason))):
-            sync(tmp_path)
+            fsync_path(tmp_path)
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ def test_a_span_takes_as_long_as_what_is_done() -> None:
     with timeline.span("load", "reader"):
         time.sleep(0.02)
     [span] = timeline.spans
-    assert (span.name, span.lane) == ("load", "reader")
+    assert (span.name, span.thread) == ("load", "reader")
     assert before <= span.start <= span.end - 0.02
     assert span.end <= time.monotonic()
     assert timeline.seconds == {"load": span.end - span.start}
@@ -30,7 +30,7 @@ def test_seconds_add_up_by_name_whoever_does_it() -> None:
             pass
     with timeline.span("other"):
         pass
-    assert [span.lane for span in timeline.spans] == ["compute", "load", "compute", "compute"]
+    assert [span.thread for span in timeline.spans] == ["compute", "load", "compute", "compute"]
     assert set(timeline.seconds) == {"wait", "other"}
     assert timeline.seconds["wait"] == sum(span.end - span.start for span in timeline.spans[:3])
 
@@ -58,7 +58,7 @@ def test_the_first_spans_are_kept_and_all_are_counted(monkeypatch: pytest.Monkey
         with timeline.span("work", str(number)):
             time.sleep(0.002)
         total = timeline.seconds["work"]
-    assert [span.lane for span in timeline.spans] == ["0", "1", "2"]
+    assert [span.thread for span in timeline.spans] == ["0", "1", "2"]
     assert total >= 0.01
 
 
@@ -107,7 +107,7 @@ def test_other_threads_have_lanes_and_no_phases() -> None:
     thread.join()
     with timeline.span("train"):
         pass
-    assert [span.lane for span in timeline.spans] == ["ahead_3", "compute"]
+    assert [span.thread for span in timeline.spans] == ["ahead_3", "compute"]
     assert list(timeline.phases) == ["train"]
 
 
@@ -120,7 +120,7 @@ def test_waiting_for_items() -> None:
             yield number
 
     found = []
-    for item in timeline.waiting("wait", slow()):
+    for item in timeline.record_waits("wait", slow()):
         found.append(item)
         with timeline.span("use"):
             time.sleep(0.002)
@@ -133,5 +133,5 @@ def test_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_SPANS", 2)
     timeline = Timeline()
     for _ in range(5):
-        timeline.since("work", "compute", time.monotonic())
-    assert timeline.left_out == 3
+        timeline.record_since("work", "compute", time.monotonic())
+    assert timeline.num_dropped_spans == 3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import require_types
+from outgrow.core.validation import validate_types
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from outgrow.core.validation import require_types
 )
 def test_types_of_values(value: object, hint: object, fits: bool) -> None:
     if fits:
-        require_types({"name": value}, {"name": hint})
+        validate_types({"name": value}, {"name": hint})
         return
     with pytest.raises(InputError, match="name"):
-        require_types({"name": value}, {"name": hint})
+        validate_types({"name": value}, {"name": hint})

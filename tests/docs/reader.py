@@ -12,7 +12,7 @@ import pytest
 from tests.docs.pages import Block, commands
 
 import outgrow as og
-from outgrow.app.cli.main import run
+from outgrow.app.cli.main import run_cli
 
 MOST_EPOCHS = 3
 FEW_EPOCHS = "2"
@@ -74,7 +74,7 @@ class Reader:
     def _outgrow(self, words: list[str]) -> int:
         self.monkeypatch.setattr(sys, "argv", ["outgrow", *words])
         try:
-            run()
+            run_cli()
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         return 0

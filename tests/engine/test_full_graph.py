@@ -15,13 +15,13 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
-from outgrow.engine.full_graph import exchanged
-from outgrow.engine.shard import Part, Whole, view_of
+from outgrow.engine.full_graph import layer_forward
+from outgrow.engine.shard import FullGraphShard, PartitionShard, layer_topology
 from outgrow.nn import GCNConv
 from outgrow.nn.layer import Layer
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.memory_pool import LARGE_ROWS
-from outgrow.runtime.distributed.async_exchange import Voyage
+from outgrow.runtime.distributed.async_exchange import AsyncAllToAll
 from outgrow.runtime.distributed.comm import Comm
 from suites.checks import named, on_workers
 from support import normal, random_topology, with_relations
@@ -32,11 +32,11 @@ OWNER = torch.arange(NODES) * 7 % NODES % WORKERS
 ADDITIVE = [name for name, conv in one_of_each().items() if conv.aggregation.additive]
 
 
-def results(layer: Layer, share: Part | Whole, *, overlap: bool) -> tuple[Tensor, Tensor]:
+def results(layer: Layer, share: PartitionShard | FullGraphShard, *, overlap: bool) -> tuple[Tensor, Tensor]:
     """The output for own nodes and the gradient of their input, for one fixed gradient of the output."""
-    x = normal(NODES, IN)[share.own].requires_grad_()
-    out = exchanged(layer, share, x, KEY, overlap=overlap)
-    probe = normal(NODES, out.shape[1], seed=1)[share.own]
+    x = normal(NODES, IN)[share.owned_nodes].requires_grad_()
+    out = layer_forward(layer, share, x, KEY, overlap=overlap)
+    probe = normal(NODES, out.shape[1], seed=1)[share.owned_nodes]
     [grad] = torch.autograd.grad((out * probe).sum(), x)
     return out.detach(), grad
 
@@ -49,12 +49,12 @@ def same_layer(name: str, finish: str) -> Layer:
 
 def both_ways_are_right(comm: Comm) -> None:
     """Every layer against the layer on the whole graph, with draws."""
-    share, whole = Part(GRAPH, OWNER, comm), Whole(GRAPH)
+    share, whole = PartitionShard(GRAPH, OWNER, comm), FullGraphShard(GRAPH)
     wrong = []
     for name, overlap in product(CONVS, (True, False)):
         layer = same_layer(name, "finished")
         got = results(layer, share, overlap=overlap)
-        expected = [rows[share.own] for rows in results(layer, whole, overlap=True)]
+        expected = [rows[share.owned_nodes] for rows in results(layer, whole, overlap=True)]
         close = (torch.allclose(*pair, rtol=1e-11, atol=1e-11) for pair in zip(got, expected, strict=True))
         wrong += [] if all(close) else [(name, overlap)]
     assert wrong == []
@@ -67,10 +67,10 @@ def padded_rows_are_right(comm: Comm) -> None:
     torch.manual_seed(0)
     layer = Layer(GCNConv(IN, 47, project_first=True)).double()
     both = []
-    for share in (Part(graph, torch.arange(nodes) % comm.size, comm), Whole(graph)):
-        x = normal(nodes, IN)[share.own].requires_grad_()
-        out = exchanged(layer, share, x, None)
-        [grad] = torch.autograd.grad((out * normal(nodes, 47, seed=1)[share.own]).sum(), x)
+    for share in (PartitionShard(graph, torch.arange(nodes) % comm.size, comm), FullGraphShard(graph)):
+        x = normal(nodes, IN)[share.owned_nodes].requires_grad_()
+        out = layer_forward(layer, share, x, None)
+        [grad] = torch.autograd.grad((out * normal(nodes, 47, seed=1)[share.owned_nodes]).sum(), x)
         both.append((out.detach(), grad))
     mine = torch.arange(nodes)[comm.rank :: comm.size]
     for got, expected in zip(*both, strict=True):
@@ -84,14 +84,14 @@ Log = list[str]
 def recorded(comm: Comm) -> Iterator[Log]:
     """Names, in order, of what leaves and arrives and of what is aggregated from own rows, the halo, or both."""
     log: Log = []
-    share = Part(GRAPH, OWNER, comm)
+    share = PartitionShard(GRAPH, OWNER, comm)
     names = {
-        len(share.own): "own edges",
-        len(share.halo): "halo edges",
-        len(share.own) + len(share.halo): "all edges",
+        len(share.owned_nodes): "own edges",
+        len(share.halo_nodes): "halo edges",
+        len(share.owned_nodes) + len(share.halo_nodes): "all edges",
     }
     assert len(names) == 3
-    aggregate, send, unload = WeightedSum.__call__, Voyage.send, Voyage.unload
+    aggregate, send, unload = WeightedSum.__call__, AsyncAllToAll.send_rows, AsyncAllToAll.receive
 
     def noted_aggregate(self: WeightedSum, block: Block, *given: Any) -> Tensor:
         log.append(names[block.edges.num_src])
@@ -101,7 +101,7 @@ def recorded(comm: Comm) -> Iterator[Log]:
 
     def noted_send(self: Any, rows: Tensor, *, back: bool) -> None:
         log.append("gradients depart" if back else "rows depart")
-        send(self, rows, back=back)
+        send(self, rows, is_gradient=back)
 
     def noted_unload(self: Any) -> Tensor:
         cargo = unload(self)
@@ -111,15 +111,15 @@ def recorded(comm: Comm) -> Iterator[Log]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(WeightedSum, "__call__", noted_aggregate))
-        stack.enter_context(patch.object(Voyage, "send", noted_send))
-        stack.enter_context(patch.object(Voyage, "unload", noted_unload))
+        stack.enter_context(patch.object(AsyncAllToAll, "send_rows", noted_send))
+        stack.enter_context(patch.object(AsyncAllToAll, "receive", noted_unload))
         yield log
 
 
 def order_of(comm: Comm, name: str, *, overlap: bool) -> Log:
     """What happens on a worker in a layer, forward and backward."""
-    share, layer = Part(GRAPH, OWNER, comm), same_layer(name, "bare")
-    share.beside(torch.zeros(len(share.own), 1), Kind.FEATURES)  # the first time ids travel, too
+    share, layer = PartitionShard(GRAPH, OWNER, comm), same_layer(name, "bare")
+    share.with_halo(torch.zeros(len(share.owned_nodes), 1), Kind.FEATURES)  # the first time ids travel, too
     with recorded(comm) as log:
         results(layer, share, overlap=overlap)
     return log
@@ -157,15 +157,15 @@ def without_overlap_rows_arrive_first(comm: Comm) -> None:
 
 def fixed_weights_are_dealt_out_once(comm: Comm) -> None:
     """Later steps take them from where the first put them."""
-    share, layer = Part(GRAPH, OWNER, comm), same_layer("gcn", "bare")
+    share, layer = PartitionShard(GRAPH, OWNER, comm), same_layer("gcn", "bare")
     kept: list[Any] = []
     for _ in range(2):
         results(layer, share, overlap=True)
-        kept.append(share.view(layer).block.edges.derived["weights by part"])
+        kept.append(share.layer_view(layer).block.edges.cache["weights by part"])
     assert kept[0] is kept[1]
-    view = share.view(layer)
-    assert view.local is not None
-    parts = view.local.own_edges, view.local.halo_edges
+    view = share.layer_view(layer)
+    assert view.local_graph is not None
+    parts = view.local_graph.local_edges, view.local_graph.halo_edges
     assert [len(part) for part in kept[0][1:]] == [part.edges.num_edges for part in parts]
 
 
@@ -186,8 +186,8 @@ test_three_workers = on_workers(CHECKS, WORKERS)
 @pytest.mark.parametrize("name", CONVS)
 def test_one_worker_is_the_layer_itself(name: str, overlap: bool) -> None:
     layer, x = same_layer(name, "finished"), normal(NODES, IN)
-    expected = layer(view_of(GRAPH, layer).block.keyed(KEY), x, x)
-    assert torch.equal(exchanged(layer, Whole(GRAPH), x, KEY, overlap=overlap), expected)
+    expected = layer(layer_topology(GRAPH, layer).block.with_rng_key(KEY), x, x)
+    assert torch.equal(layer_forward(layer, FullGraphShard(GRAPH), x, KEY, overlap=overlap), expected)
 
 
 def test_the_layers_that_overlap() -> None:

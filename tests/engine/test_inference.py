@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from outgrow.core.block import Block
-from outgrow.engine.inference import infer
-from outgrow.engine.shard import view_of
-from outgrow.nn import GAT, GCN, SAGE, Finish, GATConv, GCNConv, Layer, Model, SAGEConv, SAGEMaxConv
+from outgrow.engine.inference import infer_full_graph
+from outgrow.engine.shard import layer_topology
+from outgrow.nn import GAT, GCN, SAGE, Epilogue, GATConv, GCNConv, Layer, Model, SAGEConv, SAGEMaxConv
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.system.process_memory import PeakMemory, resident_bytes
+from outgrow.runtime.system.process_memory import PeakMemorySampler, resident_bytes
 from support import normal, random_topology, topology_of, whole_blocks
 
 MODELS = {
@@ -50,7 +50,7 @@ def test_chunks_give_what_the_model_gives(name: str, graph: str) -> None:
     x = normal(topology.num_nodes, 6)
     expected = model(whole_blocks(model, topology), x)
     for chunk_bytes in (1, 700, 5000, 1 << 30):
-        logits = infer(model, topology, x, chunk_bytes=chunk_bytes)
+        logits = infer_full_graph(model, topology, x, chunk_bytes=chunk_bytes)
         assert not logits.requires_grad
         torch.testing.assert_close(logits, expected.detach(), rtol=1e-12, atol=1e-12)
 
@@ -63,7 +63,7 @@ def test_sparse_features(make: Callable[[], Model]) -> None:
     model, topology, rows = make().double(), GRAPHS["random"], sparse(40)
     expected = model(whole_blocks(model, topology), rows)
     for chunk_bytes in (1, 1 << 30):
-        logits = infer(model, topology, rows, chunk_bytes=chunk_bytes)
+        logits = infer_full_graph(model, topology, rows, chunk_bytes=chunk_bytes)
         torch.testing.assert_close(logits, expected.detach(), rtol=1e-12, atol=1e-12)
 
 
@@ -73,9 +73,9 @@ def test_features_of_another_type_are_converted(name: str, dtype: torch.dtype) -
     torch.manual_seed(0)
     model, topology = MODELS[name]().double(), GRAPHS["random"]
     x = normal(40, 6).to(dtype)
-    expected = infer(model, topology, x.double())
+    expected = infer_full_graph(model, topology, x.double())
     for chunk_bytes in (1, 700, 1 << 30):
-        logits = infer(model, topology, x, chunk_bytes=chunk_bytes)
+        logits = infer_full_graph(model, topology, x, chunk_bytes=chunk_bytes)
         assert logits.dtype == torch.float64
         torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
 
@@ -84,12 +84,12 @@ def test_features_of_another_type_are_converted(name: str, dtype: torch.dtype) -
 def test_some_of_the_layers(name: str) -> None:
     torch.manual_seed(0)
     model, topology = MODELS[name]().double(), GRAPHS["random"]
-    x, stages = normal(40, 6), model.stages()
+    x, stages = normal(40, 6), model.layers_list()
     for split in range(1, len(stages)):
-        between = infer(model, topology, x, layers=stages[:split])
+        between = infer_full_graph(model, topology, x, layers=stages[:split])
         assert between.shape == (40, 8)
-        logits = infer(model, topology, between, layers=stages[split:])
-        torch.testing.assert_close(logits, infer(model, topology, x), rtol=1e-12, atol=1e-12)
+        logits = infer_full_graph(model, topology, between, layers=stages[split:])
+        torch.testing.assert_close(logits, infer_full_graph(model, topology, x), rtol=1e-12, atol=1e-12)
 
 
 MAPPED = {
@@ -104,25 +104,25 @@ MAPPED = {
 @pytest.mark.parametrize("name", MAPPED)
 def test_mapped_features_are_never_in_memory_whole(name: str, tmp_path: Path) -> None:
     conv, dtype = MAPPED[name]
-    model = Model([Layer(conv(), Finish(norm=True)), Layer(GCNConv(8, 3))])
+    model = Model([Layer(conv(), Epilogue(norm=True)), Layer(GCNConv(8, 3))])
     topology = random_topology(40_000, 200_000)
     file = np.lib.format.open_memmap(tmp_path / "features.npy", "w+", dtype, (40_000, 1000))
     features = torch.from_numpy(file)
-    infer(model, GRAPHS["random"], features[:40])  # compiles
+    infer_full_graph(model, GRAPHS["random"], features[:40])  # compiles
     before = resident_bytes()
-    with PeakMemory() as memory:
-        infer(model, topology, features, chunk_bytes=8 << 20)
+    with PeakMemorySampler() as memory:
+        infer_full_graph(model, topology, features, chunk_bytes=8 << 20)
     assert memory.peak_bytes - before < 30 << 20 < file.nbytes // 2
 
 
 def test_chunks_are_as_small_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    cut = Block.destinations
-    monkeypatch.setattr(Block, "destinations", lambda t, a, b: (made.append(b - a), cut(t, a, b))[1])
+    cut = Block.slice_destinations
+    monkeypatch.setattr(Block, "slice_destinations", lambda t, a, b: (made.append(b - a), cut(t, a, b))[1])
     model = GCN(6, 8, 3, layers=1).double()
     row_bytes, edge_bytes = (6 + 3 + 2 * 3) * 8, 8 + 8
     topology = topology_of(40, [(v, (v + 1) % 40) for v in range(40)])  # and a self-loop for each node
-    infer(model, topology, normal(40, 6), chunk_bytes=10 * (row_bytes + 2 * edge_bytes))
+    infer_full_graph(model, topology, normal(40, 6), chunk_bytes=10 * (row_bytes + 2 * edge_bytes))
     assert made == [10, 10, 10, 10]
 
 
@@ -130,11 +130,11 @@ def test_chunks_are_as_small_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_edges_count(heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk holds less than asked, edges included, or one node."""
     made: list[tuple[int, int]] = []
-    cut = Block.destinations
-    monkeypatch.setattr(Block, "destinations", lambda t, a, b: (made.append((a, b)), cut(t, a, b))[1])
+    cut = Block.slice_destinations
+    monkeypatch.setattr(Block, "slice_destinations", lambda t, a, b: (made.append((a, b)), cut(t, a, b))[1])
     topology = topology_of(60, [(u, v) for v in range(60) for u in range(59 if v == 20 else v % 7)])
     model = GAT(6, 8, 3, layers=1, out_heads=heads).double()
-    infer(model, topology, normal(60, 6), chunk_bytes=3000)
+    infer_full_graph(model, topology, normal(60, 6), chunk_bytes=3000)
     row_bytes, edge_bytes = (6 + 3 * heads + 2 * 3) * 8, 8 * heads + 8
     sizes = [(b - a) * row_bytes + int(topology.with_self_loops.indptr[[a, b]].diff()) * edge_bytes for a, b in made]
     assert [a for a, _ in made] == [0, *(b for _, b in made[:-1])]
@@ -145,8 +145,8 @@ def test_edges_count(heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_graph_as_a_layer_wants_it() -> None:
     topology = GRAPHS["random"]
-    assert view_of(topology, SAGE(6, 8, 3).stages()[0]) is topology
-    assert view_of(topology, GCN(6, 8, 3).stages()[0]) is topology.with_self_loops
+    assert layer_topology(topology, SAGE(6, 8, 3).layers_list()[0]) is topology
+    assert layer_topology(topology, GCN(6, 8, 3).layers_list()[0]) is topology.with_self_loops
 
 
 def test_blocks_of_equal_layers_are_one() -> None:

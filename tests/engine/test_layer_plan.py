@@ -7,8 +7,8 @@ import torch
 from layer_table import CONVS, IN, OUT, RELATIONS, layer_of
 
 from engine.own_features import COLUMNS, sparse
-from outgrow.engine.layer_plan import Traits, Way, traits_of, without_parameters
-from outgrow.engine.shard import view_of
+from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan, has_fixed_weights, plan_layers
+from outgrow.engine.shard import layer_topology
 from outgrow.nn import GCNConv, SAGEConv
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
@@ -34,57 +34,66 @@ OWN_ROWS_ONLY = {"gcn", "gcn-aggregate-first", "propagate", "propagate-relations
 """Layers that read nothing of a destination but its aggregate."""
 
 
-def traits(*names: str, cache: bool = True, **options: float) -> list[Traits]:
+def traits(*names: str, cache: bool = True, **options: float) -> list[LayerPlan]:
     layers = [layer_of(CONVS[name](), "bare") for name in names]
-    return traits_of(Model(layers, **options), normal(4, IN), cache=cache)
+    return plan_layers(Model(layers, **options), normal(4, IN), cache=cache)
 
 
-def ways(*names: str, cache: bool = True, **options: float) -> list[Way]:
-    return [each.way for each in traits(*names, cache=cache, **options)]
+def ways(*names: str, cache: bool = True, **options: float) -> list[AggregatePolicy]:
+    return [each.aggregate_policy for each in traits(*names, cache=cache, **options)]
 
 
 @pytest.mark.parametrize("name", CONVS)
 def test_first_middle_and_last(name: str) -> None:
     """An aggregate is kept where its gradient needs no parameter; that of raw features is computed once."""
-    aggregate = Way.CACHED if name in FIXED else Way.RECOMPUTED
-    assert ways(name, name, name) == [Way.CONSTANT if name in FIXED & RAW else aggregate, aggregate, Way.LAST]
+    aggregate = AggregatePolicy.CACHED if name in FIXED else AggregatePolicy.RECOMPUTED
+    assert ways(name, name, name) == [
+        AggregatePolicy.CONSTANT if name in FIXED & RAW else aggregate,
+        aggregate,
+        AggregatePolicy.LAST,
+    ]
 
 
 @pytest.mark.parametrize("name", CONVS)
 def test_without_the_cache_all_is_computed_again(name: str) -> None:
     """But for what is constant, which is no cache."""
-    first = Way.CONSTANT if name in FIXED & RAW else Way.RECOMPUTED
-    assert ways(name, name, name, cache=False) == [first, Way.RECOMPUTED, Way.LAST]
+    first = AggregatePolicy.CONSTANT if name in FIXED & RAW else AggregatePolicy.RECOMPUTED
+    assert ways(name, name, name, cache=False) == [first, AggregatePolicy.RECOMPUTED, AggregatePolicy.LAST]
 
 
 def test_one_layer_is_the_last_unless_it_is_constant() -> None:
-    assert ways("gcn") == [Way.LAST]
-    assert ways("gcn-aggregate-first") == [Way.CONSTANT]
+    assert ways("gcn") == [AggregatePolicy.LAST]
+    assert ways("gcn-aggregate-first") == [AggregatePolicy.CONSTANT]
 
 
 def test_what_is_drawn_or_sparse_is_not_constant() -> None:
-    assert ways("sage-aggregate-first", "gcn", input_dropout=0.5) == [Way.CACHED, Way.LAST]
+    assert ways("sage-aggregate-first", "gcn", input_dropout=0.5) == [AggregatePolicy.CACHED, AggregatePolicy.LAST]
     layers = [Layer(SAGEConv(COLUMNS, OUT, project_first=False)), Layer(GCNConv(OUT, OUT))]
-    assert traits_of(Model(layers), sparse(), cache=True)[0].way is Way.CACHED
+    assert plan_layers(Model(layers), sparse(), cache=True)[0].aggregate_policy is AggregatePolicy.CACHED
 
 
 @pytest.mark.parametrize("name", CONVS)
 def test_what_is_read_and_trained(name: str) -> None:
     first, second = traits(name, name)
     reads = name not in OWN_ROWS_ONLY
-    assert [each.raw for each in (first, second)] == [name in RAW] * 2
+    assert [each.source_is_input for each in (first, second)] == [name in RAW] * 2
     assert [each.reads_input for each in (first, second)] == [reads] * 2
-    assert [each.own_input for each in (first, second)] == [reads and name not in RAW] * 2
-    assert [each.trains_input for each in (first, second)] == [False, True]
-    assert [each.trains_source for each in (first, second)] == [name not in RAW, True]
-    assert first.reads_all_rows == (name in ("ggcn", "foreign"))
-    assert without_parameters(first.layer) == (name in FIXED)
+    assert [each.keeps_input for each in (first, second)] == [reads and name not in RAW] * 2
+    assert [each.input_requires_grad for each in (first, second)] == [False, True]
+    assert [each.source_requires_grad for each in (first, second)] == [name not in RAW, True]
+    assert first.reads_unreferenced_rows == (name in ("ggcn", "foreign"))
+    assert has_fixed_weights(first.layer) == (name in FIXED)
 
 
 def test_the_backward_pass_needs_source_rows_where_nothing_is_kept() -> None:
     first = traits("gcn")[0]
-    needed = {way: first._replace(way=way).assembled_backward for way in Way}
-    assert needed == {Way.CONSTANT: False, Way.CACHED: False, Way.RECOMPUTED: True, Way.LAST: True}
+    needed = {way: first._replace(aggregate_policy=way).needs_sources_backward for way in AggregatePolicy}
+    assert needed == {
+        AggregatePolicy.CONSTANT: False,
+        AggregatePolicy.CACHED: False,
+        AggregatePolicy.RECOMPUTED: True,
+        AggregatePolicy.LAST: True,
+    }
 
 
 @pytest.mark.parametrize("name", CONVS)
@@ -92,22 +101,22 @@ def test_source_rows_are_split_as_the_layer_made_them(name: str) -> None:
     """Columns, then scores; their number is what tables are made for."""
     [each] = traits(name)
     rows = each.layer.source(normal(7, IN))
-    assert rows.columns is not None
-    parts = [rows.columns.flatten(1), *([] if rows.score is None else [rows.score])]
+    assert rows.values is not None
+    parts = [rows.values.flatten(1), *([] if rows.scores is None else [rows.scores])]
     wide = torch.cat(parts, 1)
     assert wide.shape[1] == each.source_width
-    got = each.split(wide)
-    assert got.columns is not None
-    assert torch.equal(got.columns, rows.columns)
-    assert (got.score is None) == (rows.score is None)
-    if got.score is not None and rows.score is not None:
-        assert torch.equal(got.score, rows.score)
+    got = each.unflatten_source(wide)
+    assert got.values is not None
+    assert torch.equal(got.values, rows.values)
+    assert (got.scores is None) == (rows.scores is None)
+    if got.scores is not None and rows.scores is not None:
+        assert torch.equal(got.scores, rows.scores)
 
 
 @pytest.mark.parametrize("name", CONVS)
 def test_aggregates_are_as_wide_as_tables_for_them(name: str) -> None:
     [each] = traits(name)
     graph = with_relations(random_topology(7, 20, weighted=True), RELATIONS)
-    block = view_of(graph, each.layer).block
-    aggregate = each.layer.aggregate(block, *each.layer.ends(normal(7, IN), normal(7, IN)))
+    block = layer_topology(graph, each.layer).block
+    aggregate = each.layer.aggregate(block, *each.layer.source_and_target(normal(7, IN), normal(7, IN)))
     assert aggregate.flatten(1).shape == (7, each.aggregate_width)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outgrow.engine import link_ranking
-from outgrow.engine.link_ranking import Answers, Ranking, Ranks
-from outgrow.engine.shard import Part, Share, Whole
-from outgrow.graph.link_split import Links
+from outgrow.engine.link_ranking import KnownLinks, LinkRanker, LinkRanks
+from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
+from outgrow.graph.link_split import LinkTriples
 from outgrow.nn import Decoder, DistMult, Dot
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from pool import run_workers
 from support import normal, topology_of
 
@@ -58,18 +58,18 @@ class World(NamedTuple):
             decoder.relation.copy_(scale)
         return decoder
 
-    def link_ranking(self, share: Share | None = None) -> Ranking:
-        held = share or Whole(topology_of(self.ends[-1], []))
-        answers = Answers(links_of(self.known), self.ends[-1], directed=self.directed)
-        return Ranking(held, self.decoder, links_of(self.asked), answers, torch.tensor(self.ends))
+    def link_ranking(self, share: GraphShard | None = None) -> LinkRanker:
+        held = share or FullGraphShard(topology_of(self.ends[-1], []))
+        answers = KnownLinks(links_of(self.known), self.ends[-1], directed=self.directed)
+        return LinkRanker(held, self.decoder, links_of(self.asked), answers, torch.tensor(self.ends))
 
-    def on_part(self, share: Part) -> Ranks:
-        return self.ranking(share).ranks(self.out[share.own])
+    def on_part(self, share: PartitionShard) -> LinkRanks:
+        return self.ranking(share).ranks(self.out[share.owned_nodes])
 
 
-def links_of(facts: list[Fact]) -> Links:
+def links_of(facts: list[Fact]) -> LinkTriples:
     table = torch.tensor(facts, dtype=torch.int64).reshape(-1, 3)
-    return Links(*(table[:, column].contiguous() for column in (0, 2, 1)))
+    return LinkTriples(*(table[:, column].contiguous() for column in (0, 2, 1)))
 
 
 def rank_of(world: World, scale: Tensor, fact: Fact, side: int) -> float:
@@ -90,7 +90,7 @@ def rank_of(world: World, scale: Tensor, fact: Fact, side: int) -> float:
 
 def naive(world: World) -> list[float]:
     """The ranks of all questions, ascending."""
-    scale = world.decoder.scale(world.out).detach()
+    scale = world.decoder.column_scale(world.out).detach()
     scale = scale if world.relations else scale.expand(max(fact[1] for fact in world.known) + 1, WIDTH)
     return sorted(rank_of(world, scale, fact, side) for side in (0, 1) for fact in world.asked)
 
@@ -176,13 +176,13 @@ DEALS = {
 Found = dict[tuple[str, str, int], Tensor]
 
 
-def on_worker(place: Workplace, chunks: tuple[int, ...]) -> Found:
+def on_worker(place: WorkerContext, chunks: tuple[int, ...]) -> Found:
     """The ranks that a worker has, by world, deal and size of chunks."""
     found = {}
     for chunk_bytes, (name, world) in product(chunks, (WORLDS | ROUNDED).items()):
         topology = topology_of(60, [])
         for deal, owner in DEALS.items():
-            share = Part(topology, owner(place.comm.size), place.comm)
+            share = PartitionShard(topology, owner(place.comm.size), place.comm)
             with patch.object(link_ranking, "CHUNK_BYTES", chunk_bytes):
                 found[name, deal, chunk_bytes] = world.on_part(share).rank
     return found
@@ -214,7 +214,7 @@ def test_workers_agree_on_ties_however_products_are_rounded(workers: int, name: 
 
 
 def test_figures() -> None:
-    figures = Ranks(torch.tensor([1.0, 2.5, 4.0, 10.0, 11.0], dtype=torch.float64)).figures()
+    figures = LinkRanks(torch.tensor([1.0, 2.5, 4.0, 10.0, 11.0], dtype=torch.float64)).compute_metrics()
     assert list(figures) == ["mrr", "hits@1", "hits@3", "hits@10"]
     assert figures["mrr"] == pytest.approx((1 + 1 / 2.5 + 1 / 4 + 1 / 10 + 1 / 11) / 5, rel=1e-14)
     assert (figures["hits@1"], figures["hits@3"], figures["hits@10"]) == (0.2, 0.4, 0.8)
@@ -231,7 +231,7 @@ def test_what_is_known_is_no_competitor_whatever_its_part() -> None:
     out = torch.tensor([[1.0, 0, 0, 0], [9, 0, 0, 0], [8, 0, 0, 0], [7, 0, 0, 0]], dtype=torch.float64)
     world = World((0, 4), [(0, 0, 1), (0, 0, 3)], [(0, 0, 3)], 1, True, out)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DistMult, "scale", lambda self, like: torch.ones(1, WIDTH, dtype=torch.float64))
+        patch.setattr(DistMult, "column_scale", lambda self, like: torch.ones(1, WIDTH, dtype=torch.float64))
         tail, head = world.ranking().ranks(out).rank.tolist()
     assert (tail, head) == (2.0, 3.0)
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.model_migration import Tour, pass_on
+from outgrow.engine.model_migration import MicroBatchPlan, send_model
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.strategies.migrate.schedule import models_of, tour
+from outgrow.strategies.migrate.schedule import assign_models, migration_schedule
 from suites.checks import named, on_workers
 
 WORKERS = 4
@@ -29,10 +29,10 @@ class Batch(NamedTuple):
     homes: list[int]
     size: int
 
-    def tours(self, dropped: int = 0) -> list[Tour]:
+    def tours(self, dropped: int = 0) -> list[MicroBatchPlan]:
         """What each worker computes."""
         seeds, homes = torch.tensor(self.seeds, dtype=torch.int64), torch.tensor(self.homes, dtype=torch.int16)
-        return [tour(seeds, homes, rank, self.size, dropped) for rank in range(self.size)]
+        return [migration_schedule(seeds, homes, rank, self.size, dropped) for rank in range(self.size)]
 
     @property
     def models(self) -> dict[int, int]:
@@ -83,7 +83,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 @given(batches())
 def test_models_have_equal_shares_in_the_order_of_the_batch(batch: Batch) -> None:
-    found = models_of(len(batch.seeds), batch.size)
+    found = assign_models(len(batch.seeds), batch.size)
     assert found.dtype == torch.int64
     assert found.tolist() == [batch.models[seed] for seed in batch.seeds]
     shares = Counter(found.tolist())
@@ -96,7 +96,7 @@ def test_each_seed_is_met_where_it_lives_when_its_model_is_there(batch: Batch) -
     assert batch.met(list(range(batch.size))) == batch.at_first()
     for rank, each in enumerate(batch.tours()):
         assert {homes[seed] for group in each.groups for seed in group.tolist()} <= {rank}
-        assert each.strides == [1] * (batch.size - 1)
+        assert each.hops == [1] * (batch.size - 1)
 
 
 @given(batches(), st.data())
@@ -114,9 +114,9 @@ def test_dropped_is_the_time_step_of_fewest_seeds(batch: Batch) -> None:
     for dropped, (left, _) in enumerate(batch.merged()):
         for each in batch.tours(dropped):
             assert len(each.groups) == len(left) == batch.size - dropped
-            assert each.strides == [left[place + 1] - left[place] for place in range(len(left) - 1)]
-            assert all(stride >= 1 for stride in each.strides)
-            assert sum(each.strides) < batch.size
+            assert each.hops == [left[place + 1] - left[place] for place in range(len(left) - 1)]
+            assert all(stride >= 1 for stride in each.hops)
+            assert sum(each.hops) < batch.size
 
 
 @given(batches())
@@ -161,14 +161,14 @@ def test_the_example_of_figure_10() -> None:
     met = batch.met([0, 2])
     counts = Counter((batch.models[seed], step) for seed, step in met.items())
     assert [(counts[model, 0], counts[model, 2]) for model in range(3)] == [(4, 4), (5, 3), (4, 4)]
-    assert {tuple(each.strides) for each in batch.tours(1)} == {(2,)}
+    assert {tuple(each.hops) for each in batch.tours(1)} == {(2,)}
 
 
 @pytest.mark.parametrize("dropped", range(4))
 def test_an_empty_batch_has_its_time_steps_too(dropped: int) -> None:
     for each in Batch([], [], 4).tours(dropped):
         assert [len(group) for group in each.groups] == [0] * (4 - dropped)
-        assert each.strides == [1] * (3 - dropped)
+        assert each.hops == [1] * (3 - dropped)
 
 
 def test_one_seed_is_met_by_one_worker_and_the_others_do_nothing() -> None:
@@ -177,9 +177,9 @@ def test_one_seed_is_met_by_one_worker_and_the_others_do_nothing() -> None:
 
 
 def test_at_once_is_one_time_step() -> None:
-    found = Tour.at_once(torch.tensor([5, 3]))
+    found = MicroBatchPlan.in_one_step(torch.tensor([5, 3]))
     assert [group.tolist() for group in found.groups] == [[5, 3]]
-    assert found.strides == []
+    assert found.hops == []
 
 
 class Mixed(nn.Module):
@@ -216,7 +216,7 @@ def models_go_round(comm: Comm) -> None:
     wrong, bare = [], set[int]()
     for stride in range(1, WORKERS):
         model = Mixed(comm.rank)
-        pass_on(model, comm, stride)
+        send_model(model, comm, stride)
         source = Mixed((comm.rank - stride) % WORKERS)
         bare |= {place for place, each in enumerate(source.parameters()) if each.grad is None}
         if not same(model, source):
@@ -228,7 +228,7 @@ def models_go_round(comm: Comm) -> None:
 def a_whole_round_brings_them_home(comm: Comm) -> None:
     model = Mixed(comm.rank)
     for stride in (1, 2, 1):
-        pass_on(model, comm, stride)
+        send_model(model, comm, stride)
     assert same(model, Mixed(comm.rank))
 
 
@@ -236,7 +236,7 @@ def parameters_stay_the_same_objects(comm: Comm) -> None:
     """The optimizer holds them."""
     model = Mixed(comm.rank)
     before = [(id(each), each.data_ptr(), each.requires_grad) for each in model.parameters()]
-    pass_on(model, comm, 1)
+    send_model(model, comm, 1)
     assert [(id(each), each.data_ptr(), each.requires_grad) for each in model.parameters()] == before
 
 
@@ -247,7 +247,7 @@ def gradients_add_up_on_the_way(comm: Comm) -> None:
     inputs = [torch.full((2, 3), float(rank + 1), dtype=torch.float64) for rank in range(WORKERS)]
     for step in range(WORKERS):
         if step:
-            pass_on(model, comm, 1)
+            send_model(model, comm, 1)
         model(inputs[comm.rank]).square().sum().backward()
     found = [each.grad for each in model.parameters()]
     model.zero_grad()
@@ -263,9 +263,9 @@ def gradients_add_up_on_the_way(comm: Comm) -> None:
 def what_has_arrived_is_not_overwritten(comm: Comm) -> None:
     """By another model that passes, of the same size, nor by what is made meanwhile."""
     first, second = Mixed(comm.rank), Mixed(10 + comm.rank)
-    pass_on(first, comm, 1)
+    send_model(first, comm, 1)
     for stride in (1, 2, 3):
-        pass_on(second, comm, stride)
+        send_model(second, comm, stride)
     assert same(first, Mixed((comm.rank - 1) % WORKERS))
     assert same(second, Mixed(10 + (comm.rank - 6) % WORKERS))
 
@@ -283,7 +283,7 @@ def large_gradients_are_not_overwritten(comm: Comm) -> None:
 
     passing = [model_of(8 * number + comm.rank) for number in range(4)]
     for model in passing:
-        pass_on(model, comm, 1)
+        send_model(model, comm, 1)
     source = (comm.rank - 1) % WORKERS
     assert all(same(model, model_of(8 * number + source)) for number, model in enumerate(passing))
 
@@ -293,9 +293,9 @@ def bytes_are_those_of_the_parameters_and_gradients(comm: Comm) -> None:
     pairs = []
     for stride in (1, 3):
         model = Mixed(comm.rank)
-        before = comm.ledger.crossed.copy()
-        pass_on(model, comm, stride)
-        added = comm.ledger.crossed - before
+        before = comm.ledger.bytes_by_link.copy()
+        send_model(model, comm, stride)
+        added = comm.ledger.bytes_by_link - before
         sizes = [(each.numel(), each.element_size()) for each in model.parameters()]
         values, grads = sum(n * width for n, width in sizes), sum((n + 1) * width for n, width in sizes)
         pairs.append((dict(added), {(Link.PEER, Kind.PARAMETERS): values, (Link.PEER, Kind.GRADIENTS): grads}))

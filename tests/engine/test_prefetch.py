@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from outgrow.engine.prefetch import BackgroundWorker, prefetched
+from outgrow.engine.prefetch import BackgroundWorker, prefetch_results
 
 
 def test_results_come_in_order_whatever_takes_longest() -> None:
@@ -17,8 +17,8 @@ def test_results_come_in_order_whatever_takes_longest() -> None:
         time.sleep(0.01 * (item % 3))
         return item * item
 
-    assert list(prefetched(work, range(20), threads=3, ahead=5)) == [item * item for item in range(20)]
-    assert list(prefetched(work, [], threads=3, ahead=5)) == []
+    assert list(prefetch_results(work, range(20), threads=3, max_ahead=5)) == [item * item for item in range(20)]
+    assert list(prefetch_results(work, [], threads=3, max_ahead=5)) == []
 
 
 def test_no_more_is_begun_than_is_wanted() -> None:
@@ -29,7 +29,7 @@ def test_no_more_is_begun_than_is_wanted() -> None:
             begun.append(item)
             yield item
 
-    with closing(prefetched(lambda item: item, items(), threads=2, ahead=3)) as results:
+    with closing(prefetch_results(lambda item: item, items(), threads=2, max_ahead=3)) as results:
         for expected in range(10):
             assert next(results) == expected
             assert len(begun) <= expected + 1 + 3
@@ -37,7 +37,7 @@ def test_no_more_is_begun_than_is_wanted() -> None:
 
 def test_work_goes_on_beside_its_use() -> None:
     meeting = threading.Barrier(3, timeout=10)
-    results = prefetched(lambda item: meeting.wait(), range(6), threads=3, ahead=3)
+    results = prefetch_results(lambda item: meeting.wait(), range(6), threads=3, max_ahead=3)
     assert len(list(results)) == 6
 
 
@@ -47,7 +47,7 @@ def test_an_error_comes_when_its_result_is_due() -> None:
             raise ValueError("no such item")
         return item
 
-    results = prefetched(work, range(5), threads=2, ahead=4)
+    results = prefetch_results(work, range(5), threads=2, max_ahead=4)
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ValueError, match="no such item"):
         next(results)
@@ -55,7 +55,7 @@ def test_an_error_comes_when_its_result_is_due() -> None:
 
 def test_threads_end_with_the_iterator() -> None:
     before = threading.active_count()
-    with closing(prefetched(lambda item: item, range(1000), threads=4, ahead=8)) as results:
+    with closing(prefetch_results(lambda item: item, range(1000), threads=4, max_ahead=8)) as results:
         next(results)
     assert threading.active_count() == before
 
@@ -291,7 +291,7 @@ def test_without_threads_an_error_comes_when_work_is_started() -> None:
             raise ValueError("no such item")
         return item
 
-    results = prefetched(begin, range(3), threads=0, ahead=1)
+    results = prefetch_results(begin, range(3), threads=0, max_ahead=1)
     with pytest.raises(ValueError, match="no such item"):
         next(results)
 
@@ -322,7 +322,7 @@ def test_the_next_is_begun_before_one_is_given(number: int) -> None:
         begun.append(item)
         return -item
 
-    for item, result in prefetched(lambda item: (item, begin(item)), range(number), threads=0, ahead=1):
+    for item, result in prefetch_results(lambda item: (item, begin(item)), range(number), threads=0, max_ahead=1):
         assert result == -item
         assert begun == [*range(min(item + 2, number))]
     assert begun == [*range(number)]

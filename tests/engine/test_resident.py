@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outgrow.engine.full_graph import ResidentPass
-from outgrow.engine.objective import Goal, NodeGoal
-from outgrow.nn.tasks import MultiLabel, SingleLabel, Task
+from outgrow.engine.full_graph import FullGraphEpoch
+from outgrow.engine.objective import NodeObjective, Objective
+from outgrow.nn.tasks import MultiLabel, NodeTask, SingleLabel
 from outgrow.strategies.base import Problem
 from planted import NODES, Planted, planted
 from support import normal
@@ -18,8 +18,8 @@ def world() -> Planted:
     return planted()
 
 
-def passes_of(problem: Problem, goal: Goal | None = None) -> ResidentPass:
-    return ResidentPass(problem.model, problem.share, problem.input, goal or problem.goal, problem.seed)
+def passes_of(problem: Problem, goal: Objective | None = None) -> FullGraphEpoch:
+    return FullGraphEpoch(problem.model, problem.shard, problem.input, goal or problem.objective, problem.seed)
 
 
 def gradients(problem: Problem) -> list[torch.Tensor]:
@@ -30,12 +30,12 @@ def gradients(problem: Problem) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("task", [SingleLabel(), MultiLabel()], ids=["single", "multi"])
-def test_shares_of_a_goal_add_up(task: Task) -> None:
+def test_shares_of_a_goal_add_up(task: NodeTask) -> None:
     logits, several = normal(NODES, 3), isinstance(task, MultiLabel)
     labels = (normal(NODES, 3) > 0).long() if several else torch.arange(NODES) % 3
     rows = torch.arange(0, NODES, 2)
-    whole = NodeGoal(task, labels[rows], rows, len(rows)).loss(logits)
-    parts = [NodeGoal(task, labels[some], some, len(rows)).loss(logits) for some in (rows[:7], rows[7:], rows[:0])]
+    whole = NodeObjective(task, labels[rows], rows, len(rows)).loss(logits)
+    parts = [NodeObjective(task, labels[some], some, len(rows)).loss(logits) for some in (rows[:7], rows[7:], rows[:0])]
     torch.testing.assert_close(sum(parts), whole, rtol=1e-13, atol=0)
     torch.testing.assert_close(whole, task.loss(logits[rows], labels[rows], len(rows)), rtol=1e-13, atol=0)
 
@@ -46,7 +46,7 @@ def test_an_epoch_is_the_same_every_time_and_another_is_not(world: Planted, kind
     work = passes_of(problem)
     losses, grads = [], []
     for epoch in (1, 2, 1):
-        losses.append(work.epoch(epoch))
+        losses.append(work.run_epoch(epoch))
         grads.append(gradients(problem))
     assert losses[0] == losses[2] != losses[1]
     assert all(torch.equal(a, b) for a, b in zip(grads[0], grads[2], strict=True))
@@ -56,23 +56,23 @@ def test_an_epoch_is_the_same_every_time_and_another_is_not(world: Planted, kind
 def test_half_the_goal_is_half_the_loss(world: Planted) -> None:
     """Two workers that each had half of the nodes to train on would add up to one with all."""
     problem = world.problem()
-    goal = problem.goal
-    assert isinstance(goal, NodeGoal)
+    goal = problem.objective
+    assert isinstance(goal, NodeObjective)
     task, labels, rows, total = goal
-    halves = [NodeGoal(task, labels[part], rows[part], total) for part in (slice(0, 9), slice(9, None))]
+    halves = [NodeObjective(task, labels[part], rows[part], total) for part in (slice(0, 9), slice(9, None))]
     parts = []
     for goal in halves:
-        loss = passes_of(problem, goal).epoch(3)
+        loss = passes_of(problem, goal).run_epoch(3)
         parts.append([torch.tensor(loss, dtype=torch.float64), *gradients(problem)])
-    loss = passes_of(problem).epoch(3)
+    loss = passes_of(problem).run_epoch(3)
     for one, other, whole in zip(*parts, [torch.tensor(loss, dtype=torch.float64), *gradients(problem)], strict=True):
         torch.testing.assert_close(one + other, whole, rtol=1e-12, atol=1e-14)
 
 
 def test_it_lets_go_of_what_it_holds(world: Planted) -> None:
     work = passes_of(world.problem(kind="sage"))
-    assert work.known is not None
+    assert work.first_aggregate is not None
     assert len(work.edges) == 2
     work.close()
-    assert work.known is None
+    assert work.first_aggregate is None
     assert work.edges == []

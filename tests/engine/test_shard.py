@@ -15,13 +15,13 @@ from generators import apart
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine import shard as share_module
-from outgrow.engine.shard import Part, Whole, share_of
+from outgrow.engine.shard import FullGraphShard, PartitionShard, make_shard
 from outgrow.graph.halo import LocalGraph
-from outgrow.graph.partition.methods import Hash, Metis, Range
+from outgrow.graph.partition.methods import HashPartitioner, MetisPartitioner, RangePartitioner
 from outgrow.graph.topology import Topology
 from outgrow.nn import GCNConv, GINConv, Layer
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.distributed.comm import Alone, Comm
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.distributed.launch import run_workers
 from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology
@@ -61,10 +61,10 @@ def own_rows_of_dense_values(comm: Comm) -> None:
     """A view where the own nodes are consecutive."""
     values = normal(NODES, 3)
     for owner in DEALS:
-        share = Part(GRAPH, owner, comm)
-        rows, own = share.rows(values), nodes_of(owner, comm.rank)
+        share = PartitionShard(GRAPH, owner, comm)
+        rows, own = share.select_owned(values), nodes_of(owner, comm.rank)
         assert isinstance(rows, Tensor)
-        assert torch.equal(share.own, own)
+        assert torch.equal(share.owned_nodes, own)
         assert torch.equal(rows, values[own])
         shared = rows.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
         assert shared == (owner is RANGES or len(own) == 0)
@@ -74,7 +74,7 @@ def own_rows_of_sparse_values(comm: Comm) -> None:
     """Also those that store nothing."""
     whole, given = sparse_rows() @ torch.eye(2), sparse_rows()
     for owner in DEALS:
-        rows, own = Part(GRAPH, owner, comm).rows(given), nodes_of(owner, comm.rank)
+        rows, own = PartitionShard(GRAPH, owner, comm).select_owned(given), nodes_of(owner, comm.rank)
         assert isinstance(rows, SparseRows)
         assert rows.shape == (len(own), 2)
         assert torch.equal(rows @ torch.eye(2), whole[own])
@@ -86,99 +86,103 @@ def places_of_nodes(comm: Comm) -> None:
     """In the order given, those of own nodes only."""
     nodes = torch.randperm(NODES, generator=torch.Generator().manual_seed(3))[:20]
     for owner in DEALS:
-        share = Part(GRAPH, owner, comm)
-        places = share.places(nodes)
-        assert torch.equal(share.own[places], nodes[owner[nodes] == comm.rank])
-        assert len(share.places(nodes[:0])) == 0
+        share = PartitionShard(GRAPH, owner, comm)
+        places = share.local_index(nodes)
+        assert torch.equal(share.owned_nodes[places], nodes[owner[nodes] == comm.rank])
+        assert len(share.local_index(nodes[:0])) == 0
 
 
 def rows_of_the_halo(comm: Comm) -> None:
     """Of any shape; each comes from its owner, and beside the own rows."""
     for owner in DEALS:
-        share = Part(GRAPH, owner, comm)
+        share = PartitionShard(GRAPH, owner, comm)
         halo = halo_of(GRAPH, owner, comm.rank)
         for values in (normal(NODES, 3), normal(NODES, 2, 4, dtype=torch.float32), normal(NODES, 5).half()):
-            own = values[share.own]
-            fetched, beside = share.fetch(own, Kind.FEATURES).wait(), share.beside(own, Kind.FEATURES)
-            assert torch.equal(share.halo, halo)
+            own = values[share.owned_nodes]
+            fetched, beside = share.fetch_halo(own, Kind.FEATURES).wait(), share.with_halo(own, Kind.FEATURES)
+            assert torch.equal(share.halo_nodes, halo)
             assert torch.equal(fetched, values[halo])
-            assert torch.equal(beside, values[torch.cat([share.own, halo])])
+            assert torch.equal(beside, values[torch.cat([share.owned_nodes, halo])])
 
 
 def gradients_of_the_halo(comm: Comm) -> None:
     """The gradient of a row is the sum of what all workers make of it."""
     for owner, shape in ((SCATTERED, (3,)), (RANGES, (2, 3))):
-        share = Part(GRAPH, owner, comm)
+        share = PartitionShard(GRAPH, owner, comm)
         probes = [normal(NODES, *shape, seed=rank) for rank in range(comm.size)]
-        rows = torch.zeros(len(share.own), *shape, dtype=torch.float64, requires_grad=True)
-        beside = share.beside(rows, Kind.ACTIVATIONS)
-        (beside * probes[comm.rank][torch.cat([share.own, share.halo])]).sum().backward()
+        rows = torch.zeros(len(share.owned_nodes), *shape, dtype=torch.float64, requires_grad=True)
+        beside = share.with_halo(rows, Kind.ACTIVATIONS)
+        (beside * probes[comm.rank][torch.cat([share.owned_nodes, share.halo_nodes])]).sum().backward()
         expected = probes[comm.rank].clone()
         for peer in range(comm.size):
             halo = halo_of(GRAPH, owner, peer)
             expected[halo] += probes[peer][halo] if peer != comm.rank else 0
         assert rows.grad is not None
-        torch.testing.assert_close(rows.grad, expected[share.own])
+        torch.testing.assert_close(rows.grad, expected[share.owned_nodes])
 
 
 def rows_for_the_leader(comm: Comm) -> None:
     """The leader gets all rows in the order of the graph, others nothing."""
     for owner in DEALS:
-        share = Part(GRAPH, owner, comm)
+        share = PartitionShard(GRAPH, owner, comm)
         for values in (normal(NODES, 3), torch.arange(NODES)):
-            got = share.to_leader(values[share.own])
+            got = share.gather_to_rank_zero(values[share.owned_nodes])
             assert got is None if comm.rank else torch.equal(got, values)
 
 
 def the_second_view(comm: Comm) -> None:
     """Either view may come first; both have the same nodes, and the bytes to find them are sent once."""
     for first in (False, True):
-        share = Part(GRAPH, SCATTERED, comm, self_loops=first)
-        before = sum(comm.ledger.crossed.values())
-        views = {layer: share.view(layer) for layer in (LOOPED, PLAIN)}
-        crossed = sum(comm.ledger.crossed.values()) - before
+        share = PartitionShard(GRAPH, SCATTERED, comm, self_loops=first)
+        before = sum(comm.ledger.bytes_by_link.values())
+        views = {layer: share.layer_view(layer) for layer in (LOOPED, PLAIN)}
+        crossed = sum(comm.ledger.bytes_by_link.values()) - before
         assert crossed == 0
         for layer, topology in ((LOOPED, GRAPH.with_self_loops), (PLAIN, GRAPH)):
             view = views[layer]
-            assert share.view(layer) is view
-            assert torch.equal(view.block.src_nodes, torch.cat([share.own, share.halo]))
+            assert share.layer_view(layer) is view
+            assert torch.equal(view.block.src_nodes, torch.cat([share.owned_nodes, share.halo_nodes]))
             assert torch.equal(view.block.src_degree, topology.degree[view.block.src_nodes])
-            assert view.local is not None
-            edges = [part.edges.num_edges for part in (view.local.own_edges, view.local.halo_edges)]
-            assert sum(edges) == view.block.edges.num_edges == topology.indptr.diff()[share.own].sum()
+            assert view.local_graph is not None
+            edges = [part.edges.num_edges for part in (view.local_graph.local_edges, view.local_graph.halo_edges)]
+            assert sum(edges) == view.block.edges.num_edges == topology.indptr.diff()[share.owned_nodes].sum()
 
 
 def ids_are_sent_once(comm: Comm) -> None:
     """With the first rows a worker tells the owners of its halo what it needs: 8 bytes for each node."""
-    comm.ledger.crossed.clear()
-    share, values = Part(GRAPH, SCATTERED, comm), normal(NODES, 3)
+    comm.ledger.bytes_by_link.clear()
+    share, values = PartitionShard(GRAPH, SCATTERED, comm), normal(NODES, 3)
     for _ in range(3):
-        share.beside(values[share.own], Kind.FEATURES)
-        share.view(LOOPED), share.view(PLAIN)
-    assert comm.ledger.crossed[Link.PEER, Kind.IDS] == 8 * len(share.halo)
+        share.with_halo(values[share.owned_nodes], Kind.FEATURES)
+        share.layer_view(LOOPED), share.layer_view(PLAIN)
+    assert comm.ledger.bytes_by_link[Link.PEER, Kind.IDS] == 8 * len(share.halo_nodes)
 
 
 def edges_are_held_when_needed(comm: Comm) -> None:
     """Own nodes need none; rows of the halo need one view, the one that layers want or one that is there."""
     made: list[bool] = []
-    right = share_module.local_graph
+    right = share_module.build_local_graph
 
     def local_graph(*given: Any, self_loops: bool) -> LocalGraph:
         made.append(self_loops)
         return right(*given, self_loops=self_loops)
 
     values, found = normal(NODES, 3), []
-    with patch.object(share_module, "local_graph", local_graph):
+    with patch.object(share_module, "build_local_graph", local_graph):
         for begun in (LOOPED, PLAIN, None):
-            share = Part(GRAPH, SCATTERED, comm, self_loops=True)
-            rows = share.rows(values)
+            share = PartitionShard(GRAPH, SCATTERED, comm, self_loops=True)
+            rows = share.select_owned(values)
             assert isinstance(rows, Tensor)
-            share.to_leader(rows)
-            found += [len(share.mine(torch.arange(NODES))) == len(share.places(torch.arange(NODES))) == len(share.own)]
+            share.gather_to_rank_zero(rows)
+            found += [
+                len(share.filter_owned(torch.arange(NODES)))
+                == len(share.local_index(torch.arange(NODES)))
+                == len(share.owned_nodes)
+            ]
             found += [not made]
             if begun is not None:
-                share.view(begun)
-            share.beside(rows, Kind.FEATURES)
+                share.layer_view(begun)
+            share.with_halo(rows, Kind.FEATURES)
             found += [made == [begun is not PLAIN]]
             made.clear()
     assert all(found)
@@ -186,21 +190,21 @@ def edges_are_held_when_needed(comm: Comm) -> None:
 
 def a_view_needs_nobody_else(comm: Comm) -> None:
     """One worker may look at its edges while others do not."""
-    share = Part(GRAPH, RANGES, comm)
-    before = sum(comm.ledger.crossed.values())
+    share = PartitionShard(GRAPH, RANGES, comm)
+    before = sum(comm.ledger.bytes_by_link.values())
     if comm.rank == 1:
-        share.view(PLAIN)
-        assert torch.equal(share.halo, halo_of(GRAPH, RANGES, 1))
-    assert sum(comm.ledger.crossed.values()) == before
+        share.layer_view(PLAIN)
+        assert torch.equal(share.halo_nodes, halo_of(GRAPH, RANGES, 1))
+    assert sum(comm.ledger.bytes_by_link.values()) == before
 
 
 def shares_by_a_method(comm: Comm) -> None:
     """Every worker takes the partition that the leader made."""
-    for method in (Range(), Hash(seed=3)):
-        share = share_of(GRAPH, comm, method, None, self_loops=True)
-        owned = comm.gather(share.own)
-        assert isinstance(share, Part)
-        expected = method.split(GRAPH, comm.size).part
+    for method in (RangePartitioner(), HashPartitioner(seed=3)):
+        share = make_shard(GRAPH, comm, method, None, self_loops=True)
+        owned = comm.all_gather_object(share.owned_nodes)
+        assert isinstance(share, PartitionShard)
+        expected = method.partition_nodes(GRAPH, comm.size).part
         assert [nodes.tolist() for nodes in owned] == [nodes_of(expected, r).tolist() for r in range(comm.size)]
 
 
@@ -223,28 +227,28 @@ test_three_workers = on_workers(CHECKS, WORKERS)
 
 
 def test_one_worker_holds_all() -> None:
-    share, values, nodes = Whole(GRAPH), normal(NODES, 3), torch.tensor([4, 2])
-    assert share.rows(values) is values
-    assert share.places(nodes) is nodes
-    assert share.beside(values, Kind.FEATURES) is values
-    assert share.to_leader(values) is values
-    assert share.fetch(values, Kind.FEATURES).wait().shape == (0, 3)
-    assert share.own.tolist() == list(range(NODES))
-    assert share.view(PLAIN).block is GRAPH.block
-    assert share.view(LOOPED).block is GRAPH.with_self_loops.block
-    assert share.view(PLAIN).local is None
+    share, values, nodes = FullGraphShard(GRAPH), normal(NODES, 3), torch.tensor([4, 2])
+    assert share.select_owned(values) is values
+    assert share.local_index(nodes) is nodes
+    assert share.with_halo(values, Kind.FEATURES) is values
+    assert share.gather_to_rank_zero(values) is values
+    assert share.fetch_halo(values, Kind.FEATURES).wait().shape == (0, 3)
+    assert share.owned_nodes.tolist() == list(range(NODES))
+    assert share.layer_view(PLAIN).block is GRAPH.block
+    assert share.layer_view(LOOPED).block is GRAPH.with_self_loops.block
+    assert share.layer_view(PLAIN).local_graph is None
 
 
 def test_one_worker_makes_no_partition(tmp_path: Path) -> None:
-    comm = Alone()
-    share = share_of(GRAPH, comm, Metis(), tmp_path, self_loops=False)
-    assert isinstance(share, Whole)
+    comm = SingleProcessComm()
+    share = make_shard(GRAPH, comm, MetisPartitioner(), tmp_path, self_loops=False)
+    assert isinstance(share, FullGraphShard)
     assert share.comm is comm
     assert list(tmp_path.iterdir()) == []
 
 
 def too_many(comm: Comm) -> None:
-    share_of(random_topology(2, 1), comm, Range(), None, self_loops=False)
+    make_shard(random_topology(2, 1), comm, RangePartitioner(), None, self_loops=False)
 
 
 def test_more_workers_than_nodes() -> None:

@@ -20,7 +20,7 @@ from pickles import changed_pickle
 from pickles import hostile as hostile_pickles
 
 from outgrow.nn import GCN
-from outgrow.training.checkpoint import Progress, save, sealed
+from outgrow.training.checkpoint import TrainingProgress, save_checkpoint, with_checksum
 
 NAME = "epoch-00000002.pt"
 SUM_BYTES = 64
@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 def seal(data: bytes) -> bytes:
     """A changed checkpoint with a checksum that is right, so that what lies behind is reached."""
-    return bytes(sealed(data))
+    return bytes(with_checksum(data))
 
 
 def unseal(data: bytes) -> bytes:
@@ -64,8 +64,8 @@ def _seeds() -> tuple[Case, ...]:
     made = []
     for optimizer in OPTIMIZERS:
         model, steps = fresh(optimizer)
-        done = Progress(loss=[2.0, 1.0], val_score=[0.5, None], epoch_seconds=[0.1, 0.2])
-        made.append(_case(f"{optimizer}, not begun", optimizer, model, steps, Progress.start()))
+        done = TrainingProgress(loss=[2.0, 1.0], val_score=[0.5, None], epoch_seconds=[0.1, 0.2])
+        made.append(_case(f"{optimizer}, not begun", optimizer, model, steps, TrainingProgress.at_start()))
         stepped(model, steps)
         made.append(_case(f"{optimizer}, between epochs", optimizer, model, steps, done))
         best = replace(done, best_epoch=1, best_score=0.5, best_loss=2.0, best_model=model.state_dict())
@@ -74,9 +74,9 @@ def _seeds() -> tuple[Case, ...]:
     return tuple(made)
 
 
-def _case(note: str, optimizer: str, model: Any, steps: Any, progress: Progress) -> Case:
+def _case(note: str, optimizer: str, model: Any, steps: Any, progress: TrainingProgress) -> Case:
     with tempfile.TemporaryDirectory() as folder:
-        data = save(Path(folder), model, steps, progress).read_bytes()
+        data = save_checkpoint(Path(folder), model, steps, progress).read_bytes()
     return _of(data, note, optimizer, ACCEPTED)
 
 
@@ -125,7 +125,7 @@ def hostile() -> list[Case]:
 def _state() -> dict[str, Any]:
     model, steps = fresh("adam")
     stepped(model, steps)
-    return {"model": model.state_dict(), "optimizer": steps.state_dict(), "progress": vars(Progress.start())}
+    return {"model": model.state_dict(), "optimizer": steps.state_dict(), "progress": vars(TrainingProgress.at_start())}
 
 
 _ODD: tuple[Any, ...] = (None, 5, [], "abc", {}, {1: 2}, {"a": None})

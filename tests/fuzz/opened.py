@@ -10,13 +10,13 @@ import checkpoint_files
 import numpy as np
 import torch
 
-from outgrow.graph.builders.in_memory import assemble
-from outgrow.graph.builders.to_store import convert
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.builders.to_store import convert_to_store
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers import planetoid as planetoid_reader
-from outgrow.graph.readers.detect import source_of
+from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.store.reader import open_store
-from outgrow.graph.store.verify import check_graph
+from outgrow.graph.store.verify import verify_graph
 from outgrow.ops.sparse import SparseRows
 from outgrow.training import checkpoint
 
@@ -26,8 +26,8 @@ _MOST_COLUMNS, _SORT_BYTES = 1 << 20, 1 << 24
 
 def source(path: Path, options: dict[str, Any], out: Path | None) -> None:
     """A graph in any form but a store: read into memory, or converted to a store in ``out``."""
-    read = source_of(path, **options)
-    use(assemble(read) if out is None else convert(read, out / "made.store", memory_bytes=_SORT_BYTES))
+    read = detect_reader(path, **options)
+    use(assemble_graph(read) if out is None else convert_to_store(read, out / "made.store", memory_bytes=_SORT_BYTES))
 
 
 def planetoid(path: Path, options: dict[str, Any], out: Path | None) -> None:
@@ -45,19 +45,19 @@ def store(path: Path, options: dict[str, Any], out: Path | None) -> None:
 def saved(path: Path, options: dict[str, Any], out: Path | None) -> None:
     """A checkpoint, put into a model and an optimizer, which then make a step."""
     model, optimizer = checkpoint_files.fresh(options["optimizer"])
-    progress = checkpoint.restore(checkpoint.load(path), path, model, optimizer)
-    assert progress.epoch == len(progress.loss) == len(progress.val_score) == len(progress.epoch_seconds)
+    progress = checkpoint.restore_checkpoint(checkpoint.load_checkpoint(path), path, model, optimizer)
+    assert progress.finished_epochs == len(progress.loss) == len(progress.val_score) == len(progress.epoch_seconds)
     assert all(isinstance(loss, float) for loss in progress.loss)
-    progress.stepped(1.0, 2)
+    progress.add_step(1.0, 2)
     progress.end_epoch()
     if progress.best_model is not None:
-        checkpoint.fill(model, progress.best_model, path)
+        checkpoint.load_parameters(model, progress.best_model, path)
     checkpoint_files.stepped(model, optimizer)
 
 
 def use(graph: Graph) -> None:
     """Check a graph, and aggregate once over it by loops that look at every index."""
-    check_graph(graph)
+    verify_graph(graph)
     indptr, indices = graph.topology.indptr, graph.topology.indices.long()
     dst = torch.repeat_interleave(torch.arange(graph.num_nodes), indptr.diff())
     rows = torch.ones(graph.num_nodes, 1)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from scipy.sparse import random_array
 
-from outgrow.graph.builders.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.graph import Graph, NodeType
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.ops.sparse import SparseRows
 
 
@@ -21,21 +21,21 @@ class Edge(NamedTuple):
     weight: float = 1.0
 
 
-class Listed(Source):
+class Listed(GraphSource):
     """Edges of a list, some at a time."""
 
     def __init__(self, edges, tables=None, *, typed=False, weighted=False, at_once=7):
-        self.listed, self.given = edges, tables or Tables()
+        self.listed, self.given = edges, tables or NodeTableSource()
         self.typed, self.weighted, self.at_once = typed, weighted, at_once
 
     @property
     def name(self):
         return "listed"
 
-    def tables(self):
+    def read_tables(self):
         return self.given
 
-    def edges(self):
+    def read_edges(self):
         for first in range(0, len(self.listed), self.at_once):
             src, dst, relation, weight = zip(*self.listed[first : first + self.at_once], strict=True)
             yield EdgeChunk(
@@ -111,7 +111,7 @@ def tables(num_nodes=40, **changes):
         "relation_names": ("r", "s"),
         "node_types": (NodeType(name="x", first=0, last=25), NodeType(name="y", first=25, last=num_nodes)),
     }
-    return Tables(**{**known, **changes})
+    return NodeTableSource(**{**known, **changes})
 
 
 def source(edges=None, **changes):
@@ -127,4 +127,4 @@ def graph(*, sparse=False, **changes):
     """A small graph with everything that a graph can have."""
     if sparse:
         changes["features"] = random_array((40, 9), density=0.3, rng=5, dtype=np.float32, format="csr")
-    return assemble(source(**changes), undirected=True)
+    return assemble_graph(source(**changes), undirected=True)

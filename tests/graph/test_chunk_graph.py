@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outgrow.graph.chunk_graph import ChunkGraph, distinct
+from outgrow.graph.chunk_graph import ChunkGraph, unique_sorted
 from outgrow.graph.topology import Topology
 from strategies.offload.cut_graphs import dressed, ids, in_edges, multigraphs, sources_of
 from support import random_topology
@@ -27,7 +27,7 @@ def choices(draw: st.DrawFn) -> tuple[Topology, list[int]]:
 
 
 def check_sources(graph: ChunkGraph, view: Topology, nodes: list[int]) -> None:
-    assert graph.sources(ids(nodes)).tolist() == sources_of(view, nodes)
+    assert graph.source_ids(ids(nodes)).tolist() == sources_of(view, nodes)
 
 
 def check_chunk(graph: ChunkGraph, view: Topology, nodes: list[int], places: list[int], num_src: int) -> None:
@@ -35,7 +35,7 @@ def check_chunk(graph: ChunkGraph, view: Topology, nodes: list[int], places: lis
     place_V = torch.full((view.num_nodes,), -1, dtype=torch.int32)
     sources = ids(sources_of(view, nodes))
     place_V[sources] = torch.tensor(places[: len(sources)], dtype=torch.int32)
-    edges, start = graph.take(ids(nodes), place_V, num_src)
+    edges, start = graph.extract_chunk(ids(nodes), place_V, num_src)
     expected = [in_edges(view, node) for node in nodes]
     chosen = torch.tensor([e for row in expected for e in row], dtype=torch.int64)
     assert edges.num_src == num_src
@@ -82,7 +82,7 @@ def test_degrees_and_sizes_are_those_of_the_view(choice: tuple[Topology, list[in
     assert graph.row_sizes(ids(nodes)).tolist() == [
         n + loops for n, loops in zip(exact.tolist(), replaced, strict=True)
     ]
-    assert graph.num_edges(ids(nodes)) == int(exact.sum())
+    assert graph.count_in_edges(ids(nodes)) == int(exact.sum())
 
 
 def test_a_large_graph_in_small_and_large_chunks() -> None:
@@ -102,12 +102,12 @@ def test_a_chunk_of_its_own_memory_does_not_write_into_the_graph() -> None:
     before = [part.clone() for part in (topology.indices, topology.relation, topology.weight)]
     graph = ChunkGraph(topology, self_loops=True)
     every = torch.arange(40)
-    edges, _ = graph.take(every, every.int().flip(0), 40)
+    edges, _ = graph.extract_chunk(every, every.int().flip(0), 40)
     for part in (edges.indices, edges.relation, edges.weight):
         part.zero_()
     assert all(map(torch.equal, before, (topology.indices, topology.relation, topology.weight)))
 
 
 def test_distinct_numbers_ascend() -> None:
-    assert distinct(torch.tensor([5, 1, 5, 0])).tolist() == [0, 1, 5]
-    assert distinct(torch.empty(0, dtype=torch.int64)).tolist() == []
+    assert unique_sorted(torch.tensor([5, 1, 5, 0])).tolist() == [0, 1, 5]
+    assert unique_sorted(torch.empty(0, dtype=torch.int64)).tolist() == []

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.graph.datasets import Origin, datasets, load, origin, resolve
+from outgrow.graph.datasets import FileOrigin, datasets, find_origin, load_graph, resolve_source
 from outgrow.graph.datasets.dataset import RemoteFile
-from outgrow.graph.datasets.download import FetchFiles, FetchOgb
-from outgrow.graph.datasets.locate import cache_folder
+from outgrow.graph.datasets.download import FileDownloader, OgbDownloader
+from outgrow.graph.datasets.locate import cache_dir
 from outgrow.graph.readers.gnn_benchmark import GnnBenchmarkSource
 
 LOCAL = ("wordnet", "cora", "citeseer", "amazon-photo", "coauthor-cs", "debian", "heco-acm")
@@ -47,18 +47,18 @@ def online(monkeypatch, nowhere):
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_real_data_sets_have_the_figures_of_the_table(name, data_dir):
-    known, graph = datasets()[name], load(name, data_dir=data_dir)
+    known, graph = datasets()[name], load_graph(name, data_dir=data_dir)
     assert graph.name == name
     assert (graph.num_nodes, graph.num_features, graph.num_classes) == (known.nodes, known.features, known.classes)
     assert graph.sparse
     assert tuple(len(part) for part in (graph.split.train, graph.split.val, graph.split.test)) == SPLITS[name]
-    directed = load(name, data_dir=data_dir, undirected=False)
+    directed = load_graph(name, data_dir=data_dir, undirected=False)
     assert directed.num_edges == known.edges
     assert graph.num_edges <= 2 * directed.num_edges
 
 
 def test_undirected_is_the_default_and_symmetric(data_dir):
-    graph = load("amazon-photo", data_dir=data_dir).topology
+    graph = load_graph("amazon-photo", data_dir=data_dir).topology
     dst = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.indptr.diff())
     one, other = graph.indices * graph.num_nodes + dst, dst * graph.num_nodes + graph.indices
     assert torch.equal(one.sort().values, other.sort().values)
@@ -66,8 +66,8 @@ def test_undirected_is_the_default_and_symmetric(data_dir):
 
 
 def test_wordnet_comes_with_the_package():
-    assert origin(datasets()["wordnet"]) is Origin.PACKAGED
-    graph = load("wordnet")
+    assert find_origin(datasets()["wordnet"]) is FileOrigin.PACKAGED
+    graph = load_graph("wordnet")
     assert (graph.num_nodes, graph.num_features, graph.num_relations) == (117_659, 6_900, 52)
     assert graph.num_classes == 45
 
@@ -83,44 +83,44 @@ def test_the_packaged_file_is_the_published_one(data_dir):
 def test_folders_are_searched_in_order(tmp_path, monkeypatch):
     debian = datasets()["debian"]
     given, variable = tmp_path / "given", tmp_path / "variable"
-    assert origin(debian, given) is Origin.MISSING
-    for folder, kind in ((cache_folder(), Origin.CACHED), (variable, Origin.LOCAL), (given, Origin.LOCAL)):
+    assert find_origin(debian, given) is FileOrigin.MISSING
+    for folder, kind in ((cache_dir(), FileOrigin.CACHED), (variable, FileOrigin.LOCAL), (given, FileOrigin.LOCAL)):
         folder.mkdir(parents=True)
         (folder / "debian.npz").write_bytes(b"")
         monkeypatch.setenv("OUTGROW_DATA", str(variable))
-        assert origin(debian, given) is kind
-        assert origin(datasets()["cora"], given) is Origin.DOWNLOAD
+        assert find_origin(debian, given) is kind
+        assert find_origin(datasets()["cora"], given) is FileOrigin.DOWNLOAD
     with pytest.raises(InputError) as error:
-        load("debian", data_dir=given)
+        load_graph("debian", data_dir=given)
     assert str(given) in str(error.value)
 
 
 def test_files_of_planetoid_may_lie_in_the_data_folder_itself(tmp_path, data_dir):
     for file in (data_dir / "planetoid_cora").glob("ind.*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    assert load("cora", data_dir=tmp_path).num_nodes == 2_708
+    assert load_graph("cora", data_dir=tmp_path).num_nodes == 2_708
 
 
 def test_without_a_file_or_an_address_the_error_says_how_to_build_it(tmp_path):
     with pytest.raises(InputError, match=r"files of debian were not found") as error:
-        load("debian", data_dir=tmp_path)
+        load_graph("debian", data_dir=tmp_path)
     text = str(error.value)
-    for part in ("debian.npz", str(tmp_path), str(cache_folder()), "OUTGROW_DATA is not set", "Packages index"):
+    for part in ("debian.npz", str(tmp_path), str(cache_dir()), "OUTGROW_DATA is not set", "Packages index"):
         assert part in text
 
 
 def test_offline_the_error_says_where_it_looked_and_what_for(tmp_path):
     with pytest.raises(InputError, match="files of cora were not found") as error:
-        load("cora", data_dir=tmp_path)
+        load_graph("cora", data_dir=tmp_path)
     text = str(error.value)
     for part in ("ind.cora.allx", "ind.cora.graph", str(tmp_path), "no network for https://", "--data-dir"):
         assert part in text
-    assert not list(cache_folder().rglob("*ind*"))
+    assert not list(cache_dir().rglob("*ind*"))
 
 
 def test_a_data_folder_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
-        load("wordnet", data_dir=tmp_path / "typo")
+        load_graph("wordnet", data_dir=tmp_path / "typo")
 
 
 @pytest.mark.parametrize(
@@ -138,43 +138,43 @@ def test_a_data_folder_that_does_not_exist_is_refused(tmp_path):
 )
 def test_unknown_names_are_refused_with_a_hint(name, hint):
     with pytest.raises(InputError) as error:
-        load(name)
+        load_graph(name)
     assert hint in error.value.repair
 
 
 def test_generated_graphs_have_names():
-    rmat = load("rmat-8")
+    rmat = load_graph("rmat-8")
     assert (rmat.name, rmat.num_nodes, rmat.features) == ("rmat-8", 256, None)
-    products = load("products@0.001")
+    products = load_graph("products@0.001")
     assert (products.num_nodes, products.num_features, products.num_classes) == (2_449, 100, 47)
     assert products.num_edges > 1.5 * 61_859
-    assert torch.equal(products.features, load("products@0.001").features)
-    directed = load("products@0.001", undirected=False)
+    assert torch.equal(products.features, load_graph("products@0.001").features)
+    directed = load_graph("products@0.001", undirected=False)
     assert directed.num_edges == 61_859
-    assert not resolve("papers100M@0.0001").undirected
+    assert not resolve_source("papers100M@0.0001").undirected
 
 
 def test_a_path_is_taken_as_it_is_but_a_name_comes_first(tmp_path, monkeypatch):
     edges = np.array([[0, 1, 1], [1, 2, 2]], dtype=np.int32)
     np.savez(tmp_path / "small.npz", edge_index=edges, label=np.array([0, 1, 0]), train_idx=np.array([0]))
-    assert load(tmp_path / "small.npz").num_edges == 3
-    assert load(str(tmp_path / "small.npz"), undirected=True).num_edges == 4
+    assert load_graph(tmp_path / "small.npz").num_edges == 3
+    assert load_graph(str(tmp_path / "small.npz"), undirected=True).num_edges == 4
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wordnet").mkdir()
-    assert load("wordnet").num_nodes == 117_659
+    assert load_graph("wordnet").num_nodes == 117_659
     for path in (tmp_path / "wordnet", "./wordnet"):
         with pytest.raises(InputError, match="wordnet"):
-            load(path)
+            load_graph(path)
 
 
 def test_a_store_is_opened_as_it_is(tmp_path):
-    from outgrow.graph.builders.to_store import convert
+    from outgrow.graph.builders.to_store import convert_to_store
 
-    found = resolve("rmat-6")
-    convert(found.source, tmp_path / "store", undirected=found.undirected)
-    assert load(tmp_path / "store").num_edges == load("rmat-6").num_edges
+    found = resolve_source("rmat-6")
+    convert_to_store(found.source, tmp_path / "store", undirected=found.undirected)
+    assert load_graph(tmp_path / "store").num_edges == load_graph("rmat-6").num_edges
     with pytest.raises(InputError, match="is a store"):
-        load(tmp_path / "store", undirected=True)
+        load_graph(tmp_path / "store", undirected=True)
 
 
 def test_files_are_fetched_whole_and_checked(tmp_path, online):
@@ -209,28 +209,28 @@ def test_an_ogb_archive_becomes_a_folder(tmp_path, online, monkeypatch):
         f",ogbn-mag,ogbn-arxiv\nnum tasks,1,1\nurl,x,{(tmp_path / 'arxiv.zip').as_uri()}\n"
     )
     monkeypatch.syspath_prepend(tmp_path / "packages")
-    FetchOgb(name="ogbn-arxiv", folder="ogbn_arxiv").into(tmp_path / "cache")
+    OgbDownloader(name="ogbn-arxiv", folder="ogbn_arxiv").download_into(tmp_path / "cache")
     assert (tmp_path / "cache" / "ogbn_arxiv" / "raw" / "edge.csv").read_text() == "0,1\n"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["ogbn_arxiv"]
-    assert origin(datasets()["ogbn-arxiv"], tmp_path / "cache") is Origin.LOCAL
-    assert resolve("ogbn-arxiv", data_dir=tmp_path / "cache").source.name == "ogbn-arxiv"
+    assert find_origin(datasets()["ogbn-arxiv"], tmp_path / "cache") is FileOrigin.LOCAL
+    assert resolve_source("ogbn-arxiv", data_dir=tmp_path / "cache").source.name == "ogbn-arxiv"
     with zipfile.ZipFile(tmp_path / "arxiv.zip", "w") as archive:
         archive.writestr("readme", "")
     with pytest.raises(InputError, match="is not the archive"):
-        FetchOgb(name="ogbn-arxiv", folder="ogbn_arxiv").into(tmp_path / "other")
+        OgbDownloader(name="ogbn-arxiv", folder="ogbn_arxiv").download_into(tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())
 
 
 def test_without_the_ogb_package_the_error_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match="files of ogbn-arxiv were not found") as error:
-        load("ogbn-arxiv")
+        load_graph("ogbn-arxiv")
     assert "outgrow[ogb]" in error.value.repair
 
 
 def test_files_of_gnn_benchmark_give_the_graph_that_our_file_gives(tmp_path, data_dir):
     """The upstream form is made from our file: the same matrices under its keys, without a split."""
-    ours = load("coauthor-cs", data_dir=data_dir)
+    ours = load_graph("coauthor-cs", data_dir=data_dir)
     with np.load(data_dir / "coauthor_cs.npz") as file:
         src, dst = file["edge_index"]
         order = np.lexsort((dst, src))
@@ -246,7 +246,7 @@ def test_files_of_gnn_benchmark_give_the_graph_that_our_file_gives(tmp_path, dat
             attr_shape=file["feat_shape"],
             labels=file["label"],
         )
-    theirs = load("coauthor-cs", data_dir=tmp_path)
+    theirs = load_graph("coauthor-cs", data_dir=tmp_path)
     assert torch.equal(theirs.topology.indices, ours.topology.indices)
     assert torch.equal(theirs.topology.indptr, ours.topology.indptr)
     assert torch.equal(theirs.labels, ours.labels)
@@ -262,11 +262,11 @@ def test_a_broken_file_of_gnn_benchmark_is_refused(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError, match="cannot be read as a file of gnn-benchmark"):
-        GnnBenchmarkSource(path, "photo").tables()
+        GnnBenchmarkSource(path, "photo").read_tables()
 
 
 def fetch(url, folder, sha256):
-    FetchFiles(files=(RemoteFile(path="folder/file", url=url, sha256=sha256),)).into(folder)
+    FileDownloader(files=(RemoteFile(path="folder/file", url=url, sha256=sha256),)).download_into(folder)
 
 
 class server:

@@ -19,7 +19,7 @@ from torch import Tensor
 from layer_plans import largest_difference, results, whole
 from outgrow.core.block import Block
 from outgrow.graph.graph import Graph
-from outgrow.graph.halo import LocalGraph, local_graph
+from outgrow.graph.halo import LocalGraph, build_local_graph
 from outgrow.graph.store.reader import open_store, write_store
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
@@ -41,7 +41,7 @@ class Divided(NamedTuple):
 
     def shares(self, self_loops: bool) -> Iterator[LocalGraph]:
         for rank in range(self.size):
-            yield local_graph(self.topology, self.part, rank, self.size, self_loops=self_loops)
+            yield build_local_graph(self.topology, self.part, rank, self.size, self_loops=self_loops)
 
 
 @st.composite
@@ -106,14 +106,14 @@ def assert_share(share: LocalGraph, rank: int, given: Divided, view: Topology) -
     own = torch.tensor([v for v in range(view.num_nodes) if part[v] == rank], dtype=torch.int64)
     remote = {(int(part[v]), v) for v in sources.tolist() if part[v] != rank}
     halo = torch.tensor([v for _, v in sorted(remote)], dtype=torch.int64)
-    assert torch.equal(share.own, own)
+    assert torch.equal(share.owned, own)
     assert torch.equal(share.halo, halo)
     assert share.halo_counts == tuple(sum(peer == of for of, _ in remote) for peer in range(given.size))
     assert_edges(share.block, view, ids, own, torch.cat([own, halo]))
     from_own = part[sources] == rank
-    assert_edges(share.own_edges, view, ids[from_own], own, own)
+    assert_edges(share.local_edges, view, ids[from_own], own, own)
     assert_edges(share.halo_edges, view, ids[~from_own], own, halo)
-    both = torch.cat([ids_of(share.own_edges), ids_of(share.halo_edges)])
+    both = torch.cat([ids_of(share.local_edges), ids_of(share.halo_edges)])
     assert torch.equal(ids[share.edge_order.long()], both)
 
 
@@ -123,7 +123,7 @@ def assert_divided(given: Divided) -> None:
         view, seen = given.view(self_loops), []
         for rank, share in enumerate(given.shares(self_loops)):
             assert_share(share, rank, given, view)
-            seen += [ids_of(share.own_edges), ids_of(share.halo_edges)]
+            seen += [ids_of(share.local_edges), ids_of(share.halo_edges)]
         assert torch.equal(torch.cat(seen).sort().values, torch.arange(view.num_edges))
 
 
@@ -146,11 +146,11 @@ def test_shares_of_a_graph_with_wide_indices() -> None:
 def test_wide_positions_are_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ranges(random_topology(40, 200, weighted=True), 2)
     narrow = list(given.shares(self_loops=True))
-    monkeypatch.setattr("outgrow.ops.subgraph._narrow", lambda count: torch.int64)
+    monkeypatch.setattr("outgrow.ops.subgraph._index_dtype", lambda count: torch.int64)
     for mine, other in zip(given.shares(self_loops=True), narrow, strict=True):
         assert mine.edge_order.dtype == mine.block.edges.indices.dtype == torch.int64
         assert torch.equal(mine.edge_order, other.edge_order.long())
-        for block, same in ((mine.block, other.block), (mine.own_edges, other.own_edges)):
+        for block, same in ((mine.block, other.block), (mine.local_edges, other.local_edges)):
             assert torch.equal(block.edges.indices, same.edges.indices.long())
             assert torch.equal(ids_of(block), ids_of(same))
 
@@ -195,31 +195,31 @@ Way = Callable[[Layer, LocalGraph, Tensor, int | None], Tensor]
 
 def at_once(layer: Layer, share: LocalGraph, x: Tensor, key: int | None) -> Tensor:
     """One worker's rows of the result, from its block."""
-    return layer(share.block.keyed(key), x, x[: len(share.own)])
+    return layer(share.block.with_rng_key(key), x, x[: len(share.owned)])
 
 
 def in_two(layer: Layer, share: LocalGraph, x: Tensor, key: int | None) -> Tensor:
     """Edges from own nodes, then those from the halo; weighed together."""
-    block, num_own = share.block.keyed(key), len(share.own)
+    block, num_own = share.block.with_rng_key(key), len(share.owned)
     source, target = layer.source(x), layer.target(x[:num_own])
-    assert source.columns is not None
-    weight = layer.conv.weigh(block, source, target)
+    assert source.values is not None
+    weight = layer.conv.edge_weight(block, source, target)
     low = high = None
     if weight is not None:
-        count = share.own_edges.edges.num_edges
+        count = share.local_edges.edges.num_edges
         low, high = weight[share.edge_order].split([count, block.edges.num_edges - count])
-    near = layer.conv.aggregation(share.own_edges, source.columns[:num_own], target.columns, low)
-    far = layer.conv.aggregation(share.halo_edges, source.columns[num_own:], target.columns, high)
+    near = layer.conv.aggregation(share.local_edges, source.values[:num_own], target.values, low)
+    far = layer.conv.aggregation(share.halo_edges, source.values[num_own:], target.values, high)
     return layer.update(x[:num_own], near + far, block)
 
 
 def in_two_alone(layer: Layer, share: LocalGraph, x: Tensor, key: int | None) -> Tensor:
     """The same, but each part weighs its own edges, with the graph's degrees."""
-    num_own = len(share.own)
+    num_own = len(share.owned)
     target = layer.target(x[:num_own])
-    near = layer.aggregate(share.own_edges, layer.source(x[:num_own]), target)
+    near = layer.aggregate(share.local_edges, layer.source(x[:num_own]), target)
     far = layer.aggregate(share.halo_edges, layer.source(x[num_own:]), target)
-    return layer.update(x[:num_own], near + far, share.block.keyed(key))
+    return layer.update(x[:num_own], near + far, share.block.with_rng_key(key))
 
 
 def ways_of(layer: Layer) -> list[Way]:
@@ -227,7 +227,7 @@ def ways_of(layer: Layer) -> list[Way]:
     ways: list[Way] = [at_once]
     if layer.conv.aggregation.additive:
         ways.append(in_two)
-        if layer.widths.fixed_weight and not layer.widths.whole_rows:
+        if layer.spec.static_edge_weight and not layer.spec.needs_full_neighborhood:
             ways.append(in_two_alone)
     return ways
 
@@ -236,9 +236,9 @@ def difference(way: Way, layer: Layer, given: Divided) -> float:
     """Between what the workers compute together, gradients included, and the layer on the whole graph."""
 
     def by_worker(layer: Layer, view: Topology, x: Tensor, key: int | None) -> Tensor:
-        shares = list(given.shares(layer.widths.self_loops))
+        shares = list(given.shares(layer.spec.self_loops))
         rows = [way(layer, share, x[share.block.src_nodes], key) for share in shares]
-        return torch.cat(rows)[torch.cat([share.own for share in shares]).argsort()]
+        return torch.cat(rows)[torch.cat([share.owned for share in shares]).argsort()]
 
     x = normal(given.topology.num_nodes, IN)
     reference = results(whole, layer, given.topology, x, KEY)
@@ -319,4 +319,4 @@ def test_consecutive_nodes_have_consecutive_edges_in_the_view(mapped: Topology) 
 )
 def test_what_does_not_fit_is_refused(part: list[int], rank: int, what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        local_graph(topology_of(3, [(0, 1)]), torch.tensor(part), rank, 2, self_loops=False)
+        build_local_graph(topology_of(3, [(0, 1)]), torch.tensor(part), rank, 2, self_loops=False)

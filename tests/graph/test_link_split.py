@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
-from outgrow.graph.link_split import Links, LinkSplit, links_of, split_links
+from outgrow.graph.link_split import LinkSplit, LinkTriples, collect_links, split_links
 from outgrow.graph.topology import Topology
-from outgrow.ops.rng import derive
+from outgrow.ops.rng import fold_in
 from support import destinations_of, random_topology, topology_of, with_relations
 
 VAL, TEST = 0.2, 0.3
@@ -58,17 +58,17 @@ def edges_of(topology: Topology) -> list[Edge]:
     return [Edge(*edge) for edge in zip(*ends, relation, weight, strict=True)]
 
 
-def asked(links: Links) -> list[Edge]:
+def asked(links: LinkTriples) -> list[Edge]:
     return [Edge(*link) for link in zip(*(each.tolist() for each in links), strict=True)]
 
 
-def pairs_of(links: Links) -> set[Pair]:
+def pairs_of(links: LinkTriples) -> set[Pair]:
     return {link.pair for link in asked(links)}
 
 
 def part_of(edge: Edge, seed: int) -> str:
     """The part that the draw for a pair of nodes puts an edge into, in plain Python."""
-    drawn = (derive(seed, 6, *edge.pair) >> 11) / 2**53
+    drawn = (fold_in(seed, 6, *edge.pair) >> 11) / 2**53
     if edge.loop or drawn >= VAL + TEST:
         return "train"
     return "test" if drawn < TEST else "val"
@@ -188,12 +188,12 @@ def test_edges_within_a_row_may_be_in_any_order() -> None:
 
 def test_links_of_a_graph_are_all_its_edges_in_their_order() -> None:
     topology = with_relations(random_topology(12, 60), 3)
-    links = links_of(topology)
+    links = collect_links(topology)
     assert len(links) == topology.num_edges
     assert asked(links) == [edge._replace(weight=1.0) for edge in edges_of(topology)]
     assert all(each.dtype == torch.int64 for each in links)
-    assert not links_of(random_topology(12, 60)).relation.any()
-    some = links.take(torch.tensor([3, 1]))
+    assert not collect_links(random_topology(12, 60)).relation.any()
+    some = links.select_links(torch.tensor([3, 1]))
     assert asked(some) == [asked(links)[3], asked(links)[1]]
 
 

@@ -12,8 +12,8 @@ from outgrow.nn import (
     AttentionPropagateConv,
     CommNetConv,
     Conv,
+    Epilogue,
     FiLMConv,
-    Finish,
     GATConv,
     GCNConv,
     GGCNConv,
@@ -85,8 +85,8 @@ def one_of_each() -> dict[str, Conv]:
 
 
 FINISHES = {
-    "bare": Finish(),
-    "finished": Finish(norm=True, activation=nn.functional.elu, residual=True, dropout=0.3),
+    "bare": Epilogue(),
+    "finished": Epilogue(norm=True, activation=nn.functional.elu, residual=True, dropout=0.3),
 }
 
 

@@ -233,7 +233,7 @@ def assert_same(case: Case, topology: Topology, edge_weight: Tensor | None = Non
         pair.ours.data = pair.shape(pair.theirs.data).contiguous().clone()
     x, x_theirs = (normal(topology.num_nodes, IN, seed=9).requires_grad_() for _ in range(2))
     edge_index = torch.stack([topology.indices.long(), destinations_of(topology.block.edges)])
-    view = topology.with_self_loops if ours.widths.self_loops else topology
+    view = topology.with_self_loops if ours.spec.self_loops else topology
     out = Layer(ours)(view.block, x, x)
     relation = None if topology.relation is None else topology.relation.long()
     extra = [given for given in (edge_weight, relation if ours.num_relations else None) if given is not None]

@@ -14,9 +14,9 @@ from torch import Tensor
 import layer_plans
 from layer_plans import Plan, largest_difference, plans_for, results
 from outgrow.core.block import Block
-from outgrow.engine.shard import view_of
+from outgrow.engine.shard import layer_topology
 from outgrow.graph.topology import Topology
-from outgrow.nn import Finish, GCNConv, Layer, Rows, SAGEConv
+from outgrow.nn import Epilogue, GCNConv, Layer, NodeMessages, SAGEConv
 from outgrow.ops.csc import in_degree
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight
 from support import normal, random_topology, topologies, topology_of, with_relations
@@ -81,14 +81,14 @@ def test_the_plans_that_each_layer_promises() -> None:
 @pytest.mark.parametrize("conv", CONVS)
 def test_widths_are_those_of_the_rows(conv: str) -> None:
     layer = layer_of(CONVS[conv](), "bare")
-    topology = view_of(GRAPHS["multi-graph"], layer)
-    x, widths = normal(topology.num_nodes, IN), layer.widths
+    topology = layer_topology(GRAPHS["multi-graph"], layer)
+    x, widths = normal(topology.num_nodes, IN), layer.spec
     source, target = layer.source(x), layer.target(x)
-    assert source.columns is not None
-    assert source.columns.shape[1:] == widths.source
-    assert widths.target == ((0, 0) if target.columns is None else target.columns.shape[1:])
+    assert source.values is not None
+    assert source.values.shape[1:] == widths.source
+    assert widths.target == ((0, 0) if target.values is None else target.values.shape[1:])
     for rows in (source, target):
-        assert (0 if rows.score is None else rows.score.shape[1]) == widths.score
+        assert (0 if rows.scores is None else rows.scores.shape[1]) == widths.score
     aggregate = layer.aggregate(topology.block, source, target)
     assert aggregate.shape[1:] == widths.aggregate
     assert layer.update(x, aggregate, topology.block).shape == (topology.num_nodes, OUT)
@@ -97,7 +97,7 @@ def test_widths_are_those_of_the_rows(conv: str) -> None:
 @pytest.mark.parametrize("conv", CONVS)
 def test_what_is_said_of_reading_the_destination_is_true(conv: str) -> None:
     layer = layer_of(CONVS[conv](), "bare")
-    topology, x = view_of(GRAPHS["multi-graph"], layer), normal(40, IN)
+    topology, x = layer_topology(GRAPHS["multi-graph"], layer), normal(40, IN)
     other = layer(topology.block, x, normal(40, IN, seed=9))
     assert torch.equal(other, layer(topology.block, x, x)) != layer.reads_target
     assert layer_of(CONVS[conv](), "finished").reads_target
@@ -108,17 +108,17 @@ def test_what_is_said_of_fixed_weights_is_true(conv: str) -> None:
     weights = []
     for seed in (0, 1):
         layer, x = layer_of(CONVS[conv](), "bare", seed), normal(40, IN, seed=seed)
-        block = view_of(GRAPHS["multi-graph"], layer).block
-        weight = layer.conv.weigh(block, layer.source(x), layer.target(x))
+        block = layer_topology(GRAPHS["multi-graph"], layer).block
+        weight = layer.conv.edge_weight(block, layer.source(x), layer.target(x))
         weights.append(torch.zeros(1) if weight is None else weight)
-    assert torch.equal(*weights) == layer.widths.fixed_weight
+    assert torch.equal(*weights) == layer.spec.static_edge_weight
 
 
 @pytest.mark.parametrize("conv", ["gat-concatenated", "gcn"])
 def test_draws_follow_the_key(conv: str) -> None:
     layer, x = layer_of(CONVS[conv](), "finished"), normal(40, IN)
     block = GRAPHS["multi-graph"].with_self_loops.block
-    one, again, two, none = (layer(block.keyed(key), x, x) for key in (1, 1, 2, None))
+    one, again, two, none = (layer(block.with_rng_key(key), x, x) for key in (1, 1, 2, None))
     assert torch.equal(one, again)
     assert not torch.equal(one, two)
     assert not torch.equal(one, none)
@@ -134,14 +134,14 @@ class StreamDropout(torch.nn.Module):
 class BlockMeanSAGE(SAGEConv):
     """A mutant: divides by the number of in-edges in the block."""
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         return mean_weight(dataclasses.replace(block, dst_degree=in_degree(block.edges.indptr, None)), torch.float64)
 
 
 class BlockDegreeGCN(GCNConv):
     """A mutant: normalises a source by its number of out-edges in the block, as if that were its degree."""
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         degree = torch.bincount(block.edges.indices, minlength=block.edges.num_src).double()
         return symmetric_weight(dataclasses.replace(block, src_degree=degree), torch.float64)
 
@@ -158,7 +158,7 @@ class PositionKeyedSAGE(SAGEConv):
 @pytest.mark.parametrize("plan", [layer_plans.chunks, layer_plans.gathered])
 def test_the_suite_catches_dropout_from_a_stream(plan: Plan) -> None:
     layer = layer_of(CONVS["gcn"](), "bare")
-    layer.finish = Finish(activation=StreamDropout())
+    layer.epilogue = Epilogue(activation=StreamDropout())
     assert difference(plan, layer, GRAPHS["multi-graph"]) > 1e-3
 
 

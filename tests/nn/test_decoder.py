@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outgrow.nn import GCN, Decoder, Decoupled, DistMult, Dot, Model
-from outgrow.ops.link_scores import Pairs
+from outgrow.ops.link_scores import NodePairs
 from support import normal, random_topology, whole_blocks
 
 ROWS, COLUMNS, RELATIONS, PAIRS = 12, 5, 3, 80
@@ -35,7 +35,7 @@ def by_formula(decoder: Decoder, x: Tensor) -> Tensor:
 
 def scores(decoder: Decoder, x: Tensor, first: Tensor = FIRST, second: Tensor = SECOND) -> Tensor:
     """A score for each pair, as it was given."""
-    pairs = Pairs.of(first, second, RELATION, ROWS)
+    pairs = NodePairs.from_endpoints(first, second, RELATION, ROWS)
     found = decoder(x, pairs)
     return torch.zeros_like(found).index_put((pairs.order.long(),), found)
 
@@ -68,20 +68,20 @@ def test_a_link_and_its_reverse_have_one_score(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_dot_product_knows_no_relations_and_is_of_the_type_of_its_rows(dtype: torch.dtype) -> None:
     x, far = normal(ROWS, COLUMNS, dtype=dtype), 1000 + RELATION
-    pairs = Pairs.of(FIRST, SECOND, far, ROWS)
+    pairs = NodePairs.from_endpoints(FIRST, SECOND, far, ROWS)
     found = Dot()(x, pairs)
     assert found.dtype == dtype
     torch.testing.assert_close(found, by_formula(Dot(), x)[pairs.order.long()])
     assert torch.equal(
-        Dot().queries(x, torch.full((ROWS,), 77)), Dot().queries(x, torch.zeros(ROWS, dtype=torch.int64))
+        Dot().link_queries(x, torch.full((ROWS,), 77)), Dot().link_queries(x, torch.zeros(ROWS, dtype=torch.int64))
     )
     assert Dot().num_relations == 0
     assert not list(Dot().parameters())
 
 
 def test_what_decoders_take() -> None:
-    assert all(Dot().takes(columns) for columns in (1, 5, 64))
-    assert [columns for columns in range(1, 9) if distmult().takes(columns)] == [COLUMNS]
+    assert all(Dot().accepts_width(columns) for columns in (1, 5, 64))
+    assert [columns for columns in range(1, 9) if distmult().accepts_width(columns)] == [COLUMNS]
     assert distmult().num_relations == RELATIONS
 
 
@@ -113,7 +113,7 @@ def test_a_model_with_a_decoder_has_the_parameters_of_the_one_without(name: str)
     assert all(shared.pop(key) is parameter for key, parameter in model.named_parameters())
     assert list(shared) == ["decoder.relation"]
     assert shared["decoder.relation"] is decoder.relation
-    assert all(mine is theirs for mine, theirs in zip(both.stages(), model.stages(), strict=True))
+    assert all(mine is theirs for mine, theirs in zip(both.layers_list(), model.layers_list(), strict=True))
     assert both.encoder is model.encoder
 
 
@@ -130,5 +130,5 @@ def test_a_decoder_of_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match=f"the last layer gives {COLUMNS} columns, which the decoder does not take"):
         model.with_decoder(DistMult(COLUMNS + 1, RELATIONS))
     with pytest.raises(ValueError, match="does not take"):
-        Model(model.stages(), decoder=DistMult(COLUMNS - 1, RELATIONS))
-    assert Model(model.stages(), decoder=distmult()).decoder is not None
+        Model(model.layers_list(), decoder=DistMult(COLUMNS - 1, RELATIONS))
+    assert Model(model.layers_list(), decoder=distmult()).decoder is not None

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outgrow.engine.inference import infer
+from outgrow.engine.inference import infer_full_graph
 from outgrow.graph.topology import Topology
 from outgrow.nn import (
     AttentionPropagateConv,
-    Chain,
+    AttentionScores,
     Decoupled,
     DecoupledGAT,
-    Dense,
+    LinearEncoder,
     Model,
     PropagateConv,
     RelationPropagateConv,
-    Scores,
+    SequentialEncoder,
 )
 from outgrow.ops.aggregation.relational import RelationScale
 from support import (
@@ -62,8 +62,8 @@ def model_of(kind: str, rounds: int = 3, gamma: float = GAMMA) -> Model:
 
 def encoded(model: Model, x: Tensor) -> Tensor:
     """``[V, C]``: a perceptron of two layers."""
-    assert isinstance(model.encoder, Chain)
-    first, last = (each for each in model.encoder.encoders if isinstance(each, Dense))
+    assert isinstance(model.encoder, SequentialEncoder)
+    first, last = (each for each in model.encoder.encoders if isinstance(each, LinearEncoder))
     return torch.relu(x @ first.project.weight + first.bias) @ last.project.weight + last.bias
 
 
@@ -107,11 +107,11 @@ def expected(kind: str, model: Model, topology: Topology, x: Tensor) -> Tensor:
     """The logits by dense matrices."""
     z = encoded(model, x)
     if kind == "attention":
-        assert isinstance(model.encoder, Chain)
+        assert isinstance(model.encoder, SequentialEncoder)
         scores = model.encoder.encoders[-1]
-        assert isinstance(scores, Scores)
+        assert isinstance(scores, AttentionScores)
         weight = attention(topology, z, scores.score.weight)
-    for layer in model.stages():
+    for layer in model.layers_list():
         if kind == "relations":
             assert isinstance(layer.conv.aggregation, RelationScale)
             pairs = zip(means(topology), layer.conv.aggregation.scale, strict=True)
@@ -140,7 +140,7 @@ def test_inference_is_the_model_in_small_chunks_too(kind: str) -> None:
     topology, model = GRAPHS["weighted"], model_of(kind)
     x = normal(topology.num_nodes, IN)
     for chunk_bytes in (700, 1 << 20):
-        found = infer(model, topology, x, chunk_bytes=chunk_bytes)
+        found = infer_full_graph(model, topology, x, chunk_bytes=chunk_bytes)
         torch.testing.assert_close(found, expected(kind, model, topology, x), rtol=1e-11, atol=1e-11)
 
 
@@ -161,19 +161,19 @@ def test_draws_are_made_before_the_rounds_alone(kind: str) -> None:
     model = Decoupled(IN, HIDDEN, OUT, **given, **KINDS[kind]).double()
     topology, key = GRAPHS["weighted"], 77
     x, blocks = normal(topology.num_nodes, IN), whole_blocks(model, topology)
-    z = model.input(x, topology.nodes, key)
-    for layer, block in zip(model.stages(), blocks, strict=True):
+    z = model.encode_input(x, topology.nodes, key)
+    for layer, block in zip(model.layers_list(), blocks, strict=True):
         z = layer(block, z, z)
     assert torch.equal(model(blocks, x, key), z)
     assert not torch.allclose(z, model(blocks, x))
 
 
 def test_the_rounds_are_as_many_as_asked_for_or_as_the_perceptron_has_layers() -> None:
-    assert len(Decoupled(IN, HIDDEN, OUT).stages()) == 2
-    assert len(Decoupled(IN, HIDDEN, OUT, layers=4).stages()) == 4
+    assert len(Decoupled(IN, HIDDEN, OUT).layers_list()) == 2
+    assert len(Decoupled(IN, HIDDEN, OUT, layers=4).layers_list()) == 4
     model = Decoupled(IN, HIDDEN, OUT, layers=3, rounds=7)
-    assert len(model.stages()) == 7
-    assert isinstance(model.encoder, Chain)
+    assert len(model.layers_list()) == 7
+    assert isinstance(model.encoder, SequentialEncoder)
     assert [(each.in_features, each.out_features) for each in model.encoder.encoders] == [
         (IN, HIDDEN),
         (HIDDEN, HIDDEN),
@@ -182,12 +182,12 @@ def test_the_rounds_are_as_many_as_asked_for_or_as_the_perceptron_has_layers() -
 
 
 def test_the_layers_of_each_kind() -> None:
-    convs = {kind: [layer.conv for layer in model_of(kind).stages()] for kind in KINDS}
+    convs = {kind: [layer.conv for layer in model_of(kind).layers_list()] for kind in KINDS}
     assert {type(conv) for conv in convs["fixed"]} == {PropagateConv}
     assert {type(conv) for conv in convs["relations"]} == {RelationPropagateConv}
     attending = [conv for conv in convs["attention"] if isinstance(conv, AttentionPropagateConv)]
     assert [conv.last for conv in attending] == [False, False, True]
-    assert [conv.widths.out_features for conv in attending] == [OUT + 2 * HEADS] * 2 + [OUT]
+    assert [conv.spec.out_features for conv in attending] == [OUT + 2 * HEADS] * 2 + [OUT]
     assert [len(list(model_of(kind, rounds=5).parameters())) for kind in KINDS] == [4, 5, 4 + 5]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from outgrow.nn import GCN, FiLM, Finish, GCNConv, Layer, Model, SAGEConv
+from outgrow.nn import GCN, Epilogue, FiLM, GCNConv, Layer, Model, SAGEConv
 from outgrow.strategies.full import Full
 from planted import WIDTH, planted
 
@@ -23,9 +23,9 @@ def deep_film() -> Model:
 
 @pytest.mark.parametrize(("make", "depth"), [(deep_gcn, 7), (deep_film, 10)])
 def test_depth_and_residuals(make: Callable[[], Model], depth: int) -> None:
-    stages = make().stages()
+    stages = make().layers_list()
     assert len(stages) == depth
-    assert [layer.finish.residual for layer in stages] == [False, *[True] * (depth - 2), False]
+    assert [layer.epilogue.residual for layer in stages] == [False, *[True] * (depth - 2), False]
     assert all(layer.norm is not None for layer in stages[:-1])
 
 
@@ -47,10 +47,10 @@ def test_a_deep_stack_learns(make: Callable[[], Model]) -> None:
 
 def test_a_residual_needs_equal_widths() -> None:
     with pytest.raises(ValueError, match="in 4, out 5"):
-        Layer(GCNConv(4, 5), Finish(residual=True))
+        Layer(GCNConv(4, 5), Epilogue(residual=True))
 
 
 def test_a_residual_takes_no_sparse_input() -> None:
     conv = SAGEConv(4, 4, project_first=True)
-    assert Layer(conv).takes_sparse
-    assert not Layer(conv, Finish(residual=True)).takes_sparse
+    assert Layer(conv).accepts_sparse
+    assert not Layer(conv, Epilogue(residual=True)).accepts_sparse

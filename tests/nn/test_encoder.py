@@ -9,17 +9,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outgrow.engine.inference import infer
-from outgrow.nn import GCN, Chain, Dense, Encoder, Finish, GCNConv, Layer, Model, PropagateConv, SAGEConv, Scores
+from outgrow.engine.inference import infer_full_graph
+from outgrow.nn import (
+    GCN,
+    AttentionScores,
+    Encoder,
+    Epilogue,
+    GCNConv,
+    Layer,
+    LinearEncoder,
+    Model,
+    PropagateConv,
+    SAGEConv,
+    SequentialEncoder,
+)
 from outgrow.nn.layer import Features
-from outgrow.ops.rng import derive, dropout
+from outgrow.ops.rng import dropout, fold_in
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology
 
 NODES, IN = 30, 6
 KEY = 0xFEDCBA9876543210
 IDS = torch.arange(NODES) * 3 + 1
-HIDDEN = Finish(norm=True, activation=functional.elu, dropout=0.4)
+HIDDEN = Epilogue(norm=True, activation=functional.elu, dropout=0.4)
 
 
 def filled(encoder: Encoder) -> Encoder:
@@ -31,13 +43,20 @@ def filled(encoder: Encoder) -> Encoder:
     return encoder.double()
 
 
-def chain() -> Chain:
-    return Chain([Dense(IN, 5, HIDDEN), Dense(5, 5, Finish(residual=True, dropout=0.3)), Dense(5, 4), Scores(4, 2)])
+def chain() -> SequentialEncoder:
+    return SequentialEncoder(
+        [
+            LinearEncoder(IN, 5, HIDDEN),
+            LinearEncoder(5, 5, Epilogue(residual=True, dropout=0.3)),
+            LinearEncoder(5, 4),
+            AttentionScores(4, 2),
+        ]
+    )
 
 
 ENCODERS: dict[str, Callable[[], Encoder]] = {
-    "dense": lambda: Dense(IN, 5, HIDDEN),
-    "dense with a residual": lambda: Dense(IN, IN, Finish(activation=torch.relu, residual=True, dropout=0.4)),
+    "dense": lambda: LinearEncoder(IN, 5, HIDDEN),
+    "dense with a residual": lambda: LinearEncoder(IN, IN, Epilogue(activation=torch.relu, residual=True, dropout=0.4)),
     "chain": chain,
 }
 
@@ -52,7 +71,7 @@ def sparse_and_dense() -> tuple[SparseRows, Tensor]:
 
 
 def test_a_dense_encoder_is_the_formula() -> None:
-    encoder, x = Dense(IN, 5, HIDDEN), normal(NODES, IN)
+    encoder, x = LinearEncoder(IN, 5, HIDDEN), normal(NODES, IN)
     filled(encoder)
     assert encoder.norm is not None
     product = x @ encoder.project.weight + encoder.bias
@@ -62,7 +81,7 @@ def test_a_dense_encoder_is_the_formula() -> None:
 
 
 def test_nothing_follows_by_default() -> None:
-    encoder, x = Dense(IN, 5), normal(NODES, IN)
+    encoder, x = LinearEncoder(IN, 5), normal(NODES, IN)
     filled(encoder)
     expected = x @ encoder.project.weight + encoder.bias
     torch.testing.assert_close(encoder(x, IDS, KEY), expected, rtol=1e-13, atol=1e-13)
@@ -70,7 +89,7 @@ def test_nothing_follows_by_default() -> None:
 
 
 def test_scores_are_beside_what_they_are_of() -> None:
-    encoder, x = Scores(IN, 2), normal(NODES, IN)
+    encoder, x = AttentionScores(IN, 2), normal(NODES, IN)
     filled(encoder)
     found = encoder(x, IDS, KEY)
     assert (encoder.in_features, encoder.out_features) == (IN, IN + 4)
@@ -84,11 +103,13 @@ def test_a_chain_is_its_encoders_each_with_a_key_of_its_own() -> None:
     for key in (None, KEY):
         expected = x
         for index, each in enumerate(encoder.encoders):
-            expected = each(expected, IDS, None if key is None else derive(key, index))
+            expected = each(expected, IDS, None if key is None else fold_in(key, index))
         assert torch.equal(encoder(x, IDS, key), expected)
-    twins = Chain([Dense(IN, IN, Finish(dropout=0.5)), Dense(IN, IN, Finish(dropout=0.5))])
+    twins = SequentialEncoder(
+        [LinearEncoder(IN, IN, Epilogue(dropout=0.5)), LinearEncoder(IN, IN, Epilogue(dropout=0.5))]
+    )
     filled(twins)
-    first, second = (each(x, IDS, derive(KEY, index)) == 0 for index, each in enumerate(twins.encoders))
+    first, second = (each(x, IDS, fold_in(KEY, index)) == 0 for index, each in enumerate(twins.encoders))
     assert not torch.equal(first, second)
 
 
@@ -112,10 +133,10 @@ def test_without_a_key_nothing_is_drawn(name: str) -> None:
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-@pytest.mark.parametrize("make", [lambda: Dense(IN, 5, HIDDEN), chain], ids=["dense", "chain"])
+@pytest.mark.parametrize("make", [lambda: LinearEncoder(IN, 5, HIDDEN), chain], ids=["dense", "chain"])
 def test_sparse_rows_give_what_dense_rows_give(make: Callable[[], Encoder], key: int | None) -> None:
     encoder = filled(make())
-    assert encoder.takes_sparse
+    assert encoder.accepts_sparse
     given: tuple[Features, ...] = sparse_and_dense()
     outs = [encoder(x, IDS, key) for x in given]
     torch.testing.assert_close(outs[0], outs[1], rtol=1e-12, atol=1e-12)
@@ -125,66 +146,72 @@ def test_sparse_rows_give_what_dense_rows_give(make: Callable[[], Encoder], key:
 
 
 def test_what_takes_sparse_rows() -> None:
-    first, second = Dense(IN, 5, HIDDEN), Dense(5, 5, Finish(residual=True))
-    assert (first.takes_sparse, second.takes_sparse, Scores(5, 1).takes_sparse) == (True, False, False)
-    assert Chain([first, second]).takes_sparse
-    assert Chain([first, second]).takes_half
-    assert not Chain([second, second]).takes_sparse
-    assert not Chain([second, second]).takes_half
+    first, second = LinearEncoder(IN, 5, HIDDEN), LinearEncoder(5, 5, Epilogue(residual=True))
+    assert (first.accepts_sparse, second.accepts_sparse, AttentionScores(5, 1).accepts_sparse) == (True, False, False)
+    assert SequentialEncoder([first, second]).accepts_sparse
+    assert SequentialEncoder([first, second]).accepts_half
+    assert not SequentialEncoder([second, second]).accepts_sparse
+    assert not SequentialEncoder([second, second]).accepts_half
 
 
 def test_widths_of_a_chain() -> None:
     encoder = chain()
     assert (encoder.in_features, encoder.out_features) == (IN, 8)
-    assert encoder.held == sum(each.held for each in (Dense(IN, 5), Dense(5, 5), Dense(5, 4), Scores(4, 2)))
+    assert encoder.activation_width == sum(
+        each.activation_width
+        for each in (LinearEncoder(IN, 5), LinearEncoder(5, 5), LinearEncoder(5, 4), AttentionScores(4, 2))
+    )
 
 
 @pytest.mark.parametrize(
     ("encoders", "told"),
     [
         (lambda: [], "at least 1 encoder, got 0"),
-        (lambda: [Dense(4, 5), Dense(6, 2)], "gives 5 columns, the next takes 6"),
-        (lambda: [Dense(4, 5), Scores(5, 2), Dense(5, 2)], "gives 9 columns, the next takes 5"),
+        (lambda: [LinearEncoder(4, 5), LinearEncoder(6, 2)], "gives 5 columns, the next takes 6"),
+        (
+            lambda: [LinearEncoder(4, 5), AttentionScores(5, 2), LinearEncoder(5, 2)],
+            "gives 9 columns, the next takes 5",
+        ),
     ],
 )
 def test_a_chain_that_does_not_fit(encoders: Callable[[], list[Encoder]], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        Chain(encoders())
+        SequentialEncoder(encoders())
 
 
 def test_a_residual_needs_equal_widths() -> None:
     with pytest.raises(ValueError, match="in 4, out 5"):
-        Dense(4, 5, Finish(residual=True))
+        LinearEncoder(4, 5, Epilogue(residual=True))
 
 
 def test_a_model_whose_encoder_does_not_fit() -> None:
     with pytest.raises(ValueError, match="the first layer takes 5 columns, the encoder gives 4"):
-        Model([Layer(GCNConv(5, 3))], encoder=Dense(IN, 4))
+        Model([Layer(GCNConv(5, 3))], encoder=LinearEncoder(IN, 4))
 
 
 def model(dropped: float = 0.3) -> Model:
     """A model with an encoder, whose first layer would pass features on."""
     torch.manual_seed(0)
-    encoder = Chain([Dense(IN, 7, HIDDEN), Dense(7, 5)])
+    encoder = SequentialEncoder([LinearEncoder(IN, 7, HIDDEN), LinearEncoder(7, 5)])
     layers = [Layer(PropagateConv(5, gamma=0.8)), Layer(SAGEConv(5, 9), HIDDEN), Layer(GCNConv(9, 3))]
     return Model(layers, input_dropout=dropped, encoder=encoder).double()
 
 
 def test_what_a_model_with_an_encoder_reads() -> None:
     with_one, without = model(), GCN(IN, 8, 3)
-    assert with_one.reads is with_one.encoder
+    assert with_one.first_reader is with_one.encoder
     assert with_one.in_features == IN
-    assert not with_one.passes_features_on
-    assert without.reads is without.stages()[0]
-    assert without.passes_features_on
+    assert not with_one.source_is_features
+    assert without.first_reader is without.layers_list()[0]
+    assert without.source_is_features
 
 
 def test_features_are_dropped_and_then_encoded() -> None:
     given, x = model(), normal(NODES, IN)
     assert given.encoder is not None
-    expected = given.encoder(dropout(x, IDS, derive(KEY, 0), 0.3), IDS, derive(KEY, 0, 0))
-    assert torch.equal(given.input(x, IDS, KEY), expected)
-    assert torch.equal(given.input(x, IDS, None), given.encoder(x, IDS, None))
+    expected = given.encoder(dropout(x, IDS, fold_in(KEY, 0), 0.3), IDS, fold_in(KEY, 0, 0))
+    assert torch.equal(given.encode_input(x, IDS, KEY), expected)
+    assert torch.equal(given.encode_input(x, IDS, None), given.encoder(x, IDS, None))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -192,31 +219,31 @@ def test_features_are_dropped_and_then_encoded() -> None:
 def test_inference_in_chunks_is_inference_in_one_piece(chunk_bytes: int, dtype: torch.dtype) -> None:
     """Also of features in another type than the model's."""
     given, topology, x = model(), random_topology(NODES, 150, weighted=True), normal(NODES, IN, dtype=dtype)
-    whole = infer(given, topology, x.double())
-    found = infer(given, topology, x, chunk_bytes=chunk_bytes)
+    whole = infer_full_graph(given, topology, x.double())
+    found = infer_full_graph(given, topology, x, chunk_bytes=chunk_bytes)
     torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-12)
 
 
 def test_inference_of_features_in_half_precision() -> None:
     given, topology, x = model().float(), random_topology(NODES, 150), normal(NODES, IN).half()
-    whole = infer(given, topology, x)
+    whole = infer_full_graph(given, topology, x)
     assert whole.dtype == torch.float32
-    torch.testing.assert_close(whole, infer(given, topology, x.float()), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(infer(given, topology, x, chunk_bytes=900), whole, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(whole, infer_full_graph(given, topology, x.float()), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(infer_full_graph(given, topology, x, chunk_bytes=900), whole, rtol=1e-6, atol=1e-6)
 
 
 def test_inference_of_sparse_features_in_chunks() -> None:
     given, topology, (sparse, dense) = model(), random_topology(NODES, 150), sparse_and_dense()
-    whole = infer(given, topology, dense)
+    whole = infer_full_graph(given, topology, dense)
     for chunk_bytes in (900, 1 << 20):
         torch.testing.assert_close(
-            infer(given, topology, sparse, chunk_bytes=chunk_bytes), whole, rtol=1e-12, atol=1e-12
+            infer_full_graph(given, topology, sparse, chunk_bytes=chunk_bytes), whole, rtol=1e-12, atol=1e-12
         )
 
 
 def test_later_layers_begin_with_what_was_encoded_before() -> None:
     given, topology, x = model(), random_topology(NODES, 150), normal(NODES, IN)
-    first, *others = given.stages()
-    middle = infer(given, topology, x, layers=[first])
+    first, *others = given.layers_list()
+    middle = infer_full_graph(given, topology, x, layers=[first])
     assert middle.shape == (NODES, 5)
-    assert torch.equal(infer(given, topology, middle, layers=others), infer(given, topology, x))
+    assert torch.equal(infer_full_graph(given, topology, middle, layers=others), infer_full_graph(given, topology, x))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from generators import apart
-from outgrow.engine.shard import view_of
+from outgrow.engine.shard import layer_topology
 from outgrow.nn import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, Model, RGCNDiagonal
 from support import normal, random_topology, whole_blocks, with_relations
 
@@ -52,7 +52,7 @@ def test_a_layer(conv: str, finish: str) -> None:
         return layer_of(CONVS[conv](), finish, seed)
 
     topology = with_relations(random_topology(7, 16), RELATIONS)
-    block, x = view_of(topology, make(0)).block.keyed(99), normal(7, IN)
+    block, x = layer_topology(topology, make(0)).block.with_rng_key(99), normal(7, IN)
     require_gradients(make, (block, x, x), 1, 2, fast=finish == "finished")
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from outgrow.nn import GAT, GCN, SAGE, Finish, GATConv, GCNConv, Layer, Model, Stack
+from outgrow.nn import GAT, GCN, SAGE, Epilogue, GATConv, GCNConv, Layer, Model, Stack
 from outgrow.nn.model import layer_key
 from outgrow.nn.tasks import MultiLabel, SingleLabel
-from outgrow.ops.rng import derive, dropout
+from outgrow.ops.rng import dropout, fold_in
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, whole_blocks
 
@@ -20,12 +20,12 @@ def test_a_model_is_its_layers_with_their_keys() -> None:
     model = GCN(4, 5, 3, layers=2, input_dropout=0.3).double()
     topology, x, key = random_topology(20, 80), normal(20, 4), 77
     blocks = whole_blocks(model, topology)
-    expected = dropout(x, topology.nodes, derive(key, 0), 0.3)
-    for index, (layer, block) in enumerate(zip(model.stages(), blocks, strict=True)):
-        expected = layer(block.keyed(derive(key, index + 1)), expected, expected)
+    expected = dropout(x, topology.nodes, fold_in(key, 0), 0.3)
+    for index, (layer, block) in enumerate(zip(model.layers_list(), blocks, strict=True)):
+        expected = layer(block.with_rng_key(fold_in(key, index + 1)), expected, expected)
     assert torch.equal(model(blocks, x, key), expected)
     assert layer_key(None, 3) is None
-    assert model.input(x, topology.nodes, None) is x
+    assert model.encode_input(x, topology.nodes, None) is x
 
 
 def test_sparse_features_give_what_dense_ones_give() -> None:
@@ -50,19 +50,19 @@ def test_sparse_features_give_what_dense_ones_give() -> None:
 
 def test_widths_of_a_stack() -> None:
     model = GAT(7, 16, 3, heads=4, out_heads=2, layers=3)
-    assert [(layer.conv.widths.source, layer.widths.out_features) for layer in model.stages()] == [
+    assert [(layer.conv.spec.source, layer.spec.out_features) for layer in model.layers_list()] == [
         ((4, 4), 16),
         ((4, 4), 16),
         ((2, 3), 3),
     ]
-    assert [layer.finish.activation is None for layer in model.stages()] == [False, False, True]
-    assert model.stages()[-1].finish.dropout == 0
+    assert [layer.epilogue.activation is None for layer in model.layers_list()] == [False, False, True]
+    assert model.layers_list()[-1].epilogue.dropout == 0
 
 
 def test_a_residual_is_added_where_the_widths_agree() -> None:
-    residuals = [layer.finish.residual for layer in GCN(8, 16, 3, layers=4, residual=True).stages()]
+    residuals = [layer.epilogue.residual for layer in GCN(8, 16, 3, layers=4, residual=True).layers_list()]
     assert residuals == [False, True, True, False]
-    assert SAGE(16, 16, 3, layers=2, residual=True).stages()[0].finish.residual
+    assert SAGE(16, 16, 3, layers=2, residual=True).layers_list()[0].epilogue.residual
 
 
 @pytest.mark.parametrize("options", [{"layers": 0}, {"dropout": 1.0}, {"input_dropout": -0.1}])
@@ -91,7 +91,7 @@ def test_attention_dropout_out_of_range(share: float) -> None:
 def test_the_score_of_a_target_is_that_of_its_projection() -> None:
     conv, x = GATConv(5, 6, 2).double(), normal(9, 5)
     wide = (x @ conv.project.weight).view(9, 2, 3)
-    torch.testing.assert_close(conv.target(x).score, (wide * conv.target_score).sum(-1), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(conv.target(x).scores, (wide * conv.target_score).sum(-1), rtol=1e-12, atol=1e-12)
 
 
 def test_loss_is_a_sum_over_nodes_that_adds_up_over_workers() -> None:
@@ -140,12 +140,12 @@ def test_blocks_that_shrink_from_layer_to_layer() -> None:
     model = Model([Layer(GCNConv(4, 5)), Layer(GCNConv(5, 3))]).double()
     looped = topology.with_self_loops
     whole = model([looped.block, looped.block], x)
-    part = model([looped.block, looped.destinations(0, 7)], x)
+    part = model([looped.block, looped.slice_destinations(0, 7)], x)
     torch.testing.assert_close(part, whole[:7], rtol=1e-13, atol=1e-13)
 
 
 def test_dropout_out_of_range_is_refused_wherever_it_is_given() -> None:
     with pytest.raises(ValueError, match="dropout must be in"):
-        Finish(dropout=1.0)
+        Epilogue(dropout=1.0)
     with pytest.raises(ValueError, match="input_dropout must be in"):
         Model([Layer(GCNConv(4, 5))], input_dropout=1.0)

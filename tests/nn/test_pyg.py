@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from layer_plans import largest_difference, plans_for, results, whole
 from outgrow.core.errors import InputError
-from outgrow.engine.inference import infer
-from outgrow.engine.shard import view_of
-from outgrow.nn import Finish, Layer, Model, PyGConv
+from outgrow.engine.inference import infer_full_graph
+from outgrow.engine.shard import layer_topology
+from outgrow.nn import Epilogue, Layer, Model, PyGConv
 from outgrow.nn.pyg import edge_index
 from support import destinations_of, normal, random_topology, with_relations
 
@@ -53,7 +53,7 @@ def test_what_pyg_computes_however_the_work_is_cut(name: str, self_loops: bool) 
             wrapped(conv, self_loops=True)
         return
     layer = wrapped(conv, self_loops=self_loops)
-    topology, x = view_of(TYPED, layer), normal(30, IN)
+    topology, x = layer_topology(TYPED, layer), normal(30, IN)
     index = torch.stack([topology.indices.long(), destinations_of(topology.block.edges)])
     extra = () if topology.relation is None or not layer.conv.num_relations else (topology.relation.long(),)
     assert torch.equal(layer(topology.block, x, x), conv.eval()((x, x), index, *extra))
@@ -84,10 +84,13 @@ def test_the_edge_index_is_built_once_per_block() -> None:
 
 def test_inference_in_chunks_is_that_of_the_whole() -> None:
     torch.manual_seed(0)
-    layers = [Layer(PyGConv(pyg.GraphConv(a, b), a, b), Finish(activation=torch.relu)) for a, b in ((5, 6), (6, 3))]
+    layers = [Layer(PyGConv(pyg.GraphConv(a, b), a, b), Epilogue(activation=torch.relu)) for a, b in ((5, 6), (6, 3))]
     model, x = Model(layers).double(), normal(30, IN)
     torch.testing.assert_close(
-        infer(model, WEIGHTED, x, chunk_bytes=500), infer(model, WEIGHTED, x), rtol=1e-12, atol=1e-12
+        infer_full_graph(model, WEIGHTED, x, chunk_bytes=500),
+        infer_full_graph(model, WEIGHTED, x),
+        rtol=1e-12,
+        atol=1e-12,
     )
 
 
@@ -96,7 +99,7 @@ def test_one_that_drops_is_not_exact_and_drops_in_training_alone() -> None:
     x, block = normal(30, IN), TYPED.block
     assert not layer.conv.exact
     assert torch.equal(layer(block, x, x), layer(block, x, x))
-    assert not torch.equal(layer(block.keyed(1), x, x), layer(block, x, x))
+    assert not torch.equal(layer(block.with_rng_key(1), x, x), layer(block, x, x))
     mlp = nn.Sequential(nn.Linear(IN, OUT), nn.Dropout(0.1))
     assert not wrapped(pyg.GINConv(mlp)).conv.exact
     assert wrapped(pyg.GATConv(IN, OUT, add_self_loops=False)).conv.exact
@@ -147,4 +150,4 @@ def test_wrapping_changes_neither_the_convolution_nor_the_stream_of_random_numbe
 def test_no_pyg_is_needed_to_wrap_what_looks_like_it() -> None:
     layer = Layer(PyGConv(Foreign(), 6, 6))
     assert layer.conv.exact
-    assert not layer.takes_sparse
+    assert not layer.accepts_sparse

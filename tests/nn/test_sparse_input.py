@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from outgrow.engine.inference import infer
+from outgrow.engine.inference import infer_full_graph
 from outgrow.nn import GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, Model, RGCNDiagonal
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, whole_blocks, with_relations
@@ -42,11 +42,11 @@ def test_sparse_features_give_what_dense_ones_give(name: str) -> None:
     dense = normal(NODES, WIDTH) * (normal(NODES, WIDTH, seed=1) > 0)
     topology = with_relations(random_topology(NODES, 80), RELATIONS)
     given, blocks = (dense, sparse_rows(dense)), whole_blocks(model, topology)
-    assert model.stages()[0].takes_sparse
+    assert model.layers_list()[0].accepts_sparse
     outs = [model(blocks, x, 5) for x in given]
     torch.testing.assert_close(outs[1], outs[0], rtol=1e-12, atol=1e-12)
     grads = [torch.autograd.grad(out.square().sum(), list(model.parameters())) for out in outs]
     for ours, expected in zip(grads[1], grads[0], strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
-    logits = [infer(model, topology, x, chunk_bytes=400) for x in given]
+    logits = [infer_full_graph(model, topology, x, chunk_bytes=400) for x in given]
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12)

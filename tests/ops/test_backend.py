@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.ops.backend import array, num_threads, tensor, threading_layer, twinned
+from outgrow.ops.backend import as_numpy, as_tensor, gpu_dispatch, num_threads, threading_layer
 from outgrow.ops.linear import affine
 
 
@@ -34,7 +34,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, Any]]
     twin.describe = lambda *args, **named: ("gpu", (args, named))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, twin.__name__, twin)
     monkeypatch.setattr(describe, "__module__", "outgrow.ops.made_up")
-    return twinned(describe)
+    return gpu_dispatch(describe)
 
 
 def on_device() -> Tensor:
@@ -70,7 +70,7 @@ def test_one_tensor_on_a_gpu_calls_the_twin(
 def test_a_twin_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(describe, "__module__", "outgrow.ops.made_up")
     with pytest.raises(ModuleNotFoundError, match=r"outgrow\.ops\.gpu\.made_up"):
-        twinned(describe)(on_device())
+        gpu_dispatch(describe)(on_device())
 
 
 def test_a_twinned_function_keeps_its_name(described: Callable[..., tuple[str, Any]]) -> None:
@@ -80,14 +80,14 @@ def test_a_twinned_function_keeps_its_name(described: Callable[..., tuple[str, A
 
 def test_arrays_share_memory_with_contiguous_tensors() -> None:
     x = torch.zeros(3, 4, requires_grad=True)
-    array(x)[1, 2] = 5
+    as_numpy(x)[1, 2] = 5
     assert x[1, 2] == 5
-    assert np.shares_memory(array(x), array(x.flatten()))
-    turned = array(x.T)
+    assert np.shares_memory(as_numpy(x), as_numpy(x.flatten()))
+    turned = as_numpy(x.T)
     assert turned.flags.c_contiguous
-    assert not np.shares_memory(turned, array(x))
+    assert not np.shares_memory(turned, as_numpy(x))
     values = np.zeros(3)
-    tensor(values)[0] = 7
+    as_tensor(values)[0] = 7
     assert values[0] == 7
 
 

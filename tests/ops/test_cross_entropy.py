@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.ops.cross_entropy import cross_entropy
-from outgrow.ops.memory_pool import LARGE_ROWS, empty_rows
+from outgrow.ops.memory_pool import LARGE_ROWS, pooled_empty_rows
 from support import normal
 
 DTYPES = [torch.float32, torch.float64]
@@ -80,7 +80,7 @@ def test_without_rows_all_are_labelled(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [torch.arange(100), torch.arange(LARGE_ROWS, LARGE_ROWS + 100), rows_of(3000, 5000)])
 def test_many_rows_are_padded_and_so_is_the_gradient(rows: Tensor, dtype: torch.dtype) -> None:
-    logits = empty_rows(5000, (47,), torch.empty(0), dtype).copy_(normal(5000, 47, dtype=dtype))
+    logits = pooled_empty_rows(5000, (47,), torch.empty(0), dtype).copy_(normal(5000, 47, dtype=dtype))
     assert not logits.is_contiguous()
     labels = labels_of(len(rows), 47)
     found = ours(logits, labels, rows)

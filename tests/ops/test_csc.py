@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from outgrow.core.block import Edges
 from outgrow.graph.topology import Topology
-from outgrow.ops.csc import destination, in_degree, self_looped, transpose
+from outgrow.ops.csc import cached_transpose, destination, in_degree, replace_self_loops
 from support import Drawn, bipartite, destinations_of, random_topology, topologies, topology_of
 
 
@@ -19,7 +19,7 @@ def pairs(topology: Topology) -> list[tuple[int, int]]:
 
 
 def assert_transposed(edges: Edges) -> None:
-    back, src, dst = transpose(edges), edges.indices.tolist(), destinations_of(edges).tolist()
+    back, src, dst = cached_transpose(edges), edges.indices.tolist(), destinations_of(edges).tolist()
     assert len(back.indptr) == edges.num_src + 1
     for u in range(edges.num_src):
         span = slice(int(back.indptr[u]), int(back.indptr[u + 1]))
@@ -40,7 +40,7 @@ def test_the_transpose_of_wide_indices() -> None:
 
 def test_the_transpose_is_built_once() -> None:
     edges = random_topology(20, 90).block.edges
-    assert transpose(edges) is transpose(edges)
+    assert cached_transpose(edges) is cached_transpose(edges)
 
 
 @given(bipartite())
@@ -82,7 +82,7 @@ def test_a_self_loop_weighs_one_and_the_others_keep_their_weight(index: torch.dt
     topology = topology_of(3, [(0, 0), (1, 0), (2, 0), (2, 2), (2, 2), (0, 2)], index=index, weighted=True)
     assert topology.weight is not None
     weight = topology.weight.tolist()
-    indptr, indices, new = self_looped(topology.indptr, topology.indices, topology.weight)
+    indptr, indices, new = replace_self_loops(topology.indptr, topology.indices, topology.weight)
     assert new is not None
     assert indptr.tolist() == [0, 3, 4, 6]
     assert indices.tolist() == [1, 2, 0, 1, 0, 2]

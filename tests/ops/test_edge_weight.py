@@ -50,7 +50,7 @@ def test_means_of_a_destination_sum_to_one() -> None:
 
 def test_the_degrees_are_those_of_the_block_record_not_of_its_edges() -> None:
     block = random_topology(40, 200).block
-    edges = dataclasses.replace(block.edges, derived={})
+    edges = dataclasses.replace(block.edges, cache={})
     doubled = dataclasses.replace(block, edges=edges, dst_degree=2 * block.dst_degree)
     halved = mean_weight(block, torch.float64) / 2
     torch.testing.assert_close(mean_weight(doubled, torch.float64), halved, rtol=1e-15, atol=0)
@@ -58,5 +58,5 @@ def test_the_degrees_are_those_of_the_block_record_not_of_its_edges() -> None:
 
 def test_weights_are_computed_once_for_each_type() -> None:
     block = random_topology(40, 200).block
-    assert mean_weight(block, torch.float64) is mean_weight(block.keyed(5), torch.float64)
+    assert mean_weight(block, torch.float64) is mean_weight(block.with_rng_key(5), torch.float64)
     assert mean_weight(block, torch.float32).dtype == torch.float32

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.ops import memory_pool
-from outgrow.ops.epilogue import Drop, Norm, finish
+from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
 from outgrow.ops.rng import dropout
 from support import normal
 
@@ -52,13 +52,13 @@ def ours(
     given: list[Tensor], steps: tuple[bool, bool, bool], activation: Activation | None, shift: Tensor | None = None
 ) -> Tensor:
     (y, weight, bias, residual), (norms, adds, drops) = given, steps
-    return finish(
+    return epilogue(
         y,
         bias_F=shift,
-        norm=Norm(weight, bias, EPS) if norms else None,
+        norm=LayerNormSpec(weight, bias, EPS) if norms else None,
         activation=activation,
         residual_NF=residual if adds else None,
-        drop=Drop(nodes(len(y)), KEY, P) if drops else None,
+        drop=DropoutSpec(nodes(len(y)), KEY, P) if drops else None,
     )
 
 
@@ -126,7 +126,7 @@ def test_every_shape(rows: int, columns: int, steps: tuple[bool, bool, bool], na
 def test_rows_and_gradients_that_are_not_contiguous(steps: tuple[bool, bool, bool], name: str) -> None:
     rows = memory_pool.LARGE_ROWS
     y, weight, bias, residual = leaves(rows, 31, torch.float64)
-    padded = [memory_pool.empty_rows(rows, (31,), y).copy_(x) for x in (y, residual, normal(rows, 31, seed=9))]
+    padded = [memory_pool.pooled_empty_rows(rows, (31,), y).copy_(x) for x in (y, residual, normal(rows, 31, seed=9))]
     assert padded[0].stride() == (32, 1)
     assert_same([padded[0], weight, bias, padded[1]], steps, ACTIVATIONS[name], padded[2])
     turned = [x.T.contiguous().T for x in (y, residual)]
@@ -152,8 +152,8 @@ def test_gradients_of_what_trains_only() -> None:
 
 def test_nothing_to_do_gives_the_rows_themselves() -> None:
     y = normal(3, 4)
-    assert finish(y) is y
-    assert finish(y, drop=Drop(nodes(3), KEY, 0.0)) is y
+    assert epilogue(y) is y
+    assert epilogue(y, drop=DropoutSpec(nodes(3), KEY, 0.0)) is y
 
 
 def test_the_rows_and_the_residual_are_not_written() -> None:
@@ -228,7 +228,7 @@ def test_activations_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
     y = torch.cat([normal(ROWS, COLUMNS, dtype=dtype), torch.zeros(1, COLUMNS, dtype=dtype)])
     grad = normal(*y.shape, seed=1, dtype=dtype)
     found = []
-    for function in (lambda x: finish(x, activation=activation), activation):
+    for function in (lambda x: epilogue(x, activation=activation), activation):
         leaf = y.clone().requires_grad_()
         out = function(leaf)
         found.append((out.detach(), *torch.autograd.grad(out, leaf, grad)))
@@ -245,7 +245,7 @@ def test_activations_keep_their_result_only(activation: Activation) -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = finish(y, activation=activation)
+        out = epilogue(y, activation=activation)
     assert [tensor.data_ptr() for tensor in kept] == [out.data_ptr()]
 
 
@@ -270,12 +270,12 @@ def test_the_number_of_threads_changes_no_bit(threads: list[int]) -> None:
     [
         ("bias must", {"bias_F": torch.zeros(1)}),
         ("residual", {"residual_NF": torch.zeros(1, 4)}),
-        ("weight of the norm", {"norm": Norm(torch.ones(3), torch.zeros(4), EPS)}),
-        ("bias of the norm", {"norm": Norm(torch.ones(4), torch.zeros(3), EPS)}),
-        ("ids of the rows", {"drop": Drop(torch.arange(1), KEY, P)}),
+        ("weight of the norm", {"norm": LayerNormSpec(torch.ones(3), torch.zeros(4), EPS)}),
+        ("bias of the norm", {"norm": LayerNormSpec(torch.ones(4), torch.zeros(3), EPS)}),
+        ("ids of the rows", {"drop": DropoutSpec(torch.arange(1), KEY, P)}),
     ],
 )
 @pytest.mark.parametrize("activation", [torch.relu, softened])
 def test_shapes_that_do_not_fit(name: str, given: dict[str, Any], activation: Activation) -> None:
     with pytest.raises(ValueError, match=name):
-        finish(torch.zeros(3, 4), activation=activation, **given)
+        epilogue(torch.zeros(3, 4), activation=activation, **given)

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from outgrow.ops.kernel_cache import FOLDER
+from outgrow.ops.kernel_cache import FOLDER_VARIABLE
 
 SCRIPT = """
 import sys, time, torch
@@ -20,7 +20,7 @@ print(sum(sum(each.stats.cache_misses.values()) for each in kernels), int((out >
 
 
 def test_one_compiles_and_the_others_load(tmp_path: Path) -> None:
-    settings = {**os.environ, FOLDER: str(tmp_path)}
+    settings = {**os.environ, FOLDER_VARIABLE: str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT, str(time.time() + 6)]
     started = [subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = [process.communicate(timeout=100)[0].split() for process in started]

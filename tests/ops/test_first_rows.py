@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.ops.linear import with_first_rows
+from outgrow.ops.linear import with_dst_prefix
 from support import normal
 
 
@@ -13,7 +13,7 @@ from support import normal
 def test_both_and_their_gradients_are_those_of_a_slice(count: int, used: str) -> None:
     def gradient(split: bool) -> Tensor:
         x = normal(5, 3).requires_grad_()
-        whole, first = with_first_rows(x, count) if split else (x, x[:count])
+        whole, first = with_dst_prefix(x, count) if split else (x, x[:count])
         assert torch.equal(whole, x)
         assert torch.equal(first, x[:count])
         parts = {"both": (whole, first), "all": (whole,), "first": (first,)}[used]
@@ -25,7 +25,7 @@ def test_both_and_their_gradients_are_those_of_a_slice(count: int, used: str) ->
 
 def test_the_gradients_that_came_are_not_written_to() -> None:
     x, kept = normal(4, 2).requires_grad_(), []
-    whole, first = with_first_rows(x, 2)
+    whole, first = with_dst_prefix(x, 2)
     whole.register_hook(lambda grad: kept.append((grad, grad.clone())))
     (whole.sum() + 3 * first.sum()).backward()
     [(grad, copy)] = kept
@@ -35,6 +35,6 @@ def test_the_gradients_that_came_are_not_written_to() -> None:
 
 
 def test_constants_stay_constants() -> None:
-    whole, first = with_first_rows(normal(4, 2), 2)
+    whole, first = with_dst_prefix(normal(4, 2), 2)
     assert not whole.requires_grad
     assert not first.requires_grad

@@ -18,7 +18,7 @@ from numba.core.caching import NullCache
 import outgrow
 from outgrow.core.errors import InputError
 from outgrow.ops import kernel_cache
-from outgrow.ops.kernel_cache import FOLDER, MODE, SAID, kernel_folder, parallel
+from outgrow.ops.kernel_cache import FOLDER_VARIABLE, MODE_VARIABLE, WARNED_VARIABLE, kernel_folder, uses_parallel_loops
 
 SOURCE = Path(outgrow.__file__).parent
 HELPER = """
@@ -31,7 +31,7 @@ def turned(x):
 KERNELS = """
 import numba
 
-from outgrow.ops.kernel_cache import kept, parallel
+from outgrow.ops.kernel_cache import cache_on_disk, uses_parallel_loops
 from outgrow.ops.tiny_helper import turned
 
 @kept
@@ -105,8 +105,12 @@ class Copy(NamedTuple):
 
     def start(self, *words: str, **settings: str) -> subprocess.Popen[str]:
         """A process that does what the words say; nothing of Python's own is kept, which goes by time and size."""
-        kept = {name: value for name, value in os.environ.items() if name not in (SAID, MODE, "LOCAL_RANK")}
-        mine = {"PYTHONPATH": str(self.home), "PYTHONDONTWRITEBYTECODE": "1", FOLDER: str(self.cache)}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in (WARNED_VARIABLE, MODE_VARIABLE, "LOCAL_RANK")
+        }
+        mine = {"PYTHONPATH": str(self.home), "PYTHONDONTWRITEBYTECODE": "1", FOLDER_VARIABLE: str(self.cache)}
         command = [sys.executable, "-c", RUN, *words]
         pipe = subprocess.PIPE
         return subprocess.Popen(
@@ -177,18 +181,18 @@ def test_another_processor_compiles_its_own(copy: Copy) -> None:
 
 
 def test_serial_kernels_are_others(copy: Copy) -> None:
-    assert copy.run("whole", **{MODE: "serial"}) == Said({"whole": [1, 3, 5]}, hits=0, misses=2, told="")
-    assert copy.run("whole", **{MODE: "serial"}) == Said({"whole": [1, 3, 5]}, hits=1, misses=0, told="")
-    assert copy.run("whole", **{MODE: "parallel"}) == Said({"whole": [1, 3, 5]}, hits=1, misses=0, told="")
+    assert copy.run("whole", **{MODE_VARIABLE: "serial"}) == Said({"whole": [1, 3, 5]}, hits=0, misses=2, told="")
+    assert copy.run("whole", **{MODE_VARIABLE: "serial"}) == Said({"whole": [1, 3, 5]}, hits=1, misses=0, told="")
+    assert copy.run("whole", **{MODE_VARIABLE: "parallel"}) == Said({"whole": [1, 3, 5]}, hits=1, misses=0, told="")
 
 
 @pytest.mark.parametrize("below", ["missing", "a/file"])
 def test_a_folder_that_cannot_be_made_is_said_in_one_line(below: str, copy: Copy) -> None:
     place = Path("/proc") if below == "missing" else copy.home / "tiny.py"
-    found = copy.run("part", "alone", **{FOLDER: str(place / below)})
+    found = copy.run("part", "alone", **{FOLDER_VARIABLE: str(place / below)})
     assert (found.values, found.hits, found.misses) == ({"part": 4, "alone": 3}, 0, 2)
     assert str(place / below) in found.told
-    assert FOLDER in found.told
+    assert FOLDER_VARIABLE in found.told
     assert len(found.told.splitlines()) == 1
 
 
@@ -200,7 +204,7 @@ def test_a_folder_that_can_only_be_read_is_used(copy: Copy) -> None:
     try:
         found = copy.run("unprivileged", "part")
         assert found == Said({"part": 4}, hits=1, misses=0, told="")
-        other = copy.run("unprivileged", "alone", **{MODE: "serial"})
+        other = copy.run("unprivileged", "alone", **{MODE_VARIABLE: "serial"})
         assert (other.values, other.misses, len(other.told.splitlines())) == ({"alone": 3}, 1, 1)
     finally:
         for folder in folders:
@@ -241,7 +245,7 @@ def folders(tmp_path: Path) -> Callable[[str, int], list[Path]]:
 
 def test_the_oldest_folders_go(folders: Callable[[str, int], list[Path]]) -> None:
     made = folders("a", 7)
-    kernel_cache._thin_out([*made, made[0] / "missing"], 3)
+    kernel_cache._remove_oldest([*made, made[0] / "missing"], 3)
     assert [folder for folder in made if folder.exists()] == made[-3:]
 
 
@@ -249,21 +253,21 @@ def test_folders_in_use_stay(folders: Callable[[str, int], list[Path]]) -> None:
     made = folders("a", 7)
     for folder in made[:4]:
         os.utime(folder)
-    kernel_cache._thin_out(made, 2)
+    kernel_cache._remove_oldest(made, 2)
     assert [folder for folder in made if folder.exists()] == [*made[:4], made[-1]]
 
 
 def test_states_that_are_no_longer_used_go_and_nothing_else_does(
     folders: Callable[[str, int], list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     states, mine = folders("kernels-", 30), folders("mine", 30)
-    place = kernel_cache._Place.from_function(test_folders_in_use_stay, __file__)
+    place = kernel_cache._ContentLocator.from_function(test_folders_in_use_stay, __file__)
     place.ensure_cache_path()
     left = [*(folder for folder in states if folder.exists()), Path(place.get_cache_path()).parent]
-    assert left == [*states[1 - kernel_cache._STATES :], left[-1]]
+    assert left == [*states[1 - kernel_cache._MAX_STAMPS :], left[-1]]
     assert all(folder.exists() for folder in mine)
-    place.mark()
+    place.mark_used()
     place.ensure_cache_path()
     assert all(folder.exists() for folder in left)
 
@@ -275,23 +279,23 @@ def test_versions_of_one_file_do_not_grow_without_end(copy: Copy) -> None:
         os.utime(ours.parent / f"tiny-{i}", times=(0, 0))
     (copy.home / "tiny.py").write_text(KERNELS + "\n")
     assert copy.run("alone").misses == 1
-    assert len(list(copy.cache.glob("*/tiny-*"))) == kernel_cache._VERSIONS
+    assert len(list(copy.cache.glob("*/tiny-*"))) == kernel_cache._MAX_FILE_VERSIONS
 
 
 def test_where_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (FOLDER, "XDG_CACHE_HOME"):
+    for name in (FOLDER_VARIABLE, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", lambda: Path("/someone"))
     assert kernel_folder() == Path("/someone/.cache/outgrow/kernels")
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
     assert kernel_folder() == Path("/elsewhere/outgrow/kernels")
-    monkeypatch.setenv(FOLDER, "/mine")
+    monkeypatch.setenv(FOLDER_VARIABLE, "/mine")
     assert kernel_folder() == Path("/mine")
 
 
 @pytest.fixture
 def without_a_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in (FOLDER, SAID, "LOCAL_RANK", "XDG_CACHE_HOME"):
+    for name in (FOLDER_VARIABLE, WARNED_VARIABLE, "LOCAL_RANK", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
 
     def home() -> Path:
@@ -299,25 +303,25 @@ def without_a_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(Path, "home", home)
     yield
-    os.environ.pop(SAID, None)
+    os.environ.pop(WARNED_VARIABLE, None)
 
 
 @pytest.mark.usefixtures("without_a_home")
 def test_who_has_no_home_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
-        assert isinstance(kernel_cache._cache_of(kernel_folder, None), NullCache)  # type: ignore[arg-type]
+        assert isinstance(kernel_cache._open_cache(kernel_folder, None), NullCache)  # type: ignore[arg-type]
     assert capsys.readouterr().err.count("there is no home") == 1
 
 
 @pytest.mark.parametrize(("value", "found"), [(None, True), ("", True), ("parallel", True), ("serial", False)])
 def test_the_mode_of_kernels(value: str | None, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(MODE, raising=False)
+    monkeypatch.delenv(MODE_VARIABLE, raising=False)
     if value is not None:
-        monkeypatch.setenv(MODE, value)
-    assert parallel() is found
+        monkeypatch.setenv(MODE_VARIABLE, value)
+    assert uses_parallel_loops() is found
 
 
 def test_an_unknown_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MODE, "Serial")
+    monkeypatch.setenv(MODE_VARIABLE, "Serial")
     with pytest.raises(InputError, match="'Serial'"):
-        parallel()
+        uses_parallel_loops()

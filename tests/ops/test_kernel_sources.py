@@ -8,7 +8,7 @@ from pathlib import Path
 import outgrow
 
 SOURCE = Path(outgrow.__file__).parent
-COMPILED = ("kernel", "reducing_kernel", "sequential", "inlined", "by_type", "intrinsic")
+COMPILED = ("parallel_kernel", "reducing_kernel", "serial_kernel", "device_function", "overload", "intrinsic")
 
 
 def foreign_parts(source: str, package: str) -> set[str]:
@@ -58,11 +58,11 @@ def test_kernels_are_made_of_nothing_that_is_not_looked_at() -> None:
 def test_foreign_parts_are_found() -> None:
     imports = "from outgrow.graph.topology import WIDTH\nfrom outgrow.ops.kernels.work_split import ROW\n"
     head = imports + "HALF = WIDTH // 2\nALL: int = HALF\n"
-    direct = head + "@kernel\ndef f(x):\n    return WIDTH"
-    hidden = head + "def g():\n    @sequential\n    def f(x):\n        return ALL"
+    direct = head + "@parallel_kernel\ndef f(x):\n    return WIDTH"
+    hidden = head + "def g():\n    @serial_kernel\n    def f(x):\n        return ALL"
     for source in (direct, hidden):
         for package in ("outgrow.nn", "outgrow.graph.synthetic", "outgrow"):
             assert foreign_parts(source, package) == {"outgrow.graph.topology.WIDTH"}
         assert not foreign_parts(source, "outgrow.graph")
-    unused = head + "@kernel\ndef f(x: WIDTH):\n    return ROW\n\ndef g():\n    return ALL"
+    unused = head + "@parallel_kernel\ndef f(x: WIDTH):\n    return ROW\n\ndef g():\n    return ALL"
     assert not foreign_parts(unused, "outgrow.nn")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outgrow.ops import linear
 from outgrow.ops.linear import affine
-from outgrow.ops.memory_pool import LARGE_ROWS, empty_rows
+from outgrow.ops.memory_pool import LARGE_ROWS, pooled_empty_rows
 from support import normal
 
 MANY = LARGE_ROWS + 5
@@ -119,7 +119,7 @@ def test_inputs_that_are_not_contiguous(rows: int, columns: int) -> None:
 def test_gradients_that_are_not_contiguous(rows: int, columns: int) -> None:
     given = [x.requires_grad_() for x in leaves(rows, [31], columns, bias=True, dtype=torch.float32)]
     same = [x.detach().double().requires_grad_() for x in given]
-    wide, padded = normal(rows, 100, seed=31, dtype=torch.float32), empty_rows(rows, (columns,), given[0])
+    wide, padded = normal(rows, 100, seed=31, dtype=torch.float32), pooled_empty_rows(rows, (columns,), given[0])
     for grad in (
         torch.ones(1, 1).expand(rows, columns),
         wide[:, :columns],

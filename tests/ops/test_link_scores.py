@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outgrow.ops.kernels import work_split
-from outgrow.ops.link_scores import Pairs, pair_scores
+from outgrow.ops.link_scores import NodePairs, pair_scores
 from support import normal
 
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-12}
@@ -26,8 +26,8 @@ class Given(NamedTuple):
     second: Tensor
     relation: Tensor
 
-    def pairs(self, num_rows: int) -> Pairs:
-        return Pairs.of(*self, num_rows)
+    def pairs(self, num_rows: int) -> NodePairs:
+        return NodePairs.from_endpoints(*self, num_rows)
 
 
 def random_pairs(num_rows: int, count: int, relations: int, seed: int = 0) -> Given:
@@ -87,8 +87,8 @@ def test_pairs_are_in_the_order_of_their_first_rows_and_know_their_numbers(drawn
     assert pairs.edges.indptr.diff().tolist() == given.first.bincount(minlength=rows).tolist()
     assert torch.equal(pairs.edges.indices.long(), given.second[pairs.order.long()])
     assert torch.equal(pairs.relation, given.relation[pairs.order.long()])
-    assert not pairs.of_one_relation.relation.any()
-    assert torch.equal(pairs.of_one_relation.order, pairs.order)
+    assert not pairs.with_relation_zero.relation.any()
+    assert torch.equal(pairs.with_relation_zero.order, pairs.order)
 
 
 @pytest.mark.parametrize("rows", [0, 5])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.ops.linear import affine, narrow, products_in_bfloat16
+from outgrow.ops.linear import affine, use_bfloat16_matmul, uses_bfloat16
 from support import normal
 
 EPSILON = 2.0**-8
@@ -31,7 +31,7 @@ def results(rows: int, width: int, columns: int, x_type: torch.dtype = torch.flo
 @pytest.mark.parametrize(("rows", "columns"), [(0, 3), (1, 1), (70, 7), (5000, 47), (MORE_THAN_A_CHUNK, 16)])
 def test_errors_are_those_of_eight_bits(rows: int, columns: int, x_type: torch.dtype) -> None:
     expected = results(rows, 30, columns, x_type)
-    with products_in_bfloat16():
+    with use_bfloat16_matmul():
         found = results(rows, 30, columns, x_type)
     for ours, plain in zip(found, expected, strict=True):
         assert ours.dtype == plain.dtype == torch.float32
@@ -44,13 +44,13 @@ def test_errors_are_those_of_eight_bits(rows: int, columns: int, x_type: torch.d
 
 
 def test_double_parameters_stay_double() -> None:
-    with products_in_bfloat16():
+    with use_bfloat16_matmul():
         assert affine((normal(9, 4), normal(4, 3))).dtype == torch.float64
 
 
 def test_the_backward_pass_is_computed_as_the_forward_pass_was() -> None:
     x, weight = normal(50, 8, dtype=torch.float32), normal(8, 4, seed=1, dtype=torch.float32).requires_grad_()
-    with products_in_bfloat16():
+    with use_bfloat16_matmul():
         out = affine((x, weight))
         [inside] = torch.autograd.grad(out.square().sum(), weight, retain_graph=True)
     [outside] = torch.autograd.grad(out.square().sum(), weight)
@@ -59,17 +59,17 @@ def test_the_backward_pass_is_computed_as_the_forward_pass_was() -> None:
 
 def test_it_holds_in_all_threads_until_it_ends() -> None:
     with ThreadPoolExecutor(1) as pool:
-        with products_in_bfloat16():
-            assert narrow()
-            assert pool.submit(narrow).result()
-            with products_in_bfloat16(wanted=False):
-                assert not narrow()
-            assert narrow()
-        assert not narrow()
-        assert not pool.submit(narrow).result()
+        with use_bfloat16_matmul():
+            assert uses_bfloat16()
+            assert pool.submit(uses_bfloat16).result()
+            with use_bfloat16_matmul(wanted=False):
+                assert not uses_bfloat16()
+            assert uses_bfloat16()
+        assert not uses_bfloat16()
+        assert not pool.submit(uses_bfloat16).result()
 
 
 def test_it_ends_with_an_error() -> None:
-    with pytest.raises(ZeroDivisionError), products_in_bfloat16():
+    with pytest.raises(ZeroDivisionError), use_bfloat16_matmul():
         raise ZeroDivisionError
-    assert not narrow()
+    assert not uses_bfloat16()

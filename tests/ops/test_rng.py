@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outgrow.ops.rng import derive, dropout, dropout_edges, dropout_sparse, mix, uniform
+from outgrow.ops.rng import dropout, dropout_edges, dropout_sparse, fold_in, hash64, uniform01
 from outgrow.ops.sparse import SparseRows
 from support import normal
 
@@ -34,25 +34,27 @@ def threads() -> Iterator[None]:
 @given(WORD, WORD)
 @settings(deadline=None)
 def test_python_and_kernels_hash_alike(key: int, value: int) -> None:
-    assert derive(key, value) == int(mix(np.uint64(key), np.uint64(value)))
+    assert fold_in(key, value) == int(hash64(np.uint64(key), np.uint64(value)))
 
 
 def test_a_key_of_several_numbers_is_a_chain() -> None:
-    assert derive(5, 1, 2, 3) == derive(derive(derive(5, 1), 2), 3)
-    assert derive(5) == 5
-    assert derive(5, 1, 2) != derive(5, 2, 1)
-    assert len({derive(seed, epoch, layer) for seed in range(20) for epoch in range(20) for layer in range(20)}) == 8000
+    assert fold_in(5, 1, 2, 3) == fold_in(fold_in(fold_in(5, 1), 2), 3)
+    assert fold_in(5) == 5
+    assert fold_in(5, 1, 2) != fold_in(5, 2, 1)
+    assert (
+        len({fold_in(seed, epoch, layer) for seed in range(20) for epoch in range(20) for layer in range(20)}) == 8000
+    )
 
 
 def test_the_hash_is_that_of_the_published_generator() -> None:
-    """SplitMix64 seeded with 0 begins so; its n-th number is ``derive(0, n)``."""
-    assert [derive(0, n) for n in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    """SplitMix64 seeded with 0 begins so; its n-th number is ``fold_in(0, n)``."""
+    assert [fold_in(0, n) for n in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
 @given(WORD)
 @settings(deadline=None)
 def test_uniform_numbers_are_below_one(word: int) -> None:
-    value = uniform(np.uint64(word))
+    value = uniform01(np.uint64(word))
     assert 0 <= value < 1
     assert value == (word >> 11) / 2**53
 
@@ -83,7 +85,9 @@ def test_the_type_of_the_rows_does_not_change_the_draw() -> None:
 def test_keys_nodes_and_columns_draw_independently() -> None:
     """Of two independent masks at p = 1/2, half of the places agree."""
     nodes = torch.arange(300)
-    masks = [kept(nodes, 300, derive(seed, epoch, 0, layer)) for seed in (0, 1) for epoch in (1, 2) for layer in (1, 2)]
+    masks = [
+        kept(nodes, 300, fold_in(seed, epoch, 0, layer)) for seed in (0, 1) for epoch in (1, 2) for layer in (1, 2)
+    ]
     masks += [masks[0].roll(1, 0), masks[0].roll(1, 1), masks[0].roll(2, 1), masks[0].T]
     for i, first in enumerate(masks):
         for second in masks[:i]:
@@ -151,8 +155,8 @@ def test_sparse_rows_draw_what_dense_rows_draw(dtype: torch.dtype) -> None:
     assert (dropped.values == 0).any()
     assert (dropped.values != 0).any()
     assert dropout_sparse(rows, nodes, 21, 0) is rows
-    part = dropout_sparse(rows.rows(10, 30), nodes[10:30], 21, 0.3)
-    assert torch.equal(part.values, dropped.rows(10, 30).values)
+    part = dropout_sparse(rows.slice_rows(10, 30), nodes[10:30], 21, 0.3)
+    assert torch.equal(part.values, dropped.slice_rows(10, 30).values)
 
 
 def test_edges_with_ids_and_consecutive_edges_draw_alike() -> None:

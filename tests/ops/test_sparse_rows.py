@@ -61,7 +61,7 @@ def test_gradient_is_that_of_finite_differences() -> None:
 @pytest.mark.parametrize(("first", "last"), [(0, 20), (3, 11), (5, 5), (19, 20)])
 def test_a_range_of_rows(first: int, last: int) -> None:
     rows = sparse(20, 9, 0.6)
-    part = rows.rows(first, last)
+    part = rows.slice_rows(first, last)
     assert part.shape == (last - first, 9)
     assert torch.equal(dense(part), dense(rows)[first:last])
     assert_same(part, 4, torch.float64, 1e-12)

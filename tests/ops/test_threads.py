@@ -20,9 +20,9 @@ from outgrow.ops.aggregation.gated import Gated
 from outgrow.ops.aggregation.max import Max
 from outgrow.ops.aggregation.relational import RelationScale, basis_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.csc import transpose
+from outgrow.ops.csc import cached_transpose
 from outgrow.ops.kernels import work_split
-from outgrow.ops.kernels.work_split import cut_rows, even_parts
+from outgrow.ops.kernels.work_split import balanced_work, split_rows
 from support import Drawn, block_of, normal
 
 NODES, HEAVY, RELATIONS, COLUMNS = 200, 9000, 3, 6
@@ -104,8 +104,8 @@ def two_threads() -> Iterator[None]:
 
 def test_one_row_is_cut_in_each_direction() -> None:
     """Otherwise the tests below would show little."""
-    for indptr, heavy in ((EDGES.indptr.numpy(), 130), (transpose(EDGES).indptr.numpy(), 7)):
-        assert cut_rows(even_parts(indptr), indptr).tolist() == [heavy]
+    for indptr, heavy in ((EDGES.indptr.numpy(), 130), (cached_transpose(EDGES).indptr.numpy(), 7)):
+        assert split_rows(balanced_work(indptr), indptr).tolist() == [heavy]
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -16,12 +16,12 @@ from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import GCN, SAGE, Model
-from outgrow.planning.estimators.migrate import traffic_of_migrate
-from outgrow.planning.estimators.orchestrate import traffic_of_orchestrate
-from outgrow.planning.estimators.sampled import traffic_of_sampled
-from outgrow.planning.estimators.split import traffic_of_split
-from outgrow.planning.graph_stats.counted import workload_of
-from outgrow.planning.traffic import Place, Traffic
+from outgrow.planning.estimators.migrate import migrate_traffic
+from outgrow.planning.estimators.orchestrate import orchestrate_traffic
+from outgrow.planning.estimators.sampled import sampled_traffic
+from outgrow.planning.estimators.split import split_traffic
+from outgrow.planning.graph_stats.counted import make_workload
+from outgrow.planning.traffic import Traffic, WorkerLayout
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
@@ -53,12 +53,14 @@ CASES = {
     "a cache by presampling": Case("reddit@0.01", 2, Sampled(cache=0.1, cache_by="presampling"), (4, 4)),
     "sparse features": Case(SPARSE, 2, Sampled(), (5, 5)),
     "models stay": Case("products@0.002", 2, Migrate(), (5, 5)),
-    "models travel": Case("products@0.002", 3, Migrate(travel=True, merge=False), (5, 3, 2)),
+    "models travel": Case("products@0.002", 3, Migrate(move_model=True, merge=False), (5, 3, 2)),
     "rows for each time step": Case(
-        "products@0.002", 2, Migrate(travel=True, time_steps=2, pregather=False, partition="hash"), (5, 5)
+        "products@0.002", 2, Migrate(move_model=True, time_steps=2, pregather=False, partition="hash"), (5, 5)
     ),
     "split": Case("products@0.002", 2, SplitParallel(), (5, 5)),
-    "split, hashed, sources only": Case("reddit@0.01", 3, SplitParallel(partition="hash", partial=False), (4, 3, 2)),
+    "split, hashed, sources only": Case(
+        "reddit@0.01", 3, SplitParallel(partition="hash", partial_sums=False), (4, 3, 2)
+    ),
     "split, parts of sums": Case("reddit@0.01", 2, SplitParallel(partition="hash"), (25, 10), 512),
     "hot nodes": Case("reddit@0.01", 2, Orchestrate(super_batch=2), (5, 5)),
     "hot nodes as constants": Case("reddit@0.01", 3, Orchestrate(super_batch=3, hot_gradient=False), (4, 3, 2), 64),
@@ -66,13 +68,13 @@ CASES = {
     "hot nodes of sparse features": Case(SPARSE, 2, Orchestrate(super_batch=2, hot_ratio=0.1), (3, 3), 32),
     "a cache of bytes of sparse rows": Case(SPARSE, 2, Sampled(cache="40KiB", partition="hash"), (5, 5)),
     "no hot nodes": Case("products@0.002", 2, Orchestrate(hot_ratio=0), (5, 5)),
-    "one time step": Case("reddit@0.01", 2, Migrate(travel=True, time_steps=1), (4, 4)),
+    "one time step": Case("reddit@0.01", 2, Migrate(move_model=True, time_steps=1), (4, 4)),
 }
 
 
 @cache
 def graph_of(name: str) -> Graph:
-    graph = datasets.load(name.removeprefix("sparse "))
+    graph = datasets.load_graph(name.removeprefix("sparse "))
     if name != SPARSE:
         return graph
     assert isinstance(graph.features, torch.Tensor)
@@ -91,17 +93,17 @@ def config_of(case: Case) -> TrainConfig:
 
 def estimate_of(case: Case) -> Traffic:
     config = config_of(case)
-    work = workload_of(graph_of(case.graph), model_of(case), config.batches, config.seed)
-    place = Place(workers=WORKERS)
+    work = make_workload(graph_of(case.graph), model_of(case), config.batch_config, config.seed)
+    place = WorkerLayout(workers=WORKERS)
     if isinstance(case.strategy, Migrate):
-        return traffic_of_migrate(case.strategy, work, place)
+        return migrate_traffic(case.strategy, work, place)
     if isinstance(case.strategy, Orchestrate):
         ratio = case.strategy.hot_ratio
         assert ratio is not None
-        return traffic_of_orchestrate(case.strategy, work, place, hot_ratio=ratio)
+        return orchestrate_traffic(case.strategy, work, place, hot_ratio=ratio)
     if isinstance(case.strategy, SplitParallel):
-        return traffic_of_split(case.strategy, work, place)
-    return traffic_of_sampled(case.strategy, work, place)
+        return split_traffic(case.strategy, work, place)
+    return sampled_traffic(case.strategy, work, place)
 
 
 @cache
@@ -121,7 +123,7 @@ def runs() -> dict[str, Result]:
 @pytest.mark.parametrize("name", CASES)
 def test_batches(name: str) -> None:
     case = CASES[name]
-    expected = estimate_of(case).of_run(EPOCHS, 1)
+    expected = estimate_of(case).run_bytes(EPOCHS, 1)
     found = {
         (Link(link), Kind(kind)): count
         for link, kinds in runs()[name].summary["ledger"].items()

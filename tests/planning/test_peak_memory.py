@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outgrow.app.plan.request import Request, answered
+from outgrow.app.plan.request import PlanRequest, answer_request
 
 PLAIN = {"epochs": 3, "seed": 0}
 CASES: dict[str, tuple[str, str, int, str, dict[str, Any]]] = {
@@ -40,13 +40,13 @@ def test_peaks(case: str, tmp_path: Path) -> None:
         [sys.executable, "-m", "outgrow", *command.split(), *words], capture_output=True, text=True, check=True
     )
     held = json.loads(done.stdout.splitlines()[-1])["peak_bytes"]["device"]
-    asked = Request(
+    asked = PlanRequest(
         graph=graph,
         model=model,
         options=options,
         workers=workers,
         hardware="2-core-cpu",
     )
-    [found] = [each for each in answered(asked)[0].candidates if each.name == strategy]
+    [found] = [each for each in answer_request(asked)[0].candidates if each.name == strategy]
     assert found.estimate is not None
     assert found.estimate.peak_bytes == pytest.approx(held, rel=0.15)

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from outgrow.app.plan.question import Site, places_of, question_for_named, stand_in_for
+from outgrow.app.plan.question import PlanSite, candidate_layouts, placeholder_graph, query_for_known_graph
 from outgrow.core.ledger import Kind, Link
 from outgrow.nn import GCN
-from outgrow.planning.cost_model import Pace
-from outgrow.planning.estimators.registry import estimate
-from outgrow.planning.graph_stats.known_graphs import facts_of, named
-from outgrow.planning.hardware.profile import LinkRate, Profile, profile_of
-from outgrow.planning.planner import Plan, plan
+from outgrow.planning.cost_model import CostModel
+from outgrow.planning.estimators.registry import estimate_strategy
+from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
+from outgrow.planning.hardware.profile import LinkRate, MachineProfile, find_profile
+from outgrow.planning.planner import Plan, make_plan
 from outgrow.planning.sizes import model_sizes
-from outgrow.planning.traffic import Place
+from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
@@ -27,19 +27,19 @@ BATCHES = TrainConfig(batch_size=1024, fanout=(25, 10))
 
 
 def _plan(
-    graph: str, profile: Profile | str, *, workers: int | None = None, limit: str | None = None, **options: Any
+    graph: str, profile: MachineProfile | str, *, workers: int | None = None, limit: str | None = None, **options: Any
 ) -> Plan:
-    machine = profile_of(profile) if isinstance(profile, str) else profile
+    machine = find_profile(profile) if isinstance(profile, str) else profile
     config = options.pop("config", TrainConfig())
     settings = {"layers": 2, "hidden": 128, **options}
-    site = Site(machine, places_of(machine, workers), limit)
-    return plan(question_for_named(graph, "gcn", settings, config, site))
+    site = PlanSite(machine, candidate_layouts(machine, workers), limit)
+    return make_plan(query_for_known_graph(graph, "gcn", settings, config, site))
 
 
 def test_what_fits_is_trained_whole() -> None:
     found = _plan("arxiv", "4xA100", workers=1)
-    assert found.chosen is not None
-    assert found.chosen.name == "full"
+    assert found.chosen_candidate is not None
+    assert found.chosen_candidate.name == "full"
     why = {each.name: each.why_not for each in found.candidates}
     assert "as strategy full trains" in why["offload"]
     assert "batch size" in why["sampled"]
@@ -47,20 +47,20 @@ def test_what_fits_is_trained_whole() -> None:
 
 def test_what_does_not_fit_is_trained_in_chunks_that_do() -> None:
     found = _plan("friendster", "4xA100", hidden=256, layers=3)
-    assert found.chosen is not None
-    assert found.chosen.name == "offload"
-    assert found.chosen.estimate is not None
-    assert found.chosen.estimate.peak_bytes <= found.memory
+    assert found.chosen_candidate is not None
+    assert found.chosen_candidate.name == "offload"
+    assert found.chosen_candidate.estimate is not None
+    assert found.chosen_candidate.estimate.peak_bytes <= found.memory
     assert "GiB" in {each.name: each.why_not for each in found.candidates}["full"]
 
 
 def test_features_that_cross_a_slow_network_are_moved_least() -> None:
     """Wide features of many neighbours on hosts of 1 Gbit/s: what is computed together is chosen; on a fast one not."""
-    t4 = profile_of("16xT4")
+    t4 = find_profile("16xT4")
     chosen = {}
     for speed in (1e8, 1e12):
         slow = replace(t4, links={**t4.links, Link.NETWORK: LinkRate(bytes_per_second=speed)})
-        best = _plan("reddit", slow, workers=8, hidden=16, config=BATCHES).chosen
+        best = _plan("reddit", slow, workers=8, hidden=16, config=BATCHES).chosen_candidate
         assert best is not None
         chosen[speed] = best
     first, second = chosen.values()
@@ -76,43 +76,43 @@ def test_features_that_cross_a_slow_network_are_moved_least() -> None:
 
 def test_with_a_limit_only_those_are_chosen_that_keep_to_it() -> None:
     found = _plan("arxiv", "4xA100", workers=1, limit="40GiB")
-    assert found.chosen is not None
-    assert found.chosen.name in ("offload", "tensor")
+    assert found.chosen_candidate is not None
+    assert found.chosen_candidate.name in ("offload", "tensor")
     assert "no limit" in {each.name: each.why_not for each in found.candidates}["full"]
 
 
 def test_what_is_stale_is_chosen_by_nobody() -> None:
     found = _plan("reddit", "V100", config=BATCHES)
-    assert found.chosen is not None
-    assert found.chosen.name != "orchestrate"
+    assert found.chosen_candidate is not None
+    assert found.chosen_candidate.name != "orchestrate"
     [stale] = [each for each in found.candidates if each.name == "orchestrate"]
     assert stale.estimate is not None
     assert "asked for" in stale.why_not
 
 
 def test_an_unknown_link_is_said() -> None:
-    known = profile_of("2-core-cpu")
+    known = find_profile("2-core-cpu")
     links = {link: rate for link, rate in known.links.items() if link != Link.PEER}
     found = _plan("arxiv", replace(known, links=links), workers=2)
-    assert found.chosen is None
+    assert found.chosen_candidate is None
     assert "calibrate --workers 2" in found.candidates[0].why_not
 
 
 def test_the_best_number_of_workers_is_found() -> None:
     """Where a message takes a second, nobody is waited for."""
-    fast = profile_of("4xA100")
+    fast = find_profile("4xA100")
     slow = replace(fast, links={**fast.links, Link.PEER: LinkRate(bytes_per_second=1e9, message_seconds=1.0)})
-    best = [_plan("reddit", profile).chosen for profile in (fast, slow)]
+    best = [_plan("reddit", profile).chosen_candidate for profile in (fast, slow)]
     assert [each.workers for each in best if each is not None] == [4, 1]
 
 
 def test_one_estimate_by_hand() -> None:
     """`full` on reddit, as docs/planner.md works it out."""
-    facts = facts_of("reddit")
-    graph, stand_in, profile = named(facts), stand_in_for(facts), profile_of("4xA100")
+    facts = load_graph_facts("reddit")
+    graph, stand_in, profile = known_graph(facts), placeholder_graph(facts), find_profile("4xA100")
     sizes = model_sizes(GCN(602, 256, 41, layers=2, dropout=0.5), stand_in)
-    work = Workload(graph=graph.sizes, model=sizes, shape=graph, sampling=graph)
-    found = estimate(Full(), work, Pace.of(profile, Place(workers=4), 4))
+    work = Workload(graph=graph.sizes, model=sizes, partitioning=graph, sampling=graph)
+    found = estimate_strategy(Full(), work, CostModel.from_profile(profile, WorkerLayout(workers=4), 4))
     nodes, edges = 58_242, 30_086_672 + 58_242
     product, copy, finish = 19.5e12, 2.039e12, 20.39e9
     by_hand = {
@@ -128,4 +128,4 @@ def test_one_estimate_by_hand() -> None:
     for name, seconds in by_hand.items():
         assert f"| {name} |" in text
         assert f"{seconds * 1e3:.3g} ms" in text
-    assert f"{found.seconds * 1e3:.1f} ms" in text
+    assert f"{found.epoch_seconds * 1e3:.1f} ms" in text

@@ -17,14 +17,14 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import GCN, SAGE, Decoupled, DecoupledGAT, Model
-from outgrow.planning.estimators.full import traffic_of_full
-from outgrow.planning.estimators.offload import traffic_of_offload
-from outgrow.planning.estimators.tensor import traffic_of_tensor
-from outgrow.planning.graph_stats.counted import workload_of
-from outgrow.planning.traffic import Place, Traffic
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.planning.estimators.full import full_traffic
+from outgrow.planning.estimators.offload import offload_traffic
+from outgrow.planning.estimators.tensor import tensor_traffic
+from outgrow.planning.graph_stats.counted import make_workload
+from outgrow.planning.traffic import Traffic, WorkerLayout
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.full import Full
-from outgrow.strategies.offload.reorder import Throughputs
+from outgrow.strategies.offload.reorder import Bandwidths
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
@@ -50,7 +50,7 @@ def graph_at_hand(form: str) -> Graph:
 def is_the_ledger(estimate: Traffic, sizes: Sizes, ledger: Mapping[str, Mapping[str, int]]) -> None:
     """A run of workers on one host has moved what was estimated, besides what they told each other of losses."""
     found = {(Link(link), Kind(kind)): count for link, kinds in ledger.items() for kind, count in kinds.items()}
-    expected = estimate.of_run(sizes.epochs, sizes.evaluations)
+    expected = estimate.run_bytes(sizes.epochs, sizes.evaluations)
     assert expected == {key: count for key, count in found.items() if count and key[1] != Kind.METRICS}
 
 
@@ -58,9 +58,9 @@ def is_the_ledger(estimate: Traffic, sizes: Sizes, ledger: Mapping[str, Mapping[
 @pytest.mark.parametrize("name", test_traffic.MODELS)
 def test_full(name: str, sizes: Sizes) -> None:
     traffic = test_traffic.MODELS[name]
-    work = workload_of(graph_at_hand("half" if traffic.half else "double"), test_traffic.model_of(traffic))
-    place = Place(workers=test_traffic.WORKERS)
-    estimate = traffic_of_full(Full(partition=traffic.partition), work, place)
+    work = make_workload(graph_at_hand("half" if traffic.half else "double"), test_traffic.model_of(traffic))
+    place = WorkerLayout(workers=test_traffic.WORKERS)
+    estimate = full_traffic(Full(partition=traffic.partition), work, place)
     is_the_ledger(estimate, sizes, test_traffic.results()[name, sizes].summary["ledger"])
 
 
@@ -69,8 +69,8 @@ def test_full(name: str, sizes: Sizes) -> None:
 def test_tensor(name: str, sizes: Sizes) -> None:
     traffic = test_tensor_traffic.MODELS[name]
     graph = replace(graph_at_hand("half" if traffic.half else "double"), topology=test_tensor_traffic.topology())
-    work = workload_of(graph, test_tensor_traffic.model_of(traffic))
-    estimate = traffic_of_tensor(traffic.strategy, work, Place(workers=test_tensor_traffic.WORKERS))
+    work = make_workload(graph, test_tensor_traffic.model_of(traffic))
+    estimate = tensor_traffic(traffic.strategy, work, WorkerLayout(workers=test_tensor_traffic.WORKERS))
     [first, *_] = test_tensor_traffic.seen(sizes)
     is_the_ledger(estimate, sizes, first.results[name].summary["ledger"])
 
@@ -78,10 +78,10 @@ def test_tensor(name: str, sizes: Sizes) -> None:
 def test_coefficients_of_attention_are_a_number_for_each_edge() -> None:
     """As the suite finds: those of all edges, to all other workers, there and back."""
     graph = replace(graph_at_hand("double"), topology=test_tensor_traffic.topology())
-    work = workload_of(graph, DecoupledGAT(8, 16, 2, rounds=2, heads=1).double())
-    place = Place(workers=WORKERS)
+    work = make_workload(graph, DecoupledGAT(8, 16, 2, rounds=2, heads=1).double())
+    place = WorkerLayout(workers=WORKERS)
     scores, coefficients = (
-        traffic_of_tensor(TensorParallel(attention=told, chunks=1), work, place).epoch
+        tensor_traffic(TensorParallel(attention=told, chunks=1), work, place).epoch
         for told in ("scores", "coefficients")
     )
     edges = graph.topology.num_edges + work.model.views[0] * graph.num_nodes
@@ -108,7 +108,7 @@ OTHERS: dict[str, Callable[[], Model]] = {
     "sparse gcn": lambda: GCN(8, 8, 2, layers=3, sparse_input=True),
 }
 OFFLOADED |= {name: (name, Offload(chunks=3)) for name in OTHERS}
-RATES = Throughputs(host=1e9, device=5e9, reuse=2e10)
+RATES = Bandwidths(host=1e9, device=5e9, reuse=2e10)
 
 
 def offloaded(name: str) -> Model:
@@ -131,7 +131,7 @@ def form_of(name: str) -> str:
 def offload_runs() -> dict[str, Result]:
     """Runs of three workers, with the rates of which the estimates are told."""
 
-    def on_worker(place: Workplace) -> dict[str, Result]:
+    def on_worker(place: WorkerContext) -> dict[str, Result]:
         with patch("outgrow.strategies.offload.strategy.DISK_BANDWIDTHS", RATES):
             return train_in_turn(place, plans)
 
@@ -144,7 +144,7 @@ def offload_runs() -> dict[str, Result]:
                 folder / form_of(model),
                 offloaded(model),
                 TrainConfig(epochs=SIZES.epochs, eval_every=2),
-                replace(strategy, scratch=str(disk_folder())),
+                replace(strategy, scratch_dir=str(disk_folder())),
             )
             for case, (model, strategy) in OFFLOADED.items()
         }
@@ -154,8 +154,8 @@ def offload_runs() -> dict[str, Result]:
 @pytest.mark.parametrize("case", OFFLOADED)
 def test_offload(case: str) -> None:
     name, strategy = OFFLOADED[case]
-    work = workload_of(graph_at_hand(form_of(name)), offloaded(name))
+    work = make_workload(graph_at_hand(form_of(name)), offloaded(name))
     summary = offload_runs()[case].summary
     kept = summary["found"]["waves_kept"]
-    estimate = traffic_of_offload(strategy, work, Place(workers=WORKERS), RATES, kept=kept)
+    estimate = offload_traffic(strategy, work, WorkerLayout(workers=WORKERS), RATES, cached_waves=kept)
     is_the_ledger(estimate, SIZES, summary["ledger"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outgrow.ops.rng import derive
+from outgrow.ops.rng import fold_in
 from outgrow.strategies.full import Full
 from planted import Planted, planted
 from support import whole_blocks
@@ -21,8 +21,8 @@ def test_the_gradient_is_that_of_the_keyed_loss(world: Planted, kind: str) -> No
     problem = world.problem(seed=5, kind=kind)
     (step,) = Full().prepare(problem).steps(3)
     model = world.problem(seed=5, kind=kind).model
-    logits = model(whole_blocks(model, world.topology), world.features, derive(5, 3, 0))
-    train = problem.labelled.train
+    logits = model(whole_blocks(model, world.topology), world.features, fold_in(5, 3, 0))
+    train = problem.node_targets.train_rows
     loss = torch.nn.functional.cross_entropy(logits[train], world.labels[train])
     expected = torch.autograd.grad(loss, list(model.parameters()))
     assert step.loss == pytest.approx(loss.item(), rel=1e-14)
@@ -45,16 +45,16 @@ def test_epochs_and_seeds_draw_differently(world: Planted) -> None:
 @pytest.mark.parametrize(("kind", "layers"), [("gcn", 2), ("sage", 2)])
 def test_what_is_computed_is_counted(world: Planted, kind: str, layers: int) -> None:
     problem = world.problem(kind=kind)
-    ledger = problem.share.comm.ledger
+    ledger = problem.shard.comm.ledger
     execution = Full().prepare(problem)
     for epoch in (1, 2, 3):
         list(execution.steps(epoch))
     view = world.topology.with_self_loops if kind == "gcn" else world.topology
-    constant = problem.model.stages()[0].constant_aggregate and problem.model.input_dropout == 0
+    constant = problem.model.layers_list()[0].has_static_aggregate and problem.model.input_dropout == 0
     passes = 3 * (layers - 1) + (1 if constant else 3)
     assert ledger.counters["edges_aggregated"] == passes * view.num_edges
     assert ledger.counters["rows_computed"] == 3 * layers * view.num_nodes
-    assert not ledger.crossed
+    assert not ledger.bytes_by_link
 
 
 def test_an_epoch_that_is_resumed_after_its_only_step_is_over(world: Planted) -> None:

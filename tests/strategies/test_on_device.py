@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ops.gpu.no_device import twins_that_check
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.shard import Whole
-from outgrow.nn.pyg import Opaque
-from outgrow.runtime.distributed.comm import Alone, Comm
+from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.shard import FullGraphShard
+from outgrow.nn.pyg import PyGAggregation
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload import storage
@@ -30,28 +30,29 @@ from suites.exactness import GRAPHS, SPARSE, Case, model_of, part_of, problem_of
 from support import disk_folder
 
 META = torch.device("meta")
-FEW = Batches(size=7, fanout=(3, 2, 4))
-CHUNKS = Offload(chunks=3, memory="1GiB", scratch=str(disk_folder()))
-WAYS: dict[str, tuple[Strategy, Batches, bool]] = {
-    "full": (Full(), EVERYTHING, False),
+FEW = BatchConfig(size=7, fanout=(3, 2, 4))
+CHUNKS = Offload(chunks=3, memory="1GiB", scratch_dir=str(disk_folder()))
+WAYS: dict[str, tuple[Strategy, BatchConfig, bool]] = {
+    "full": (Full(), FULL_GRAPH, False),
     "sampled": (Sampled(), FEW, False),
     "split": (SplitParallel(), FEW, False),
     "split-cached": (SplitParallel(cache=0.4), FEW, False),
-    "tensor": (TensorParallel(), EVERYTHING, False),
-    "tensor-textbook": (TensorParallel(constant=False, chunks=1), EVERYTHING, False),
-    "tensor-coefficients": (TensorParallel(attention="coefficients"), EVERYTHING, False),
-    "tensor-nn-on-the-cpu": (TensorParallel(nn="cpu"), EVERYTHING, False),
-    "offload": (CHUNKS, EVERYTHING, False),
-    "offload-pinned": (CHUNKS, EVERYTHING, True),
-    "crowded": (replace(CHUNKS, sharing=False), EVERYTHING, True),
-    "offload-pinned-computed-again": (replace(CHUNKS, cache=False, overlap=False), EVERYTHING, True),
+    "tensor": (TensorParallel(), FULL_GRAPH, False),
+    "tensor-textbook": (TensorParallel(cache_first_aggregate=False, chunks=1), FULL_GRAPH, False),
+    "tensor-coefficients": (TensorParallel(attention="coefficients"), FULL_GRAPH, False),
+    "tensor-nn-on-the-cpu": (TensorParallel(nn_device="cpu"), FULL_GRAPH, False),
+    "offload": (CHUNKS, FULL_GRAPH, False),
+    "offload-pinned": (CHUNKS, FULL_GRAPH, True),
+    "crowded": (replace(CHUNKS, sharing=False), FULL_GRAPH, True),
+    "offload-pinned-computed-again": (replace(CHUNKS, cache=False, overlap=False), FULL_GRAPH, True),
 }
 COUNTS = "film-with-relations"
 """Counts edges by relation, which torch cannot do without memory."""
 KNOWN = [
     name
     for name in CONVS
-    if name != COUNTS and not isinstance(model_of(Case(name, "weighted")).stages()[0].conv.aggregation, Opaque)
+    if name != COUNTS
+    and not isinstance(model_of(Case(name, "weighted")).layers_list()[0].conv.aggregation, PyGAggregation)
 ]
 FEW_CASES = [
     Case("gcn", "weighted"),
@@ -86,7 +87,7 @@ def no_device(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.object(Tensor, "copy_", copied),
         patch.object(Tensor, "tolist", lambda self: [1] * len(self) if self.is_meta else numbers(self)),
         patch.object(Tensor, "__int__", lambda self: 0 if self.is_meta else number(self)),
-        patch.object(offload, "held_bytes", lambda device: 0),
+        patch.object(offload, "used_device_bytes", lambda device: 0),
         patch.object(storage, "_reads_pinned_memory", lambda device: WAYS[way][2]),
         twins_that_check(),
     ):
@@ -95,7 +96,7 @@ def no_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.parametrize(("way", "case"), RUNS, ids=str)
 def test_epochs_and_inference(way: str, case: Case) -> None:
-    train(way, case, Alone())
+    train(way, case, SingleProcessComm())
 
 
 @pytest.mark.parametrize("way", [*(way for way in WAYS if way.startswith("offload")), "crowded"])
@@ -106,30 +107,30 @@ def test_two_workers(way: str) -> None:
 
 @pytest.mark.parametrize("conv", ["gcn", "gat-averaged"])
 def test_the_edges_of_a_share(conv: str) -> None:
-    comm, case = Alone(), Case(conv, "weighted")
+    comm, case = SingleProcessComm(), Case(conv, "weighted")
     comm.device, comm.size = META, 2
-    view = part_of(case, comm).view(model_of(case).stages()[0])
-    assert view.local is not None
-    blocks = view.block, view.local.own_edges, view.local.halo_edges
+    view = part_of(case, comm).layer_view(model_of(case).layers_list()[0])
+    assert view.local_graph is not None
+    blocks = view.block, view.local_graph.local_edges, view.local_graph.halo_edges
     assert all(block.edges.indices.is_meta and block.src_degree.is_meta for block in blocks)
-    assert view.local.edge_order.is_meta
-    assert not view.local.halo.is_meta
+    assert view.local_graph.edge_order.is_meta
+    assert not view.local_graph.halo.is_meta
 
 
 def train(way: str, case: Case, comm: Comm) -> None:
     strategy, batches, pinned = WAYS[way]
     comm.device = META
-    share = Whole(GRAPHS[case.graph], comm) if comm.size == 1 else part_of(case, comm)
+    share = FullGraphShard(GRAPHS[case.graph], comm) if comm.size == 1 else part_of(case, comm)
     problem = problem_of(case, share, batches)
-    home = strategy.home(META)
+    home = strategy.parameter_device(META)
     problem.model.to(home)
     execution = strategy.prepare(problem)
     for _ in execution.steps(1):
         assert all(each.grad is None or each.grad.device == home for each in problem.model.parameters())
     logits = [piece for _, piece in execution.inference()]
-    assert sum(map(len, logits)) == len(problem.share.own)
+    assert sum(map(len, logits)) == len(problem.shard.owned_nodes)
     assert not any(piece.is_meta for piece in logits)
     execution.close()
-    assert problem.facts.get("pinned", False) is (pinned and (way != "crowded" or comm.size == 1))
+    assert problem.run_facts.get("pinned", False) is (pinned and (way != "crowded" or comm.size == 1))
     if way.startswith(("offload", "sampled", "split")):
-        assert comm.ledger.crossed[Link.HOST_TO_DEVICE, Kind.FEATURES] > 0
+        assert comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.FEATURES] > 0

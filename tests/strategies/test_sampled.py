@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from outgrow.core.block import Block
-from outgrow.engine.batches import Batches
-from outgrow.engine.shard import Whole
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.shard import FullGraphShard
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn import RGCN
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Problem
@@ -23,7 +23,7 @@ from outgrow.training.config import TrainConfig
 from planted import Planted, planted
 from support import random_topology, with_relations
 
-BATCHES = Batches(size=9, fanout=(3, 2))
+BATCHES = BatchConfig(size=9, fanout=(3, 2))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def world() -> Planted:
     return planted()
 
 
-def problem_of(world: Planted, batches: Batches = BATCHES, kind: str = "sage") -> Problem:
+def problem_of(world: Planted, batches: BatchConfig = BATCHES, kind: str = "sage") -> Problem:
     return replace(world.problem(seed=4, kind=kind), batches=batches)
 
 
@@ -60,18 +60,18 @@ def ahead() -> list[str]:
 @pytest.mark.parametrize(
     "batches", [BATCHES, replace(BATCHES, weighted=True), replace(BATCHES, fanout=((2, 1), (1, 3)))]
 )
-def test_blocks_are_those_that_the_sampler_draws(world: Planted, batches: Batches) -> None:
+def test_blocks_are_those_that_the_sampler_draws(world: Planted, batches: BatchConfig) -> None:
     topology = with_relations(random_topology(120, 900, weighted=True), 2)
     problem = problem_of(replace(world, topology=topology), batches)
     assert batches.fanout is not None
-    sampler = Sampler([topology, topology], batches.fanout, 4, weighted=batches.weighted)
-    other = Sampler([topology, topology], (3, 2), 4, weighted=not batches.weighted)
-    seeds = batches.of_epoch(problem.labelled.nodes, 4, 1)
+    sampler = NeighborSampler([topology, topology], batches.fanout, 4, weighted=batches.weighted)
+    other = NeighborSampler([topology, topology], (3, 2), 4, weighted=not batches.weighted)
+    seeds = batches.seeds_of_epoch(problem.node_targets.nodes, 4, 1)
     found, same = blocks_of(problem), []
     assert len(found) == len(seeds) == 5
     for step, blocks in enumerate(found):
         for mine, expected, wrong in zip(
-            blocks, sampler.blocks(seeds[step], 1, step), other.blocks(seeds[step], 1, step), strict=True
+            blocks, sampler.sample_blocks(seeds[step], 1, step), other.sample_blocks(seeds[step], 1, step), strict=True
         ):
             assert mine.edge_ids is not None
             assert expected.edge_ids is not None
@@ -98,14 +98,14 @@ def test_how_far_it_is_ahead_changes_nothing(world: Planted) -> None:
 
 
 def test_no_more_batches_are_made_than_it_says(world: Planted) -> None:
-    drawn, right = [], Sampler.blocks
+    drawn, right = [], NeighborSampler.sample_blocks
 
-    def blocks(self: Sampler, seeds: torch.Tensor, epoch: int, step: int) -> list[Block]:
+    def blocks(self: NeighborSampler, seeds: torch.Tensor, epoch: int, step: int) -> list[Block]:
         drawn.append(step)
         return right(self, seeds, epoch, step)
 
-    with patch.object(Sampler, "blocks", blocks):
-        steps = Sampled(ahead=2).prepare(problem_of(world, replace(BATCHES, size=2))).steps(1)
+    with patch.object(NeighborSampler, "sample_blocks", blocks):
+        steps = Sampled(prefetch=2).prepare(problem_of(world, replace(BATCHES, size=2))).steps(1)
         for computed in range(1, 6):
             next(steps)
             assert computed <= len(drawn) <= computed + 2
@@ -113,7 +113,7 @@ def test_no_more_batches_are_made_than_it_says(world: Planted) -> None:
 
 
 def test_threads_end_with_the_epoch_however_it_ends(world: Planted) -> None:
-    steps = Sampled(threads=2).prepare(problem_of(world)).steps(1)
+    steps = Sampled(sampling_threads=2).prepare(problem_of(world)).steps(1)
     next(steps)
     assert ahead()
     steps.close()
@@ -123,14 +123,14 @@ def test_threads_end_with_the_epoch_however_it_ends(world: Planted) -> None:
         patch.object(trainer.optimizer, "step", side_effect=ValueError("no step")),
         pytest.raises(ValueError, match="no step"),
     ):
-        trainer.run(Sampled(threads=2))
+        trainer.run(Sampled(sampling_threads=2))
     assert not ahead()
 
 
 def test_an_error_of_a_sampling_thread_is_the_error_of_the_epoch(world: Planted) -> None:
     steps = Sampled().prepare(problem_of(world)).steps(1)
     with (
-        patch.object(Sampler, "blocks", side_effect=ValueError("no blocks")),
+        patch.object(NeighborSampler, "sample_blocks", side_effect=ValueError("no blocks")),
         pytest.raises(ValueError, match="no blocks"),
     ):
         next(steps)
@@ -141,7 +141,7 @@ def test_relations_whose_weights_add_up_to_nothing(world: Planted) -> None:
     topology = with_relations(random_topology(120, 900, weighted=True), 2)
     assert topology.weight is not None
     assert topology.relation is not None
-    share = Whole(replace(topology, weight=topology.weight * (topology.relation != 0)))
+    share = FullGraphShard(replace(topology, weight=topology.weight * (topology.relation != 0)))
     torch.manual_seed(0)
-    problem = replace(problem_of(world), share=share, model=RGCN(8, 8, 2, num_relations=2).double())
+    problem = replace(problem_of(world), shard=share, model=RGCN(8, 8, 2, num_relations=2).double())
     assert all(math.isfinite(loss) for loss in losses(Sampled().prepare(problem).steps(1)))

@@ -9,7 +9,7 @@ from layer_table import CONVS, IN, OUT, RELATIONS
 from torch import nn
 
 from outgrow.nn.decoupled import Decoupled
-from outgrow.nn.layer import Features, Finish, Layer
+from outgrow.nn.layer import Epilogue, Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import SparseRows
 from support import normal
@@ -62,8 +62,8 @@ def model_of(case: Case) -> Model:
 def coupled(case: Case) -> Model:
     """Three layers with all that may follow a convolution."""
     residual = case.features == "dense"
-    hidden = Finish(norm=True, activation=nn.functional.elu, residual=residual, dropout=0.3)
-    finishes = (hidden, Finish(activation=torch.relu, dropout=0.2), None)
+    hidden = Epilogue(norm=True, activation=nn.functional.elu, residual=residual, dropout=0.3)
+    finishes = (hidden, Epilogue(activation=torch.relu, dropout=0.2), None)
     return Model([Layer(CONVS[case.conv](), finish) for finish in finishes], input_dropout=case.input_dropout)
 
 

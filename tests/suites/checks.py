@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from pool import run_workers
 
 Check = Callable[[Comm], None]
@@ -44,7 +44,7 @@ def on_workers(
     return test
 
 
-def run_checks(place: Workplace, checks: Mapping[str, Check]) -> dict[str, str]:
+def run_checks(place: WorkerContext, checks: Mapping[str, Check]) -> dict[str, str]:
     """The traceback of each check that failed on this worker, and an empty text for the others.
 
     All workers run the same checks in the same order. A check talks first and judges afterwards, so that one that

@@ -13,14 +13,14 @@ import torch
 from layer_table import CONVS, OUT, RELATIONS, one_of_each
 from torch import Tensor
 
-from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.layer_plan import without_parameters
-from outgrow.engine.shard import Part, Share, Whole
+from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.layer_plan import has_fixed_weights
+from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
-from outgrow.nn.tasks import MultiLabel, SingleLabel, Task
+from outgrow.nn.tasks import MultiLabel, NodeTask, SingleLabel
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
@@ -48,24 +48,24 @@ class Way(NamedTuple):
 
     strategy: Strategy
     reference: Strategy
-    batches: Batches = EVERYTHING
+    batches: BatchConfig = FULL_GRAPH
     epochs_before: int = 0
     pinned: bool = False
 
     @property
-    def expected(self) -> tuple[str, Batches]:
+    def expected(self) -> tuple[str, BatchConfig]:
         """What is expected: the same for ways that should agree."""
         return self.reference.name, self.batches
 
 
 def offload(chunks: int, **techniques: Any) -> Way:
     """Strategy `offload` in its second epoch."""
-    return Way(Offload(chunks=chunks, scratch=str(disk_folder()), **techniques), Full(), epochs_before=1)
+    return Way(Offload(chunks=chunks, scratch_dir=str(disk_folder()), **techniques), Full(), epochs_before=1)
 
 
-FEW = Batches(size=7, fanout=(3, 2, 4))
-TINY = Batches(size=3, fanout=(3, 2, 4))
-WHOLE_BOTTOM = Batches(size=3, fanout=(3, 2, -1))
+FEW = BatchConfig(size=7, fanout=(3, 2, 4))
+TINY = BatchConfig(size=3, fanout=(3, 2, 4))
+WHOLE_BOTTOM = BatchConfig(size=3, fanout=(3, 2, -1))
 AGGREGATES = Orchestrate(hot_ratio=0.5, super_batch=2, reuse="aggregate")
 TECHNIQUES = ("sharing", "reuse", "reorganise", "overlap", "cache")
 WAYS = {
@@ -75,19 +75,21 @@ WAYS = {
     "sampled": Way(Sampled(cache=0.2), Sampled(), FEW),
     "split-everything": Way(SplitParallel(), Full()),
     "split": Way(SplitParallel(cache=0.1), Sampled(), FEW),
-    "split-sources": Way(SplitParallel(partial=False), Sampled(), FEW),
+    "split-sources": Way(SplitParallel(partial_sums=False), Sampled(), FEW),
     "migrate": Way(Migrate(), Sampled(), FEW),
-    "migrate-travel": Way(Migrate(travel=True, merge=False), Sampled(), FEW),
-    "migrate-merged": Way(Migrate(travel=True, time_steps=2, pregather=False), Sampled(), TINY, epochs_before=1),
-    "migrate-one-step": Way(Migrate(travel=True, time_steps=1), Sampled(), FEW),
+    "migrate-travel": Way(Migrate(move_model=True, merge=False), Sampled(), FEW),
+    "migrate-merged": Way(Migrate(move_model=True, time_steps=2, pregather=False), Sampled(), TINY, epochs_before=1),
+    "migrate-one-step": Way(Migrate(move_model=True, time_steps=1), Sampled(), FEW),
     "orchestrate-cold": Way(Orchestrate(hot_ratio=0.0), Sampled(), FEW),
     "orchestrate-aggregate": Way(AGGREGATES, Sampled(), WHOLE_BOTTOM, epochs_before=1),
     "offload-3": offload(3),
     "offload-7-without-techniques": offload(7, **dict.fromkeys(TECHNIQUES, False)),
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),
-    "tensor-textbook": Way(TensorParallel(constant=False), Full()),
+    "tensor-textbook": Way(TensorParallel(cache_first_aggregate=False), Full()),
     "tensor-coefficients": Way(TensorParallel(attention="coefficients", chunks=1), Full()),
-    "tensor-files": Way(TensorParallel(files="slices", chunks=3, scratch=str(disk_folder())), Full(), epochs_before=1),
+    "tensor-files": Way(
+        TensorParallel(on_disk="slices", chunks=3, scratch_dir=str(disk_folder())), Full(), epochs_before=1
+    ),
     **{f"offload-{chunks}": offload(chunks) for chunks in (1, 2, 4, 5, 6, 7)},
     **{f"offload-4-without-{name}": offload(4, **{name: False}) for name in TECHNIQUES},
     "offload-3-with-overlap-only": offload(3, **{**dict.fromkeys(TECHNIQUES, False), "overlap": True}),
@@ -100,7 +102,7 @@ GRAPHS = {
     "isolated": with_relations(topology_of(9, [(0, 4), (4, 0), (4, 4)]), RELATIONS),
     "no-edges": with_relations(topology_of(5, []), RELATIONS),
 }
-TASKS: dict[str, Task] = {"single": SingleLabel(), "multi": MultiLabel()}
+TASKS: dict[str, NodeTask] = {"single": SingleLabel(), "multi": MultiLabel()}
 EPOCH = 3
 
 
@@ -176,12 +178,14 @@ DEALS: dict[str, Callable[[int, int], Tensor]] = {
 }
 MADE = one_of_each()
 OPAQUE = [name for name, conv in MADE.items() if not conv.aggregation.sliceable]
-FIXED = [name for name, conv in MADE.items() if without_parameters(Layer(conv))] + ["decoupled"]
+FIXED = [name for name, conv in MADE.items() if has_fixed_weights(Layer(conv))] + ["decoupled"]
 """Sums whose weights the graph fixes."""
-SUMS = [name for name, conv in MADE.items() if (summing := Layer(conv).summing_first()) and summing.constant_aggregate]
+SUMS = [
+    name for name, conv in MADE.items() if (summing := Layer(conv).aggregate_first()) and summing.has_static_aggregate
+]
 """Layers whose sums of raw features have no parameters, though they may project first."""
-SPARSE = [name for name, conv in MADE.items() if conv.takes_sparse]
-HALF = [name for name, conv in MADE.items() if conv.takes_half]
+SPARSE = [name for name, conv in MADE.items() if conv.accepts_sparse]
+HALF = [name for name, conv in MADE.items() if conv.accepts_half]
 KINDS = ("gcn-aggregate-first", "sage-project-first", "gat-concatenated", "ggcn")
 CASES = [
     *(Case(conv, input_dropout=0.2) for conv in CONVS),
@@ -249,11 +253,11 @@ EVERY_DEAL = [
 ]
 
 
-def problem_of(case: Case, share: Share, batches: Batches) -> Problem:
+def problem_of(case: Case, share: GraphShard, batches: BatchConfig) -> Problem:
     """The problem on a share; about half of the nodes are to be trained on."""
     num_nodes = share.topology.num_nodes
     classes = torch.arange(num_nodes) * 7 % OUT
-    return Problem.of(
+    return Problem.from_node_labels(
         share,
         features=features_of(case, num_nodes),
         labels=classes if case.task == "single" else (classes[:, None] >= torch.arange(OUT)).to(torch.uint8),
@@ -286,12 +290,12 @@ def reference(case: Case, way: Way) -> Gradient:
     """What the reference of a way gives on one worker, on edges that nothing was derived from yet."""
     given = GRAPHS[case.graph]
     topology = Topology(indptr=given.indptr, indices=given.indices, relation=given.relation, weight=given.weight)
-    return step_of(problem_of(case, Whole(topology), way.batches), way.reference)
+    return step_of(problem_of(case, FullGraphShard(topology), way.batches), way.reference)
 
 
 def references(keys: Iterable[Key]) -> Found:
     """What ways should give in some cases."""
-    known, found = dict[tuple[tuple[str, Batches], Case], Gradient](), {}
+    known, found = dict[tuple[tuple[str, BatchConfig], Case], Gradient](), {}
     for name, case in keys:
         way = WAYS[name]
         if (way.expected, case) not in known:
@@ -314,13 +318,13 @@ def mutated_references() -> Mapping[str, Found]:
     return found
 
 
-def part_of(case: Case, comm: Comm) -> Part:
+def part_of(case: Case, comm: Comm) -> PartitionShard:
     """A worker's share."""
     topology = GRAPHS[case.graph]
-    return Part(topology, DEALS[case.deal](topology.num_nodes, comm.size), comm)
+    return PartitionShard(topology, DEALS[case.deal](topology.num_nodes, comm.size), comm)
 
 
-def on_worker(place: Workplace) -> Seen:
+def on_worker(place: WorkerContext) -> Seen:
     """What a worker has in all cases, first as it should be and then under each mutant."""
     right, mutated, hits = gradients(place, QUICK), {}, {}
     for name, mutant in MUTANTS.items():
@@ -330,7 +334,7 @@ def on_worker(place: Workplace) -> Seen:
     return Seen(right, mutated, hits, {case: held_by(part_of(case, place.comm)) for case in CASES})
 
 
-def gradients(place: Workplace, keys: Sequence[Key]) -> Found:
+def gradients(place: WorkerContext, keys: Sequence[Key]) -> Found:
     """What ways give in some cases, as a worker has it."""
     found = {}
     for case in dict.fromkeys(case for _, case in keys):
@@ -342,7 +346,7 @@ def gradients(place: Workplace, keys: Sequence[Key]) -> Found:
     return found
 
 
-def held_by(part: Part) -> Held:
+def held_by(part: PartitionShard) -> Held:
     """How much of a graph a worker holds."""
-    edges = part.topology.indptr.diff()[part.own].sum()
-    return Held(len(part.own), len(part.halo), int(edges))
+    edges = part.topology.indptr.diff()[part.owned_nodes].sum()
+    return Held(len(part.owned_nodes), len(part.halo_nodes), int(edges))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from failing import Failing, Lost
-from outgrow.runtime.distributed.comm import Alone
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.comm import SingleProcessComm
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
@@ -76,12 +76,12 @@ class Handover(NamedTuple):
 SAMPLING: dict[str, Strategy] = {
     "sampled": Sampled(),
     "split": SplitParallel(),
-    "migrate": Migrate(travel=True),
+    "migrate": Migrate(move_model=True),
     "orchestrate": Orchestrate(hot_ratio=0.0, partition="hash"),
 }
 EVERYTHING: dict[str, Strategy] = {
     "full": Full(partition="hash"),
-    "offload": Offload(chunks=3, partition="hash", scratch=str(disk_folder())),
+    "offload": Offload(chunks=3, partition="hash", scratch_dir=str(disk_folder())),
     "tensor": TensorParallel(),
     **SAMPLING,
 }
@@ -118,20 +118,22 @@ def hand_over(chosen: Iterable[Handover], store: Path, folder: Path) -> dict[Han
     return found
 
 
-def _on(workers: int, work: Callable[[Workplace], dict[Handover, Result]], folder: Path) -> dict[Handover, Result]:
+def _on(workers: int, work: Callable[[WorkerContext], dict[Handover, Result]], folder: Path) -> dict[Handover, Result]:
     if workers > 1:
         return run_workers(work, workers)[0]
-    alone = Workplace(comm=Alone(), folder=folder, attempt=0, tell=lambda message: None, stop_asked=lambda: False)
+    alone = WorkerContext(
+        comm=SingleProcessComm(), folder=folder, attempt=0, send_message=lambda message: None, should_stop=lambda: False
+    )
     return work(alone)
 
 
 def _work(
-    place: Workplace, *, begun: list[Begun], ended: list[Handover], store: Path, folder: Path
+    place: WorkerContext, *, begun: list[Begun], ended: list[Handover], store: Path, folder: Path
 ) -> dict[Handover, Result]:
     for each in begun:
         with suppress(Lost):
             train_in_turn(place, {each: _first_half(each, store, _folder(each, folder))})
-    if place.comm.leads:
+    if place.comm.is_rank_zero:
         for each in ended:
             shutil.copytree(_folder(each.begun, folder), folder / each.name)
     return train_in_turn(place, {each: _second_half(each, store, folder / each.name) for each in ended})

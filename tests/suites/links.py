@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.engine import link_objective
-from outgrow.engine.link_objective import LinkGoal
+from outgrow.engine.link_objective import LinkObjective
 from outgrow.engine.objective import LinkTargets
-from outgrow.engine.shard import Part, Share
-from outgrow.graph.link_split import Links
+from outgrow.engine.shard import GraphShard, PartitionShard
+from outgrow.graph.link_split import LinkTriples
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, RGCN, Decoupled, DistMult, Dot, Model
-from outgrow.ops.link_scores import draw_negatives
-from outgrow.ops.rng import derive
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.ops.link_scores import sample_negatives
+from outgrow.ops.rng import fold_in
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload.strategy import Offload
@@ -65,8 +65,8 @@ GRAPHS: dict[str, tuple[Topology, tuple[int, ...]]] = {
 WAYS: dict[str, Callable[[], tuple[Strategy, int]]] = {
     "full": lambda: (Full(), 0),
     "full-without-overlap": lambda: (Full(overlap=False), 0),
-    "offload-3": lambda: (Offload(chunks=3, scratch=str(disk_folder())), 1),
-    "offload-2-without-cache": lambda: (Offload(chunks=2, cache=False, scratch=str(disk_folder())), 0),
+    "offload-3": lambda: (Offload(chunks=3, scratch_dir=str(disk_folder())), 1),
+    "offload-2-without-cache": lambda: (Offload(chunks=2, cache=False, scratch_dir=str(disk_folder())), 0),
     "tensor": lambda: (TensorParallel(), 1),
 }
 """Strategies, and how many epochs each has computed before; they must leave nothing behind."""
@@ -104,10 +104,10 @@ def features_of(case: Case) -> Tensor:
     return normal(GRAPHS[case.graph][0].num_nodes, IN, seed=3)
 
 
-def problem_of(case: Case, share: Share) -> Problem:
+def problem_of(case: Case, share: GraphShard) -> Problem:
     ends = torch.tensor(GRAPHS[case.graph][1])
-    targets = LinkTargets(ends=ends, negatives=case.negatives, number=share.topology.num_edges)
-    return Problem(share=share, features=features_of(case), targets=targets, model=model_of(case), seed=SEED)
+    targets = LinkTargets(ends=ends, negatives=case.negatives, num_targets=share.topology.num_edges)
+    return Problem(shard=share, features=features_of(case), targets=targets, model=model_of(case), seed=SEED)
 
 
 def fresh(case: Case) -> Topology:
@@ -124,14 +124,14 @@ def pairs_of(case: Case, topology: Topology, key: int) -> tuple[Tensor, Tensor, 
     ends = torch.tensor(GRAPHS[case.graph][1])
     firsts, seconds, aims = [head[number]], [tail[number]], [torch.ones(len(number))]
     for k in range(case.negatives):
-        kept, drawn = draw_negatives(head[number], tail[number], number, ends, derive(key, NEGATIVES_KEY, k))
+        kept, drawn = sample_negatives(head[number], tail[number], number, ends, fold_in(key, NEGATIVES_KEY, k))
         firsts, seconds, aims = [*firsts, kept], [*seconds, drawn], [*aims, torch.zeros(len(number))]
     return torch.cat(firsts), torch.cat(seconds), relation.repeat(1 + case.negatives), torch.cat(aims).double()
 
 
 def reference(case: Case) -> Gradient:
     """The loss and the gradients of an epoch, from a row per pair."""
-    topology, model, key = fresh(case), model_of(case), derive(SEED, EPOCH, 0)
+    topology, model, key = fresh(case), model_of(case), fold_in(SEED, EPOCH, 0)
     out = model(whole_blocks(model, topology), features_of(case), key)
     first, second, relation, aim = pairs_of(case, topology, key)
     product = out[first] * out[second]
@@ -144,7 +144,7 @@ def reference(case: Case) -> Gradient:
     return Gradient(loss.item(), dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
 
 
-def found_on(share: Callable[[Case], Share], keys: Sequence[Key]) -> Found:
+def found_on(share: Callable[[Case], GraphShard], keys: Sequence[Key]) -> Found:
     """What ways give in some cases on a share, as a worker has it."""
     found = {}
     for case in dict.fromkeys(case for _, case in keys):
@@ -155,12 +155,12 @@ def found_on(share: Callable[[Case], Share], keys: Sequence[Key]) -> Found:
     return found
 
 
-def gradients(place: Workplace, keys: Sequence[Key]) -> Found:
+def gradients(place: WorkerContext, keys: Sequence[Key]) -> Found:
     """What ways give in some cases on a worker's part."""
 
-    def part(case: Case) -> Share:
+    def part(case: Case) -> GraphShard:
         topology = fresh(case)
-        return Part(topology, DEALS[case.deal](topology.num_nodes, place.comm.size), place.comm)
+        return PartitionShard(topology, DEALS[case.deal](topology.num_nodes, place.comm.size), place.comm)
 
     return found_on(part, keys)
 
@@ -176,7 +176,7 @@ class Seen(NamedTuple):
 BROKEN = [(way, Case("gcn", decoder, 2)) for way in MAIN for decoder in DECODERS]
 
 
-def on_worker(place: Workplace, keys: Sequence[Key]) -> Seen:
+def on_worker(place: WorkerContext, keys: Sequence[Key]) -> Seen:
     """First as it should be, then under each mutant."""
     right, mutated, hits = gradients(place, keys), {}, {}
     for name, mutant in MUTANTS.items():
@@ -189,86 +189,86 @@ def on_worker(place: Workplace, keys: Sequence[Key]) -> Seen:
 @contextmanager
 def links_numbered_by_each_worker() -> Iterator[Hits]:
     """Negatives are drawn by the place of a link among those of its worker."""
-    hits, right = Hits(), link_objective.links_into
+    hits, right = Hits(), link_objective.collect_in_links
 
-    def mutant(topology: Topology, nodes: Tensor) -> tuple[Links, Tensor]:
+    def mutant(topology: Topology, nodes: Tensor) -> tuple[LinkTriples, Tensor]:
         links, number = right(topology, nodes)
         own = torch.arange(len(number))
         hits.note(not torch.equal(own, number))
         return links, own
 
-    with patch.object(link_objective, "links_into", mutant):
+    with patch.object(link_objective, "collect_in_links", mutant):
         yield hits
 
 
 @contextmanager
 def fetched_rows_without_gradient() -> Iterator[Hits]:
     """What a worker's links want of the nodes of others is not told to these."""
-    hits, right = Hits(), LinkGoal._gathered
+    hits, right = Hits(), LinkObjective._gather_rows
 
-    def gathered(self: LinkGoal, *given: Any) -> tuple[Tensor, Tensor]:
+    def gathered(self: LinkObjective, *given: Any) -> tuple[Tensor, Tensor]:
         at, rows = right(self, *given)
-        own = len(self.share.own)
+        own = len(self.shard.owned_nodes)
         hits.note(len(rows) > own)
         return at, torch.cat([rows[:own], rows[own:].detach()])
 
-    with patch.object(LinkGoal, "_gathered", gathered):
+    with patch.object(LinkObjective, "_gather_rows", gathered):
         yield hits
 
 
 @contextmanager
 def mean_over_own_links() -> Iterator[Hits]:
     """The loss is the mean over the worker's own links."""
-    hits, right = Hits(), LinkGoal.__init__
+    hits, right = Hits(), LinkObjective.__init__
 
-    def begin(self: LinkGoal, *given: Any, **options: Any) -> None:
+    def begin(self: LinkObjective, *given: Any, **options: Any) -> None:
         right(self, *given, **options)
         hits.note(self.total != len(self.links))
         self.total = max(1, len(self.links))
 
-    with patch.object(LinkGoal, "__init__", begin):
+    with patch.object(LinkObjective, "__init__", begin):
         yield hits
 
 
 @contextmanager
 def rows_of_others_misplaced() -> Iterator[Hits]:
     """Fetched rows are one place off."""
-    hits, right = Hits(), LinkGoal._gathered
+    hits, right = Hits(), LinkObjective._gather_rows
 
-    def gathered(self: LinkGoal, *given: Any) -> tuple[Tensor, Tensor]:
+    def gathered(self: LinkObjective, *given: Any) -> tuple[Tensor, Tensor]:
         at, rows = right(self, *given)
-        own = len(self.share.own)
+        own = len(self.shard.owned_nodes)
         hits.note(len(rows) > own + 1)
         return at, torch.cat([rows[:own], rows[own:].roll(1, 0)])
 
-    with patch.object(LinkGoal, "_gathered", gathered):
+    with patch.object(LinkObjective, "_gather_rows", gathered):
         yield hits
 
 
 @contextmanager
 def same_negatives_in_every_epoch() -> Iterator[Hits]:
     """What is drawn depends on the seed alone."""
-    hits, right = Hits(), LinkGoal._pairs
+    hits, right = Hits(), LinkObjective._draw_pairs
 
-    def pairs(self: LinkGoal, key: int) -> Any:
+    def pairs(self: LinkObjective, key: int) -> Any:
         hits.note(True)
-        return right(self, derive(SEED))
+        return right(self, fold_in(SEED))
 
-    with patch.object(LinkGoal, "_pairs", pairs):
+    with patch.object(LinkObjective, "_draw_pairs", pairs):
         yield hits
 
 
 @contextmanager
 def ends_of_one_type() -> Iterator[Hits]:
     """A node of any type stands in for another."""
-    hits, right = Hits(), LinkGoal._pairs
+    hits, right = Hits(), LinkObjective._draw_pairs
 
-    def pairs(self: LinkGoal, key: int) -> Any:
+    def pairs(self: LinkObjective, key: int) -> Any:
         hits.note(len(self.ends) > 2)
         self.ends = self.ends[[0, -1]]
         return right(self, key)
 
-    with patch.object(LinkGoal, "_pairs", pairs):
+    with patch.object(LinkObjective, "_draw_pairs", pairs):
         yield hits
 
 

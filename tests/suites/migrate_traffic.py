@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.batches import Batches
-from outgrow.engine.shard import Part
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.shard import PartitionShard
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn import GCN, SAGE, Model
 from outgrow.nn.tasks import SingleLabel
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
 from outgrow.strategies.migrate.strategy import Migrate
 from suites.traffic import LONG, gathered, ring
@@ -24,7 +24,7 @@ from support import normal, random_topology
 SEED, EPOCHS, NODES, WIDTH = 5, (1, 2), 60, 8
 TOPOLOGY = random_topology(NODES, 900)
 TRAIN = torch.arange(0, NODES, 2)
-FEW = Batches(size=10, fanout=(2, 3))
+FEW = BatchConfig(size=10, fanout=(2, 3))
 
 
 class Traffic(NamedTuple):
@@ -47,12 +47,12 @@ MODELS = {
 }
 WAYS = {
     "elided": Migrate(),
-    "travel": Migrate(travel=True, merge=False),
-    "travel without pregathering": Migrate(travel=True, merge=False, pregather=False),
-    "two time steps": Migrate(travel=True, time_steps=2),
-    "two time steps without pregathering": Migrate(travel=True, time_steps=2, pregather=False, ahead=1),
-    "one time step": Migrate(travel=True, time_steps=1),
-    "travel, judged": Migrate(travel=True),
+    "travel": Migrate(move_model=True, merge=False),
+    "travel without pregathering": Migrate(move_model=True, merge=False, pregather=False),
+    "two time steps": Migrate(move_model=True, time_steps=2),
+    "two time steps without pregathering": Migrate(move_model=True, time_steps=2, pregather=False, prefetch=1),
+    "one time step": Migrate(move_model=True, time_steps=1),
+    "travel, judged": Migrate(move_model=True),
 }
 
 
@@ -82,18 +82,20 @@ def met(seeds: list[int], homes: list[int], workers: int, time_steps: int) -> li
 
 def time_steps_of(way: Migrate, workers: int) -> int:
     """In how many time steps a batch is trained as long as none are merged."""
-    return min(workers, way.time_steps or workers) if way.travel else 1
+    return min(workers, way.time_steps or workers) if way.move_model else 1
 
 
 def seeds_met(way: Migrate, seeds: Tensor, owner: Tensor, workers: int) -> list[list[list[int]]]:
     """Seeds of a batch by worker and time step; where models do not travel each worker has its own."""
     homes = owner[seeds].tolist()
-    if way.travel:
+    if way.move_model:
         return met(seeds.tolist(), homes, workers, time_steps_of(way, workers))
     return [[[s for s, home in zip(seeds.tolist(), homes, strict=True) if home == rank]] for rank in range(workers)]
 
 
-def remote_rows(sampler: Sampler, groups: list[list[int]], epoch: int, step: int, away: Tensor, *, once: bool) -> int:
+def remote_rows(
+    sampler: NeighborSampler, groups: list[list[int]], epoch: int, step: int, away: Tensor, *, once: bool
+) -> int:
     """Rows that a worker fetches for a batch.
 
     Args:
@@ -106,7 +108,7 @@ def remote_rows(sampler: Sampler, groups: list[list[int]], epoch: int, step: int
     """
     found: list[set[int]] = []
     for group in groups:
-        nodes = sampler.blocks(torch.tensor(group, dtype=torch.int64), epoch, step)[0].src_nodes
+        nodes = sampler.sample_blocks(torch.tensor(group, dtype=torch.int64), epoch, step)[0].src_nodes
         found.append({*nodes[away[nodes]].tolist()})
     return len(set[int]().union(*found)) if once else sum(map(len, found))
 
@@ -146,18 +148,18 @@ def bytes_of_labels(owner: Tensor, workers: int) -> Counter[Kind]:
 def bytes_of_run(traffic: Traffic, way: Migrate, workers: int) -> Counter[Kind]:
     """What two epochs send, all workers together; the second is judged where time steps may be merged afterwards."""
     model, owner, found = traffic.build(), owner_of(workers), Counter[Kind]()
-    views = [TOPOLOGY.with_self_loops if layer.widths.self_loops else TOPOLOGY for layer in model.stages()]
-    sampler = Sampler(views, FEW.hops(len(views)), SEED)
+    views = [TOPOLOGY.with_self_loops if layer.spec.self_loops else TOPOLOGY for layer in model.layers_list()]
+    sampler = NeighborSampler(views, FEW.fanout_per_hop(len(views)), SEED)
     time_steps = time_steps_of(way, workers)
     for epoch in EPOCHS:
-        for step, seeds in enumerate(FEW.of_epoch(TRAIN, SEED, epoch)):
+        for step, seeds in enumerate(FEW.seeds_of_epoch(TRAIN, SEED, epoch)):
             groups = seeds_met(way, seeds, owner, workers)
             rows = sum(
                 remote_rows(sampler, groups[rank], epoch, step, owner != rank, once=way.pregather)
                 for rank in range(workers)
             )
             found += bytes_of_batch(traffic, rows, time_steps, 1 if way.pregather else time_steps, workers)
-    if way.travel:
+    if way.move_model:
         judged = way.merge and way.time_steps is None
         if judged or time_steps < workers:  # time steps are dropped, or may be
             found += bytes_of_labels(owner, workers)
@@ -165,12 +167,12 @@ def bytes_of_run(traffic: Traffic, way: Migrate, workers: int) -> Counter[Kind]:
     return +found
 
 
-def problem_of(place: Workplace, traffic: Traffic) -> Problem:
+def problem_of(place: WorkerContext, traffic: Traffic) -> Problem:
     """A worker's side of the problem."""
     torch.manual_seed(0)
     features = normal(NODES, WIDTH, seed=1)
-    return Problem.of(
-        Part(TOPOLOGY, owner_of(place.comm.size), place.comm),
+    return Problem.from_node_labels(
+        PartitionShard(TOPOLOGY, owner_of(place.comm.size), place.comm),
         features=features if traffic.row == 8 * WIDTH else features.half(),
         labels=torch.arange(NODES) % 3,
         train=TRAIN,
@@ -181,18 +183,18 @@ def problem_of(place: Workplace, traffic: Traffic) -> Problem:
     )
 
 
-def bytes_by_way(place: Workplace) -> dict[tuple[str, str], Counter[Kind]]:
+def bytes_by_way(place: WorkerContext) -> dict[tuple[str, str], Counter[Kind]]:
     """What a worker sends in two epochs of each model in each way."""
     found = {}
     for name, traffic in MODELS.items():
         for way, strategy in WAYS.items():
-            before = place.comm.ledger.crossed.copy()
+            before = place.comm.ledger.bytes_by_link.copy()
             problem = problem_of(place, traffic)
             execution = strategy.prepare(problem)
             for epoch in EPOCHS:
                 for _ in execution.steps(epoch):
                     problem.model.zero_grad()
             execution.close()
-            added = place.comm.ledger.crossed - before
+            added = place.comm.ledger.bytes_by_link - before
             found[name, way] = Counter({kind: count for (_, kind), count in added.items()})
     return found

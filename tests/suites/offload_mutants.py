@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.objective import NodeGoal
+from outgrow.engine.objective import NodeObjective
 from outgrow.strategies.offload import row_layouts, wave, wave_plan
-from outgrow.strategies.offload.async_io import Flow
-from outgrow.strategies.offload.passes import Passes
-from outgrow.strategies.offload.row_layouts import Inbox
-from outgrow.strategies.offload.state import State
-from outgrow.strategies.offload.wave import ARRIVES, Held, Wave
-from outgrow.strategies.offload.wave_buffer import Buffer, Gradients
-from outgrow.strategies.offload.wave_plan import Places
+from outgrow.strategies.offload.async_io import AsyncIo
+from outgrow.strategies.offload.passes import OffloadEpoch
+from outgrow.strategies.offload.row_layouts import WaveOrderedRows
+from outgrow.strategies.offload.state import OffloadState
+from outgrow.strategies.offload.wave import LOADED, RowList, Wave
+from outgrow.strategies.offload.wave_buffer import GradientBuffer, SourceBuffer
+from outgrow.strategies.offload.wave_plan import SlotAllocator
 from suites.hits import Hits
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def gradients_overwritten() -> Iterator[Hits]:
         hits.note(bool(table[rows].any()))
         table[rows] = values[at]
 
-    with patch.object(row_layouts, "add_rows", add_rows):
+    with patch.object(row_layouts, "scatter_add_rows", add_rows):
         yield hits
 
 
@@ -45,23 +45,23 @@ def gradients_of_the_step_before() -> Iterator[Hits]:
     """Where workers add to rows of others, they add to what the step before has left."""
     hits = Hits()
 
-    def begin_gradients(self: State) -> None:
+    def begin_gradients(self: OffloadState) -> None:
         hits.note(not self.sharing and self.comm.size > 1)
 
-    with patch.object(State, "begin_gradients", begin_gradients):
+    with patch.object(OffloadState, "zero_gradients", begin_gradients):
         yield hits
 
 
 @contextmanager
 def rows_from_host_misplaced() -> Iterator[Hits]:
     """Rows that a wave takes from the HOST tier are one place off."""
-    hits, right = Hits(), Inbox.read
+    hits, right = Hits(), WaveOrderedRows.read_wave
 
-    def read(self: Inbox, held: Held, at: Tensor, out: Tensor, number: int) -> None:
+    def read(self: WaveOrderedRows, held: RowList, at: Tensor, out: Tensor, number: int) -> None:
         hits.note(len(at) > 1)
         right(self, held, at.roll(1), out, number)
 
-    with patch.object(Inbox, "read", read):
+    with patch.object(WaveOrderedRows, "read_wave", read):
         yield hits
 
 
@@ -81,41 +81,41 @@ def draws_by_place() -> Any:
 
 @contextmanager
 def _other_blocks(change: Callable[[Block], Block]) -> Iterator[Hits]:
-    hits, right = Hits(), Wave.block
+    hits, right = Hits(), Wave.make_block
 
     def block(self: Wave, *nodes: Tensor) -> Block:
         found = right(self, *nodes)
         hits.note(found.edges.num_edges > 0)
         return change(found)
 
-    with patch.object(Wave, "block", block):
+    with patch.object(Wave, "make_block", block):
         yield hits
 
 
 @contextmanager
 def edge_numbers_of_the_chunk() -> Iterator[Hits]:
     """Edges are numbered within the chunk, so draws for edges differ."""
-    hits, right = Hits(), wave.ids_of
+    hits, right = Hits(), wave.row_edge_ids
 
     def ids_of(rows: Any) -> Tensor:
         hits.note(right(rows) is not None)
         return torch.arange(rows.num_edges)
 
-    with patch.object(wave, "ids_of", ids_of):
+    with patch.object(wave, "row_edge_ids", ids_of):
         yield hits
 
 
 @contextmanager
 def what_stays_begins_anew() -> Iterator[Hits]:
     """The gradient of a row that stays for the next wave is forgotten, as if the row had just come."""
-    hits, right = Hits(), Gradients.begin
+    hits, right = Hits(), GradientBuffer.zero_new_rows
 
-    def begin(self: Gradients, given: Wave) -> None:
+    def begin(self: GradientBuffer, given: Wave) -> None:
         loads = given.loads
-        hits.note(not bool((loads.turn & ARRIVES).all()))
-        right(self, replace(given, loads=loads._replace(turn=loads.turn | ARRIVES)))
+        hits.note(not bool((loads.event & LOADED).all()))
+        right(self, replace(given, loads=loads._replace(event=loads.event | LOADED)))
 
-    with patch.object(Gradients, "begin", begin):
+    with patch.object(GradientBuffer, "zero_new_rows", begin):
         yield hits
 
 
@@ -124,63 +124,63 @@ def gradients_for_others_kept() -> Iterator[Hits]:
     """Gradients of rows that other workers have brought do not go back to them."""
     hits = Hits()
 
-    def push(self: Gradients, given: Wave) -> None:
-        hits.note(len(given.remote.at) > 0)
+    def push(self: GradientBuffer, given: Wave) -> None:
+        hits.note(len(given.remote.slot) > 0)
 
-    with patch.object(Gradients, "push", push):
+    with patch.object(GradientBuffer, "send_remote", push):
         yield hits
 
 
 @contextmanager
 def rows_of_others_misplaced() -> Iterator[Hits]:
     """Rows that other workers send are one place off."""
-    hits, right = Hits(), Buffer.exchange
+    hits, right = Hits(), SourceBuffer.exchange_rows
 
-    def exchange(self: Buffer, given: Wave) -> None:
+    def exchange(self: SourceBuffer, given: Wave) -> None:
         remote = given.remote
-        came = (remote.turn & ARRIVES).bool()
-        at = remote.at.clone()
+        came = (remote.event & LOADED).bool()
+        at = remote.slot.clone()
         at[came] = at[came].roll(1)
         hits.note(int(came.sum()) > 1)
-        right(self, replace(given, remote=remote._replace(at=at)))
+        right(self, replace(given, remote=remote._replace(slot=at)))
 
-    with patch.object(Buffer, "exchange", exchange):
+    with patch.object(SourceBuffer, "exchange_rows", exchange):
         yield hits
 
 
 @contextmanager
 def mean_over_own_nodes() -> Iterator[Hits]:
     """The loss is the mean over the worker's own labelled nodes."""
-    hits, right = Hits(), Passes.__init__
+    hits, right = Hits(), OffloadEpoch.__init__
 
-    def begin(self: Passes, state: Any, goal: NodeGoal) -> None:
+    def begin(self: OffloadEpoch, state: Any, goal: NodeObjective) -> None:
         own = len(goal.rows)
         hits.note(own != goal.total)
         right(self, state, goal._replace(total=max(1, own)))
 
-    with patch.object(Passes, "__init__", begin):
+    with patch.object(OffloadEpoch, "__init__", begin):
         yield hits
 
 
 @contextmanager
 def places_in_use_taken() -> Iterator[Hits]:
     """Rows of the next wave take places that the wave under way still reads, and are there before it reads."""
-    hits, right = Hits(), Places.__init__
+    hits, right = Hits(), SlotAllocator.__init__
 
-    def begin(self: Places, num_nodes: int, *, ahead: bool) -> None:
+    def begin(self: SlotAllocator, num_nodes: int, *, ahead: bool) -> None:
         hits.note(ahead)
-        right(self, num_nodes, ahead=False)
+        right(self, num_nodes, loads_ahead=False)
 
-    with early_loads(), patch.object(wave_plan.Places, "__init__", begin):
+    with early_loads(), patch.object(wave_plan.SlotAllocator, "__init__", begin):
         yield hits
 
 
 @contextmanager
 def early_loads() -> Iterator[None]:
     """What the next wave needs is there before a wave is computed: the earliest that overlap allows."""
-    right = Flow.ahead
+    right = AsyncIo.load_ahead
 
-    def ahead(self: Flow, load: Callable[[T], R], items: Sequence[T], *, overlap: bool = True) -> Iterator[R]:
+    def ahead(self: AsyncIo, load: Callable[[T], R], items: Sequence[T], *, overlap: bool = True) -> Iterator[R]:
         loaded = right(self, load, items, overlap=False)
         if not overlap or self._writer is None:
             yield from loaded
@@ -191,5 +191,5 @@ def early_loads() -> Iterator[None]:
             last = [found]
         yield from last
 
-    with patch.object(Flow, "ahead", ahead):
+    with patch.object(AsyncIo, "load_ahead", ahead):
         yield

@@ -17,36 +17,36 @@ from outgrow.engine.features.store import FeatureRequest, PendingFeatures
 from outgrow.nn.layer import Features, Layer
 from outgrow.strategies.orchestrate import device_side
 from outgrow.strategies.orchestrate.host_side import HostSide
-from outgrow.strategies.orchestrate.hot_embeddings import HotRows, HotTable, reused
-from outgrow.strategies.orchestrate.sampling import Draw, Drawing
+from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, compute_hot_output
+from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch
 from suites.hits import Hits
 
 
 @contextmanager
 def hot_rows_misplaced() -> Iterator[Hits]:
     """Of what was made of hot nodes each gets that of the one before."""
-    hits, right = Hits(), HotTable.take
+    hits, right = Hits(), HotEmbeddingTable.select_nodes
 
-    def take(self: HotTable, nodes: Tensor) -> HotRows:
+    def take(self: HotEmbeddingTable, nodes: Tensor) -> HotEmbeddings:
         hits.note(len(nodes) > 1)
         return right(self, nodes.roll(1))._replace(nodes=nodes)
 
-    with patch.object(HotTable, "take", take):
+    with patch.object(HotEmbeddingTable, "select_nodes", take):
         yield hits
 
 
 @contextmanager
 def aggregates_of_other_nodes() -> Iterator[Hits]:
     """The CPU hands over sums one place off."""
-    hits, right = Hits(), HostSide._made
+    hits, right = Hits(), HostSide._compute_embeddings
 
-    def made(self: HostSide, block: Block, x_src: Features, x_dst: Features, updates: int) -> HotRows:
+    def made(self: HostSide, block: Block, x_src: Features, x_dst: Features, updates: int) -> HotEmbeddings:
         found = right(self, block, x_src, x_dst, updates)
         assert found.aggregate is not None
         hits.note(len(found.nodes) > 1)
         return found._replace(aggregate=found.aggregate.roll(1, 0))
 
-    with patch.object(HostSide, "_made", made):
+    with patch.object(HostSide, "_compute_embeddings", made):
         yield hits
 
 
@@ -55,11 +55,11 @@ def hot_rows_without_gradient() -> Iterator[Hits]:
     """Hot nodes add nothing to the gradient of the bottom layer."""
     hits = Hits()
 
-    def constant(layer: Layer, rows: HotRows, key: int | None) -> Tensor:
+    def constant(layer: Layer, rows: HotEmbeddings, key: int | None) -> Tensor:
         hits.note(len(rows.nodes) > 0)
-        return reused(layer, rows, key).detach()
+        return compute_hot_output(layer, rows, key).detach()
 
-    with patch.object(device_side, "reused", constant):
+    with patch.object(device_side, "compute_hot_output", constant):
         yield hits
 
 
@@ -68,11 +68,11 @@ def hot_rows_without_dropout() -> Iterator[Hits]:
     """What is reused is used as it was made, in every batch."""
     hits = Hits()
 
-    def kept(layer: Layer, rows: HotRows, key: int | None) -> Tensor:
+    def kept(layer: Layer, rows: HotEmbeddings, key: int | None) -> Tensor:
         hits.note(len(rows.nodes) > 0)
-        return reused(layer, rows, None)
+        return compute_hot_output(layer, rows, None)
 
-    with patch.object(device_side, "reused", kept):
+    with patch.object(device_side, "compute_hot_output", kept):
         yield hits
 
 
@@ -94,7 +94,9 @@ def rows_for_the_cpu_misplaced() -> Iterator[Hits]:
 
 def hot_rows_in_the_place_of_others() -> Any:
     """They are put where other hot nodes belong."""
-    return _other_draws(lambda draw: draw._replace(hot_to=draw.hot_to.roll(1)), lambda draw: len(draw.hot_to) > 1)
+    return _other_draws(
+        lambda draw: draw._replace(hot_positions=draw.hot_positions.roll(1)), lambda draw: len(draw.hot_positions) > 1
+    )
 
 
 def mean_over_own_seeds() -> Any:
@@ -106,13 +108,15 @@ def mean_over_own_seeds() -> Any:
 
 
 @contextmanager
-def _other_draws(change: Callable[[Draw], Draw], changed: Callable[[Draw], bool]) -> Iterator[Hits]:
-    hits, right = Hits(), Drawing.draw
+def _other_draws(
+    change: Callable[[SampledBatch], SampledBatch], changed: Callable[[SampledBatch], bool]
+) -> Iterator[Hits]:
+    hits, right = Hits(), HotColdSampler.sample_batch
 
-    def draw(self: Drawing, step: int, *, all_cold: bool) -> Draw:
+    def draw(self: HotColdSampler, step: int, *, all_cold: bool) -> SampledBatch:
         found = right(self, step, all_cold=all_cold)
         hits.note(changed(found))
         return change(found)
 
-    with patch.object(Drawing, "draw", draw):
+    with patch.object(HotColdSampler, "sample_batch", draw):
         yield hits

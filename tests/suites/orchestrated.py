@@ -15,13 +15,13 @@ import torch
 from layer_table import RELATIONS
 from torch import Tensor, nn
 
-from outgrow.engine.batches import Batches
-from outgrow.engine.shard import Part, Whole, view_of
-from outgrow.graph.sampling.neighbor_sampler import Sampler
-from outgrow.nn import Conv, Finish, GATConv, GCNConv, GGCNConv, Layer, RGCNConv, SAGEConv, SAGEMaxConv
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.shard import FullGraphShard, PartitionShard, layer_topology
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.nn import Conv, Epilogue, GATConv, GCNConv, GGCNConv, Layer, RGCNConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import SingleLabel
-from outgrow.ops.rng import derive, dropout
+from outgrow.ops.rng import dropout, fold_in
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.orchestrate.strategy import Orchestrate
@@ -30,7 +30,7 @@ from rounding import shake, tolerance
 from support import with_relations
 
 SEED, RATE = 4, 0.5
-BATCHES = Batches(size=4, fanout=(3, 2))
+BATCHES = BatchConfig(size=4, fanout=(3, 2))
 STEPS = 10
 HOT = -3  # hot nodes of a super-batch that begins with step s draw as if for step -3 - s
 EARLIER = (0, -1)  # epochs that are sampled, and not trained
@@ -54,7 +54,7 @@ def model_of(kind: str, *, input_dropout: float = 0.2) -> Model:
     """Two layers with all that may follow a convolution; the one above is always the same."""
     torch.manual_seed(SEED)
     conv, width = CONVS[kind]
-    finish = Finish(norm=True, activation=nn.functional.elu, residual=width == WIDTH, dropout=0.3)
+    finish = Epilogue(norm=True, activation=nn.functional.elu, residual=width == WIDTH, dropout=0.3)
     return Model([Layer(conv(), finish), Layer(SAGEConv(width, 2))], input_dropout=input_dropout).double()
 
 
@@ -66,7 +66,7 @@ def input_dropout_of(options: Orchestrate) -> float:
 def other_way_round(kind: str, layer: Layer) -> Layer:
     """A bottom layer that sums raw features first, with the very parameters of one that projects first."""
     made = {"gcn": GCNConv, "sage": SAGEConv}[SUMMING_FIRST[kind]]
-    twin = Layer(made(WIDTH, WIDTH, project_first=False), layer.finish).double()
+    twin = Layer(made(WIDTH, WIDTH, project_first=False), layer.epilogue).double()
     for name, parameter in layer.named_parameters():
         path, _, last = name.rpartition(".")
         setattr(twin.get_submodule(path), last, parameter)
@@ -74,14 +74,16 @@ def other_way_round(kind: str, layer: Layer) -> Layer:
 
 
 def problem_of(
-    model: Model, *, comm: Comm | None = None, batches: Batches = BATCHES, checkpoint_steps: int | None = None
+    model: Model, *, comm: Comm | None = None, batches: BatchConfig = BATCHES, checkpoint_steps: int | None = None
 ) -> Problem:
     """A problem of 40 seeds on one worker, or a worker's side of one."""
     world = planted()
     topology = with_relations(world.topology, RELATIONS)
     alone = comm is None or comm.size == 1
-    problem = Problem.of(
-        Whole(topology, comm) if comm is None or alone else Part(topology, owner_of(comm.size), comm),
+    problem = Problem.from_node_labels(
+        FullGraphShard(topology, comm)
+        if comm is None or alone
+        else PartitionShard(topology, owner_of(comm.size), comm),
         features=world.features,
         labels=world.labels,
         train=torch.arange(0, NODES, 3),
@@ -151,7 +153,7 @@ class Serial:
         kind: str,
         options: Orchestrate,
         *,
-        batches: Batches = BATCHES,
+        batches: BatchConfig = BATCHES,
         workers: int = 1,
         restart: int | None = None,
     ) -> None:
@@ -159,10 +161,10 @@ class Serial:
         self.model = model_of(kind, input_dropout=input_dropout_of(options))
         self.batches, self.workers, self.restart = batches, workers, restart
         self.features, self.labels = world.features, world.labels
-        topology, hops = with_relations(world.topology, RELATIONS), batches.hops(2)
-        views = [view_of(topology, layer) for layer in self.model.stages()]
-        self.sampler = Sampler(views, hops, SEED, weighted=batches.weighted)
-        self.one_hop = Sampler(views[:1], hops[-1:], SEED, weighted=batches.weighted)
+        topology, hops = with_relations(world.topology, RELATIONS), batches.fanout_per_hop(2)
+        views = [layer_topology(topology, layer) for layer in self.model.layers_list()]
+        self.sampler = NeighborSampler(views, hops, SEED, weighted=batches.weighted)
+        self.one_hop = NeighborSampler(views[:1], hops[-1:], SEED, weighted=batches.weighted)
         self.owner, self.gaps = owner_of(workers), list[int]()
         self.hotness = [self._hotness(rank) for rank in range(workers)]
         self.hot = [self._hottest(counts) for counts in self.hotness]
@@ -197,7 +199,7 @@ class Serial:
         return found
 
     def _seeds(self, epoch: int) -> list[Tensor]:
-        return self.batches.of_epoch(torch.arange(0, NODES, 3), SEED, epoch)
+        return self.batches.seeds_of_epoch(torch.arange(0, NODES, 3), SEED, epoch)
 
     def _mine(self, seeds: Tensor, rank: int) -> Tensor:
         return seeds[self.owner[seeds] == rank]
@@ -206,7 +208,7 @@ class Serial:
         counts = [0] * NODES
         for epoch in EARLIER:
             for step, seeds in enumerate(self._seeds(epoch)):
-                for node in self.sampler.blocks(self._mine(seeds, rank), epoch, step)[0].dst_nodes.tolist():
+                for node in self.sampler.sample_blocks(self._mine(seeds, rank), epoch, step)[0].dst_nodes.tolist():
                     counts[node] += 1
         return counts
 
@@ -219,7 +221,7 @@ class Serial:
         needed, seeds = set[int](), self._seeds(epoch)
         end = next((s for s, begin, _ in self._order(len(seeds)) if begin > first), len(seeds))
         for step in range(first, end):
-            needed |= {*self.sampler.blocks(self._mine(seeds[step], rank), epoch, step)[0].dst_nodes.tolist()}
+            needed |= {*self.sampler.sample_blocks(self._mine(seeds[step], rank), epoch, step)[0].dst_nodes.tolist()}
         counts = self.hotness[rank]
         queue = torch.tensor(sorted(needed & self.hot[rank], key=lambda node: (-counts[node], node)), dtype=torch.int64)
         found = list[Made]()
@@ -230,34 +232,36 @@ class Serial:
 
     def _bottom(self, model: Model) -> Layer:
         """As hot nodes go through it."""
-        layer, hot_gradient = model.stages()[0], self.options.reuse == "aggregate" or self.options.hot_gradient
+        layer, hot_gradient = model.layers_list()[0], self.options.reuse == "aggregate" or self.options.hot_gradient
         return other_way_round(self.kind, layer) if hot_gradient and self.kind in SUMMING_FIRST else layer
 
     @torch.no_grad()
     def _slice(self, nodes: Tensor, epoch: int, first: int, version: int, model: Model) -> list[Made]:
-        layer, key = self._bottom(model), derive(SEED, epoch, HOT - first)
-        [block] = self.one_hop.blocks(nodes, epoch, HOT - first)
-        x = model.input(self.features[block.src_nodes], block.src_nodes, key)
+        layer, key = self._bottom(model), fold_in(SEED, epoch, HOT - first)
+        [block] = self.one_hop.sample_blocks(nodes, epoch, HOT - first)
+        x = model.encode_input(self.features[block.src_nodes], block.src_nodes, key)
         assert isinstance(x, Tensor)
         own = x[: len(nodes)]
-        aggregate = layer.aggregate(block.keyed(derive(key, 1)), layer.source(x), layer.target(own))
+        aggregate = layer.aggregate(block.with_rng_key(fold_in(key, 1)), layer.source(x), layer.target(own))
         embedding = layer.update_nodes(own, aggregate, nodes, None)
         rows = zip(nodes.tolist(), own, aggregate, embedding, strict=True)
         return [Made(node, version, *of_node) for node, *of_node in rows]
 
     def _computed(self, epoch: int, step: int, batch: Tensor, rank: int, known: dict[int, Made]) -> float:
-        seeds, key = self._mine(batch, rank), derive(SEED, epoch, step)
+        seeds, key = self._mine(batch, rank), fold_in(SEED, epoch, step)
         if not len(seeds):
             return 0.0
-        blocks, layer = self.sampler.blocks(seeds, epoch, step), self.model.stages()[0]
+        blocks, layer = self.sampler.sample_blocks(seeds, epoch, step), self.model.layers_list()[0]
         nodes = blocks[0].dst_nodes
-        x = self.model.input(self.features[blocks[0].src_nodes], blocks[0].src_nodes, key)
+        x = self.model.encode_input(self.features[blocks[0].src_nodes], blocks[0].src_nodes, key)
         assert isinstance(x, Tensor)
-        y = layer(blocks[0].keyed(derive(key, 1)), x, x[: len(nodes)])
+        y = layer(blocks[0].with_rng_key(fold_in(key, 1)), x, x[: len(nodes)])
         rows = [known.get(node) for node in nodes.tolist()]
         y = torch.stack([own if made is None else self._reused(made, key) for own, made in zip(y, rows, strict=True)])
         self.gaps += [step - made.version for made in rows if made is not None]
-        loss = nn.functional.cross_entropy(self.model.above(blocks[1:], y, key), self.labels[seeds], reduction="sum")
+        loss = nn.functional.cross_entropy(
+            self.model.forward_from_second(blocks[1:], y, key), self.labels[seeds], reduction="sum"
+        )
         (loss / len(batch)).backward()  # type: ignore[no-untyped-call]
         return loss.item() / len(batch)
 
@@ -271,7 +275,7 @@ class Serial:
             row = Instead.apply(fresh, made.embedding[None])
         else:
             row = made.embedding[None]
-        return dropout(row, node, derive(key, 1), layer.finish.dropout)[0]
+        return dropout(row, node, fold_in(key, 1), layer.epilogue.dropout)[0]
 
 
 class Made(NamedTuple):

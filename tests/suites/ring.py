@@ -8,19 +8,19 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from outgrow.engine.batches import Batches
-from outgrow.engine.minibatch_loop import MicroBatches, Stop
-from outgrow.engine.shard import Part, Share, Whole
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.minibatch_loop import MicroBatch, MiniBatchLoop
+from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.nn import GCN, SAGE, Model
 from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
 from outgrow.strategies.sampled import Sampled
 from support import topology_of
 
 NODES, NEAR, EPOCHS = 60, 6, 2
-BATCHES = Batches(size=14, fanout=(3, 2))
+BATCHES = BatchConfig(size=14, fanout=(3, 2))
 RING = topology_of(NODES, [((v - back) % NODES, v) for v in range(NODES) for back in range(1, NEAR + 1)])
 FEATURES = torch.stack([torch.arange(NODES), torch.arange(NODES) ** 2], 1).double()
 
@@ -66,10 +66,10 @@ def owner_of(node: int, workers: int) -> int:
     return node // 2 % workers
 
 
-def share_of_ring(comm: Comm) -> Share:
+def share_of_ring(comm: Comm) -> GraphShard:
     """What a worker holds of the ring."""
     owner = torch.tensor([owner_of(node, comm.size) for node in range(NODES)])
-    return Whole(RING, comm) if comm.size == 1 else Part(RING, owner, comm)
+    return FullGraphShard(RING, comm) if comm.size == 1 else PartitionShard(RING, owner, comm)
 
 
 def model_of(kind: str) -> Model:
@@ -78,15 +78,15 @@ def model_of(kind: str) -> Model:
     return (GCN if kind == "gcn" else SAGE)(2, 4, 3).double()
 
 
-def records_of(place: Workplace) -> dict[str, Record]:
+def records_of(place: WorkerContext) -> dict[str, Record]:
     """What a worker sees in all cases."""
     return {name: record(place.comm, *case) for name, case in CASES.items()}
 
 
 def record(comm: Comm, kind: str, options: dict[str, Any]) -> Record:
     """Train on the ring without an optimizer, and write down what comes by."""
-    share, seen, right = share_of_ring(comm), list[Seen](), MicroBatches._computed
-    problem = Problem.of(
+    share, seen, right = share_of_ring(comm), list[Seen](), MiniBatchLoop._train_micro_batch
+    problem = Problem.from_node_labels(
         share,
         features=FEATURES,
         labels=torch.arange(NODES) % 3,
@@ -97,7 +97,7 @@ def record(comm: Comm, kind: str, options: dict[str, Any]) -> Record:
         batches=BATCHES,
     )
 
-    def computed(self: MicroBatches, epoch: int, batch: Stop, x: Tensor) -> Tensor:
+    def computed(self: MiniBatchLoop, epoch: int, batch: MicroBatch, x: Tensor) -> Tensor:
         edges = []
         for block in batch.blocks:
             src = block.src_nodes[block.edges.indices.long()].tolist()
@@ -109,11 +109,11 @@ def record(comm: Comm, kind: str, options: dict[str, Any]) -> Record:
         )
         return right(self, epoch, batch, x)
 
-    with patch.object(MicroBatches, "_computed", computed):
+    with patch.object(MiniBatchLoop, "_train_micro_batch", computed):
         execution = Sampled(**options).prepare(problem)
-        comm.ledger.crossed.clear()
+        comm.ledger.bytes_by_link.clear()
         comm.ledger.counters.clear()
         for epoch in range(1, EPOCHS + 1):
             assert sum(each.num_seeds for each in execution.steps(epoch)) == problem.num_train
         execution.close()
-    return Record(seen, dict(comm.ledger.counters), dict(comm.ledger.crossed))
+    return Record(seen, dict(comm.ledger.counters), dict(comm.ledger.bytes_by_link))

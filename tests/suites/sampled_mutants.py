@@ -13,9 +13,9 @@ import torch
 from outgrow.core.block import Block
 from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.features.store import FeatureRequest, PendingFeatures
-from outgrow.engine.minibatch_loop import MicroBatches, Stop
-from outgrow.graph.sampling.neighbor_sampler import Sampler
-from outgrow.strategies.base import BatchExecution, Execution, Problem
+from outgrow.engine.minibatch_loop import MicroBatch, MiniBatchLoop
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.strategies.base import Execution, MiniBatchExecution, Problem
 from outgrow.strategies.sampled import Sampled
 from suites.hits import Hits
 
@@ -36,14 +36,14 @@ def edge_numbers_of_the_sample() -> Any:
 
 @contextmanager
 def _other_blocks(change: Callable[[Block], Block]) -> Iterator[Hits]:
-    hits, right = Hits(), Sampler.blocks
+    hits, right = Hits(), NeighborSampler.sample_blocks
 
-    def blocks(self: Sampler, seeds: torch.Tensor, epoch: int, step: int, *layers: slice) -> list[Block]:
+    def blocks(self: NeighborSampler, seeds: torch.Tensor, epoch: int, step: int, *layers: slice) -> list[Block]:
         found = right(self, seeds, epoch, step, *layers)
         hits.note(any(block.edges.num_edges > 0 for block in found))
         return [change(block) for block in found]
 
-    with patch.object(Sampler, "blocks", blocks):
+    with patch.object(NeighborSampler, "sample_blocks", blocks):
         yield hits
 
 
@@ -53,9 +53,9 @@ def workers_draw_by_seeds_of_their_own() -> Iterator[Hits]:
     hits, right = Hits(), Sampled.prepare
 
     def prepare(self: Sampled, problem: Problem) -> Execution:
-        rank = problem.share.comm.rank
+        rank = problem.shard.comm.rank
         execution = right(self, replace(problem, seed=problem.seed + rank))
-        assert isinstance(execution, BatchExecution)
+        assert isinstance(execution, MiniBatchExecution)
         execution.problem = problem
         hits.note(rank > 0)
         return execution
@@ -67,14 +67,14 @@ def workers_draw_by_seeds_of_their_own() -> Iterator[Hits]:
 @contextmanager
 def mean_over_own_seeds() -> Iterator[Hits]:
     """The loss is the mean over the worker's own seeds."""
-    hits, right = Hits(), MicroBatches._computed
+    hits, right = Hits(), MiniBatchLoop._train_micro_batch
 
-    def computed(self: MicroBatches, epoch: int, stop: Stop, x: Any) -> torch.Tensor:
+    def computed(self: MiniBatchLoop, epoch: int, stop: MicroBatch, x: Any) -> torch.Tensor:
         own = len(stop.seeds)
         hits.note(own not in (0, stop.num_seeds))
         return right(self, epoch, stop._replace(num_seeds=max(1, own)), x)
 
-    with patch.object(MicroBatches, "_computed", computed):
+    with patch.object(MiniBatchLoop, "_train_micro_batch", computed):
         yield hits
 
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from outgrow.app.runs.local_workers import Job
+from outgrow.app.runs.local_workers import TrainingJob
 from outgrow.graph.graph import Graph, Split
 from outgrow.nn.model import Model
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import EpochReport
@@ -38,14 +38,14 @@ class Result(NamedTuple):
     logits: Tensor
 
 
-def train_in_turn(place: Workplace, plans: Mapping[Any, Plan]) -> dict[Any, Result]:
+def train_in_turn(place: WorkerContext, plans: Mapping[Any, Plan]) -> dict[Any, Result]:
     """The results of some plans, one after the other; empty on workers that do not lead."""
     found = {}
     for name, plan in plans.items():
         told: list[object] = []
-        job = Job(**plan._asdict(), may_restart=False)
-        done = job(replace(place, tell=told.append))
-        place.comm.ledger.crossed.clear()
+        job = TrainingJob(**plan._asdict(), needs_checkpoints=False)
+        done = job(replace(place, send_message=told.append))
+        place.comm.ledger.bytes_by_link.clear()
         place.comm.ledger.counters.clear()
         place.comm.timeline.spans.clear()
         if done is not None:

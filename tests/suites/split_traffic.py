@@ -11,13 +11,13 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
-from outgrow.engine.batches import Batches
-from outgrow.engine.shard import Part
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.shard import PartitionShard
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
 from outgrow.nn.tasks import SingleLabel
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
 from outgrow.strategies.split.strategy import SplitParallel
 from suites.traffic import LONG, ring
@@ -51,11 +51,11 @@ class Traffic(NamedTuple):
 
     build: Callable[[], Model]
     sent: tuple[Sent, ...]
-    batches: Batches
+    batches: BatchConfig
     partial: bool = True
 
 
-FEW = Batches(size=10, fanout=(4, 5))
+FEW = BatchConfig(size=10, fanout=(4, 5))
 MODELS = {
     "gcn aggregates first": Traffic(lambda: GCN(8, 16, 3), (Sent(8, raw=True), Sent(3)), FEW),
     "gcn projects first": Traffic(lambda: GCN(8, 4, 3), (Sent(4), Sent(3)), FEW),
@@ -67,7 +67,7 @@ MODELS = {
         lambda: GAT(8, 6, 3, heads=2, out_heads=3), (Sent(6 + 2, summed=False), Sent(3 * 3 + 3, summed=False)), FEW
     ),
     "gin of all neighbours": Traffic(
-        lambda: GIN(8, 16, 3), (Sent(8, weighed=False, raw=True), Sent(3, weighed=False)), Batches(size=12)
+        lambda: GIN(8, 16, 3), (Sent(8, weighed=False, raw=True), Sent(3, weighed=False)), BatchConfig(size=12)
     ),
 }
 
@@ -111,11 +111,11 @@ def bytes_of_layer(pairs: Pairs, sent: Sent, workers: int, *, partial: bool) -> 
 def bytes_of_epoch(traffic: Traffic, owner: Tensor, workers: int) -> Counter[Kind]:
     """What an epoch sends, all workers together."""
     model, found = traffic.build(), Counter[Kind]()
-    views = [TOPOLOGY.with_self_loops if layer.widths.self_loops else TOPOLOGY for layer in model.stages()]
-    sampler = Sampler(views, traffic.batches.hops(len(views)), SEED)
+    views = [TOPOLOGY.with_self_loops if layer.spec.self_loops else TOPOLOGY for layer in model.layers_list()]
+    sampler = NeighborSampler(views, traffic.batches.fanout_per_hop(len(views)), SEED)
     numbers = sum(1 + parameter.numel() for parameter in model.parameters())
-    for step, seeds in enumerate(traffic.batches.of_epoch(TRAIN, SEED, EPOCH)):
-        for sent, block in zip(traffic.sent, sampler.blocks(seeds, EPOCH, step), strict=True):
+    for step, seeds in enumerate(traffic.batches.seeds_of_epoch(TRAIN, SEED, EPOCH)):
+        for sent, block in zip(traffic.sent, sampler.sample_blocks(seeds, EPOCH, step), strict=True):
             found += bytes_of_layer(pairs_of(block, owner, workers), sent, workers, partial=traffic.partial)
         found += Counter({Kind.PARAMETERS: ring(numbers * NUMBER, workers), Kind.METRICS: ring(LONG, workers)})
     return +found
@@ -126,13 +126,13 @@ def owner_of(topology: Topology, workers: int) -> Tensor:
     return torch.from_numpy(normal(topology.num_nodes, seed=3).argsort().numpy() % workers)
 
 
-def bytes_by_model(place: Workplace) -> dict[str, Counter[Kind]]:
+def bytes_by_model(place: WorkerContext) -> dict[str, Counter[Kind]]:
     """What a worker sends in an epoch of each model."""
     found, comm = {}, place.comm
     for name, traffic in MODELS.items():
         torch.manual_seed(0)
-        problem = Problem.of(
-            Part(TOPOLOGY, owner_of(TOPOLOGY, comm.size), comm),
+        problem = Problem.from_node_labels(
+            PartitionShard(TOPOLOGY, owner_of(TOPOLOGY, comm.size), comm),
             features=normal(60, 8, seed=1),
             labels=torch.arange(60) % 3,
             train=TRAIN,
@@ -141,11 +141,11 @@ def bytes_by_model(place: Workplace) -> dict[str, Counter[Kind]]:
             seed=SEED,
             batches=traffic.batches,
         )
-        execution = SplitParallel(partial=traffic.partial).prepare(problem)
-        before = comm.ledger.crossed.copy()
+        execution = SplitParallel(partial_sums=traffic.partial).prepare(problem)
+        before = comm.ledger.bytes_by_link.copy()
         for _ in execution.steps(EPOCH):
             problem.model.zero_grad()
         execution.close()
-        added = comm.ledger.crossed - before
+        added = comm.ledger.bytes_by_link - before
         found[name] = Counter({kind: count for (_, kind), count in added.items()})
     return found

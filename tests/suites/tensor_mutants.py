@@ -1,4 +1,4 @@
-"""Mutants of `tensor`, the three faults of the released code of NeutronTP among them."""
+"""Mutants of `as_tensor`, the three faults of the released code of NeutronTP among them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from outgrow.engine.objective import Goal, NodeGoal
+from outgrow.engine.objective import NodeObjective, Objective
 from outgrow.nn.layer import Layer
 from outgrow.ops.aggregation.base import Aggregate
 from outgrow.ops.aggregation.relational import RelationScale
 from outgrow.strategies.base import Problem
 from outgrow.strategies.tensor import aggregation, all_to_all, pipelined_sums
-from outgrow.strategies.tensor.all_to_all import Cut, Deal
-from outgrow.strategies.tensor.chunk_schedule import Lanes, Party
-from outgrow.strategies.tensor.pipelined_sums import Rounds, Trip
+from outgrow.strategies.tensor.all_to_all import ColumnExchange, ColumnRanges
+from outgrow.strategies.tensor.chunk_schedule import ChunkSchedules, NodeGroup
+from outgrow.strategies.tensor.pipelined_sums import PendingRows, PipelinedSum
 from suites.hits import Hits
 
 
@@ -30,27 +30,27 @@ def _without_gradient(rows: Tensor) -> Tensor:
 @contextmanager
 def attention_without_gradient() -> Iterator[Hits]:
     """Weights of edges are constants: no gradient reaches the scores that they were computed from."""
-    hits, right = Hits(), Deal.everywhere
+    hits, right = Hits(), ColumnExchange.all_gather_rows
 
-    def everywhere(self: Deal, rows: Tensor, kind: Any) -> Tensor:
+    def everywhere(self: ColumnExchange, rows: Tensor, kind: Any) -> Tensor:
         hits.note(rows.requires_grad)
         return right(self, _without_gradient(rows), kind)
 
-    with patch.object(Deal, "everywhere", everywhere):
+    with patch.object(ColumnExchange, "all_gather_rows", everywhere):
         yield hits
 
 
 @contextmanager
 def backward_along_the_edges() -> Iterator[Hits]:
     """The gradient is multiplied by the matrix of the forward pass instead of its transpose."""
-    hits, right = Hits(), aggregation.lanes_of
+    hits, right = Hits(), aggregation.make_schedules
 
-    def lanes_of(*given: Any) -> Lanes:
+    def lanes_of(*given: Any) -> ChunkSchedules:
         lanes = right(*given)
         hits.note(len(lanes.backward) > 0)
         return lanes._replace(backward=lanes.forward)
 
-    with patch.object(aggregation, "lanes_of", lanes_of):
+    with patch.object(aggregation, "make_schedules", lanes_of):
         yield hits
 
 
@@ -59,70 +59,70 @@ def mean_of_local_means() -> Iterator[Hits]:
     """The loss is the mean over workers of their own means."""
     hits, right = Hits(), vars(Problem)["goal"].func
 
-    def goal(self: Problem) -> Goal:
+    def goal(self: Problem) -> Objective:
         whole = right(self)
-        assert isinstance(whole, NodeGoal)
-        wrong = max(1, len(whole.rows) * self.share.comm.size)
+        assert isinstance(whole, NodeObjective)
+        wrong = max(1, len(whole.rows) * self.shard.comm.size)
         hits.note(wrong != whole.total)
         return whole._replace(total=wrong)
 
-    with patch.object(Problem, "goal", property(goal)):
+    with patch.object(Problem, "objective", property(goal)):
         yield hits
 
 
 @contextmanager
 def partial_gradients_of_scores() -> Iterator[Hits]:
     """A worker keeps the gradient that its own columns give its scores; those of other columns are not added."""
-    hits, right = Hits(), Deal.everywhere
+    hits, right = Hits(), ColumnExchange.all_gather_rows
 
-    def everywhere(self: Deal, rows: Tensor, kind: Any) -> Tensor:
+    def everywhere(self: ColumnExchange, rows: Tensor, kind: Any) -> Tensor:
         whole, rank = right(self, rows, kind), self.comm.rank
-        first = sum(self.nodes[:rank])
-        own = torch.arange(first, first + self.nodes[rank])
+        first = sum(self.num_owned[:rank])
+        own = torch.arange(first, first + self.num_owned[rank])
         mine = torch.zeros(len(whole), 1, dtype=torch.bool)
-        mine[own if self.order is None else self.order.node[own]] = True
+        mine[own if self.permutation is None else self.permutation.node[own]] = True
         hits.note(self.comm.size > 1 and rows.requires_grad)
         return torch.where(mine, whole, whole.detach())
 
-    with patch.object(Deal, "everywhere", everywhere):
+    with patch.object(ColumnExchange, "all_gather_rows", everywhere):
         yield hits
 
 
 @contextmanager
 def columns_misplaced() -> Iterator[Hits]:
     """Columns of the slices that come from others, and of their gradients, are one place off."""
-    hits, right = Hits(), Rounds.arrive
+    hits, right = Hits(), PipelinedSum.receive_slices
 
-    def arrive(self: Rounds, trip: Trip, party: Party, slices: Tensor) -> None:
+    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor) -> None:
         right(self, trip, party, slices)
         if self.comm.size > 1 and slices.shape[2] > 1:
             hits.note(len(party.nodes) > 0)
             slices[party.nodes] = slices[party.nodes].roll(1, 2)
 
-    with patch.object(Rounds, "arrive", arrive):
+    with patch.object(PipelinedSum, "receive_slices", arrive):
         yield hits
 
 
 @contextmanager
 def rows_taken_for_sorted() -> Iterator[Hits]:
     """Rows of a chunk are in the order of their workers, and are taken for those of ascending nodes."""
-    hits, right = Hits(), Rounds.arrive
+    hits, right = Hits(), PipelinedSum.receive_slices
 
-    def arrive(self: Rounds, trip: Trip, party: Party, slices: Tensor) -> None:
+    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor) -> None:
         wrong = party.nodes.sort().values
         hits.note(not torch.equal(wrong, party.nodes))
         right(self, trip, party._replace(nodes=wrong), slices)
 
-    with patch.object(Rounds, "arrive", arrive):
+    with patch.object(PipelinedSum, "receive_slices", arrive):
         yield hits
 
 
 @contextmanager
 def slices_in_another_order() -> Iterator[Hits]:
     """Gathered slices are put side by side beginning with the last worker's."""
-    hits, right = Hits(), all_to_all.joined
+    hits, right = Hits(), all_to_all.merge_slices
 
-    def joined(flat: Tensor, shape: tuple[int, int, int], cut: Cut) -> Tensor:
+    def joined(flat: Tensor, shape: tuple[int, int, int], cut: ColumnRanges) -> Tensor:
         rows = right(flat, shape, cut)
         hits.note(len(cut) > 1 and len(rows) > 0)
         return torch.cat([rows[:, :, first:last] for first, last in reversed(cut)], 2)
@@ -136,41 +136,41 @@ def slices_in_another_order() -> Iterator[Hits]:
 @contextmanager
 def gathered_without_gradient() -> Iterator[Hits]:
     """What others have aggregated comes without a way back."""
-    hits, right = Hits(), Deal.gather
+    hits, right = Hits(), ColumnExchange.to_rows
 
-    def gather(self: Deal, slices: Tensor, columns: int, kind: Any) -> Tensor:
+    def gather(self: ColumnExchange, slices: Tensor, columns: int, kind: Any) -> Tensor:
         lost = self.comm.size > 1 and slices.requires_grad
         hits.note(lost)
         return right(self, _without_gradient(slices) if lost else slices, columns, kind)
 
-    with patch.object(Deal, "gather", gather):
+    with patch.object(ColumnExchange, "to_rows", gather):
         yield hits
 
 
 @contextmanager
 def nodes_taken_for_ranges() -> Iterator[Hits]:
     """All nodes are taken to be in the order of their workers, as if each owned a range of them."""
-    hits, right = Hits(), Deal.__init__
+    hits, right = Hits(), ColumnExchange.__init__
 
-    def begin(self: Deal, *given: Any) -> None:
+    def begin(self: ColumnExchange, *given: Any) -> None:
         right(self, *given)
-        hits.note(self.order is not None)
-        self.order = None
+        hits.note(self.permutation is not None)
+        self.permutation = None
 
-    with patch.object(Deal, "__init__", begin):
+    with patch.object(ColumnExchange, "__init__", begin):
         yield hits
 
 
 @contextmanager
 def scales_of_the_first_columns() -> Iterator[Hits]:
     """Every worker scales its columns as if they were the first ones."""
-    hits, right = Hits(), RelationScale.on_columns
+    hits, right = Hits(), RelationScale.restrict_to_columns
 
     def on_columns(self: RelationScale, first: int, last: int) -> Aggregate:
         hits.note(0 < first < last)
         return right(self, 0, last - first)
 
-    with patch.object(RelationScale, "on_columns", on_columns):
+    with patch.object(RelationScale, "restrict_to_columns", on_columns):
         yield hits
 
 

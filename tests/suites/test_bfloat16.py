@@ -51,7 +51,7 @@ def trained(cases: list[tuple[str, str]], ways: list[tuple[str, str]]) -> dict[t
     with TemporaryDirectory(dir=disk_folder()) as folder:
         made, plans = stores(Path(folder)), {}
         for (strategy, model), (features, precision) in product(cases, ways):
-            batches = BATCHES if STRATEGIES[strategy].takes_batches else {}
+            batches = BATCHES if STRATEGIES[strategy].uses_minibatches else {}
             config = TrainConfig(epochs=15, lr=0.02, precision=precision, **batches)
             way = strategy, model, features, precision
             plans[way] = Plan(made[features], model_of(model), config, STRATEGIES[strategy])

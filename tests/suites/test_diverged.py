@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from outgrow.app.runs.local_workers import Job
+from outgrow.app.runs.local_workers import TrainingJob
 from outgrow.core.errors import TrainingError
-from outgrow.graph.store.reader import array_file, write_store
+from outgrow.graph.store.reader import array_path, write_store
 from outgrow.nn import GCN, Model
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
@@ -41,7 +41,7 @@ STRATEGIES: dict[str, Strategy] = {
     "tensor": TensorParallel(),
     "split": SplitParallel(),
     "migrate": Migrate(),
-    "migrate that travels": Migrate(travel=True),
+    "migrate that travels": Migrate(move_model=True),
     "orchestrate": Orchestrate(hot_ratio=0.3),
 }
 
@@ -51,21 +51,21 @@ def large_model() -> Model:
     torch.manual_seed(0)
     model = GCN(WIDTH, 8, 2).double()
     with torch.no_grad():
-        model.stages()[0].conv.project.weight.mul_(100)
+        model.layers_list()[0].conv.project.weight.mul_(100)
     return model
 
 
-def errors(place: Workplace, stores: Mapping[str, Path]) -> dict[tuple[str, str], str]:
+def errors(place: WorkerContext, stores: Mapping[str, Path]) -> dict[tuple[str, str], str]:
     """What each strategy says of each store."""
     found = {}
     for graph, store in stores.items():
         for name, strategy in STRATEGIES.items():
-            batches: dict[str, Any] = {"batch_size": 20, "fanout": (-1, -1)} if strategy.takes_batches else {}
+            batches: dict[str, Any] = {"batch_size": 20, "fanout": (-1, -1)} if strategy.uses_minibatches else {}
             config = TrainConfig(epochs=2, **batches)
             options: dict[str, Any] = {"directory": None, "resume": False, "may_restart": False}
-            job = Job(store=store, model=large_model(), config=config, strategy=strategy, **options)
+            job = TrainingJob(store=store, model=large_model(), config=config, strategy=strategy, **options)
             try:
-                job(replace(place, tell=lambda message: None))
+                job(replace(place, send_message=lambda message: None))
                 found[graph, name] = "no error"
             except TrainingError as error:
                 found[graph, name] = error.what
@@ -78,7 +78,7 @@ def found() -> list[dict[tuple[str, str], str]]:
         stores = {"nan": Path(folder, "nan"), "large": Path(folder, "large")}
         for name, value in (("nan", math.nan), ("large", 1e308)):
             write_store(graph_of(planted()), stores[name])
-            np.load(array_file(stores[name], "features"), mmap_mode="r+")[NODE, 0] = value  # a writer would refuse NaN
+            np.load(array_path(stores[name], "features"), mmap_mode="r+")[NODE, 0] = value  # a writer would refuse NaN
         return run_workers(partial(errors, stores=stores), WORKERS)
 
 
@@ -89,7 +89,7 @@ def test_features(strategy: str) -> None:
     [what] = said
     assert what.startswith("training diverged in epoch 1")
     assert f"features, is not finite for 1 nodes (node {NODE} is the first), on worker " in what
-    assert (", step 1 of 2" in what) == STRATEGIES[strategy].takes_batches
+    assert (", step 1 of 2" in what) == STRATEGIES[strategy].uses_minibatches
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

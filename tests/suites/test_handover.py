@@ -83,7 +83,7 @@ def found(request: pytest.FixtureRequest, store: Path, tmp_path_factory: pytest.
 
 def test_every_strategy_takes_part() -> None:
     assert TASKS["whole"].ways.keys() == STRATEGIES.keys()
-    sampling = {name for name, strategy in STRATEGIES.items() if strategy.takes_batches}
+    sampling = {name for name, strategy in STRATEGIES.items() if strategy.uses_minibatches}
     assert TASKS["batches"].ways.keys() == TASKS["within"].ways.keys() == sampling
 
 

@@ -97,7 +97,7 @@ def test_a_run_goes_on_in_chunks_and_back(
     store: Path, alone: dict[tuple[str, TrainConfig], og.Run], tmp_path: Path, disk: Path
 ) -> None:
     graph, model = og.load(store), model_of("gat", seed=1)
-    chunked, runs = og.Offload(chunks=3, scratch=str(disk)), []
+    chunked, runs = og.Offload(chunks=3, scratch_dir=str(disk)), []
     for strategy, epochs in (("full", 7), (chunked, 19), (Full(), CONFIG.epochs)):
         options: dict[str, Any] = {"config": CONFIG, "epochs": epochs, "strategy": strategy, "resume": bool(runs)}
         runs.append(og.train(graph, model, out=tmp_path / "run", progress=False, **options))

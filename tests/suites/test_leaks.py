@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from outgrow.app.runs.local_workers import Job
+from outgrow.app.runs.local_workers import TrainingJob
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import SAGE
 from outgrow.runtime.distributed.launch import run_workers
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.runtime.system.process_memory import resident_bytes, trim_memory
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -38,7 +38,7 @@ def growth(held: list[int]) -> int:
 
 
 def held(
-    place: Workplace, plans: Mapping[str, Strategy], store: Path, keep: Callable[[], object]
+    place: WorkerContext, plans: Mapping[str, Strategy], store: Path, keep: Callable[[], object]
 ) -> dict[str, list[int]]:
     """Bytes that a worker holds after each epoch."""
     found = {}
@@ -52,11 +52,13 @@ def held(
                 bytes_after.append(resident_bytes())
 
         torch.manual_seed(0)
-        batches: dict[str, Any] = {"batch_size": 20, "fanout": (5, 5)} if strategy.takes_batches else {}
+        batches: dict[str, Any] = {"batch_size": 20, "fanout": (5, 5)} if strategy.uses_minibatches else {}
         config = TrainConfig(epochs=EPOCHS, eval_every=5, **batches)
         options: dict[str, Any] = {"directory": None, "resume": False, "may_restart": False}
         model = SAGE(WIDTH, HIDDEN, 2, dropout=0.5)
-        Job(store=store, model=model, config=config, strategy=strategy, **options)(replace(place, tell=tell))
+        TrainingJob(store=store, model=model, config=config, strategy=strategy, **options)(
+            replace(place, send_message=tell)
+        )
         found[name] = bytes_after
     return found
 

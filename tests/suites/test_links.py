@@ -6,7 +6,7 @@ from functools import cache, partial
 
 import pytest
 
-from outgrow.engine.shard import Whole
+from outgrow.engine.shard import FullGraphShard
 from pool import run_workers
 from suites.exactness import Gradient
 from suites.links import (
@@ -45,7 +45,7 @@ def seen(workers: int) -> list[Seen]:
 
 
 def alone(keys: list[Key]) -> Found:
-    return found_on(lambda case: Whole(fresh(case)), keys)
+    return found_on(lambda case: FullGraphShard(fresh(case)), keys)
 
 
 def wrong(found: Found) -> dict[Key, float]:

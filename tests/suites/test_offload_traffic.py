@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.shard import Part
+from outgrow.engine.shard import PartitionShard
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
 from outgrow.nn.tasks import SingleLabel
-from outgrow.runtime.distributed.comm import Alone, Comm
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
 from outgrow.strategies.offload.strategy import Offload, _ChunkedExecution
 from planted import NODES, WIDTH, planted
@@ -105,8 +105,8 @@ def problem_of(kinds: Kinds, comm: Comm) -> Problem:
     world = planted()
     torch.manual_seed(0)
     model = kinds.build()
-    return Problem.of(
-        Part(world.topology, owner_of(comm.size), comm),
+    return Problem.from_node_labels(
+        PartitionShard(world.topology, owner_of(comm.size), comm),
         features=world.features.half() if kinds.half else world.features,
         labels=world.labels,
         train=torch.arange(0, NODES, 3),
@@ -118,17 +118,17 @@ def problem_of(kinds: Kinds, comm: Comm) -> Problem:
 
 def crossed(comm: Comm) -> Bytes:
     """What crossed since this was asked for last, without what only describes it."""
-    found = Counter({key: count for key, count in comm.ledger.crossed.items() if key[1] in ROWS and count})
-    comm.ledger.crossed.clear()
+    found = Counter({key: count for key, count in comm.ledger.bytes_by_link.items() if key[1] in ROWS and count})
+    comm.ledger.bytes_by_link.clear()
     return found
 
 
 def measured(comm: Comm, plan: Plan) -> Seen:
     problem = problem_of(MODELS[plan.model], comm)
-    comm.ledger.crossed.clear()
+    comm.ledger.bytes_by_link.clear()
     comm.ledger.counters.clear()
     options = {name: value for name, value in plan._asdict().items() if name != "model"}
-    execution = Offload(scratch=str(disk_folder()), **options).prepare(problem)
+    execution = Offload(scratch_dir=str(disk_folder()), **options).prepare(problem)
     assert isinstance(execution, _ChunkedExecution)
     prepared, epochs = crossed(comm), []
     for epoch in range(EPOCHS):
@@ -136,12 +136,12 @@ def measured(comm: Comm, plan: Plan) -> Seen:
         epochs.append(crossed(comm))
     list(execution.inference())
     inference = crossed(comm)
-    chunks = list(execution.state.pieces)
+    chunks = list(execution.state.chunk_ranges)
     execution.close()
-    return Seen(chunks, prepared, epochs, inference, problem.facts, Counter(comm.ledger.counters))
+    return Seen(chunks, prepared, epochs, inference, problem.run_facts, Counter(comm.ledger.counters))
 
 
-def on_worker(place: Workplace, plans: list[Plan]) -> dict[Plan, Seen]:
+def on_worker(place: WorkerContext, plans: list[Plan]) -> dict[Plan, Seen]:
     return {plan: measured(place.comm, plan) for plan in plans}
 
 
@@ -149,7 +149,7 @@ def on_worker(place: Workplace, plans: list[Plan]) -> dict[Plan, Seen]:
 def seen(workers: int, plans: tuple[Plan, ...]) -> list[Mapping[Plan, Seen]]:
     """What each worker has moved."""
     if workers == 1:
-        return [{plan: measured(Alone(), plan) for plan in plans}]
+        return [{plan: measured(SingleProcessComm(), plan) for plan in plans}]
     return list(run_workers(partial(on_worker, plans=list(plans)), workers))
 
 

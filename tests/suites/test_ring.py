@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.runtime.distributed.comm import Alone
+from outgrow.runtime.distributed.comm import SingleProcessComm
 from pool import run_workers
 from suites.ring import BATCHES, CASES, EPOCHS, FEATURES, NEAR, NODES, Record, owner_of, record, records_of
 
@@ -21,7 +21,7 @@ ROW_BYTES, ID_BYTES = 16, 8
 def everything(workers: int) -> list[dict[str, Record]]:
     """What each worker saw: one task for each number of workers."""
     return (
-        [{name: record(Alone(), *case) for name, case in CASES.items()}]
+        [{name: record(SingleProcessComm(), *case) for name, case in CASES.items()}]
         if workers == 1
         else run_workers(records_of, workers)
     )

@@ -1,4 +1,4 @@
-"""The ledger of `tensor` is the formula, to the byte; a decoupled model takes four exchanges however deep it is."""
+"""The ledger of `as_tensor` is the formula, to the byte; a decoupled model takes four exchanges however deep it is."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.shard import Part
+from outgrow.engine.shard import PartitionShard
 from outgrow.graph.store.reader import write_store
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
 from outgrow.nn.tasks import SingleLabel
-from outgrow.runtime.distributed.comm import Comm, Group
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.comm import Comm, ProcessGroupComm
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
-from outgrow.strategies.tensor.chunk_schedule import dealt
+from outgrow.strategies.tensor.chunk_schedule import assign_owners
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import NODES, WIDTH, planted
@@ -78,7 +78,7 @@ MODELS = {
     "textbook gcn": Traffic(
         lambda: GCN(8, 16, 2),
         Moves(features=RAW, untrained=RAW, trained=both_ways((1, 2))),
-        TensorParallel(constant=False),
+        TensorParallel(cache_first_aggregate=False),
     ),
     "gcn with dropout of the input": Traffic(
         lambda: GCN(8, 16, 2, input_dropout=0.5), Moves(dropped=RAW, untrained=RAW, trained=both_ways((1, 2)))
@@ -151,21 +151,21 @@ def plan_of(traffic: Traffic, sizes: Sizes, folder: Path) -> Plan:
 @contextmanager
 def counted_exchanges() -> Iterator[list[Kind]]:
     """What each exchange carries, there or back."""
-    found, right = list[Kind](), Group.send
+    found, right = list[Kind](), ProcessGroupComm.start_exchange
 
-    def send(self: Group, rows: Tensor, route: Any, kind: Kind) -> Any:
+    def send(self: ProcessGroupComm, rows: Tensor, route: Any, kind: Kind) -> Any:
         found.append(kind)
         return right(self, rows, route, kind)
 
-    with patch.object(Group, "send", send):
+    with patch.object(ProcessGroupComm, "start_exchange", send):
         yield found
 
 
 def problem_on(comm: Comm, model: Model) -> Problem:
     """Nodes dealt out in turn."""
     world = planted()
-    return Problem.of(
-        Part(topology(), torch.arange(NODES) % comm.size, comm),
+    return Problem.from_node_labels(
+        PartitionShard(topology(), torch.arange(NODES) % comm.size, comm),
         features=world.features,
         labels=world.labels,
         train=torch.arange(0, NODES, 3),
@@ -189,11 +189,11 @@ def attention_bytes(comm: Comm, attention: str) -> Counter[Kind]:
     problem = problem_on(comm, DecoupledGAT(8, 16, 2, rounds=3, heads=2))
     execution = TensorParallel(attention=attention).prepare(problem)
     list(execution.steps(1))
-    before = comm.ledger.crossed.copy()
+    before = comm.ledger.bytes_by_link.copy()
     list(execution.steps(2))
     execution.close()
     found = Counter[Kind]()
-    for (_, kind), count in (comm.ledger.crossed - before).items():
+    for (_, kind), count in (comm.ledger.bytes_by_link - before).items():
         found[kind] += count
     return found
 
@@ -216,14 +216,14 @@ class Seen(NamedTuple):
 def seen(sizes: Sizes) -> list[Seen]:
     """A run of every model, and the exchanges; one task."""
 
-    def on_worker(place: Workplace) -> Seen:
+    def on_worker(place: WorkerContext) -> Seen:
         exchanges = {
             (name, chunks): exchanges_of(place.comm, expected.build(), chunks)
             for name, expected in EXCHANGES.items()
             for chunks in CHUNKS
         }
         attention = {told: attention_bytes(place.comm, told) for told in ("scores", "coefficients")}
-        place.comm.ledger.crossed.clear()
+        place.comm.ledger.bytes_by_link.clear()
         return Seen(train_in_turn(place, chosen), exchanges, attention)
 
     with TemporaryDirectory() as name:
@@ -238,9 +238,9 @@ def seen(sizes: Sizes) -> list[Seen]:
 
 def owner_of(traffic: Traffic) -> Tensor:
     """The worker of each node."""
-    [first, *_], graph = traffic.build().stages(), topology()
-    view = graph.with_self_loops if first.widths.self_loops else graph
-    return dealt(view.indptr, view.indices, traffic.strategy.chunks, WORKERS)
+    [first, *_], graph = traffic.build().layers_list(), topology()
+    view = graph.with_self_loops if first.spec.self_loops else graph
+    return assign_owners(view.indptr, view.indices, traffic.strategy.chunks, WORKERS)
 
 
 def bytes_between_workers(name: str, sizes: Sizes) -> dict[str, int]:

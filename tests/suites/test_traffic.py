@@ -14,7 +14,7 @@ import torch
 
 from outgrow.core.ledger import Kind
 from outgrow.graph.partition.methods import METHODS
-from outgrow.graph.partition.quality import quality_of
+from outgrow.graph.partition.quality import measure_quality
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
 from outgrow.strategies.full import Full
@@ -87,18 +87,18 @@ def results() -> dict[tuple[str, Sizes], Result]:
 @pytest.mark.parametrize("name", MODELS)
 def test_all_bytes_of_a_run(name: str, sizes: Sizes) -> None:
     traffic, topology = MODELS[name], planted().topology
-    parts = METHODS[traffic.partition].split(topology, WORKERS)
+    parts = METHODS[traffic.partition].partition_nodes(topology, WORKERS)
     found = results()[name, sizes].summary["ledger"]
     expected = bytes_of_run(topology, parts, model_of(traffic), traffic.widths, sizes_of(traffic, sizes))
     assert found["peer"] == {kind.value: count for kind, count in expected.items() if count}
     assert not any(table for link, table in found.items() if link != "peer")
-    assert quality_of(topology, parts).halo > (10,) * WORKERS
+    assert measure_quality(topology, parts).halo > (10,) * WORKERS
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_an_epoch_adds(name: str) -> None:
     traffic, topology = MODELS[name], planted().topology
-    halo = sum(quality_of(topology, METHODS[traffic.partition].split(topology, WORKERS)).halo)
+    halo = sum(measure_quality(topology, METHODS[traffic.partition].partition_nodes(topology, WORKERS)).halo)
     short, long = (results()[name, sizes].summary["ledger"]["peer"] for sizes in (SHORT, LONG))
     number = sizes_of(traffic, SHORT).number
     plain, evaluated = (bytes_per_epoch(halo, traffic.widths, number, evaluated=each) for each in (False, True))

@@ -9,10 +9,10 @@ import torch
 
 from outgrow.core.ledger import Kind
 from outgrow.graph.partition.partition import Partition
-from outgrow.graph.partition.quality import quality_of
+from outgrow.graph.partition.quality import measure_quality
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
-from outgrow.runtime.distributed.serialization import packed
+from outgrow.runtime.distributed.serialization import serialize
 from support import destinations_of
 
 LONG = 8
@@ -64,8 +64,8 @@ def bytes_of_run(
     The last evaluation is that of the restored model, whose logits go to the worker that leads, as do the ids of their
     nodes.
     """
-    workers, halo = partition.num_parts, sum(quality_of(topology, partition).halo)
-    away = topology.num_nodes - int(partition.sizes[0])
+    workers, halo = partition.num_parts, sum(measure_quality(topology, partition).halo)
+    away = topology.num_nodes - int(partition.part_sizes[0])
     passes = sizes.epochs + sizes.evaluations + 1
     numbers = sum(1 + parameter.numel() for parameter in model.parameters())
     sums = (sizes.epochs * 3 + sizes.evaluations) * ring(LONG, workers)  # losses, edges, whether to stop
@@ -78,7 +78,7 @@ def bytes_of_run(
         Kind.PARAMETERS: shared(model.state_dict(), workers) + sizes.epochs * ring(numbers * sizes.number, workers),
         Kind.TOPOLOGY: shared(partition.part, workers),
         Kind.IDS: (halo + away) * LONG,
-        Kind.METRICS: sums + tallies + counts + gathered(partition.sizes.tolist(), workers),
+        Kind.METRICS: sums + tallies + counts + gathered(partition.part_sizes.tolist(), workers),
     }
 
 
@@ -99,9 +99,9 @@ def ring(num_bytes: int, workers: int) -> int:
 
 def shared(value: Any, workers: int) -> int:
     """An object that one worker gives to all others."""
-    return len(packed(value)) * (workers - 1)
+    return len(serialize(value)) * (workers - 1)
 
 
 def gathered(values: list[Any], workers: int) -> int:
     """An object of each worker that all others get: each is as long as the longest."""
-    return max(len(packed(value)) for value in values) * workers * (workers - 1)
+    return max(len(serialize(value)) for value in values) * workers * (workers - 1)

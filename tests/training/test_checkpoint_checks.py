@@ -9,7 +9,13 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.training import checkpoint
-from outgrow.training.checkpoint import Progress, load, restore, save, sealed
+from outgrow.training.checkpoint import (
+    TrainingProgress,
+    load_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+    with_checksum,
+)
 
 
 def fresh():
@@ -23,25 +29,27 @@ def path(tmp_path):
     model, optimizer = fresh()
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    return save(tmp_path, model, optimizer, Progress(loss=[1.0], val_score=[None], epoch_seconds=[0.1]))
+    return save_checkpoint(
+        tmp_path, model, optimizer, TrainingProgress(loss=[1.0], val_score=[None], epoch_seconds=[0.1])
+    )
 
 
 def rewrite(path, edit):
-    saved = load(path)
+    saved = load_checkpoint(path)
     edit(saved)
     whole = io.BytesIO()
     torch.save(saved, whole)
-    path.write_bytes(sealed(whole.getvalue()))
+    path.write_bytes(with_checksum(whole.getvalue()))
 
 
 def refused(path):
     with pytest.raises(InputError, match="checkpoint"):
-        restore(load(path), path, *fresh())
+        restore_checkpoint(load_checkpoint(path), path, *fresh())
 
 
 def test_a_checkpoint_comes_back(path):
     rewrite(path, lambda saved: None)
-    assert restore(load(path), path, *fresh()).loss == [1.0]
+    assert restore_checkpoint(load_checkpoint(path), path, *fresh()).loss == [1.0]
 
 
 def test_parameters_in_another_order_in_memory_come_back(tmp_path):
@@ -52,9 +60,11 @@ def test_parameters_in_another_order_in_memory_come_back(tmp_path):
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    path = save(tmp_path, model, optimizer, Progress(loss=[1.0], val_score=[None], epoch_seconds=[0.1]))
+    path = save_checkpoint(
+        tmp_path, model, optimizer, TrainingProgress(loss=[1.0], val_score=[None], epoch_seconds=[0.1])
+    )
     other, its_optimizer = fresh()
-    restore(load(path), path, other, its_optimizer)
+    restore_checkpoint(load_checkpoint(path), path, other, its_optimizer)
     assert torch.equal(other.weight, model.weight)
 
 
@@ -135,7 +145,7 @@ def test_hostile_pickles(path, code):
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(whole, "w") as new:
         for name in old.namelist():
             new.writestr(name, code if name.endswith("data.pkl") else old.read(name))
-    path.write_bytes(sealed(whole.getvalue()))
+    path.write_bytes(with_checksum(whole.getvalue()))
     refused(path)
 
 
@@ -143,4 +153,4 @@ def test_a_pipe_is_no_checkpoint(path):
     path.unlink()
     os.mkfifo(path)
     refused(path)
-    assert checkpoint.newest(path.parent) is None
+    assert checkpoint.latest_checkpoint(path.parent) is None

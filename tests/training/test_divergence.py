@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import TrainingError
-from outgrow.nn import Finish, GCNConv, Layer, Model
+from outgrow.nn import Epilogue, GCNConv, Layer, Model
 from outgrow.ops.sparse import SparseRows
 from outgrow.strategies.base import Problem
 from outgrow.strategies.full import Full
@@ -43,15 +43,15 @@ def world() -> Planted:
 
 def three_layers(activation: Any = torch.relu) -> Model:
     torch.manual_seed(0)
-    plain = Finish(activation=torch.relu)
-    layers = [Layer(GCNConv(WIDTH, 6), plain), Layer(GCNConv(6, 6), Finish(activation=activation))]
+    plain = Epilogue(activation=torch.relu)
+    layers = [Layer(GCNConv(WIDTH, 6), plain), Layer(GCNConv(6, 6), Epilogue(activation=activation))]
     return Model([*layers, Layer(GCNConv(6, 2))]).double()
 
 
 def problem_of(world: Planted, model: Model, features: Tensor | SparseRows | None = None) -> Problem:
     problem = world.problem()
     return Problem(
-        share=problem.share,
+        shard=problem.shard,
         features=world.features if features is None else features,
         targets=problem.targets,
         model=model,
@@ -92,9 +92,9 @@ def test_sparse_features(world: Planted, tmp_path: Path) -> None:
 def test_the_output_of_a_layer(world: Planted, tmp_path: Path, number: int) -> None:
     model = three_layers(activation=None)
     with torch.no_grad():
-        for before in model.stages()[: number - 1]:
+        for before in model.layers_list()[: number - 1]:
             before.conv.project.weight.fill_(1.0)
-        model.stages()[number - 1].conv.project.weight.fill_(1e308)
+        model.layers_list()[number - 1].conv.project.weight.fill_(1e308)
     error = error_of(world, problem_of(world, model), tmp_path)
     assert f"epoch 1: the output of layer {number} of 3 is not finite for " in error.what
     assert error.what.endswith("on worker 0 of 1")

@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError, TrainingError
-from outgrow.engine.inference import infer
+from outgrow.engine.inference import infer_full_graph
 from outgrow.nn import Model
-from outgrow.strategies.base import Execution, Problem, Step, Strategy, whole_inference
+from outgrow.strategies.base import Execution, Problem, Step, Strategy, full_inference
 from outgrow.strategies.full import Full
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import NodeEvaluation
-from outgrow.training.trainer import EpochReport, Outcome, Trainer
+from outgrow.training.trainer import EpochReport, Trainer, TrainResult
 from planted import Planted, planted, unscored
 
 Log = list[EpochReport]
@@ -62,14 +62,14 @@ class Scripted(Strategy):
     in_memory = True
 
     def inference(self) -> Iterator[tuple[int, torch.Tensor]]:
-        return whole_inference(self.problem)
+        return full_inference(self.problem)
 
     def close(self) -> None:
         self.closed += 1
 
 
 def last_bias(model: Model) -> torch.nn.Parameter:
-    bias = model.stages()[-1].conv.bias
+    bias = model.layers_list()[-1].conv.bias
     assert isinstance(bias, torch.nn.Parameter)
     return bias
 
@@ -100,7 +100,7 @@ def test_it_learns(world: Planted, kind: str, optimizer: str) -> None:
     assert len(loss) == 40
     assert np.mean(loss[-5:]) < 0.6 * loss[0]
     assert outcome.test.score > 0.85
-    assert outcome.stopped == "epochs"
+    assert outcome.stop_reason == "epochs"
 
 
 def test_the_restored_model_is_the_best_and_the_outcome_is_its(world: Planted) -> None:
@@ -110,10 +110,10 @@ def test_the_restored_model_is_the_best_and_the_outcome_is_its(world: Planted) -
     assert len(scores) == 15
     assert outcome.val.score == outcome.progress.best_score == max(scores) == scores[outcome.progress.best_epoch - 1]
     problem = trainer.problem
-    logits = infer(problem.model, world.topology, world.features)
+    logits = infer_full_graph(problem.model, world.topology, world.features)
     assert torch.equal(outcome.logits, logits)
     test = world.test
-    assert outcome.test.score == problem.labelled.task.score(logits[test], world.labels[test])
+    assert outcome.test.score == problem.node_targets.task.score(logits[test], world.labels[test])
 
 
 def half_right(problem: Problem) -> NodeEvaluation:
@@ -121,7 +121,7 @@ def half_right(problem: Problem) -> NodeEvaluation:
     return NodeEvaluation(problem, torch.tensor([0, 100, 101, 102]), torch.tensor([0, 1, 100]))
 
 
-def scripted(world: Planted, biases: list[float], **options: object) -> tuple[Outcome, Trainer]:
+def scripted(world: Planted, biases: list[float], **options: object) -> tuple[TrainResult, Trainer]:
     config = TrainConfig(epochs=len(biases), **options)  # type: ignore[arg-type]
     problem = world.problem()
     trainer = Trainer(problem, half_right(problem), config)
@@ -144,10 +144,10 @@ def test_a_tie_goes_to_the_lower_validation_loss(world: Planted) -> None:
 
 def test_patience_counts_epochs_since_the_best(world: Planted) -> None:
     outcome, _ = scripted(world, [-1, 0.1, -1, -1, -1, 0.5], patience=3)
-    assert outcome.stopped == "patience"
-    assert outcome.progress.epoch == 5
+    assert outcome.stop_reason == "patience"
+    assert outcome.progress.finished_epochs == 5
     outcome, _ = scripted(world, [-1, 0.1, -1, -1, 0.5, -1], patience=3)
-    assert outcome.stopped == "epochs"
+    assert outcome.stop_reason == "epochs"
     assert outcome.progress.best_epoch == 5
 
 
@@ -164,7 +164,7 @@ def test_without_validation_nodes_the_last_model_stays(world: Planted) -> None:
     assert math.isnan(outcome.val.score)
     assert math.isnan(outcome.test.score)
     assert outcome.progress.val_score == [None] * 3
-    assert outcome.progress.epoch == 3
+    assert outcome.progress.finished_epochs == 3
     assert last_bias(trainer.problem.model).tolist() == [0.0, 3.0]
 
 
@@ -189,7 +189,7 @@ def test_a_diverged_run_can_go_on_with_a_lower_learning_rate(world: Planted, tmp
     """The repair that the error offers: the checkpoint must not bring the old rate back."""
     trainer_of(world, tmp_path, epochs=2, lr=0.5, weight_decay=0.1).run(Full())
     again = trainer_of(world, tmp_path, epochs=3, lr=0.001, weight_decay=0.2)
-    again.resume(checkpoint.newest(tmp_path) or tmp_path)
+    again.resume(checkpoint.latest_checkpoint(tmp_path) or tmp_path)
     assert [(group["lr"], group["weight_decay"]) for group in again.optimizer.param_groups] == [(0.001, 0.2)]
 
 
@@ -203,12 +203,12 @@ def test_going_on_from_a_checkpoint_changes_no_bit(world: Planted, tmp_path: Pat
     with torch.no_grad():
         for parameter in resumed.problem.model.parameters():
             parameter.normal_()
-    path = checkpoint.newest(tmp_path)
+    path = checkpoint.latest_checkpoint(tmp_path)
     assert path is not None
     assert path.name == "epoch-00000003.pt"
     resumed.resume(path)
     listening = Listening()
-    resumed.listen(listening)
+    resumed.add_callbacks(listening)
     outcome = resumed.run(Full())
     assert outcome.progress.loss == expected.progress.loss
     assert outcome.progress.val_score == expected.progress.val_score
@@ -221,7 +221,7 @@ def test_going_on_from_a_checkpoint_changes_no_bit(world: Planted, tmp_path: Pat
 def test_a_finished_run_that_is_resumed_trains_no_more(world: Planted, tmp_path: Path) -> None:
     first = trainer_of(world, tmp_path, epochs=3).run(Full())
     again = trainer_of(world, tmp_path, epochs=3)
-    again.resume(checkpoint.newest(tmp_path) or tmp_path)
+    again.resume(checkpoint.latest_checkpoint(tmp_path) or tmp_path)
     outcome = again.run(Full())
     assert outcome.progress.loss == first.progress.loss
     assert torch.equal(outcome.logits, first.logits)
@@ -237,8 +237,8 @@ def test_an_interrupted_run_has_its_last_epoch_in_a_checkpoint(world: Planted, t
     config = TrainConfig(epochs=50, lr=0.05, checkpoint_every=100)
     trainer = world.trainer(world.problem(), config, folder=tmp_path, interrupted=lambda: next(asked))
     outcome = trainer.run(Full())
-    assert outcome.stopped == "interrupted"
-    assert outcome.progress.epoch == 4
+    assert outcome.stop_reason == "interrupted"
+    assert outcome.progress.finished_epochs == 4
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-00000004.pt"]
 
 
@@ -248,7 +248,7 @@ def test_the_execution_is_closed_when_a_listener_fails(world: Planted) -> None:
             raise InputError("no", needed="", got="", repair="")
 
     strategy, trainer = Scripted([0.0]), world.trainer(world.problem(), TrainConfig(epochs=1))
-    trainer.listen(Failing())
+    trainer.add_callbacks(Failing())
     with pytest.raises(InputError):
         trainer.run(strategy)
     assert strategy.closed == 1
@@ -257,7 +257,7 @@ def test_the_execution_is_closed_when_a_listener_fails(world: Planted) -> None:
 def test_listeners_are_told_in_order(world: Planted) -> None:
     first, second = Listening(), Listening()
     trainer = trainer_of(world, epochs=3)
-    trainer.listen(first, second)
+    trainer.add_callbacks(first, second)
     outcome = trainer.run(Full())
     assert [report.loss for report in first.reports] == outcome.progress.loss
     assert first.reports == second.reports
@@ -291,7 +291,7 @@ def test_the_curve_does_not_depend_on_the_threads_of_the_kernels(world: Planted)
 
 def test_another_process_with_one_thread_has_the_same_curve() -> None:
     program = (
-        "from outgrow.runtime.system.environment import set_threads; set_threads()\n"
+        "from outgrow.runtime.system.environment import set_thread_environment; set_threads()\n"
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_trainer import curve, digest; from planted import planted\n"
         "print(digest(curve(planted())))"
@@ -312,7 +312,7 @@ def digest(values: list[float]) -> str:
 def test_patience_ends_with_an_evaluation(world: Planted) -> None:
     """An epoch that was not evaluated may have been better."""
     outcome, _ = scripted(world, [0.0] * 20, patience=3, eval_every=5)
-    assert (outcome.stopped, outcome.progress.best_epoch, outcome.progress.epoch) == ("patience", 5, 10)
+    assert (outcome.stop_reason, outcome.progress.best_epoch, outcome.progress.finished_epochs) == ("patience", 5, 10)
 
 
 @pytest.mark.parametrize(("options", "epochs"), [({}, 2), ({"checkpoint_steps": 1}, 1)])
@@ -327,11 +327,11 @@ def test_nothing_is_told_or_saved_of_what_may_be_wrong(
             raise InputError("a file was cut off", needed="all of it", got="a half", repair="bring it back")
 
     trainer, listening = trainer_of(world, tmp_path, checkpoint_every=1, **options), Listening()
-    trainer.require_whole = require_whole
-    trainer.listen(listening)
+    trainer.validate_inputs = require_whole
+    trainer.add_callbacks(listening)
     with pytest.raises(InputError, match="cut off"):
         trainer.run(Full())
     assert [report.epoch for report in listening.reports] == list(range(1, epochs + 1))
-    newest = checkpoint.newest(tmp_path)
+    newest = checkpoint.latest_checkpoint(tmp_path)
     assert newest is not None
     assert newest.name == f"epoch-{epochs:08d}.pt"

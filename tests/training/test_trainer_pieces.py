@@ -74,13 +74,13 @@ def problem_of(world: Planted, *, multi: bool) -> Problem:
     if not multi:
         return problem
     labels = torch.stack([world.labels, torch.arange(NODES) % 2], 1).to(torch.uint8)
-    return replace(problem, targets=replace(problem.labelled, labels=labels, task=MultiLabel()))
+    return replace(problem, targets=replace(problem.node_targets, labels=labels, task=MultiLabel()))
 
 
 def test_the_execution_is_closed_when_scoring_fails(world: Planted) -> None:
     pieces = Pieces([], in_memory=True)
     trainer = world.trainer(world.problem(), TrainConfig(epochs=1))
-    failing = patch.object(trainer.problem.share, "to_leader", side_effect=ValueError("no rows"))
+    failing = patch.object(trainer.problem.shard, "gather_to_rank_zero", side_effect=ValueError("no rows"))
     with failing, pytest.raises(ValueError, match="no rows"):
         trainer.run(pieces)
     assert not pieces.is_open

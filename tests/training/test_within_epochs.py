@@ -11,7 +11,7 @@ import torch
 
 from failing import Failing, Lost
 from outgrow.core.errors import InputError, TrainingError
-from outgrow.engine.batches import Batches
+from outgrow.engine.batches import BatchConfig
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.orchestrate.strategy import Orchestrate
@@ -22,7 +22,7 @@ from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import Trainer
 from planted import Planted, planted
 
-BATCHES = Batches(size=9, fanout=(3, 2))  # five steps an epoch
+BATCHES = BatchConfig(size=9, fanout=(3, 2))  # five steps an epoch
 HOT = Orchestrate(hot_ratio=0.3, super_batch=1)
 
 
@@ -38,7 +38,7 @@ def trainer_of(world: Planted, folder: Path | None = None, **options: int) -> Tr
 
 
 def left_by(folder: Path) -> Path:
-    path = checkpoint.newest(folder)
+    path = checkpoint.latest_checkpoint(folder)
     assert path is not None
     return path
 
@@ -70,7 +70,7 @@ def test_it_goes_on_under_another_strategy(world: Planted, tmp_path: Path) -> No
         trainer_of(world, tmp_path, checkpoint_steps=1).run(Failing(SplitParallel(), 2, 3))
     resumed = trainer_of(world)
     resumed.resume(left_by(tmp_path))
-    assert (resumed.progress.epoch, resumed.progress.step) == (1, 3)
+    assert (resumed.progress.finished_epochs, resumed.progress.step) == (1, 3)
     assert resumed.run(Migrate()).progress.loss == pytest.approx(expected.loss, rel=1e-12)
 
 
@@ -83,7 +83,7 @@ def test_hot_nodes_may_come_and_go(world: Planted, tmp_path: Path, strategies: t
         trainer_of(world, tmp_path, checkpoint_steps=2).run(Failing(before, 3, 3))
     resumed = trainer_of(world, tmp_path, checkpoint_steps=2)
     resumed.resume(left_by(tmp_path))
-    assert (resumed.progress.epoch, resumed.progress.step) == (2, 2)
+    assert (resumed.progress.finished_epochs, resumed.progress.step) == (2, 2)
     found = resumed.run(after).progress.loss
     hits = resumed.ledger.counters["cache_hits"]
     assert found[:2] == expected[0][:2]
@@ -132,7 +132,9 @@ def test_without_it_nothing_is_saved_within_an_epoch(world: Planted, tmp_path: P
         ({"epochs": 1}, BATCHES),
     ],
 )
-def test_an_epoch_ends_as_it_began(world: Planted, tmp_path: Path, options: dict[str, int], batches: Batches) -> None:
+def test_an_epoch_ends_as_it_began(
+    world: Planted, tmp_path: Path, options: dict[str, int], batches: BatchConfig
+) -> None:
     with pytest.raises(Lost):
         trainer_of(world, tmp_path, checkpoint_steps=1).run(Failing(Sampled(), 2, 3))
     problem = replace(world.problem(kind="sage", seed=options.get("seed", 0)), batches=batches)

@@ -11,32 +11,37 @@ from typing import Any
 from torch import Tensor
 
 from outgrow._version import __version__
-from outgrow.app.auto_strategy import Crew, strategy_for
-from outgrow.app.compatibility import require_batches, require_hops, require_problem
-from outgrow.app.console import say
-from outgrow.app.graph_sources import reader_of, source_of_object
-from outgrow.app.plan.machine_profiles import machine_for
-from outgrow.app.plan.question import Site, places_of, question_for
-from outgrow.app.plan.table import Outlook
-from outgrow.app.predictions import embeddings_of, logits_of
-from outgrow.app.runs.directory import RunDirectory, held
+from outgrow.app.auto_strategy import ClusterSpec, select_strategy
+from outgrow.app.compatibility import validate_fanout, validate_problem, validate_strategy
+from outgrow.app.console import log_message
+from outgrow.app.graph_sources import reader_for_object, reader_for_path
+from outgrow.app.plan.machine_profiles import select_machine
+from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
+from outgrow.app.plan.table import PlanReport
+from outgrow.app.predictions import compute_embeddings, compute_logits
+from outgrow.app.runs.directory import RunDirectory, release_on_exit
 from outgrow.app.runs.local_workers import run_session
-from outgrow.app.runs.progress import progress_for
+from outgrow.app.runs.progress import make_progress_display
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
-from outgrow.app.runs.torchrun import join_session
-from outgrow.app.runs.workers import Workers, require_workers, workers_of
-from outgrow.app.strategy_registry import strategy_of
+from outgrow.app.runs.torchrun import join_torchrun_session
+from outgrow.app.runs.workers import Workers, resolve_workers, validate_workers
+from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.core.errors import InputError
-from outgrow.core.validation import require_positive
+from outgrow.core.validation import validate_positive
 from outgrow.graph import datasets
-from outgrow.graph.builders.in_memory import assemble
-from outgrow.graph.builders.to_store import convert as write
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.builders.to_store import convert_to_store as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning import planner
-from outgrow.planning.traffic import Place
-from outgrow.runtime.system.environment import cores, group_leader, group_size, torch_came_first
+from outgrow.planning.traffic import WorkerLayout
+from outgrow.runtime.system.environment import (
+    available_cores,
+    is_torch_preloaded,
+    is_torchrun_leader,
+    torchrun_world_size,
+)
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -58,8 +63,8 @@ def load(source: object, *, data_dir: str | Path | None = None, undirected: bool
     """
     if isinstance(source, str | Path):
         folder = None if data_dir is None else Path(data_dir)
-        return datasets.load(str(source), data_dir=folder, undirected=undirected)
-    return assemble(source_of_object(source), undirected=bool(undirected))
+        return datasets.load_graph(str(source), data_dir=folder, undirected=undirected)
+    return assemble_graph(reader_for_object(source), undirected=bool(undirected))
 
 
 def train(
@@ -99,37 +104,39 @@ def train(
         TrainingError: The loss is no longer a number.
         WorkerError: A worker has died.
     """
-    crew = workers_of(workers, options.pop("device", "auto"))
-    require_problem(graph, model)
-    require_workers(graph, crew)
+    crew = resolve_workers(workers, options.pop("device", "auto"))
+    validate_problem(graph, model)
+    validate_workers(graph, crew)
     settings = (config or TrainConfig()).with_options(**options)
-    require_hops(graph, model, settings)
-    if group_leader():
-        chosen, _ = strategy_for(strategy, {}, graph, model, settings, Crew.of(crew))
+    validate_fanout(graph, model, settings)
+    if is_torchrun_leader():
+        chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(crew))
     else:  # who leads chooses for all
-        chosen, _ = strategy_of(strategy, batches=not settings.batches.everything)
-    require_batches(graph, model, chosen, settings)
+        chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
+    validate_strategy(graph, model, chosen, settings)
 
-    def directory(again: bool) -> RunDirectory | None:
-        return _directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
+    def make_directory(again: bool) -> RunDirectory | None:
+        return _open_run_directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
 
-    if progress and torch_came_first():
-        say("torch was imported before outgrow: its threads spin beside the kernels while they wait")
-    with progress_for(graph, model, settings, show=progress and group_leader()) as listener:
+    if progress and is_torch_preloaded():
+        log_message("torch was imported before outgrow: its threads spin beside the kernels while they wait")
+    with make_progress_display(graph, model, settings, show=progress and is_torchrun_leader()) as listener:
         session = Session(
             graph=graph,
             model=model,
             config=settings,
             strategy=chosen,
-            listeners=(listener,),
-            watchers=(listener,),
+            callbacks=(listener,),
+            progress_callbacks=(listener,),
             device=crew.device,
         )
-        if group_size():
-            return join_session(session, directory, heartbeat_seconds=crew.heartbeat_seconds, resume=resume)
-        with held(directory(False)) as files:
+        if torchrun_world_size():
+            return join_torchrun_session(
+                session, make_directory, heartbeat_seconds=crew.heartbeat_seconds, resume=resume
+            )
+        with release_on_exit(make_directory(False)) as files:
             session = replace(session, directory=files)
-            return run_session(session, crew, resume=resume, say=say if progress else warnings.warn)
+            return run_session(session, crew, resume=resume, log=log_message if progress else warnings.warn)
 
 
 def plan(
@@ -141,7 +148,7 @@ def plan(
     hardware: str | None = None,
     config: TrainConfig | None = None,
     **options: object,
-) -> Outlook:
+) -> PlanReport:
     """What an epoch takes by every strategy: seconds, memory and bytes, or why it cannot run. Nothing is trained.
 
     Args:
@@ -162,13 +169,13 @@ def plan(
         InputError: The graph, the model, the machine or an option cannot be used.
     """
     device = str(options.pop("device", "auto"))
-    require_problem(graph, model)
-    require_positive("plan", workers=workers)
+    validate_problem(graph, model)
+    validate_positive("plan", workers=workers)
     settings = (config or TrainConfig()).with_options(**options)
-    require_hops(graph, model, settings)
-    profile, _ = machine_for(hardware, Place(workers=workers or cores()), device)
-    site = Site(profile, places_of(profile, workers, graph.num_nodes), memory)
-    return Outlook(planner.plan(question_for(graph, model, settings, site)))
+    validate_fanout(graph, model, settings)
+    profile, _ = select_machine(hardware, WorkerLayout(workers=workers or available_cores()), device)
+    site = PlanSite(profile, candidate_layouts(profile, workers, graph.num_nodes), memory)
+    return PlanReport(planner.make_plan(query_for_graph(graph, model, settings, site)))
 
 
 def predict(graph: Graph, model: Model) -> Tensor:
@@ -185,7 +192,7 @@ def predict(graph: Graph, model: Model) -> Tensor:
     Raises:
         InputError: The graph has no features, the model does not take them, or it is one of links.
     """
-    return logits_of(graph, model)
+    return compute_logits(graph, model)
 
 
 def embed(graph: Graph, model: Model) -> Tensor:
@@ -200,7 +207,7 @@ def embed(graph: Graph, model: Model) -> Tensor:
     Raises:
         InputError: The graph has no features, or the model does not take them or has one layer.
     """
-    return embeddings_of(graph, model)
+    return compute_embeddings(graph, model)
 
 
 def convert(
@@ -226,11 +233,11 @@ def convert(
     Raises:
         InputError: The source is broken or the destination cannot be written.
     """
-    reader = reader_of(source).source
+    reader = reader_for_path(source).source
     return write(reader, Path(dest), undirected=undirected, memory_bytes=memory_bytes, overwrite=overwrite)
 
 
-def _directory(
+def _open_run_directory(
     graph: Graph,
     settings: TrainConfig,
     strategy: Strategy,
@@ -246,8 +253,8 @@ def _directory(
         return None
     if resume:
         opened = RunDirectory.open(Path(out))
-        _require_same_links(opened.config["train"], asdict(settings))
-        opened.hold()
+        _validate_same_links(opened.config["train"], asdict(settings))
+        opened.acquire_lock()
         return opened
     config = {
         "outgrow": __version__,
@@ -260,7 +267,7 @@ def _directory(
     return RunDirectory.create(Path(out), config, again=again)
 
 
-def _require_same_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _validate_same_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Links that a run was tested on must not be trained on when it goes on."""
     for option in ("val_links", "test_links", "split_seed"):
         if before.get(option, now[option]) != now[option]:

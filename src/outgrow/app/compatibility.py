@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from outgrow.app.link_task import require_links
+from outgrow.app.link_task import validate_link_problem
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
@@ -15,23 +15,23 @@ from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
 
-def require_problem(graph: Graph, model: Model) -> None:
+def validate_problem(graph: Graph, model: Model) -> None:
     """Check that a model can be trained on a graph.
 
     Raises:
         InputError: The graph cannot be trained on, or the model does not fit it.
     """
-    require_kinds(graph, model)
+    validate_argument_types(graph, model)
     if model.decoder is not None:
-        require_links(graph, model)
-        require_fit(graph, model)
+        validate_link_problem(graph, model)
+        validate_model_fits_graph(graph, model)
         return
     require_trainable(graph)
-    require_fit(graph, model)
-    _require_classes(graph, model)
+    validate_model_fits_graph(graph, model)
+    _validate_classes(graph, model)
 
 
-def require_kinds(graph: Graph, model: Model) -> None:
+def validate_argument_types(graph: Graph, model: Model) -> None:
     """Check that these are a graph and a model.
 
     Raises:
@@ -50,18 +50,18 @@ def require_kinds(graph: Graph, model: Model) -> None:
             )
 
 
-def require_fit(graph: Graph, model: Model) -> None:
+def validate_model_fits_graph(graph: Graph, model: Model) -> None:
     """Check that a model takes the features of a graph.
 
     Raises:
         InputError: It does not.
     """
-    _require_computable(model)
-    if graph.sparse and not model.reads.takes_sparse:
+    _validate_dtype(model)
+    if graph.sparse and not model.first_reader.accepts_sparse:
         raise InputError(
             f"the first layer of the model cannot take the sparse features of {graph.name!r}",
             needed="a first layer that projects before it aggregates, and has no residual",
-            got=_name(model.reads),
+            got=_reader_name(model.first_reader),
             repair="give the model sparse_input=True, or its first convolution project_first=True",
         )
     if model.in_features != graph.num_features:
@@ -71,14 +71,14 @@ def require_fit(graph: Graph, model: Model) -> None:
             got=f"{model.in_features} inputs",
             repair="build the model with graph.num_features",
         )
-    _require_relations(graph, model)
+    _validate_relations(graph, model)
 
 
-def _name(reads: Encoder | Layer) -> str:
+def _reader_name(reads: Encoder | Layer) -> str:
     return type(reads.conv if isinstance(reads, Layer) else reads).__name__
 
 
-def _require_computable(model: Model) -> None:
+def _validate_dtype(model: Model) -> None:
     dtype = next(model.parameters()).dtype
     if dtype not in (torch.float32, torch.float64):
         raise InputError(
@@ -89,8 +89,8 @@ def _require_computable(model: Model) -> None:
         )
 
 
-def _require_relations(graph: Graph, model: Model) -> None:
-    for conv in (layer.conv for layer in model.stages()):
+def _validate_relations(graph: Graph, model: Model) -> None:
+    for conv in (layer.conv for layer in model.layers_list()):
         if conv.num_relations and (graph.topology.relation is None or graph.num_relations > conv.num_relations):
             raise InputError(
                 f"{type(conv).__name__} does not fit the edges of {graph.name!r}",
@@ -101,28 +101,28 @@ def _require_relations(graph: Graph, model: Model) -> None:
             )
 
 
-def _require_classes(graph: Graph, model: Model) -> None:
-    last = model.stages()[-1]
-    if last.widths.out_features != graph.num_classes:
+def _validate_classes(graph: Graph, model: Model) -> None:
+    last = model.layers_list()[-1]
+    if last.spec.out_features != graph.num_classes:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
             needed=f"{graph.num_classes} outputs, one for each class",
-            got=f"{last.widths.out_features} outputs",
+            got=f"{last.spec.out_features} outputs",
             repair="build the model with graph.num_classes",
         )
 
 
-def require_batches(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:
+def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:
     """Check that a strategy can train a model, in the mini-batches that are asked for.
 
     Raises:
         InputError: It trains on all nodes at once, or it cannot train this model.
     """
-    strategy.require(graph, config.batches)
-    strategy.require_model(model)
+    strategy.validate_graph(graph, config.batch_config)
+    strategy.validate_model(model)
 
 
-def require_hops(graph: Graph, model: Model, config: TrainConfig) -> None:
+def validate_fanout(graph: Graph, model: Model, config: TrainConfig) -> None:
     """Check that fan-outs, if there are any, are those of a model on a graph.
 
     Raises:
@@ -130,12 +130,12 @@ def require_hops(graph: Graph, model: Model, config: TrainConfig) -> None:
     """
     if config.fanout is None:
         return
-    layers = len(model.stages())
+    layers = len(model.layers_list())
     if len(config.fanout) != layers:
         raise InputError(
             "the fan-outs do not fit the model",
             needed=f"{layers} hops, one for each layer, outward from the seeds",
-            got=f"{len(config.fanout)} hops: {config.batches.spelled()}",
+            got=f"{len(config.fanout)} hops: {config.batch_config.describe()}",
             repair=f"give {layers} numbers, such as --fanout {','.join(['10'] * layers)}",
         )
     typed = [hop for hop in config.fanout if not isinstance(hop, int)]
@@ -143,6 +143,6 @@ def require_hops(graph: Graph, model: Model, config: TrainConfig) -> None:
         raise InputError(
             f"the fan-outs do not fit the relations of {graph.name!r}",
             needed=f"one number, or {graph.num_relations} of them joined by colons, for each hop",
-            got=config.batches.spelled(),
+            got=config.batch_config.describe(),
             repair="give as many numbers as `outgrow info` shows relations, or one for all",
         )

@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 
-def say(text: str) -> None:
+def log_message(text: str) -> None:
     """Write a line to standard error, at once: standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
@@ -18,7 +18,7 @@ def say(text: str) -> None:
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-def of_bytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     """``1234567`` as ``1.23 MB``."""
     for size, unit in _UNITS:
         if abs(count) >= size:
@@ -26,12 +26,12 @@ def of_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def of_memory(count: float) -> str:
+def format_memory(count: float) -> str:
     """In the units of memory."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-def of_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """``0.0123`` as ``12.3 ms``."""
     if seconds >= 90:
         return f"{seconds / 60:.1f} min"
@@ -40,12 +40,12 @@ def of_seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
-def of_share(share: float | None) -> str:
+def format_percent(share: float | None) -> str:
     """``0.123`` as ``12.3 %``."""
     return "none" if share is None else f"{100 * share:.1f} %"
 
 
-def show_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
+def print_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
     """Print the links that something crossed, on standard error; nothing if none was.
 
     Args:

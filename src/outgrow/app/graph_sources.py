@@ -12,13 +12,13 @@ import torch
 from scipy.sparse import csr_array, issparse
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick
-from outgrow.graph.builders.in_memory import assemble
-from outgrow.graph.datasets import Loadable, resolve
+from outgrow.core.validation import validate_choice
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.datasets import ResolvedSource, resolve_source
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.arrays import ArraySource
-from outgrow.graph.readers.detect import source_of
-from outgrow.graph.readers.source import Source, Tables
+from outgrow.graph.readers.detect import detect_reader
+from outgrow.graph.readers.source import GraphSource, NodeTableSource
 from outgrow.graph.store.reader import is_store
 
 _SPLITS = ("train", "val", "test")
@@ -52,18 +52,18 @@ def from_arrays(
         InputError: The arrays do not fit each other.
     """
     brief = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16  # which NumPy does not know
-    given = {} if split is None else _parts(split)
+    given = {} if split is None else _split_arrays(split)
     parts = {name: np.flatnonzero(nodes) if _is_mask(nodes) else nodes for name, nodes in given.items()}
-    tables = Tables(
+    tables = NodeTableSource(
         num_nodes=num_nodes,
-        features=_rows(features.float() if brief else features),
-        labels=_array(labels),
+        features=_to_feature_rows(features.float() if brief else features),
+        labels=_to_array(labels),
         train=parts.get("train"),
         val=parts.get("val"),
         test=parts.get("test"),
     )
-    source = ArraySource(_array(edge_index), tables, relation=_array(relation), weight=_array(weight))
-    graph = assemble(source, undirected=undirected)
+    source = ArraySource(_to_array(edge_index), tables, relation=_to_array(relation), weight=_to_array(weight))
+    graph = assemble_graph(source, undirected=undirected)
     for name, nodes in given.items():
         if _is_mask(nodes) and len(nodes) != graph.num_nodes:
             raise InputError(
@@ -75,7 +75,7 @@ def from_arrays(
     return replace(graph, features=graph.features.to(torch.bfloat16)) if brief and graph.features is not None else graph
 
 
-def source_of_object(data: object) -> Source:
+def reader_for_object(data: object) -> GraphSource:
     """The reader of a PyG or NetworkX object.
 
     Raises:
@@ -98,9 +98,9 @@ def source_of_object(data: object) -> Source:
     )
 
 
-def reader_of(
+def reader_for_path(
     name_or_path: str | Path, *, data_dir: Path | None = None, num_nodes: int | None = None, relabel: bool = False
-) -> Loadable:
+) -> ResolvedSource:
     """The reader of a data set, or of a graph file or folder.
 
     Args:
@@ -119,7 +119,7 @@ def reader_of(
         )
     edge_list_options = num_nodes is not None or relabel
     if path.exists() and edge_list_options:
-        return Loadable(source_of(path, num_nodes=num_nodes, relabel=relabel), undirected=False)
+        return ResolvedSource(detect_reader(path, num_nodes=num_nodes, relabel=relabel), undirected=False)
     if edge_list_options:
         raise InputError(
             f"the number of nodes of {name_or_path} is known",
@@ -127,10 +127,10 @@ def reader_of(
             got="--nodes or --relabel",
             repair="leave --nodes and --relabel out, or correct the path of the edge list",
         )
-    return resolve(name_or_path, data_dir=data_dir)
+    return resolve_source(name_or_path, data_dir=data_dir)
 
 
-def _array(values: Any) -> Any:
+def _to_array(values: Any) -> Any:
     if values is None:
         return None
     try:
@@ -144,14 +144,14 @@ def _array(values: Any) -> Any:
         ) from error
 
 
-def _rows(values: Any) -> Any:
+def _to_feature_rows(values: Any) -> Any:
     if not issparse(values):
-        return _array(values)
+        return _to_array(values)
     sparse: Any = values
     return csr_array(sparse)
 
 
-def _parts(split: Mapping[str, Any]) -> dict[str, Any]:
+def _split_arrays(split: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(split, Mapping):
         raise InputError(
             "the split has the wrong form",
@@ -160,8 +160,8 @@ def _parts(split: Mapping[str, Any]) -> dict[str, Any]:
             repair="name the parts of the split",
         )
     for name in split:
-        pick("part of the split", name, dict.fromkeys(_SPLITS))
-    arrays = {name: _array(nodes) for name, nodes in split.items()}
+        validate_choice("part of the split", name, dict.fromkeys(_SPLITS))
+    arrays = {name: _to_array(nodes) for name, nodes in split.items()}
     return {name: nodes.astype(np.int64) if nodes.size == 0 else nodes for name, nodes in arrays.items()}
 
 

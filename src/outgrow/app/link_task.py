@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.engine.link_ranking import Answers, Ranking
+from outgrow.engine.link_ranking import KnownLinks, LinkRanker
 from outgrow.engine.objective import LinkTargets
-from outgrow.engine.shard import Share
+from outgrow.engine.shard import GraphShard
 from outgrow.graph.builders.validate import NO_EMBEDDINGS
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_split import LinkSplit, split_links
 from outgrow.nn.model import Model
-from outgrow.ops.aggregation.relation_edges import require_relations
+from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.strategies.base import Problem
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
 
 
-def split_of(graph: Graph, config: TrainConfig) -> LinkSplit:
+def make_link_split(graph: Graph, config: TrainConfig) -> LinkSplit:
     """The links of a graph to train on, to validate on and to test on.
 
     Raises:
@@ -31,37 +31,39 @@ def split_of(graph: Graph, config: TrainConfig) -> LinkSplit:
     return split_links(graph.topology, val=config.val_links, test=config.test_links, seed=config.split_seed)
 
 
-def link_problem(graph: Graph, model: Model, config: TrainConfig, share: Share) -> Problem:
+def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: GraphShard) -> Problem:
     """What is trained on a share of the graph without what validates and tests."""
     assert graph.features is not None
-    targets = LinkTargets(ends=type_ends(graph), negatives=config.negatives, number=share.topology.num_edges)
+    targets = LinkTargets(
+        ends=node_type_offsets(graph), negatives=config.negatives, num_targets=share.topology.num_edges
+    )
     return Problem(
-        share=share,
+        shard=share,
         features=graph.features,
         targets=targets,
         model=model,
         seed=config.seed,
-        batches=config.batches,
+        batches=config.batch_config,
     )
 
 
-def link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: Share) -> LinkEvaluation:
+def make_link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: GraphShard) -> LinkEvaluation:
     """The links that models are scored on."""
     assert model.decoder is not None
     directed = graph.topology.relation is not None
-    known = split.known if len(split.val) + len(split.test) else split.known.take(slice(0, 0))
-    answers = Answers(known, graph.num_nodes, directed=directed)
-    ranking = partial(Ranking, share, model.decoder, answers=answers, ends=type_ends(graph))
+    known = split.known if len(split.val) + len(split.test) else split.known.select_links(slice(0, 0))
+    answers = KnownLinks(known, graph.num_nodes, directed=directed)
+    ranking = partial(LinkRanker, share, model.decoder, known_links=answers, ends=node_type_offsets(graph))
     return LinkEvaluation(ranking(links=split.val), ranking(links=split.test))
 
 
-def type_ends(graph: Graph) -> Tensor:
+def node_type_offsets(graph: Graph) -> Tensor:
     """``[T + 1]`` int64: where the nodes of each type begin, and the number of nodes."""
     first = [each.first for each in graph.node_types] or [0]
     return torch.tensor([*first, graph.num_nodes])
 
 
-def require_links(graph: Graph, model: Model) -> None:
+def validate_link_problem(graph: Graph, model: Model) -> None:
     """Check that a model of links can be trained on a graph.
 
     Raises:
@@ -69,7 +71,7 @@ def require_links(graph: Graph, model: Model) -> None:
     """
     decoder = model.decoder
     assert decoder is not None
-    require_linked(graph)
+    validate_link_graph(graph)
     if decoder.num_relations and (graph.topology.relation is None or graph.num_relations > decoder.num_relations):
         raise InputError(
             f"the decoder does not fit the edges of {graph.name!r}",
@@ -78,10 +80,10 @@ def require_links(graph: Graph, model: Model) -> None:
             repair="build it with graph.num_relations, or take og.nn.Dot(), which needs none",
         )
     if decoder.num_relations:
-        require_relations(graph.topology.block.edges, decoder.num_relations)
+        validate_relations(graph.topology.block.edges, decoder.num_relations)
 
 
-def require_linked(graph: Graph) -> None:
+def validate_link_graph(graph: Graph) -> None:
     """Check that a graph has what every model of links needs.
 
     Raises:
@@ -96,6 +98,6 @@ def require_linked(graph: Graph) -> None:
         )
 
 
-def without_held_out(graph: Graph, split: LinkSplit) -> Graph:
+def remove_held_out_links(graph: Graph, split: LinkSplit) -> Graph:
     """The graph to train on."""
     return replace(graph, topology=split.topology)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick, require_types
+from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.graph import Graph
 from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
@@ -23,37 +23,37 @@ class ModelEntry:
     """A model that has a name.
 
     Attributes:
-        make: Makes it from three widths and options.
-        from_graph: Options that the graph gives, never the user.
-        fixed: Options that the name stands for.
+        build: Makes it from three widths and options.
+        graph_options: Options that the graph gives, never the user.
+        fixed_options: Options that the name stands for.
     """
 
-    make: Callable[..., Model]
-    from_graph: tuple[str, ...] = ()
-    fixed: Mapping[str, object] = field(default_factory=dict)
+    build: Callable[..., Model]
+    graph_options: tuple[str, ...] = ()
+    fixed_options: Mapping[str, object] = field(default_factory=dict)
 
 
 MODELS: Mapping[str, ModelEntry] = {
-    "gcn": ModelEntry(make=GCN, from_graph=("sparse_input",)),
-    "sage": ModelEntry(make=SAGE, from_graph=("sparse_input",), fixed={"pool": "mean"}),
-    "sage-max": ModelEntry(make=SAGE, from_graph=("sparse_input",), fixed={"pool": "max"}),
-    "gat": ModelEntry(make=GAT, fixed={"num_relations": 0}),
-    "gat-relational": ModelEntry(make=GAT, from_graph=("num_relations",)),
-    "gin": ModelEntry(make=GIN, from_graph=("sparse_input",)),
-    "commnet": ModelEntry(make=CommNet, from_graph=("sparse_input",)),
-    "decoupled": ModelEntry(make=Decoupled, fixed={"heads": 0, "num_relations": 0}),
-    "decoupled-gat": ModelEntry(make=DecoupledGAT),
-    "decoupled-rgcn": ModelEntry(make=Decoupled, from_graph=("num_relations",), fixed={"heads": 0}),
-    "ggcn": ModelEntry(make=GGCN),
-    "ggnn": ModelEntry(make=GGNN, from_graph=("sparse_input",)),
-    "film": ModelEntry(make=FiLM, fixed={"num_relations": 0}),
-    "film-relational": ModelEntry(make=FiLM, from_graph=("num_relations",)),
-    "rgcn": ModelEntry(make=RGCN, from_graph=("sparse_input", "num_relations")),
-    "rgcn-diagonal": ModelEntry(make=RGCNDiagonal, from_graph=("num_relations",)),
+    "gcn": ModelEntry(build=GCN, graph_options=("sparse_input",)),
+    "sage": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "mean"}),
+    "sage-max": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "max"}),
+    "gat": ModelEntry(build=GAT, fixed_options={"num_relations": 0}),
+    "gat-relational": ModelEntry(build=GAT, graph_options=("num_relations",)),
+    "gin": ModelEntry(build=GIN, graph_options=("sparse_input",)),
+    "commnet": ModelEntry(build=CommNet, graph_options=("sparse_input",)),
+    "decoupled": ModelEntry(build=Decoupled, fixed_options={"heads": 0, "num_relations": 0}),
+    "decoupled-gat": ModelEntry(build=DecoupledGAT),
+    "decoupled-rgcn": ModelEntry(build=Decoupled, graph_options=("num_relations",), fixed_options={"heads": 0}),
+    "ggcn": ModelEntry(build=GGCN),
+    "ggnn": ModelEntry(build=GGNN, graph_options=("sparse_input",)),
+    "film": ModelEntry(build=FiLM, fixed_options={"num_relations": 0}),
+    "film-relational": ModelEntry(build=FiLM, graph_options=("num_relations",)),
+    "rgcn": ModelEntry(build=RGCN, graph_options=("sparse_input", "num_relations")),
+    "rgcn-diagonal": ModelEntry(build=RGCNDiagonal, graph_options=("num_relations",)),
 }
 
 
-def _relations_of(graph: Graph) -> int:
+def _count_relations(graph: Graph) -> int:
     if graph.num_relations:
         return graph.num_relations
     raise InputError(
@@ -66,7 +66,7 @@ def _relations_of(graph: Graph) -> int:
 
 _OF_GRAPH: Mapping[str, Callable[[Graph], object]] = {
     "sparse_input": lambda graph: graph.sparse,
-    "num_relations": _relations_of,
+    "num_relations": _count_relations,
 }
 
 
@@ -74,11 +74,11 @@ AUTO = "auto"
 """The decoder that suits the graph."""
 DECODERS: Mapping[str, Callable[[Graph, Any], Decoder]] = {
     "dot": lambda graph, columns: Dot(),
-    "distmult": lambda graph, columns: DistMult(columns, _relations_of(graph)),
+    "distmult": lambda graph, columns: DistMult(columns, _count_relations(graph)),
 }
 
 
-def default_decoder(graph: Graph) -> str:
+def choose_decoder(graph: Graph) -> str:
     """The decoder of links that suits a graph."""
     return "distmult" if graph.num_relations else "dot"
 
@@ -89,9 +89,9 @@ def model_options(name: str) -> dict[str, Any]:
     Raises:
         InputError: No such model.
     """
-    entry = pick("model", name, MODELS)
-    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.make), "decoder": str}
-    hidden = _NOT_OPTIONS | set(entry.from_graph) | set(entry.fixed)
+    entry = validate_choice("model", name, MODELS)
+    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.build), "decoder": str}
+    hidden = _NOT_OPTIONS | set(entry.graph_options) | set(entry.fixed_options)
     return {option: hint for option, hint in hints.items() if option not in hidden}
 
 
@@ -109,15 +109,15 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     """
     known = model_options(name)
     for option in options:
-        pick(f"option of model {name}", option, known)
-    require_types(options, known)
+        validate_choice(f"option of model {name}", option, known)
+    validate_types(options, known)
     rest = {key: value for key, value in options.items() if key not in ("hidden", "decoder")}
     entry, hidden, decoder = MODELS[name], options["hidden"], options.get("decoder")
-    given = {option: _OF_GRAPH[option](graph) for option in entry.from_graph}
-    make_decoder = None if decoder is None else pick("decoder", str(decoder), DECODERS)
+    given = {option: _OF_GRAPH[option](graph) for option in entry.graph_options}
+    make_decoder = None if decoder is None else validate_choice("decoder", str(decoder), DECODERS)
     try:
         width = graph.num_classes if make_decoder is None else hidden
-        model = entry.make(graph.num_features, hidden, width, **entry.fixed, **given, **rest)
+        model = entry.build(graph.num_features, hidden, width, **entry.fixed_options, **given, **rest)
         return model if make_decoder is None else model.with_decoder(make_decoder(graph, hidden))
     except (ValueError, TypeError) as error:
         raise InputError(

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from outgrow.app.compatibility import require_fit, require_kinds
-from outgrow.app.runs.directory import writing
+from outgrow.app.compatibility import validate_argument_types, validate_model_fits_graph
+from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
-from outgrow.engine.inference import infer
+from outgrow.engine.inference import infer_full_graph
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.writer import ArrayWriter
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import MultiLabel, SingleLabel
 from outgrow.ops import memory_pool
-from outgrow.runtime.system.sigbus import told_of_bus_errors
+from outgrow.runtime.system.sigbus import explain_bus_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,12 +35,12 @@ WHAT = ("classes", "probabilities", "logits", "embeddings")
 """What can be written of every node."""
 
 
-def embeddings_of(graph: Graph, model: Model) -> Tensor:
+def compute_embeddings(graph: Graph, model: Model) -> Tensor:
     """``[V, H]`` output of the last but one layer for every node, of the last one in a model of links; see `embed`."""
-    _require_ready(graph, model)
-    stages = model.stages()
+    _validate_inputs(graph, model)
+    stages = model.layers_list()
     if model.decoder is not None:
-        return _inferred(graph, model, stages)
+        return _infer_rows(graph, model, stages)
     if len(stages) == 1:
         raise InputError(
             "the model has no embeddings",
@@ -48,12 +48,12 @@ def embeddings_of(graph: Graph, model: Model) -> Tensor:
             got="1 layer, which takes the features themselves",
             repair="train a model with more layers, or ask for its logits",
         )
-    return _inferred(graph, model, stages[:-1])
+    return _infer_rows(graph, model, stages[:-1])
 
 
-def logits_of(graph: Graph, model: Model, embeddings: Tensor | None = None) -> Tensor:
+def compute_logits(graph: Graph, model: Model, embeddings: Tensor | None = None) -> Tensor:
     """``[V, C]`` logits of every node, from its embeddings where these are known; see `outgrow.app.api.predict`."""
-    _require_ready(graph, model)
+    _validate_inputs(graph, model)
     assert graph.features is not None
     if model.decoder is not None:
         raise InputError(
@@ -62,20 +62,20 @@ def logits_of(graph: Graph, model: Model, embeddings: Tensor | None = None) -> T
             got=f"a model with the decoder {type(model.decoder).__name__}",
             repair="ask for embeddings: `outgrow predict RUN --what embeddings`, or og.embed(graph, model)",
         )
-    with told_of_bus_errors(), graph.files.kept_whole():
+    with explain_bus_errors(), graph.files.check_sizes_on_exit():
         if embeddings is None:
-            logits = infer(model, graph.topology, graph.features)
+            logits = infer_full_graph(model, graph.topology, graph.features)
         else:
-            logits = infer(model, graph.topology, embeddings, layers=model.stages()[-1:])
-    memory_pool.clear()
+            logits = infer_full_graph(model, graph.topology, embeddings, layers=model.layers_list()[-1:])
+    memory_pool.release_idle_memory()
     return logits
 
 
-def _inferred(graph: Graph, model: Model, layers: Sequence[Layer]) -> Tensor:
+def _infer_rows(graph: Graph, model: Model, layers: Sequence[Layer]) -> Tensor:
     assert graph.features is not None
-    with told_of_bus_errors(), graph.files.kept_whole():
-        rows = infer(model, graph.topology, graph.features, layers=layers)
-    memory_pool.clear()
+    with explain_bus_errors(), graph.files.check_sizes_on_exit():
+        rows = infer_full_graph(model, graph.topology, graph.features, layers=layers)
+    memory_pool.release_idle_memory()
     return rows
 
 
@@ -87,15 +87,15 @@ class Predictions:
         logits: ``[V, C]``; None if they were not computed.
         embeddings: ``[V, H]``; None if they were not computed.
         class_names: Name of each class, or empty.
-        several_labels: Whether a node may have several labels.
+        multi_label: Whether a node may have several labels.
     """
 
     logits: Tensor | None = None
     embeddings: Tensor | None = None
     class_names: tuple[str, ...] = ()
-    several_labels: bool = False
+    multi_label: bool = False
 
-    def rows(self, what: str, first: int, last: int) -> Tensor:
+    def select_rows(self, what: str, first: int, last: int) -> Tensor:
         """What is said of the nodes ``first`` to ``last - 1``.
 
         Args:
@@ -108,12 +108,12 @@ class Predictions:
         assert values is not None
         rows = values[first:last]
         if what == "classes":
-            return (MultiLabel() if self.several_labels else SingleLabel()).predict(rows)
+            return (MultiLabel() if self.multi_label else SingleLabel()).predict(rows)
         if what == "probabilities":
-            return rows.sigmoid() if self.several_labels else rows.softmax(1)
+            return rows.sigmoid() if self.multi_label else rows.softmax(1)
         return rows
 
-    def chunks(self) -> Iterator[tuple[int, int]]:
+    def chunk_ranges(self) -> Iterator[tuple[int, int]]:
         """The first node, and the one after the last, of chunks that need some 64 MiB to be written."""
         known = [values for values in (self.logits, self.embeddings) if values is not None]
         step = max(1, _CHUNK_BYTES // sum(3 * values[:1].nbytes + 1 for values in known))
@@ -121,7 +121,7 @@ class Predictions:
             yield first, min(first + step, len(known[0]))
 
 
-def require_writable(out: Path) -> None:
+def validate_output_path(out: Path) -> None:
     """Refuse a file that could not be written, before anything is computed.
 
     Raises:
@@ -153,53 +153,53 @@ def write_predictions(predictions: Predictions, what: str, out: Path) -> None:
         InputError: It cannot be written.
     """
     write = _write_array if out.suffix == ".npy" else _write_table
-    with writing(out), atomic_write(out) as temporary:
+    with convert_write_errors(out), atomic_write(out) as temporary:
         write(predictions, what, temporary)
 
 
 def _write_array(predictions: Predictions, what: str, path: Path) -> None:
-    sample = predictions.rows(what, 0, 1).numpy()
+    sample = predictions.select_rows(what, 0, 1).numpy()
     with closing(ArrayWriter(path, sample.dtype, sample.shape[1:])) as array:
-        for first, last in predictions.chunks():
-            array.append(predictions.rows(what, first, last).numpy())
-        array.finish()
+        for first, last in predictions.chunk_ranges():
+            array.append_rows(predictions.select_rows(what, first, last).numpy())
+        array.finish_array()
 
 
 def _write_table(predictions: Predictions, what: str, path: Path) -> None:
     from pyarrow import parquet
 
-    tables = (_table(predictions, what, first, last) for first, last in predictions.chunks())
+    tables = (_make_table(predictions, what, first, last) for first, last in predictions.chunk_ranges())
     head = next(tables)
     with parquet.ParquetWriter(path, head.schema) as file:
         for table in chain([head], tables):
             file.write_table(table)
 
 
-def _table(predictions: Predictions, what: str, first: int, last: int) -> pa.Table:
+def _make_table(predictions: Predictions, what: str, first: int, last: int) -> pa.Table:
     import pyarrow as pa
 
     columns = {"node": pa.array(torch.arange(first, last).numpy())}
     if predictions.logits is not None:
-        columns |= _classes(predictions, first, last)
+        columns |= _class_columns(predictions, first, last)
     if what != "classes":
-        rows = predictions.rows(what, first, last)
+        rows = predictions.select_rows(what, first, last)
         name = "embedding" if what == "embeddings" else what
         columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(rows.flatten().numpy()), rows.shape[1])
     return pa.table(columns)
 
 
-def _classes(predictions: Predictions, first: int, last: int) -> dict[str, Any]:
+def _class_columns(predictions: Predictions, first: int, last: int) -> dict[str, Any]:
     """Labels, names of classes and probabilities, column by column."""
     import pyarrow as pa
 
     columns: dict[str, Any] = {}
-    probability = predictions.rows("probabilities", first, last)
+    probability = predictions.select_rows("probabilities", first, last)
     names = predictions.class_names
-    if predictions.several_labels:
+    if predictions.multi_label:
         names = names or tuple(str(i) for i in range(probability.shape[1]))
         columns |= {name: pa.array(probability[:, i].numpy()) for i, name in enumerate(names)}
     else:
-        label = predictions.rows("classes", first, last)
+        label = predictions.select_rows("classes", first, last)
         columns["label"] = pa.array(label.numpy())
         if names:
             columns["class"] = pa.array(names, pa.string()).take(columns["label"])
@@ -207,10 +207,10 @@ def _classes(predictions: Predictions, first: int, last: int) -> dict[str, Any]:
     return columns
 
 
-def _require_ready(graph: Graph, model: Model) -> None:
-    require_kinds(graph, model)
+def _validate_inputs(graph: Graph, model: Model) -> None:
+    validate_argument_types(graph, model)
     if graph.features is None:
         raise InputError(
             f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
         )
-    require_fit(graph, model)
+    validate_model_fits_graph(graph, model)

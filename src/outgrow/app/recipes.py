@@ -71,12 +71,12 @@ _BY_DATA_SET: Mapping[tuple[str, str], Recipe] = {
 _MODELS: Mapping[str, str] = {"debian": "sage-max"}
 
 
-def default_model(graph: str) -> str:
+def choose_model(graph: str) -> str:
     """The model to train on a data set if none is asked for."""
     return _MODELS.get(graph, "sage")
 
 
-def recipe_of(graph: str, model: str, *, links: bool = False) -> Recipe:
+def find_recipe(graph: str, model: str, *, links: bool = False) -> Recipe:
     """The recipe of a model on a data set, or one that does well on any graph; for nodes or for links."""
     if links:
         return _WORDNET_LINKS if graph == "wordnet" else _LINKS

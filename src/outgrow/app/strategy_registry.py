@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import get_type_hints
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick, require_types
+from outgrow.core.validation import validate_choice, validate_types
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
@@ -33,7 +33,7 @@ _REASONS = {
 }
 
 
-def strategy_of(
+def resolve_strategy(
     choice: str | Strategy, options: Mapping[str, object] | None = None, *, batches: bool = False
 ) -> tuple[Strategy, str]:
     """The strategy that is meant, and one sentence on why.
@@ -56,12 +56,12 @@ def strategy_of(
             repair='give strategy="auto"',
         )
     given = options or {}
-    kind = strategy_kind(choice, batches=batches, memory="memory" in given)
+    kind = find_strategy_class(choice, batches=batches, memory="memory" in given)
     reason = _REASONS[kind.name] if choice == "auto" else "as given"
-    return made(kind, given), f"strategy {kind.name}: {reason}"
+    return make_strategy(kind, given), f"strategy {kind.name}: {reason}"
 
 
-def strategy_kind(name: str, *, batches: bool, memory: bool) -> type[Strategy]:
+def find_strategy_class(name: str, *, batches: bool, memory: bool) -> type[Strategy]:
     """The strategy of a name, ``"auto"`` included.
 
     Args:
@@ -73,8 +73,8 @@ def strategy_kind(name: str, *, batches: bool, memory: bool) -> type[Strategy]:
         InputError: No such strategy, or one that cannot keep to a limit.
     """
     auto: type[Strategy] = Sampled if batches else Offload if memory else Full
-    kind = pick("strategy", name, {"auto": auto, **STRATEGIES})
-    if memory and "memory" not in strategy_options(kind):
+    kind = validate_choice("strategy", name, {"auto": auto, **STRATEGIES})
+    if memory and "memory" not in list_strategy_options(kind):
         raise InputError(
             f"strategy {kind.name} cannot keep to a limit of memory",
             needed="no limit, or a strategy that trains in parts",
@@ -84,18 +84,18 @@ def strategy_kind(name: str, *, batches: bool, memory: bool) -> type[Strategy]:
     return kind
 
 
-def strategy_options(kind: type[Strategy]) -> Mapping[str, object]:
+def list_strategy_options(kind: type[Strategy]) -> Mapping[str, object]:
     """The options that a strategy takes, by name."""
     return {name: each for name, each in inspect.signature(kind).parameters.items() if each.kind == each.KEYWORD_ONLY}
 
 
-def made(kind: type[Strategy], options: Mapping[str, object]) -> Strategy:
+def make_strategy(kind: type[Strategy], options: Mapping[str, object]) -> Strategy:
     """A strategy with these options.
 
     Raises:
         InputError: An option that it does not have, or of another type.
     """
     for name in options:
-        pick(f"option of {kind.name}", name, strategy_options(kind))
-    require_types(options, get_type_hints(kind.__init__))
+        validate_choice(f"option of {kind.name}", name, list_strategy_options(kind))
+    validate_types(options, get_type_hints(kind.__init__))
     return kind(**options)

@@ -23,7 +23,7 @@ class Edges:
         num_src: ``Vs``, the number of source rows.
         relation: ``[E]`` integer, relation of each edge; None if edges have no type.
         weight: ``[E]`` floating, weight of each edge in the graph; None if all are 1.
-        derived: What kernels derive from the topology once and keep, such as its transpose.
+        cache: What kernels derive from the topology once and keep, such as its transpose.
     """
 
     indptr: Tensor
@@ -31,7 +31,7 @@ class Edges:
     num_src: int
     relation: Tensor | None = None
     weight: Tensor | None = None
-    derived: dict[str, object] = field(default_factory=dict, repr=False)
+    cache: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
     def num_dst(self) -> int:
@@ -47,7 +47,7 @@ class Edges:
         """The same edges on a device; themselves if they are there."""
         if self.indptr.device == device:
             return self
-        return dataclasses.replace(self, **_moved(self, device), derived={})
+        return dataclasses.replace(self, **_move_tensors(self, device), cache={})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,11 +64,11 @@ class Block:
         dst_degree: ``[Vd]`` float64, weighted in-degree in the graph of each destination.
         first_edge: Global id of the first edge, if edge ids are consecutive.
         edge_ids: ``[E]`` int64, global edge ids; None if they are consecutive from ``first_edge``.
-        stands_for: ``[E]`` float32, number of in-edges of the destination that each edge stands for, itself among them,
+        sample_weight: ``[E]`` float32, number of in-edges of the destination that each edge stands for, itself among them,
             where in-edges were sampled; None if each stands for itself.
         relation_degree: ``[E]`` float64, weight in the graph of all in-edges of the same destination and relation;
             None if the block holds them all.
-        key: Key of the random draws of this layer in this step (``ops.keyed``); None draws nothing (evaluation).
+        key: Key of the random draws of this layer in this step (``ops.with_rng_key``); None draws nothing (evaluation).
     """
 
     edges: Edges
@@ -78,11 +78,11 @@ class Block:
     dst_degree: Tensor
     first_edge: int = 0
     edge_ids: Tensor | None = None
-    stands_for: Tensor | None = None
+    sample_weight: Tensor | None = None
     relation_degree: Tensor | None = None
     key: int | None = None
 
-    def destinations(self, first: int, last: int) -> Block:
+    def slice_destinations(self, first: int, last: int) -> Block:
         """The block of destination rows ``first`` to ``last - 1`` with all their in-edges, and the same sources."""
         edges = self.edges
         low, high = int(edges.indptr[first]), int(edges.indptr[last])
@@ -100,7 +100,7 @@ class Block:
             dst_degree=self.dst_degree[first:last],
             first_edge=self.first_edge + low,
             edge_ids=None if self.edge_ids is None else self.edge_ids[low:high],
-            stands_for=None if self.stands_for is None else self.stands_for[low:high],
+            sample_weight=None if self.sample_weight is None else self.sample_weight[low:high],
             relation_degree=None if self.relation_degree is None else self.relation_degree[low:high],
         )
 
@@ -108,13 +108,13 @@ class Block:
         """The same block on a device; itself if it is there."""
         if self.dst_nodes.device == device:
             return self
-        return dataclasses.replace(self, **_moved(self, device), edges=self.edges.to(device))
+        return dataclasses.replace(self, **_move_tensors(self, device), edges=self.edges.to(device))
 
-    def keyed(self, key: int | None) -> Block:
+    def with_rng_key(self, key: int | None) -> Block:
         """The same block with another key; tensors and derived arrays are shared."""
         return dataclasses.replace(self, key=key)
 
 
-def _moved(given: object, device: torch.device) -> dict[str, Any]:
+def _move_tensors(given: object, device: torch.device) -> dict[str, Any]:
     """The tensors of a record on a device, by name."""
     return {name: value.to(device) for name, value in vars(given).items() if isinstance(value, Tensor)}

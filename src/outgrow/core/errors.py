@@ -24,7 +24,7 @@ class OutgrowError(Exception):
         return f"{self.what}\n  needed: {self.needed}\n  got:    {self.got}\n  repair: {self.repair}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.needed, self.got, self.repair))
+        return (_rebuild_error, (type(self), self.what, self.needed, self.got, self.repair))
 
 
 class InputError(OutgrowError):
@@ -61,7 +61,7 @@ class WorkerError(OutgrowError):
         return (_rebuild_worker, (self.what, self.needed, self.got, self.repair, self.report))
 
 
-def _rebuild(kind: type[OutgrowError], what: str, needed: str, got: str, repair: str) -> OutgrowError:
+def _rebuild_error(kind: type[OutgrowError], what: str, needed: str, got: str, repair: str) -> OutgrowError:
     return kind(what, needed=needed, got=got, repair=repair)
 
 

@@ -37,14 +37,14 @@ def atomic_write(path: Path, *, temporary: str | None = None) -> Iterator[Path]:
     try:
         yield written
         # Before the rename: some file systems bring the new name to the disk before the bytes.
-        sync(written)
+        fsync_path(written)
         os.replace(written, path)
     except BaseException:
         # What cannot be removed must not hide why.
         with suppress(OSError):
             written.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    fsync_path(path.parent)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def os_errors_as_input_errors(
         raise InputError(what, needed=needed, got=got, repair=repair) from error
 
 
-def sync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Bring a file, or the names in a folder, to the disk; some file systems cannot with a folder.
 
     Raises:

@@ -36,29 +36,29 @@ class Ledger:
     """Counts of one run. Several threads may count.
 
     Attributes:
-        crossed: Bytes by link and kind.
+        bytes_by_link: Bytes by link and kind.
         counters: Other counts by name, such as ``edges_aggregated`` and ``rows_computed``.
     """
 
-    crossed: Counter[tuple[Link, Kind]] = field(default_factory=Counter)
+    bytes_by_link: Counter[tuple[Link, Kind]] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     def __reduce__(self) -> tuple[Callable[..., Ledger], tuple[object, ...]]:
         """Without the lock."""
-        return _with, (self.crossed, self.counters)
+        return _rebuild_ledger, (self.bytes_by_link, self.counters)
 
-    def move(self, link: Link, kind: Kind, num_bytes: int) -> None:
+    def add_bytes(self, link: Link, kind: Kind, num_bytes: int) -> None:
         """Count bytes that crossed a link."""
         with self._lock:
-            self.crossed[link, kind] += num_bytes
+            self.bytes_by_link[link, kind] += num_bytes
 
-    def count(self, counter: str, amount: int) -> None:
+    def add_count(self, counter: str, amount: int) -> None:
         """Add to a counter."""
         with self._lock:
             self.counters[counter] += amount
 
-    def largest(self, counter: str, amount: int) -> None:
+    def update_max(self, counter: str, amount: int) -> None:
         """Keep the largest value of a counter (``..._max``)."""
         with self._lock:
             self.counters[counter] = max(self.counters[counter], amount)
@@ -66,20 +66,20 @@ class Ledger:
     def as_dict(self) -> dict[str, dict[str, int]]:
         """Bytes as ``{link: {kind: bytes}}``, every link named, kinds that crossed it only."""
         table: dict[str, dict[str, int]] = {link.value: {} for link in Link}
-        for (link, kind), num_bytes in self.crossed.items():
+        for (link, kind), num_bytes in self.bytes_by_link.items():
             table[link.value][kind.value] = num_bytes
         return table
 
 
-def _with(crossed: Counter[tuple[Link, Kind]], counters: Counter[str]) -> Ledger:
-    return Ledger(crossed=crossed, counters=counters)
+def _rebuild_ledger(bytes_by_link: Counter[tuple[Link, Kind]], counters: Counter[str]) -> Ledger:
+    return Ledger(bytes_by_link=bytes_by_link, counters=counters)
 
 
-def merged(ledgers: Iterable[Ledger]) -> Ledger:
+def merge_ledgers(ledgers: Iterable[Ledger]) -> Ledger:
     """The counts of several workers as those of one run. What is a largest value (``..._max``) stays one."""
     whole = Ledger()
     for ledger in ledgers:
-        whole.crossed.update(ledger.crossed)
+        whole.bytes_by_link.update(ledger.bytes_by_link)
         for name, amount in ledger.counters.items():
             both = whole.counters[name], amount
             whole.counters[name] = max(both) if name.endswith("_max") else sum(both)

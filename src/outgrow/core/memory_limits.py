@@ -18,10 +18,10 @@ def available_bytes() -> int:
     """
     import psutil
 
-    return max(0, min([int(psutil.virtual_memory().available), *_left_in_groups()]))
+    return max(0, min([int(psutil.virtual_memory().available), *_bytes_left_in_groups()]))
 
 
-class _Group(NamedTuple):
+class _CgroupFiles(NamedTuple):
     """A kind of control group: where such groups are, and the names of what they tell."""
 
     root: Path
@@ -30,33 +30,35 @@ class _Group(NamedTuple):
     files: tuple[str, ...]
 
 
-def _left_in_groups() -> Iterator[int]:
+def _bytes_left_in_groups() -> Iterator[int]:
     """What is left of the limit of each control group around this process."""
-    for line in _lines(_MEMBERSHIP):
+    for line in _read_lines(_MEMBERSHIP):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            kind = _Group(_GROUPS, ("memory.max", "memory.high"), "memory.current", ("active_file", "inactive_file"))
+            kind = _CgroupFiles(
+                _GROUPS, ("memory.max", "memory.high"), "memory.current", ("active_file", "inactive_file")
+            )
         elif "memory" in controllers.split(","):
             files = "total_active_file", "total_inactive_file"
             names = ("memory.limit_in_bytes",), "memory.usage_in_bytes", files
-            kind = _Group(_GROUPS / "memory", *names)
+            kind = _CgroupFiles(_GROUPS / "memory", *names)
         else:
             continue
         inner = kind.root / path.lstrip("/")  # a container may see its own group as the root, under a path from outside
         for folder in (inner, *inner.parents):
             if folder.is_relative_to(kind.root):
-                yield from _left(folder, kind)
+                yield from _bytes_left(folder, kind)
 
 
-def _left(folder: Path, kind: _Group) -> Iterator[int]:
-    *limits, used = (next(iter(_lines(folder / name)), "") for name in (*kind.limits, kind.used))
+def _bytes_left(folder: Path, kind: _CgroupFiles) -> Iterator[int]:
+    *limits, used = (next(iter(_read_lines(folder / name)), "") for name in (*kind.limits, kind.used))
     known = [int(limit) for limit in limits if limit.isdigit()]
     if known and used.isdigit():
-        told = dict(line.split() for line in _lines(folder / "memory.stat"))
+        told = dict(line.split() for line in _read_lines(folder / "memory.stat"))
         yield min(known) - int(used) + sum(int(told.get(name, 0)) for name in kind.files)
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text().splitlines()
     except OSError:

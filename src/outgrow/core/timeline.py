@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-MAIN = "compute"
+MAIN_THREAD = "compute"
 """The lane of the thread that trains."""
 _MOST_SPANS = 20_000
 _END = object()
@@ -22,13 +22,13 @@ class Span(NamedTuple):
 
     Attributes:
         name: What was done.
-        lane: The thread that did it.
+        thread: The thread that did it.
         start: Seconds, on the clock of the host.
         end: Seconds.
     """
 
     name: str
-    lane: str
+    thread: str
     start: float
     end: float
 
@@ -43,24 +43,24 @@ class Timeline:
         seconds: Sum of the spans of each name.
         phases: Seconds of the thread that trains, by the name of the innermost span at each moment, so that they add up
             to no more than the time that passed.
-        left_out: How many spans were not kept.
+        num_dropped_spans: How many spans were not kept.
     """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.seconds: Counter[str] = Counter()
         self.phases: Counter[str] = Counter()
-        self.left_out = 0
+        self.num_dropped_spans = 0
         self._trains, self._inside = threading.get_ident(), list[float]()
         self._lock = threading.Lock()
 
     @contextmanager
-    def span(self, name: str, lane: str | None = None) -> Iterator[None]:
+    def span(self, name: str, thread: str | None = None) -> Iterator[None]:
         """What is done in this context is called so.
 
         Args:
             name: What to call it.
-            lane: Where to show it; None for the lane of the thread.
+            thread: Where to show it; None for the lane of the thread.
         """
         trains = threading.get_ident() == self._trains
         start = time.monotonic()
@@ -69,24 +69,24 @@ class Timeline:
         try:
             yield
         finally:
-            took = self.since(name, lane or self._lane(trains=trains), start)
+            took = self.record_since(name, thread or self._thread_name(trains=trains), start)
             if trains:
                 self.phases[name] += took - self._inside.pop()  # type: ignore[assignment]
                 if self._inside:
                     self._inside[-1] += took
 
-    def since(self, name: str, lane: str, start: float) -> float:
+    def record_since(self, name: str, thread: str, start: float) -> float:
         """What began at ``start``, on the clock of the host, and ends now is called so; gives its seconds."""
         end = time.monotonic()
         with self._lock:
             self.seconds[name] += end - start  # type: ignore[assignment]
             if len(self.spans) < _MOST_SPANS:
-                self.spans.append(Span(name, lane, start, end))
+                self.spans.append(Span(name, thread, start, end))
             else:
-                self.left_out += 1
+                self.num_dropped_spans += 1
         return end - start
 
-    def waiting(self, name: str, items: Iterable[T]) -> Iterator[T]:
+    def record_waits(self, name: str, items: Iterable[T]) -> Iterator[T]:
         """The items; waiting for each is a span."""
         each = iter(items)
         while True:
@@ -97,5 +97,5 @@ class Timeline:
             yield item  # type: ignore[misc]
 
     @staticmethod
-    def _lane(*, trains: bool) -> str:
-        return MAIN if trains else threading.current_thread().name.removeprefix("outgrow-")
+    def _thread_name(*, trains: bool) -> str:
+        return MAIN_THREAD if trains else threading.current_thread().name.removeprefix("outgrow-")

@@ -12,15 +12,15 @@ from outgrow.core.errors import InputError
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 
 
-def require_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> None:
+def validate_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> None:
     """Check each option against its annotation; options without one, or with one that is no plain type, pass.
 
     Raises:
         InputError: A value of another type.
     """
     for name, value in options.items():
-        kinds = _kinds(hints.get(name))
-        if kinds and not any(_fits(value, kind) for kind in kinds):
+        kinds = _accepted_types(hints.get(name))
+        if kinds and not any(_is_of_type(value, kind) for kind in kinds):
             raise InputError(
                 f"option {name} has a value of the wrong kind",
                 needed=" or ".join(_WORDS[kind] for kind in kinds),
@@ -29,7 +29,7 @@ def require_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> No
             )
 
 
-def require_positive(owner: str, **options: int | None) -> None:
+def validate_positive(owner: str, **options: int | None) -> None:
     """Check that options are 1 at least, where they are given.
 
     Args:
@@ -49,12 +49,12 @@ def require_positive(owner: str, **options: int | None) -> None:
             )
 
 
-def _kinds(hint: Any) -> tuple[type, ...]:
+def _accepted_types(hint: Any) -> tuple[type, ...]:
     kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
     return kinds if all(kind in _WORDS for kind in kinds) else ()
 
 
-def _fits(value: object, kind: type) -> bool:
+def _is_of_type(value: object, kind: type) -> bool:
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, (int, float) if kind is float else kind)
@@ -63,7 +63,7 @@ def _fits(value: object, kind: type) -> bool:
 T = TypeVar("T")
 
 
-def pick(kind: str, name: str, choices: Mapping[str, T]) -> T:
+def validate_choice(kind: str, name: str, choices: Mapping[str, T]) -> T:
     """Return ``choices[name]``.
 
     Raises:

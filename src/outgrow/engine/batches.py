@@ -16,14 +16,14 @@ from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Ledger
 from outgrow.graph.sampling.edge_sampler import Fanout
-from outgrow.ops.rng import derive, keyed_order
+from outgrow.ops.rng import fold_in, keyed_permutation
 
 _ORDER = -1  # no step has this number
 _MOST = (1 << 31) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batches:
+class BatchConfig:
     """What mini-batches are made of.
 
     Attributes:
@@ -37,21 +37,21 @@ class Batches:
     weighted: bool = False
 
     @property
-    def everything(self) -> bool:
+    def is_full_graph(self) -> bool:
         """Whether a step is all that there is: all seeds and all neighbours."""
-        return self == EVERYTHING
+        return self == FULL_GRAPH
 
-    def hops(self, layers: int) -> tuple[Fanout, ...]:
+    def fanout_per_hop(self, layers: int) -> tuple[Fanout, ...]:
         """What each hop of a model draws."""
         return (-1,) * layers if self.fanout is None else self.fanout
 
-    def spelled(self) -> str:
+    def describe(self) -> str:
         """The hops as they are typed: ``"10,10"``, or ``"4:2,10"`` with relations; ``"all"`` for all neighbours."""
         if self.fanout is None:
             return "all"
         return ",".join(str(hop) if isinstance(hop, int) else ":".join(map(str, hop)) for hop in self.fanout)
 
-    def of_epoch(self, nodes: Tensor, seed: int, epoch: int) -> list[Tensor]:
+    def seeds_of_epoch(self, nodes: Tensor, seed: int, epoch: int) -> list[Tensor]:
         """The seeds of each step of an epoch, over all workers; the last step may have fewer.
 
         Args:
@@ -59,31 +59,31 @@ class Batches:
             seed: Seed of the run.
             epoch: Number of the epoch.
         """
-        ordered = nodes[keyed_order(nodes, derive(seed, epoch, _ORDER))]
+        ordered = nodes[keyed_permutation(nodes, fold_in(seed, epoch, _ORDER))]
         return [ordered] if self.size is None else list(torch.split(ordered, self.size))
 
 
-EVERYTHING = Batches()
+FULL_GRAPH = BatchConfig()
 """One step of all seeds with all their neighbours."""
 
 
-def count_drawn(ledger: Ledger, edges: Edges) -> None:
+def count_sampled_layer(ledger: Ledger, edges: Edges) -> None:
     """Count what a layer computes of a batch: ``sampled_edges``, ``edges_aggregated``, ``rows_computed``."""
-    ledger.count("sampled_edges", edges.num_edges)
-    ledger.count("edges_aggregated", edges.num_edges)
-    ledger.count("rows_computed", edges.num_dst)
+    ledger.add_count("sampled_edges", edges.num_edges)
+    ledger.add_count("edges_aggregated", edges.num_edges)
+    ledger.add_count("rows_computed", edges.num_dst)
 
 
-def hops_of(given: object) -> tuple[Fanout, ...] | None:
+def parse_fanouts(value: object) -> tuple[Fanout, ...] | None:
     """Fan-outs from what a user gives: ``"10,10"``, ``"4:2,10"``, a sequence of numbers, or None.
 
     Raises:
         InputError: Something else, or a number that is neither -1 nor positive.
     """
-    if given is None:
+    if value is None:
         return None
     try:
-        hops = tuple(_hop(each) for each in _parts(given, ","))
+        hops = tuple(_parse_hop(each) for each in _split_parts(value, ","))
     except (TypeError, ValueError):
         hops = ()
     numbers = [(hop,) if isinstance(hop, int) else hop for hop in hops]
@@ -93,25 +93,27 @@ def hops_of(given: object) -> tuple[Fanout, ...] | None:
         "these are no fan-outs",
         needed="for each hop, outward from the seeds, how many neighbours to draw, -1 for all: such as 10,10; with one "
         "number for each relation: such as 4:2,10",
-        got=repr(given),
+        got=repr(value),
         repair="give one positive number, or -1, for each layer of the model",
     )
 
 
-def _hop(given: object) -> Fanout:
-    numbers = tuple(_whole(each) for each in (_parts(given, ":") if isinstance(given, str | list | tuple) else [given]))
+def _parse_hop(value: object) -> Fanout:
+    numbers = tuple(
+        _parse_int(each) for each in (_split_parts(value, ":") if isinstance(value, str | list | tuple) else [value])
+    )
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _parts(given: object, separator: str) -> Iterable[object]:
-    if isinstance(given, str):
-        return given.split(separator)
-    if isinstance(given, list | tuple):
-        return given
+def _split_parts(value: object, separator: str) -> Iterable[object]:
+    if isinstance(value, str):
+        return value.split(separator)
+    if isinstance(value, list | tuple):
+        return value
     raise TypeError
 
 
-def _whole(given: object) -> int:
-    if isinstance(given, bool):
+def _parse_int(value: object) -> int:
+    if isinstance(value, bool):
         raise TypeError
-    return int(given) if isinstance(given, str) else operator.index(given)  # type: ignore[arg-type]
+    return int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]

@@ -13,123 +13,131 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
-from outgrow.engine.features.inputs import Input
-from outgrow.engine.objective import Goal
-from outgrow.engine.shard import Share
+from outgrow.engine.features.inputs import ShardInputs
+from outgrow.engine.objective import Objective
+from outgrow.engine.shard import GraphShard
 from outgrow.graph.halo import LocalGraph
-from outgrow.nn.layer import Features, Layer, Rows
+from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
-from outgrow.ops.backend import once
-from outgrow.ops.rng import derive
-from outgrow.ops.sparse import rows_between
+from outgrow.ops.backend import once_differentiable
+from outgrow.ops.rng import fold_in
+from outgrow.ops.sparse import slice_rows
 
 _WEIGHT_KEY = "weights by part"
 
 
-def exchanged(layer: Layer, share: Share, x_own: Features, key: int | None, *, overlap: bool = True) -> Tensor:
+def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | None, *, overlap: bool = True) -> Tensor:
     """``[n, O]``: a layer's output for the nodes that the worker owns.
 
     Args:
         layer: The layer.
-        share: What the worker holds of the graph.
+        shard: What the worker holds of the graph.
         x_own: ``[n, D]`` input of the own nodes.
         key: Key of the draws of this layer in this step; None draws nothing.
         overlap: Whether to aggregate own rows while others are under way, where the layer allows it.
     """
-    view = share.view(layer)
-    block = view.block.keyed(key)
-    source, target = layer.ends(x_own, x_own)
-    if view.local is None:
+    view = shard.layer_view(layer)
+    block = view.block.with_rng_key(key)
+    source, target = layer.source_and_target(x_own, x_own)
+    if view.local_graph is None:
         aggregate = layer.aggregate(block, source, target)
     elif overlap and layer.conv.aggregation.additive:
-        aggregate = _in_parts(layer, share, view.local, block, source, target)
+        aggregate = _aggregate_in_parts(layer, shard, view.local_graph, block, source, target)
     else:
-        aggregate = layer.aggregate(block, sources(share, source), target)
+        aggregate = layer.aggregate(block, gather_sources(shard, source), target)
     return layer.update(x_own, aggregate, block)
 
 
-def sources(share: Share, source: Rows) -> Rows:
+def gather_sources(shard: GraphShard, source: NodeMessages) -> NodeMessages:
     """The rows of all sources of a share, from those of its own nodes."""
-    columns, score = (None if part is None else share.beside(part, Kind.ACTIVATIONS) for part in source)
-    return Rows(columns, score)
+    columns, score = (None if part is None else shard.with_halo(part, Kind.ACTIVATIONS) for part in source)
+    return NodeMessages(columns, score)
 
 
-def _in_parts(layer: Layer, share: Share, local: LocalGraph, block: Block, source: Rows, target: Rows) -> Tensor:
-    assert source.columns is not None
-    others = share.fetch(source.columns, Kind.ACTIVATIONS)
-    score = None if source.score is None else share.beside(source.score, Kind.ACTIVATIONS)
-    weight = layer.conv.weigh(block, Rows(source.columns, score), target)
-    own_weight, halo_weight = _by_part(local, weight)
+def _aggregate_in_parts(
+    layer: Layer, shard: GraphShard, local: LocalGraph, block: Block, source: NodeMessages, target: NodeMessages
+) -> Tensor:
+    assert source.values is not None
+    others = shard.fetch_halo(source.values, Kind.ACTIVATIONS)
+    score = None if source.scores is None else shard.with_halo(source.scores, Kind.ACTIVATIONS)
+    weight = layer.conv.edge_weight(block, NodeMessages(source.values, score), target)
+    own_weight, halo_weight = _weights_by_part(local, weight)
     aggregation = layer.conv.aggregation
-    mine = aggregation(local.own_edges, source.columns, target.columns, own_weight)
-    theirs = aggregation(local.halo_edges, others.wait(), target.columns, halo_weight)
+    mine = aggregation(local.local_edges, source.values, target.values, own_weight)
+    theirs = aggregation(local.halo_edges, others.wait(), target.values, halo_weight)
     # into memory that is there, as fresh pages cost more than the sum; views, of padded rows, may not be changed
     return mine + theirs if mine._is_view() else mine.add_(theirs)
 
 
-def _by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+def _weights_by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """The weights of the edges of each part. Those that the graph fixes are dealt out once."""
     if weight_EK is None:
         return None, None
-    order, num_own = local.edge_order, local.own_edges.edges.num_edges
+    order, num_own = local.edge_order, local.local_edges.edges.num_edges
     if weight_EK.requires_grad:
-        return _Deal.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
-    kept: Any = local.block.edges.derived.get(_WEIGHT_KEY)
+        return _SplitWeights.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
+    kept: Any = local.block.edges.cache.get(_WEIGHT_KEY)
     if kept is None or kept[0] is not weight_EK:
-        kept = weight_EK, *_dealt(weight_EK, order, num_own)
-        local.block.edges.derived[_WEIGHT_KEY] = kept
+        kept = weight_EK, *_split_weights(weight_EK, order, num_own)
+        local.block.edges.cache[_WEIGHT_KEY] = kept
     return kept[1], kept[2]
 
 
-def _dealt(weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
+def _split_weights(weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
     return weight_EK.index_select(0, order[:num_own]), weight_EK.index_select(0, order[num_own:])
 
 
-class _Deal(torch.autograd.Function):
+class _SplitWeights(torch.autograd.Function):
     """Weights of all edges, dealt out to two parts."""
 
     @staticmethod
     def forward(ctx: Any, weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
         ctx.order, ctx.num_own = order, num_own
-        return _dealt(weight_EK, order, num_own)
+        return _split_weights(weight_EK, order, num_own)
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, own: Tensor, halo: Tensor) -> tuple[Tensor, None, None]:
         out = own.new_empty(len(ctx.order), *own.shape[1:])
         out[ctx.order[: ctx.num_own]], out[ctx.order[ctx.num_own :]] = own, halo
         return out, None, None
 
 
-def full_pass(
-    model: Model, share: Share, given: Input, key: int, *, known: Tensor | None = None, overlap: bool = True
+def full_forward(
+    model: Model,
+    shard: GraphShard,
+    inputs: ShardInputs,
+    key: int,
+    *,
+    first_aggregate: Tensor | None = None,
+    overlap: bool = True,
 ) -> Tensor:
     """Logits of the nodes that the worker owns, with all their neighbours.
 
     Args:
         model: The model.
-        share: What the worker holds of the graph.
-        given: Features of its nodes.
+        shard: What the worker holds of the graph.
+        inputs: Features of its nodes.
         key: Key of (seed, epoch, step).
-        known: ``[n, C, F]`` aggregate of the first layer, where it is constant; None to compute it.
+        first_aggregate: ``[n, C, F]`` aggregate of the first layer, where it is constant; None to compute it.
         overlap: Whether to aggregate own rows while others are under way.
 
     Returns:
         ``[n, C]``, differentiable in the parameters.
     """
-    first, *others = model.stages()
-    block = share.view(first).block.keyed(layer_key(key, 0))
-    x_src = model.input(given.source, block.src_nodes[: len(given.source)], key)
-    x = x_src if len(given.own) == len(x_src) else rows_between(x_src, 0, len(given.own))
-    if known is not None:
-        x = first.update(x, known, block)
-    elif model.passes_features_on:
+    first, *others = model.layers_list()
+    block = shard.layer_view(first).block.with_rng_key(layer_key(key, 0))
+    x_src = model.encode_input(inputs.source, block.src_nodes[: len(inputs.source)], key)
+    x = x_src if len(inputs.own) == len(x_src) else slice_rows(x_src, 0, len(inputs.own))
+    if first_aggregate is not None:
+        x = first.update(x, first_aggregate, block)
+    elif model.source_is_features:
         x = first(block, x_src, x)
     else:
-        x = exchanged(first, share, x, layer_key(key, 0), overlap=overlap)
+        x = layer_forward(first, shard, x, layer_key(key, 0), overlap=overlap)
     for index, layer in enumerate(others, 1):
-        x = exchanged(layer, share, x, layer_key(key, index), overlap=overlap)
+        x = layer_forward(layer, shard, x, layer_key(key, index), overlap=overlap)
     assert isinstance(x, Tensor)
     return x
 
@@ -137,27 +145,27 @@ def full_pass(
 _AGGREGATE_KEY = "constant aggregate"
 
 
-class _Kept(NamedTuple):
+class _CachedAggregate(NamedTuple):
     features: Tensor
     conv: type
     aggregate: Tensor
 
 
-def is_constant(model: Model, features: Features) -> bool:
+def has_static_first_aggregate(model: Model, features: Features) -> bool:
     """Whether the first layer aggregates raw features with weights that the graph fixes, and no dropout before it."""
-    given = isinstance(features, Tensor) and model.passes_features_on
-    return given and model.stages()[0].constant_aggregate and model.input_dropout == 0
+    given = isinstance(features, Tensor) and model.source_is_features
+    return given and model.layers_list()[0].has_static_aggregate and model.input_dropout == 0
 
 
-def kept_aggregate(layer: Layer, block: Block, features: Features) -> Tensor | None:
+def first_aggregate_if_cached(layer: Layer, block: Block, features: Features) -> Tensor | None:
     """The aggregate of raw features that `first_aggregate` keeps, for a layer of its kind; None if it keeps none."""
-    kept = block.edges.derived.get(_AGGREGATE_KEY)
-    if isinstance(kept, _Kept) and kept.features is features and kept.conv is type(layer.conv):
-        return kept.aggregate if layer.constant_aggregate else None
+    kept = block.edges.cache.get(_AGGREGATE_KEY)
+    if isinstance(kept, _CachedAggregate) and kept.features is features and kept.conv is type(layer.conv):
+        return kept.aggregate if layer.has_static_aggregate else None
     return None
 
 
-def first_aggregate(model: Model, block: Block, features: Features) -> Tensor | None:
+def cached_first_aggregate(model: Model, block: Block, features: Features) -> Tensor | None:
     """The aggregate of the first layer, computed once and kept with the block's edges.
 
     Args:
@@ -169,19 +177,19 @@ def first_aggregate(model: Model, block: Block, features: Features) -> Tensor | 
         ``[V, 1, D]``; None if it is not constant: the layer projects before it aggregates, its weights are trained, or
         dropout precedes it.
     """
-    layer = model.stages()[0]
-    if not is_constant(model, features) or not isinstance(features, Tensor):
+    layer = model.layers_list()[0]
+    if not has_static_first_aggregate(model, features) or not isinstance(features, Tensor):
         return None
-    kept = kept_aggregate(layer, block, features)
+    kept = first_aggregate_if_cached(layer, block, features)
     if kept is not None:
         return kept
     with torch.no_grad():
-        aggregate = layer.aggregate(block.keyed(None), layer.source(features), Rows(None, None))
-    block.edges.derived[_AGGREGATE_KEY] = _Kept(features, type(layer.conv), aggregate)
+        aggregate = layer.aggregate(block.with_rng_key(None), layer.source(features), NodeMessages(None, None))
+    block.edges.cache[_AGGREGATE_KEY] = _CachedAggregate(features, type(layer.conv), aggregate)
     return aggregate
 
 
-class ResidentPass:
+class FullGraphEpoch:
     """Full-graph epochs on what a worker holds of a graph, with the rows of all layers in memory.
 
     An aggregate of the first layer that is constant is computed here, once.
@@ -190,44 +198,55 @@ class ResidentPass:
 
     Args:
         model: The model; its gradients are left in its parameters.
-        share: What the worker holds of the graph.
-        given: Features of its nodes.
-        goal: What is trained for.
+        shard: What the worker holds of the graph.
+        inputs: Features of its nodes.
+        objective: What is trained for.
         seed: Seed of every random draw.
         overlap: Whether to aggregate own rows while others are under way.
     """
 
     def __init__(
-        self, model: Model, share: Share, given: Input, goal: Goal, seed: int, *, overlap: bool = True
+        self,
+        model: Model,
+        shard: GraphShard,
+        inputs: ShardInputs,
+        objective: Objective,
+        seed: int,
+        *,
+        overlap: bool = True,
     ) -> None:
-        self.model, self.share, self.given, self.goal = model, share, given, goal.to(share.comm.device)
+        self.model, self.shard, self.inputs, self.objective = model, shard, inputs, objective.to(shard.comm.device)
         self.seed, self.overlap = seed, overlap
-        self.comm, self.ledger = share.comm, share.comm.ledger
-        self.edges = [share.view(layer).block.edges for layer in model.stages()]
-        self.known = first_aggregate(model, share.view(model.stages()[0]).block, given.source)
-        if self.known is not None:
-            self.ledger.count("edges_aggregated", self.edges[0].num_edges)
+        self.comm, self.ledger = shard.comm, shard.comm.ledger
+        self.edges = [shard.layer_view(layer).block.edges for layer in model.layers_list()]
+        self.first_aggregate = cached_first_aggregate(
+            model, shard.layer_view(model.layers_list()[0]).block, inputs.source
+        )
+        if self.first_aggregate is not None:
+            self.ledger.add_count("edges_aggregated", self.edges[0].num_edges)
 
-    def epoch(self, epoch: int) -> float:
+    def run_epoch(self, epoch: int) -> float:
         """The loss over all workers; every parameter's ``.grad`` then holds the global gradient. All workers together.
 
         Args:
             epoch: Number of the epoch, which with the seed decides the draws.
         """
-        key, timeline = derive(self.seed, epoch, 0), self.comm.timeline
+        key, timeline = fold_in(self.seed, epoch, 0), self.comm.timeline
         with timeline.span("forward"):
-            logits = full_pass(self.model, self.share, self.given, key, known=self.known, overlap=self.overlap)
-            loss = self.goal.loss(logits, key)
+            logits = full_forward(
+                self.model, self.shard, self.inputs, key, first_aggregate=self.first_aggregate, overlap=self.overlap
+            )
+            loss = self.objective.loss(logits, key)
         with timeline.span("backward"):
             torch.autograd.backward(loss)
-        self.comm.sum_gradients(self.model)
+        self.comm.all_reduce_gradients(self.model)
         for index, edges in enumerate(self.edges):
-            if index > 0 or self.known is None:
-                self.ledger.count("edges_aggregated", edges.num_edges)
-            self.ledger.count("rows_computed", edges.num_dst)
-        return self.comm.sum_(loss.detach().double().cpu()).item()
+            if index > 0 or self.first_aggregate is None:
+                self.ledger.add_count("edges_aggregated", edges.num_edges)
+            self.ledger.add_count("rows_computed", edges.num_dst)
+        return self.comm.all_reduce(loss.detach().double().cpu()).item()
 
     def close(self) -> None:
         """Release what it holds, and the memory that layers lent."""
-        self.edges, self.known = [], None
-        memory_pool.clear()
+        self.edges, self.first_aggregate = [], None
+        memory_pool.release_idle_memory()

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.features.inputs import Input, stay_half
-from outgrow.engine.full_graph import kept_aggregate, sources
-from outgrow.engine.shard import Share, Whole
+from outgrow.engine.features.inputs import ShardInputs, keeps_half
+from outgrow.engine.full_graph import first_aggregate_if_cached, gather_sources
+from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.topology import Topology
-from outgrow.nn.layer import Features, Layer, Rows
+from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model
-from outgrow.ops.kernels.numerics import computed
-from outgrow.ops.memory_pool import empty_rows
-from outgrow.ops.sparse import rows_between
+from outgrow.ops.kernels.numerics import accumulate_dtype
+from outgrow.ops.memory_pool import pooled_empty_rows
+from outgrow.ops.sparse import slice_rows
 
 _CHUNK_BYTES = 256 << 20
 _INDEX_BYTES = 8
 
 
-def infer(
+def infer_full_graph(
     model: Model,
     topology: Topology,
     features: Features,
@@ -31,7 +31,7 @@ def infer(
     layers: Sequence[Layer] | None = None,
     chunk_bytes: int = _CHUNK_BYTES,
 ) -> Tensor:
-    """Logits of every node, on one worker; see `infer_share`.
+    """Logits of every node, on one worker; see `infer_shard`.
 
     Args:
         model: The model.
@@ -43,14 +43,16 @@ def infer(
     Returns:
         ``[V, C]``, or as wide as the last of ``layers``.
     """
-    return infer_share(model, Whole(topology), Input(features, features), layers=layers, chunk_bytes=chunk_bytes)
+    return infer_shard(
+        model, FullGraphShard(topology), ShardInputs(features, features), layers=layers, chunk_bytes=chunk_bytes
+    )
 
 
 @torch.no_grad()
-def infer_share(
+def infer_shard(
     model: Model,
-    share: Share,
-    given: Input,
+    shard: GraphShard,
+    inputs: ShardInputs,
     *,
     layers: Sequence[Layer] | None = None,
     chunk_bytes: int = _CHUNK_BYTES,
@@ -64,105 +66,107 @@ def infer_share(
 
     Args:
         model: The model.
-        share: What the worker holds of the graph.
-        given: Features of its nodes, or the input of the first of ``layers``.
+        shard: What the worker holds of the graph.
+        inputs: Features of its nodes, or the input of the first of ``layers``.
         layers: Which consecutive layers of the model to compute; None for all.
         chunk_bytes: Largest size of the temporary rows of one chunk of nodes.
 
     Returns:
         ``[n, C]``, or as wide as the last of ``layers``.
     """
-    x, stages = given.own, model.stages() if layers is None else layers
-    dtype = x.dtype if stay_half(model, x) else next(model.parameters()).dtype
-    encoded = model.encoder is not None and stages[0] is model.stages()[0]
+    x, stages = inputs.own, model.layers_list() if layers is None else layers
+    dtype = x.dtype if keeps_half(model, x) else next(model.parameters()).dtype
+    encoded = model.encoder is not None and stages[0] is model.layers_list()[0]
     if encoded:
-        x = _encoded(model, share, x, dtype, chunk_bytes)
+        x = _encode_rows(model, shard, x, dtype, chunk_bytes)
         dtype = x.dtype
     for index, layer in enumerate(stages):
-        block = share.view(layer).block
+        block = shard.layer_view(layer).block
         first = index == 0 and not encoded
-        known = kept_aggregate(layer, block, given.source) if first else None
+        known = first_aggregate_if_cached(layer, block, inputs.source) if first else None
         if known is not None:
-            source = Rows(known, None)
-        elif first and layer.widths.raw_source:
-            source = _source(layer, given.source, dtype, chunk_bytes)
+            source = NodeMessages(known, None)
+        elif first and layer.spec.source_is_input:
+            source = _compute_sources(layer, inputs.source, dtype, chunk_bytes)
         else:
-            source = sources(share, _source(layer, x, dtype, chunk_bytes))
-        x = _layer(layer, block, x, source, known, dtype, chunk_bytes)
+            source = gather_sources(shard, _compute_sources(layer, x, dtype, chunk_bytes))
+        x = _compute_layer(layer, block, x, source, known, dtype, chunk_bytes)
         dtype = x.dtype
     assert isinstance(x, Tensor)
     return x
 
 
-def _encoded(model: Model, share: Share, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
+def _encode_rows(model: Model, shard: GraphShard, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
     """``[n, O]``: what the encoder makes of the own nodes, chunk by chunk."""
     assert model.encoder is not None
-    step = max(1, chunk_bytes // ((model.in_features + model.encoder.held) * dtype.itemsize))
-    nodes = share.own.to(share.comm.device)
+    step = max(1, chunk_bytes // ((model.in_features + model.encoder.activation_width) * dtype.itemsize))
+    nodes = shard.owned_nodes.to(shard.comm.device)
 
-    def encode(first: int) -> Tensor:
-        rows = rows_between(x, first, min(first + step, len(x))).to(dtype)
-        out = model.input(rows, nodes[first : first + step], None)
+    def encode_chunk(first: int) -> Tensor:
+        rows = slice_rows(x, first, min(first + step, len(x))).to(dtype)
+        out = model.encode_input(rows, nodes[first : first + step], None)
         assert isinstance(out, Tensor)
         return out
 
-    part = encode(0)
+    part = encode_chunk(0)
     if len(x) <= step:
         return part
-    whole = empty_rows(len(x), tuple(part.shape[1:]), part)
+    whole = pooled_empty_rows(len(x), tuple(part.shape[1:]), part)
     whole[:step] = part
     for first in range(step, len(x), step):
-        whole[first : first + step] = encode(first)
+        whole[first : first + step] = encode_chunk(first)
     return whole
 
 
-def _source(layer: Layer, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Rows:
+def _compute_sources(layer: Layer, x: Features, dtype: torch.dtype, chunk_bytes: int) -> NodeMessages:
     """Source rows of all nodes, from an input that is converted to ``dtype`` chunk by chunk where it is of another."""
-    widths = layer.widths
+    widths = layer.spec
     row_numbers = widths.in_features + widths.source[0] * widths.source[1] + widths.score
     step = max(1, chunk_bytes // (row_numbers * dtype.itemsize))
     if x.dtype == dtype or len(x) <= step:
         return layer.source(x.to(dtype))
-    first_rows = layer.source(rows_between(x, 0, step).to(dtype))
-    out = Rows(*(None if part is None else empty_rows(len(x), tuple(part.shape[1:]), part) for part in first_rows))
+    first_rows = layer.source(slice_rows(x, 0, step).to(dtype))
+    out = NodeMessages(
+        *(None if part is None else pooled_empty_rows(len(x), tuple(part.shape[1:]), part) for part in first_rows)
+    )
     for first in range(0, len(x), step):
-        rows = first_rows if first == 0 else layer.source(rows_between(x, first, min(first + step, len(x))).to(dtype))
+        rows = first_rows if first == 0 else layer.source(slice_rows(x, first, min(first + step, len(x))).to(dtype))
         for whole, part in zip(out, rows, strict=True):
             if whole is not None and part is not None:
                 whole[first : first + step] = part
     return out
 
 
-def _layer(
+def _compute_layer(
     layer: Layer,
     whole: Block,
     x: Features,
-    source: Rows,
-    known: Tensor | None,
+    source: NodeMessages,
+    first_aggregate: Tensor | None,
     dtype: torch.dtype,
     chunk_bytes: int,
 ) -> Tensor:
-    assert source.columns is not None
+    assert source.values is not None
     num_dst = len(whole.dst_nodes)
 
-    def update(block: Block, first: int, last: int) -> Tensor:
-        x_dst = rows_between(x, first, last).to(dtype)
-        if known is not None:
-            return layer.update(x_dst, known[first:last], block)
+    def update_chunk(block: Block, first: int, last: int) -> Tensor:
+        x_dst = slice_rows(x, first, last).to(dtype)
+        if first_aggregate is not None:
+            return layer.update(x_dst, first_aggregate[first:last], block)
         return layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst)), block)
 
-    chunks = list(_chunks(layer, whole, source.columns.element_size(), chunk_bytes))
+    chunks = list(_destination_chunks(layer, whole, source.values.element_size(), chunk_bytes))
     if len(chunks) <= 1:
-        return update(whole, 0, num_dst)
-    out = source.columns.new_empty(num_dst, layer.widths.out_features, dtype=computed(source.columns.dtype))
+        return update_chunk(whole, 0, num_dst)
+    out = source.values.new_empty(num_dst, layer.spec.out_features, dtype=accumulate_dtype(source.values.dtype))
     for first, last in chunks:
-        out[first:last] = update(whole.destinations(first, last), first, last)
+        out[first:last] = update_chunk(whole.slice_destinations(first, last), first, last)
     return out
 
 
-def _chunks(layer: Layer, block: Block, number_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+def _destination_chunks(layer: Layer, block: Block, number_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """First and last destination of each chunk: as many as fit with their in-edges, but at least one."""
-    row_bytes, edge_bytes = _needed(layer, number_bytes)
+    row_bytes, edge_bytes = _temporary_bytes(layer, number_bytes)
     indptr, num_dst = block.edges.indptr.cpu(), len(block.dst_nodes)
 
     def bytes_before(v: int) -> int:
@@ -176,9 +180,9 @@ def _chunks(layer: Layer, block: Block, number_bytes: int, chunk_bytes: int) -> 
         first = last
 
 
-def _needed(layer: Layer, number_bytes: int) -> tuple[int, int]:
+def _temporary_bytes(layer: Layer, number_bytes: int) -> tuple[int, int]:
     """Bytes of temporary rows that a destination needs, and those that each of its in-edges needs."""
-    widths, aggregation = layer.widths, layer.conv.aggregation
+    widths, aggregation = layer.spec, layer.conv.aggregation
     channels, columns = widths.aggregate
     target = widths.target[0] * widths.target[1]
     row = widths.in_features + target + channels * columns + 2 * widths.out_features

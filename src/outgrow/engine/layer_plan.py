@@ -9,17 +9,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.engine.features.inputs import stay_half
-from outgrow.engine.full_graph import is_constant
-from outgrow.nn.layer import Features, Layer, Rows
+from outgrow.engine.features.inputs import keeps_half
+from outgrow.engine.full_graph import has_static_first_aggregate
+from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model
-from outgrow.nn.pyg import Opaque, PyGConv
+from outgrow.nn.pyg import PyGAggregation, PyGConv
 from outgrow.ops.aggregation.gated import Gated
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.epilogue import in_one_pass
+from outgrow.ops.epilogue import is_fused_activation
 
 
-class Way(Enum):
+class AggregatePolicy(Enum):
     """How the backward pass comes by a layer's aggregate."""
 
     CONSTANT = "computed once"
@@ -28,79 +28,79 @@ class Way(Enum):
     LAST = "just computed"
 
 
-class Traits(NamedTuple):
+class LayerPlan(NamedTuple):
     """A layer as one of a model.
 
     Attributes:
         layer: The layer.
-        way: How its aggregate comes about in the backward pass.
+        aggregate_policy: How its aggregate comes about in the backward pass.
         reads_input: Whether it reads the input of its destinations.
-        raw: Whether its source rows are its input.
+        source_is_input: Whether its source rows are its input.
         reads_features: Whether its input are the features: it is the first, and there is no encoder.
-        encoded: Numbers that a row takes while it is encoded, in the first layer behind an encoder; else 0.
-        trains_input: Whether its input has a gradient.
-        trains_source: Whether its source rows have a gradient.
+        encoder_width: Numbers that a row takes while it is encoded, in the first layer behind an encoder; else 0.
+        input_requires_grad: Whether its input has a gradient.
+        source_requires_grad: Whether its source rows have a gradient.
     """
 
     layer: Layer
-    way: Way
+    aggregate_policy: AggregatePolicy
     reads_input: bool
-    raw: bool
+    source_is_input: bool
     reads_features: bool
-    encoded: int
-    trains_input: bool
-    trains_source: bool
+    encoder_width: int
+    input_requires_grad: bool
+    source_requires_grad: bool
 
     @property
-    def from_features(self) -> bool:
+    def source_is_features(self) -> bool:
         """Whether its source rows are the features."""
-        return self.raw and self.reads_features
+        return self.source_is_input and self.reads_features
 
     @property
     def source_width(self) -> int:
         """Numbers in a source row: its columns, then its scores."""
-        channels, columns = self.layer.widths.source
-        return channels * columns + self.layer.widths.score
+        channels, columns = self.layer.spec.source
+        return channels * columns + self.layer.spec.score
 
     @property
     def aggregate_width(self) -> int:
         """Numbers in an aggregate."""
-        channels, columns = self.layer.widths.aggregate
+        channels, columns = self.layer.spec.aggregate
         return channels * columns
 
     @property
-    def assembled_backward(self) -> bool:
+    def needs_sources_backward(self) -> bool:
         """Whether the backward pass needs the source rows."""
-        return self.way in (Way.RECOMPUTED, Way.LAST)
+        return self.aggregate_policy in (AggregatePolicy.RECOMPUTED, AggregatePolicy.LAST)
 
     @property
-    def reads_all_rows(self) -> bool:
+    def reads_unreferenced_rows(self) -> bool:
         """Whether its aggregation looks at rows that no edge comes from: then none may come in meanwhile."""
-        return isinstance(self.layer.conv.aggregation, Gated | Opaque)
+        return isinstance(self.layer.conv.aggregation, Gated | PyGAggregation)
 
     @property
-    def transposes(self) -> bool:
+    def needs_transpose(self) -> bool:
         """Whether the gradient of its source rows needs the out-edges of these."""
-        return self.trains_source and not isinstance(self.layer.conv.aggregation, Opaque)
+        return self.source_requires_grad and not isinstance(self.layer.conv.aggregation, PyGAggregation)
 
     @property
-    def own_input(self) -> bool:
+    def keeps_input(self) -> bool:
         """Whether the input that its destinations read is kept apart from source rows."""
-        return self.reads_input and not self.raw
+        return self.reads_input and not self.source_is_input
 
     @property
-    def shared_input(self) -> bool:
+    def shares_input(self) -> bool:
         """Whether the input that its destinations read is that of its sources."""
-        return self.reads_input and self.raw
+        return self.reads_input and self.source_is_input
 
-    def split(self, rows_NW: Tensor) -> Rows:
+    def unflatten_source(self, rows_NW: Tensor) -> NodeMessages:
         """Source rows as the layer takes them."""
-        channels, columns = self.layer.widths.source
+        channels, columns = self.layer.spec.source
         wide = torch.unflatten(rows_NW[:, : channels * columns], 1, (channels, columns))
-        return Rows(wide, rows_NW[:, channels * columns :] if self.layer.widths.score else None)
+        return NodeMessages(wide, rows_NW[:, channels * columns :] if self.layer.spec.score else None)
 
 
-def traits_of(model: Model, features: Features, *, cache: bool) -> list[Traits]:
+def plan_layers(model: Model, features: Features, *, cache: bool) -> list[LayerPlan]:
     """All layers of a model.
 
     Args:
@@ -108,44 +108,46 @@ def traits_of(model: Model, features: Features, *, cache: bool) -> list[Traits]:
         features: ``[V, D]``, as the graph has them.
         cache: Whether aggregates without parameters are cached; else all are computed again.
     """
-    stages, found = model.stages(), []
+    stages, found = model.layers_list(), []
     for index, layer in enumerate(stages):
-        raw = layer.widths.raw_source
-        if index == 0 and is_constant(model, features):
-            way = Way.CONSTANT
+        raw = layer.spec.source_is_input
+        if index == 0 and has_static_first_aggregate(model, features):
+            way = AggregatePolicy.CONSTANT
         elif index == len(stages) - 1:
-            way = Way.LAST
+            way = AggregatePolicy.LAST
         else:
-            way = Way.CACHED if cache and without_parameters(layer) else Way.RECOMPUTED
+            way = AggregatePolicy.CACHED if cache and has_fixed_weights(layer) else AggregatePolicy.RECOMPUTED
         reads_features = index == 0 and model.encoder is None
-        encoded = model.in_features + model.encoder.held if index == 0 and model.encoder is not None else 0
+        encoded = model.in_features + model.encoder.activation_width if index == 0 and model.encoder is not None else 0
         trains = not reads_features
-        found.append(Traits(layer, way, layer.reads_target, raw, reads_features, encoded, trains, trains or not raw))
+        found.append(LayerPlan(layer, way, layer.reads_target, raw, reads_features, encoded, trains, trains or not raw))
     return found
 
 
-def without_parameters(layer: Layer) -> bool:
+def has_fixed_weights(layer: Layer) -> bool:
     """Whether the gradient of a layer's source rows needs nothing but that of its aggregate, and the graph."""
-    widths = layer.widths
-    fixed = widths.fixed_weight and widths.target == (0, 0) and widths.score == 0
+    widths = layer.spec
+    fixed = widths.static_edge_weight and widths.target == (0, 0) and widths.score == 0
     return fixed and isinstance(layer.conv.aggregation, WeightedSum)
 
 
-def choices(model: Model, features: Features, *, keeps: bool = True) -> list[str]:
+def describe_layers(model: Model, features: Features, *, cache_constants: bool = True) -> list[str]:
     """One line for each layer, or for several alike: in which order it works, what is kept, what is fused.
 
     Args:
         model: The model.
         features: ``[V, D]``, as the graph has them.
-        keeps: Whether what is constant is kept, as where every step sees the whole graph.
+        cache_constants: Whether what is constant is kept, as where every step sees the whole graph.
     """
-    lines = [_line(layer) for layer in model.stages()]
+    lines = [_describe_layer(layer) for layer in model.layers_list()]
     found, first = [], 1
     if model.encoder is None:
-        lines[0] += _of_features(model, features, keeps=keeps)
+        lines[0] += _describe_features(model, features, cache_constants=cache_constants)
     else:
         widths = f"{model.in_features} to {model.encoder.out_features}"
-        found = [f"encoder {widths}: node by node{_of_features(model, features, keeps=keeps)}"]
+        found = [
+            f"encoder {widths}: node by node{_describe_features(model, features, cache_constants=cache_constants)}"
+        ]
     for line, same in groupby(lines):
         last = first + len(list(same)) - 1
         name = f"layer {first}" if first == last else f"layers {first} to {last}"
@@ -154,8 +156,8 @@ def choices(model: Model, features: Features, *, keeps: bool = True) -> list[str
     return found
 
 
-def _line(layer: Layer) -> str:
-    widths, steps = layer.widths, _steps(layer)
+def _describe_layer(layer: Layer) -> str:
+    widths, steps = layer.spec, _epilogue_steps(layer)
     kind, width_in, width_out = type(layer.conv).__name__, widths.in_features, widths.out_features
     channels, columns = widths.source
     moved = f"{channels} x {columns}" if channels > 1 else f"{columns}"
@@ -163,16 +165,18 @@ def _line(layer: Layer) -> str:
         order = "aggregates in its own way"
     else:
         order = (
-            f"aggregates rows of {moved} as they come" if widths.raw_source else f"aggregates projected rows of {moved}"
+            f"aggregates rows of {moved} as they come"
+            if widths.source_is_input
+            else f"aggregates projected rows of {moved}"
         )
-    fused = len(steps) > 1 and in_one_pass(layer.finish.activation)
+    fused = len(steps) > 1 and is_fused_activation(layer.epilogue.activation)
     return f"{kind} {width_in} to {width_out}: {order}" + (f"; {', '.join(steps)} in one pass" if fused else "")
 
 
-def _steps(layer: Layer) -> list[str]:
-    finish = layer.finish
+def _epilogue_steps(layer: Layer) -> list[str]:
+    finish = layer.epilogue
     given = {
-        "bias": layer.conv.late_bias is not None,
+        "bias": layer.conv.epilogue_bias is not None,
         "norm": finish.norm,
         "activation": finish.activation is not None,
         "residual": finish.residual,
@@ -181,10 +185,10 @@ def _steps(layer: Layer) -> list[str]:
     return [name for name, wanted in given.items() if wanted]
 
 
-def _of_features(model: Model, features: Features, *, keeps: bool) -> str:
+def _describe_features(model: Model, features: Features, *, cache_constants: bool) -> str:
     said = ""
-    if keeps and is_constant(model, features):
+    if cache_constants and has_static_first_aggregate(model, features):
         said += "; that aggregate of raw features is constant: computed once, not every epoch"
-    if stay_half(model, features):
+    if keeps_half(model, features):
         said += f"; features stay in {str(features.dtype).removeprefix('torch.')}"
     return said + "; no gradient for the features"

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.shard import Share
-from outgrow.graph.link_split import Links
+from outgrow.engine.shard import GraphShard
+from outgrow.graph.link_split import LinkTriples
 from outgrow.nn.decoder import Decoder
-from outgrow.ops.link_scores import count_above
-from outgrow.ops.rows.gather import spans
+from outgrow.ops.link_scores import rank_counts
+from outgrow.ops.rows.gather import concat_ranges
 
 HITS = (1, 3, 10)
 """The ``k`` of hits at k."""
@@ -29,7 +29,7 @@ CHUNK_BYTES = 64 << 20
 """Of the scores that are there at a time, with what is compared."""
 
 
-class _Questions(NamedTuple):
+class _RankingQueries(NamedTuple):
     """Which node has a link of a relation with this one?
 
     Attributes:
@@ -42,11 +42,11 @@ class _Questions(NamedTuple):
     relation: Tensor
     answer: Tensor
 
-    def take(self, at: Tensor) -> _Questions:
-        return _Questions(*(each[at] for each in self))
+    def select_rows(self, at: Tensor) -> _RankingQueries:
+        return _RankingQueries(*(each[at] for each in self))
 
 
-class Answers:
+class KnownLinks:
     """All links that are known, as answers to questions. Final.
 
     Args:
@@ -55,31 +55,31 @@ class Answers:
         directed: Whether a link says nothing of its reverse.
     """
 
-    def __init__(self, known: Links, num_nodes: int, *, directed: bool) -> None:
+    def __init__(self, links: LinkTriples, num_nodes: int, *, directed: bool) -> None:
         self._num_nodes = num_nodes
-        self._relations = int(known.relation.max()) + 1 if len(known) else 1
-        sides = [self._named(_asked(known, side)) for side in (0, 1)]
+        self._relations = int(links.relation.max()) + 1 if len(links) else 1
+        sides = [self._encode_triples(_queries_of_side(links, side)) for side in (0, 1)]
         self._sides = [torch.unique(names) for names in (sides if directed else [torch.cat(sides)])]
 
-    def of(self, asked: _Questions, side: int) -> tuple[Tensor, Tensor]:
+    def answers_to(self, queries: _RankingQueries, side: int) -> tuple[Tensor, Tensor]:
         """``[A]`` and ``[A]`` int64: number of the question, and an answer to it; none twice.
 
         Args:
-            asked: The questions.
+            queries: The questions.
             side: Whether they ask for tails (0) or for heads (1).
         """
         known = self._sides[min(side, len(self._sides) - 1)]
-        names = self._named(asked._replace(answer=torch.zeros_like(asked.answer)))
+        names = self._encode_triples(queries._replace(answer=torch.zeros_like(queries.answer)))
         first = torch.searchsorted(known, names)
         count = torch.searchsorted(known, names + self._num_nodes) - first
-        return torch.repeat_interleave(count), known[spans(first, count)] % self._num_nodes
+        return torch.repeat_interleave(count), known[concat_ranges(first, count)] % self._num_nodes
 
-    def _named(self, asked: _Questions) -> Tensor:
+    def _encode_triples(self, queries: _RankingQueries) -> Tensor:
         """One number for a node, a relation and an answer."""
-        return (asked.node * self._relations + asked.relation) * self._num_nodes + asked.answer
+        return (queries.node * self._relations + queries.relation) * self._num_nodes + queries.answer
 
 
-class Ranks(NamedTuple):
+class LinkRanks(NamedTuple):
     """Ranks of the answers to all questions.
 
     Attributes:
@@ -88,13 +88,13 @@ class Ranks(NamedTuple):
 
     rank: Tensor
 
-    def figures(self) -> dict[str, float]:
+    def compute_metrics(self) -> dict[str, float]:
         """``mrr``, and ``hits@k`` for some k; NaN if nothing was asked."""
         known = {"mrr": 1 / self.rank} | {f"hits@{k}": (self.rank <= k).double() for k in HITS}
         return {name: values.mean().item() for name, values in known.items()}
 
 
-class Ranking:
+class LinkRanker:
     """Ranks links by the output of a model. Final.
 
     All workers ask the same questions; each compares the right answer with the nodes that it owns.
@@ -103,73 +103,77 @@ class Ranking:
         share: The nodes that the worker owns.
         decoder: Scores links.
         links: What to rank.
-        answers: To these questions and others.
+        known_links: To these questions and others.
         ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
     """
 
-    def __init__(self, share: Share, decoder: Decoder, links: Links, answers: Answers, ends: Tensor) -> None:
-        self.share, self.decoder, self.links, self.answers, self.ends = share, decoder, links, answers, ends
+    def __init__(
+        self, shard: GraphShard, decoder: Decoder, links: LinkTriples, known_links: KnownLinks, ends: Tensor
+    ) -> None:
+        self.shard, self.decoder, self.links, self.known_links, self.ends = shard, decoder, links, known_links, ends
 
     @torch.no_grad()
-    def ranks(self, out: Tensor) -> Ranks:
+    def rank_links(self, out: Tensor) -> LinkRanks:
         """The ranks of all answers. All workers together.
 
         Args:
             out: ``[n, F]`` of the own nodes.
         """
-        own, found = self.share.own, list[Tensor]()
+        own, found = self.shard.owned_nodes, list[Tensor]()
         for first, last in pairwise(self.ends.tolist()):
             low, high = torch.searchsorted(own, torch.tensor([first, last])).tolist()
             candidates, nodes = out[low:high].double(), own[low:high]
-            for asked, side in self._asking(first, last):
-                found.append(self._rank(out, asked, side, candidates, nodes))
-        return Ranks(torch.cat(found) if found else torch.empty(0, dtype=torch.float64))
+            for asked, side in self._iterate_queries(first, last):
+                found.append(self._rank_chunk(out, asked, side, candidates, nodes))
+        return LinkRanks(torch.cat(found) if found else torch.empty(0, dtype=torch.float64))
 
-    def _asking(self, first: int, last: int) -> Iterator[tuple[_Questions, int]]:
+    def _iterate_queries(self, first: int, last: int) -> Iterator[tuple[_RankingQueries, int]]:
         """Chunks of questions whose answers are nodes ``first`` to ``last - 1``, and whether these are heads."""
-        share = self.share
+        share = self.shard
         size = max(1, CHUNK_BYTES * share.comm.size // (8 * max(1, share.topology.num_nodes)))
         for side in (0, 1):
-            asked = _asked(self.links, side)
+            asked = _queries_of_side(self.links, side)
             here = ((asked.answer >= first) & (asked.answer < last)).nonzero()[:, 0]
             for part in torch.split(here, size) if len(here) else ():
-                yield asked.take(part), side
+                yield asked.select_rows(part), side
 
-    def _rank(self, out: Tensor, asked: _Questions, side: int, candidates: Tensor, nodes: Tensor) -> Tensor:
-        comm = self.share.comm
+    def _rank_chunk(
+        self, out: Tensor, queries: _RankingQueries, side: int, candidates: Tensor, nodes: Tensor
+    ) -> Tensor:
+        comm = self.shard.comm
         # in float64, since how products are rounded depends on the place of a row among others
-        score_QN = (self._queries(out, asked).double() @ candidates.T).float()
-        at, mine = _places(nodes, asked.answer)
+        score_QN = (self._query_rows(out, queries).double() @ candidates.T).float()
+        at, mine = _positions_in(nodes, queries.answer)
         right = score_QN.new_zeros(len(at))
         right[mine] = score_QN[mine, at[mine]]
-        comm.sum_(right)
-        question, answer = self.answers.of(asked, side)
-        itself = torch.arange(len(asked.node))
-        question, answer = torch.cat([question, itself]), torch.cat([answer, asked.node])
-        at, mine = _places(nodes, answer)
+        comm.all_reduce(right)
+        question, answer = self.known_links.answers_to(queries, side)
+        itself = torch.arange(len(queries.node))
+        question, answer = torch.cat([question, itself]), torch.cat([answer, queries.node])
+        at, mine = _positions_in(nodes, answer)
         question, at = question[mine], at[mine]
-        better = count_above(score_QN, right)
+        better = rank_counts(score_QN, right)
         theirs, bar = score_QN[question, at], right[question]
         for row, taken in enumerate((~(theirs <= bar), theirs == bar)):
-            better[row] -= torch.bincount(question[taken.cpu()], minlength=len(asked.node))
-        above, same = torch.unbind(comm.sum_(better).double())
+            better[row] -= torch.bincount(question[taken.cpu()], minlength=len(queries.node))
+        above, same = torch.unbind(comm.all_reduce(better).double())
         return 1 + above + same / 2
 
-    def _queries(self, out: Tensor, asked: _Questions) -> Tensor:
+    def _query_rows(self, out: Tensor, ranking_queries: _RankingQueries) -> Tensor:
         """``[Q, F]`` on all workers, from the one that owns each node."""
-        at, mine = _places(self.share.own, asked.node)
+        at, mine = _positions_in(self.shard.owned_nodes, ranking_queries.node)
         queries = out.new_zeros(len(at), out.shape[1])
-        queries[mine] = self.decoder.queries(out[at[mine]], asked.relation[mine].to(out.device))
-        return self.share.comm.sum_(queries, Kind.ACTIVATIONS)
+        queries[mine] = self.decoder.link_queries(out[at[mine]], ranking_queries.relation[mine].to(out.device))
+        return self.shard.comm.all_reduce(queries, Kind.ACTIVATIONS)
 
 
-def _asked(links: Links, side: int) -> _Questions:
+def _queries_of_side(links: LinkTriples, side: int) -> _RankingQueries:
     """For the tails of links (side 0), or for their heads."""
     node, answer = (links.head, links.tail) if side == 0 else (links.tail, links.head)
-    return _Questions(node, links.relation, answer)
+    return _RankingQueries(node, links.relation, answer)
 
 
-def _places(own: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+def _positions_in(own: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
     """``[N]`` int64 and ``[N]`` bool: places of nodes among ascending ``own``, and which are there."""
     at = torch.searchsorted(own, nodes).clamp(max=max(0, len(own) - 1))
     there = own[at] == nodes if len(own) else torch.zeros(len(nodes), dtype=torch.bool)

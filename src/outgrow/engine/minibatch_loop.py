@@ -14,28 +14,28 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.batches import Batches, count_drawn
-from outgrow.engine.features.assembly import FeaturesArrival
-from outgrow.engine.features.inputs import to_device
+from outgrow.engine.batches import BatchConfig, count_sampled_layer
+from outgrow.engine.features.assembly import AwaitableFeatures
+from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
-from outgrow.engine.model_migration import Tour, pass_on
-from outgrow.engine.prefetch import prefetched
-from outgrow.engine.shard import view_of
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.engine.model_migration import MicroBatchPlan, send_model
+from outgrow.engine.prefetch import prefetch_results
+from outgrow.engine.shard import layer_topology
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.ops.backend import num_threads
-from outgrow.ops.rng import derive
-from outgrow.ops.sparse import rows_at
+from outgrow.ops.rng import fold_in
+from outgrow.ops.sparse import index_rows
 from outgrow.runtime.distributed.comm import Comm
 
 Loss = Callable[[Tensor, Tensor, int], Tensor]
 _SPARE = 0.5  # no two batches are of one size
 
 
-class Ahead(NamedTuple):
+class PrefetchConfig(NamedTuple):
     """How much is made before its use.
 
     Attributes:
@@ -47,19 +47,19 @@ class Ahead(NamedTuple):
     batches: int
 
     @staticmethod
-    def of(threads: int | None, ahead: int) -> Ahead:
+    def from_options(threads: int | None, batches: int) -> PrefetchConfig:
         """Some threads, or half as many as compute."""
-        return Ahead(threads or max(1, num_threads() // 2), ahead)
+        return PrefetchConfig(threads or max(1, num_threads() // 2), batches)
 
 
-def sampler_of(topology: Topology, model: Model, batches: Batches, seed: int) -> Sampler:
+def make_sampler(topology: Topology, model: Model, batches: BatchConfig, seed: int) -> NeighborSampler:
     """Draws the batches of a model."""
-    layers = model.stages()
-    views = [view_of(topology, layer) for layer in layers]
-    return Sampler(views, batches.hops(len(layers)), seed, weighted=batches.weighted)
+    layers = model.layers_list()
+    views = [layer_topology(topology, layer) for layer in layers]
+    return NeighborSampler(views, batches.fanout_per_hop(len(layers)), seed, weighted=batches.weighted)
 
 
-class Stop(NamedTuple):
+class MicroBatch(NamedTuple):
     """What a worker computes in one time step of a batch.
 
     Attributes:
@@ -67,33 +67,33 @@ class Stop(NamedTuple):
         seeds: ``[n]`` int64, the worker's own in this time step.
         num_seeds: Number of seeds of the batch, over all workers and time steps.
         blocks: Their sampled neighbourhood, a block for each layer.
-        wanted: Rows to ask for now; None if they have come with those of an earlier time step.
-        places: ``[m]`` int64, which of these rows the neighbourhood needs; None for all in order.
-        stride: By how many workers models move on before it; 0 if this is the first of its batch.
-        last: Whether it is the last of its batch.
+        request: Rows to ask for now; None if they have come with those of an earlier time step.
+        row_positions: ``[m]`` int64, which of these rows the neighbourhood needs; None for all in order.
+        hop: By how many workers models move on before it; 0 if this is the first of its batch.
+        is_last: Whether it is the last of its batch.
     """
 
     step: int
     seeds: Tensor
     num_seeds: int
     blocks: list[Block]
-    wanted: FeatureRequest | None
-    places: Tensor | None
-    stride: int
-    last: bool
+    request: FeatureRequest | None
+    row_positions: Tensor | None
+    hop: int
+    is_last: bool
 
 
-class MicroBatches:
+class MiniBatchLoop:
     """Epochs of one worker. Final.
 
     Args:
         model: The model; its gradients are left in its parameters.
         comm: The line to the other workers.
         sampler: Draws neighbourhoods.
-        rows: Features.
+        feature_store: Features.
         loss: The worker's share of the loss, from logits ``[n, C]``, their seeds ``[n]``, and the number of seeds over
             all workers.
-        ahead: How much is made before its use.
+        prefetch: How much is made before its use.
         gather_once: Whether the rows that all time steps of a batch need are asked for at once, each only once, before
             the first; else each time step asks for its own.
     """
@@ -102,97 +102,107 @@ class MicroBatches:
         self,
         model: Model,
         comm: Comm,
-        sampler: Sampler,
-        rows: FeatureStore,
+        sampler: NeighborSampler,
+        feature_store: FeatureStore,
         loss: Loss,
         *,
-        ahead: Ahead,
+        prefetch: PrefetchConfig,
         gather_once: bool = True,
     ) -> None:
-        self.model, self.comm, self.sampler, self.rows, self.loss = model, comm, sampler, rows, loss
-        self.ahead, self.gather_once = ahead, gather_once
+        self.model, self.comm, self.sampler, self.feature_store, self.loss = model, comm, sampler, feature_store, loss
+        self.prefetch, self.gather_once = prefetch, gather_once
 
     def steps(
-        self, epoch: int, batches: Sequence[Tensor], tour: Callable[[Tensor], Tour], first: int = 0
+        self, epoch: int, batches: Sequence[Tensor], plan_batch: Callable[[Tensor], MicroBatchPlan], first: int = 0
     ) -> Generator[tuple[float, int]]:
         """Losses and numbers of seeds, over all workers, of an epoch's batches from ``first`` on. All together.
 
         Args:
             epoch: Number of the epoch, which with the sampler's seed and the number of the batch decides all draws.
             batches: Seeds of each, over all workers.
-            tour: What the worker computes of a batch, from its seeds; of as many time steps on all workers.
+            plan_batch: What the worker computes of a batch, from its seeds; of as many time steps on all workers.
             first: Number of the first batch to train on.
         """
-        memory_pool.keep_spare(_SPARE)
+        memory_pool.reserve_slack(_SPARE)
 
-        def draw(step: int) -> list[Stop]:
-            return self._drawn(epoch, step, tour(batches[step]), len(batches[step]))
+        def sample_step(step: int) -> list[MicroBatch]:
+            return self._sample_batch(epoch, step, plan_batch(batches[step]), len(batches[step]))
 
         numbers = range(first, len(batches))
-        with closing(prefetched(draw, numbers, threads=self.ahead.threads, ahead=self.ahead.batches - 1)) as drawn:
+        with closing(
+            prefetch_results(sample_step, numbers, threads=self.prefetch.threads, max_ahead=self.prefetch.batches - 1)
+        ) as drawn:
             total = torch.zeros((), dtype=torch.float64)
             timeline = self.comm.timeline
-            ready = timeline.waiting("wait for batches", drawn)
-            for stop, x in self._with_rows(stop for stops in ready for stop in stops):
-                if stop.stride:
+            ready = timeline.record_waits("wait for batches", drawn)
+            for stop, x in self._wait_for_rows(stop for stops in ready for stop in stops):
+                if stop.hop:
                     with timeline.span("models travel"):
-                        pass_on(self.model, self.comm, stop.stride)
-                total += self._computed(epoch, stop, x)
-                if stop.last:
-                    self.comm.sum_gradients(self.model)
-                    yield self.comm.sum_(total).item(), stop.num_seeds
+                        send_model(self.model, self.comm, stop.hop)
+                total += self._train_micro_batch(epoch, stop, x)
+                if stop.is_last:
+                    self.comm.all_reduce_gradients(self.model)
+                    yield self.comm.all_reduce(total).item(), stop.num_seeds
                     total = torch.zeros((), dtype=torch.float64)
 
-    def _drawn(self, epoch: int, step: int, tour: Tour, num_seeds: int) -> list[Stop]:
+    def _sample_batch(self, epoch: int, step: int, plan: MicroBatchPlan, num_seeds: int) -> list[MicroBatch]:
         """Runs in any thread."""
         timeline = self.comm.timeline
         with timeline.span("draw"):
-            blocks = [self.sampler.blocks(seeds, epoch, step) for seeds in tour.groups]
+            blocks = [self.sampler.sample_blocks(seeds, epoch, step) for seeds in plan.groups]
         nodes = [each[0].src_nodes for each in blocks]
         with timeline.span("gather"):
-            wanted, places = self._wanted(nodes)
-        strides, last = (0, *tour.strides), len(nodes) - 1
-        of = zip(tour.groups, blocks, wanted, places, strides, strict=True)
+            wanted, places = self._request_rows(nodes)
+        strides, last = (0, *plan.hops), len(nodes) - 1
+        of = zip(plan.groups, blocks, wanted, places, strides, strict=True)
         return [
-            Stop(step, seeds, num_seeds, drawn, want, place, stride, index == last)
+            MicroBatch(step, seeds, num_seeds, drawn, want, place, stride, index == last)
             for index, (seeds, drawn, want, place, stride) in enumerate(of)
         ]
 
-    def _wanted(self, nodes: list[Tensor]) -> tuple[list[FeatureRequest | None], list[Tensor | None]]:
+    def _request_rows(self, nodes: list[Tensor]) -> tuple[list[FeatureRequest | None], list[Tensor | None]]:
         if len(nodes) == 1 or not self.gather_once:
-            return [self.rows.prepare_request(each) for each in nodes], [None] * len(nodes)
+            return [self.feature_store.prepare_request(each) for each in nodes], [None] * len(nodes)
         distinct, places = torch.unique(torch.cat(nodes), return_inverse=True)
         later: list[FeatureRequest | None] = [None] * (len(nodes) - 1)
-        return [self.rows.prepare_request(distinct), *later], [*torch.split(places, [len(each) for each in nodes])]
+        return [self.feature_store.prepare_request(distinct), *later], [
+            *torch.split(places, [len(each) for each in nodes])
+        ]
 
-    def _with_rows(self, stops: Iterable[Stop]) -> Iterator[tuple[Stop, Features]]:
+    def _wait_for_rows(self, micro_batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, Features]]:
         """Stops with their rows."""
         x: Features | None = None
-        for stop, waiting in self._asked(stops):
+        for stop, waiting in self._send_requests(micro_batches):
             if waiting is not None:
                 x = waiting.wait()
             assert x is not None
-            yield stop, x if stop.places is None else rows_at(x, stop.places)
+            yield stop, x if stop.row_positions is None else index_rows(x, stop.row_positions)
 
-    def _asked(self, stops: Iterable[Stop]) -> Iterator[tuple[Stop, FeaturesArrival | None]]:
+    def _send_requests(
+        self, micro_batches: Iterable[MicroBatch]
+    ) -> Iterator[tuple[MicroBatch, AwaitableFeatures | None]]:
         """Stops with their rows under way; those of the next one are asked for before a stop is given."""
 
-        def send(stop: Stop) -> tuple[Stop, FeaturesArrival | None]:
-            return stop, None if stop.wanted is None else self.rows.send_request(stop.wanted)
+        def send(stop: MicroBatch) -> tuple[MicroBatch, AwaitableFeatures | None]:
+            return stop, None if stop.request is None else self.feature_store.send_request(stop.request)
 
-        return prefetched(send, stops, threads=0, ahead=1)
+        return prefetch_results(send, micro_batches, threads=0, max_ahead=1)
 
-    def _computed(self, epoch: int, stop: Stop, x: Features) -> Tensor:
+    def _train_micro_batch(self, epoch: int, micro_batch: MicroBatch, x: Features) -> Tensor:
         """The worker's share of the loss; adds to the gradients."""
         comm, loss = self.comm, torch.zeros((), dtype=torch.float64)
-        if len(stop.seeds):
+        if len(micro_batch.seeds):
             with comm.timeline.span("forward"):
-                blocks = [block.to(comm.device) for block in stop.blocks]
-                logits = self.model(blocks, to_device(x, comm), derive(self.sampler.draws.seed, epoch, stop.step))
-                found = self.loss(logits, stop.seeds, stop.num_seeds)
+                blocks = [block.to(comm.device) for block in micro_batch.blocks]
+                logits = self.model(
+                    blocks,
+                    move_features_to_device(x, comm),
+                    fold_in(self.sampler.sampling.seed, epoch, micro_batch.step),
+                )
+                found = self.loss(logits, micro_batch.seeds, micro_batch.num_seeds)
             with comm.timeline.span("backward"):
                 torch.autograd.backward(found)
             loss += found.detach().cpu()
-        for block in stop.blocks:
-            count_drawn(comm.ledger, block.edges)
+        for block in micro_batch.blocks:
+            count_sampled_layer(comm.ledger, block.edges)
         return loss

@@ -13,53 +13,53 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.ledger import Kind
-from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm
 
 
-class Tour(NamedTuple):
+class MicroBatchPlan(NamedTuple):
     """What a worker computes of a batch, one group of seeds after the other.
 
     Attributes:
         groups: ``[s]`` int64 each: seeds of a time step, none to all of the batch.
-        strides: By how many workers each model moves on before the second group, the third, and so on.
+        hops: By how many workers each model moves on before the second group, the third, and so on.
     """
 
     groups: list[Tensor]
-    strides: list[int]
+    hops: list[int]
 
     @staticmethod
-    def at_once(seeds: Tensor) -> Tour:
+    def in_one_step(seeds: Tensor) -> MicroBatchPlan:
         """All in one time step."""
-        return Tour([seeds], [])
+        return MicroBatchPlan([seeds], [])
 
 
 @torch.no_grad()
-def pass_on(model: nn.Module, comm: Comm, stride: int) -> None:
-    """Send parameters and the gradients so far to the worker ``stride`` further on, and take over what arrives.
+def send_model(model: nn.Module, comm: Comm, hop: int) -> None:
+    """Send parameters and the gradients so far to the worker ``hop`` further on, and take over what arrives.
 
     All workers together. A parameter without a gradient so far has none where it arrives.
 
     Args:
         model: The model that is with this worker; it is changed in place.
         comm: The line to the other workers.
-        stride: From 1 to the number of workers less 1.
+        hop: From 1 to the number of workers less 1.
     """
-    target, source = (comm.rank + stride) % comm.size, (comm.rank - stride) % comm.size
-    route = Route(_one(target, comm.size), _one(source, comm.size))
+    target, source = (comm.rank + hop) % comm.size, (comm.rank - hop) % comm.size
+    route = SplitSizes(_one_hot_counts(target, comm.size), _one_hot_counts(source, comm.size))
     parameters = list(model.parameters())
     for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
-        _pass_on([parameter for parameter in parameters if parameter.dtype == dtype], comm, route)
+        _send_parameters([parameter for parameter in parameters if parameter.dtype == dtype], comm, route)
 
 
-def _pass_on(parameters: list[nn.Parameter], comm: Comm, route: Route) -> None:
+def _send_parameters(parameters: list[nn.Parameter], comm: Comm, split_sizes: SplitSizes) -> None:
     """Parameters of one type. With the gradients goes a number for each parameter: whether it has one."""
     flat = torch.cat([parameter.flatten() for parameter in parameters])
     given = flat.new_tensor([parameter.grad is not None for parameter in parameters])
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     whole = torch.cat([given, *(grad.flatten() for grad in grads)])
     kinds = {Kind.PARAMETERS: flat, Kind.GRADIENTS: whole}
-    under_way = [comm.rows(values[None], route, kind) for kind, values in kinds.items()]
+    under_way = [comm.all_to_all(values[None], split_sizes, kind) for kind, values in kinds.items()]
     values, gradients = (each.wait()[0] for each in under_way)
     sizes = [parameter.numel() for parameter in parameters]
     there = gradients[: len(sizes)].tolist()
@@ -69,5 +69,5 @@ def _pass_on(parameters: list[nn.Parameter], comm: Comm, route: Route) -> None:
         parameter.grad = gradient.view_as(parameter) if has_gradient else None
 
 
-def _one(peer: int, size: int) -> tuple[int, ...]:
+def _one_hot_counts(peer: int, size: int) -> tuple[int, ...]:
     return tuple(int(rank == peer) for rank in range(size))

@@ -8,44 +8,44 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from outgrow.engine.link_objective import LinkGoal
-from outgrow.engine.shard import Share
+from outgrow.engine.link_objective import LinkObjective
+from outgrow.engine.shard import GraphShard
 from outgrow.nn.model import Model
-from outgrow.nn.tasks import Task
+from outgrow.nn.tasks import NodeTask
 
 
-class RowGoal(Protocol):
+class RowwiseObjective(Protocol):
     """A loss that is a sum over rows, so that it may be computed piece by piece."""
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no row is in it."""
 
-    def to(self, device: torch.device) -> RowGoal:
+    def to(self, device: torch.device) -> RowwiseObjective:
         """The same for output on a device."""
 
-    def between(self, first: int, last: int) -> RowGoal:
+    def for_row_range(self, first: int, last: int) -> RowwiseObjective:
         """The same of own rows ``first`` to ``last - 1`` alone, counted from ``first``."""
 
     def loss(self, out: Tensor) -> Tensor:
         """The worker's share of the loss, differentiable; ``out [n, C]``."""
 
 
-class Goal(Protocol):
+class Objective(Protocol):
     """A loss of the output of the last layer."""
 
     @property
-    def by_rows(self) -> RowGoal | None:
+    def as_rowwise(self) -> RowwiseObjective | None:
         """The same as a sum over rows; None if it is none."""
 
-    def bytes_beside(self, columns: int, number_bytes: int) -> int:
+    def extra_bytes(self, columns: int, number_bytes: int) -> int:
         """Memory that it needs beside the layers, for output of so many columns and numbers of so many bytes."""
 
-    def to(self, device: torch.device) -> Goal:
+    def to(self, device: torch.device) -> Objective:
         """The same for output on a device."""
 
     def loss(self, out: Tensor, key: int) -> Tensor:
-        """The worker's share of the loss, differentiable. All workers together, unless it is `by_rows`.
+        """The worker's share of the loss, differentiable. All workers together, unless it is `as_rowwise`.
 
         Args:
             out: ``[n, C]`` of the own nodes.
@@ -53,12 +53,12 @@ class Goal(Protocol):
         """
 
 
-def between(rows_N: Tensor, first: int, last: int) -> slice:
+def row_range(rows_N: Tensor, first: int, last: int) -> slice:
     """Where, in ascending rows, those from ``first`` to ``last - 1`` are."""
     return slice(*torch.searchsorted(rows_N, torch.tensor([first, last])).tolist())
 
 
-class NodeGoal(NamedTuple):
+class NodeObjective(NamedTuple):
     """What logits of nodes shall come to say.
 
     Attributes:
@@ -68,40 +68,40 @@ class NodeGoal(NamedTuple):
         total: Number of nodes to train on, over all workers.
     """
 
-    task: Task
+    task: NodeTask
     labels: Tensor
     rows: Tensor
     total: int
 
     @property
-    def by_rows(self) -> NodeGoal:
-        """See `Goal.by_rows`: itself."""
+    def as_rowwise(self) -> NodeObjective:
+        """See `Objective.as_rowwise`: itself."""
         return self
 
     @property
-    def empty(self) -> bool:
-        """See `RowGoal.empty`."""
+    def is_empty(self) -> bool:
+        """See `RowwiseObjective.is_empty`."""
         return not len(self.rows)
 
-    def bytes_beside(self, columns: int, number_bytes: int) -> int:
-        """See `Goal.bytes_beside`: the estimates of layers have room for labels."""
+    def extra_bytes(self, columns: int, number_bytes: int) -> int:
+        """See `Objective.extra_bytes`: the estimates of layers have room for labels."""
         return 0
 
-    def to(self, device: torch.device) -> NodeGoal:
-        """See `Goal.to`."""
+    def to(self, device: torch.device) -> NodeObjective:
+        """See `Objective.to`."""
         return self._replace(labels=self.labels.to(device), rows=self.rows.to(device))
 
-    def between(self, first: int, last: int) -> NodeGoal:
-        """See `RowGoal.between`."""
-        here = between(self.rows, first, last)
+    def for_row_range(self, first: int, last: int) -> NodeObjective:
+        """See `RowwiseObjective.for_row_range`."""
+        here = row_range(self.rows, first, last)
         return self._replace(labels=self.labels[here], rows=self.rows[here] - first)
 
     def loss(self, out: Tensor, key: int = 0) -> Tensor:
-        """See `Goal.loss`: a sum over the nodes to train on, divided by ``total``."""
+        """See `Objective.loss`: a sum over the nodes to train on, divided by ``total``."""
         return self.task.loss(out, self.labels, self.total, self.rows)
 
 
-class Pull(NamedTuple):
+class GradientObjective(NamedTuple):
     """A loss whose gradient is known: what is left of a goal that is no sum over rows, once it was computed.
 
     Attributes:
@@ -111,20 +111,20 @@ class Pull(NamedTuple):
     grad: Tensor
 
     @property
-    def empty(self) -> bool:
-        """See `RowGoal.empty`."""
+    def is_empty(self) -> bool:
+        """See `RowwiseObjective.is_empty`."""
         return not len(self.grad)
 
-    def to(self, device: torch.device) -> Pull:
-        """See `RowGoal.to`."""
-        return Pull(self.grad.to(device))
+    def to(self, device: torch.device) -> GradientObjective:
+        """See `RowwiseObjective.to`."""
+        return GradientObjective(self.grad.to(device))
 
-    def between(self, first: int, last: int) -> Pull:
-        """See `RowGoal.between`."""
-        return Pull(self.grad[first:last])
+    def for_row_range(self, first: int, last: int) -> GradientObjective:
+        """See `RowwiseObjective.for_row_range`."""
+        return GradientObjective(self.grad[first:last])
 
     def loss(self, out: Tensor) -> Tensor:
-        """See `RowGoal.loss`; its value says nothing."""
+        """See `RowwiseObjective.loss`; its value says nothing."""
         return (out * self.grad).sum()
 
 
@@ -134,24 +134,26 @@ class NodeTargets:
 
     Attributes:
         labels: ``[n]`` integer, or ``[n, C]`` zeros and ones, of the own nodes.
-        train: ``[m]`` int64, rows of the own nodes to train on.
+        train_rows: ``[m]`` int64, rows of the own nodes to train on.
         nodes: ``[num_train]`` int64, ids of the nodes to train on, over all workers.
         task: What the logits mean.
     """
 
     labels: Tensor
-    train: Tensor
+    train_rows: Tensor
     nodes: Tensor
-    task: Task
+    task: NodeTask
 
     @property
-    def number(self) -> int:
+    def num_targets(self) -> int:
         """Number of nodes to train on, over all workers."""
         return len(self.nodes)
 
-    def goal(self, share: Share, model: Model) -> Goal:
+    def make_objective(self, shard: GraphShard, model: Model) -> Objective:
         """What logits of all own nodes are trained for."""
-        return NodeGoal(task=self.task, labels=self.labels[self.train], rows=self.train, total=self.number)
+        return NodeObjective(
+            task=self.task, labels=self.labels[self.train_rows], rows=self.train_rows, total=self.num_targets
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -161,14 +163,14 @@ class LinkTargets:
     Attributes:
         ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
         negatives: Links drawn for each of the graph.
-        number: Number of edges, over all workers.
+        num_targets: Number of edges, over all workers.
     """
 
     ends: Tensor
     negatives: int
-    number: int
+    num_targets: int
 
-    def goal(self, share: Share, model: Model) -> Goal:
+    def make_objective(self, shard: GraphShard, model: Model) -> Objective:
         """What the output of all own nodes is trained for. All workers together."""
         assert model.decoder is not None
-        return LinkGoal(share, model.decoder, self.ends, negatives=self.negatives)
+        return LinkObjective(shard, model.decoder, self.ends, negatives=self.negatives)

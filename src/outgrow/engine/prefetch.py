@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def prefetched(work: Callable[[T], R], items: Iterable[T], *, threads: int, ahead: int) -> Generator[R]:
+def prefetch_results(work: Callable[[T], R], items: Iterable[T], *, threads: int, max_ahead: int) -> Generator[R]:
     """What some work gives for each item, in the items' order, made while earlier results are in use.
 
     Close the iterator to end the threads early: they finish what they have begun.
@@ -24,7 +24,7 @@ def prefetched(work: Callable[[T], R], items: Iterable[T], *, threads: int, ahea
         items: What to work on.
         threads: Number of threads; 0 for work that only starts something, such as a message: the thread that takes the
             results calls it, in the items' order.
-        ahead: How many results, finished or not, there are at most besides the one in use.
+        max_ahead: How many results, finished or not, there are at most besides the one in use.
 
     Raises:
         Exception: What the work raises, when its result is due; without threads at once.
@@ -35,7 +35,7 @@ def prefetched(work: Callable[[T], R], items: Iterable[T], *, threads: int, ahea
         try:
             for item in items:
                 pending.append(pool.submit(work, item) if pool is not None else _finished_future(work(item)))
-                if len(pending) > ahead:
+                if len(pending) > max_ahead:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -50,7 +50,7 @@ def _finished_future(result: R) -> Future[R]:
     return future
 
 
-class _Ended(NamedTuple):
+class _WorkEnded(NamedTuple):
     """There are no more results; the error that has ended the work, if one has."""
 
     error: BaseException | None
@@ -83,7 +83,7 @@ class BackgroundWorker(Generic[T, R]):
         self._work, self._lock = work, lock
         self._items = self._submitted_items() if items is None else self._bounded_items(items)
         self._submitted: SimpleQueue[T | None] = SimpleQueue()
-        self._results: SimpleQueue[R | _Ended] = SimpleQueue()
+        self._results: SimpleQueue[R | _WorkEnded] = SimpleQueue()
         self._room, self._closed = threading.Semaphore(max_ahead), threading.Event()
         # A daemon: at the end of a process nobody waits for work that may itself wait for a worker that is gone.
         self._thread = threading.Thread(target=self._run_work, name=name, daemon=True)
@@ -101,7 +101,7 @@ class BackgroundWorker(Generic[T, R]):
             RuntimeError: There is no more work.
         """
         result = self._next_result()
-        if isinstance(result, _Ended):
+        if isinstance(result, _WorkEnded):
             raise result.error or RuntimeError("the work has ended")
         return result
 
@@ -111,7 +111,7 @@ class BackgroundWorker(Generic[T, R]):
         Raises:
             Exception: What the work or the iterator of the items raises, when its result is due.
         """
-        while not isinstance(result := self._next_result(), _Ended):
+        while not isinstance(result := self._next_result(), _WorkEnded):
             yield result
         if result.error is not None:
             raise result.error
@@ -133,10 +133,10 @@ class BackgroundWorker(Generic[T, R]):
         if self._thread.ident is None:
             self._thread.start()
 
-    def _next_result(self) -> R | _Ended:
+    def _next_result(self) -> R | _WorkEnded:
         self._start_thread()
         result = self._results.get()
-        if isinstance(result, _Ended):
+        if isinstance(result, _WorkEnded):
             self._results.put(result)  # for whoever asks again
         else:
             self._room.release()
@@ -162,4 +162,4 @@ class BackgroundWorker(Generic[T, R]):
                     self._results.put(self._work(item))
         except BaseException as raised:
             error = raised
-        self._results.put(_Ended(error))
+        self._results.put(_WorkEnded(error))

@@ -10,13 +10,13 @@ from pathlib import Path
 from torch import Tensor
 
 from outgrow.core.timeline import Timeline
-from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.features.inputs import Input, SeedLabels, input_of
-from outgrow.engine.objective import Goal, LinkTargets, NodeTargets
-from outgrow.engine.shard import Share
+from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.features.inputs import ShardInputs, TrainingLabels, fetch_shard_inputs
+from outgrow.engine.objective import LinkTargets, NodeTargets, Objective
+from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.nn.tasks import Task
+from outgrow.nn.tasks import NodeTask
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,7 +24,7 @@ class Problem:
     """What is trained: a model on the nodes of a graph, as one worker sees it.
 
     Attributes:
-        share: What the worker holds of the graph; rows below are those of its own nodes.
+        shard: What the worker holds of the graph; rows below are those of its own nodes.
         features: ``[V, D]`` of all nodes, as the graph has them: memory-mapped where they are many.
         targets: What its output is trained for.
         model: The model, the same on all workers; its parameters are changed in place.
@@ -33,42 +33,42 @@ class Problem:
         checkpoint_steps: Steps of an epoch between checkpoints within it, after which what a strategy has in memory is
             lost if the run goes on from there; None for none.
         find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
-        facts: What a strategy found out, by name; plain values.
-        hints: What a run that went on before has found out, by strategy, and what shall be known when this one is
+        run_facts: What a strategy found out, by name; plain values.
+        resume_hints: What a run that went on before has found out, by strategy, and what shall be known when this one is
             resumed; plain values, which change no result, and may be missing.
     """
 
-    share: Share
+    shard: GraphShard
     features: Features
     targets: NodeTargets | LinkTargets
     model: Model
     seed: int
-    batches: Batches = EVERYTHING
+    batches: BatchConfig = FULL_GRAPH
     checkpoint_steps: int | None = None
     find_feature_file: Callable[[], Path | None] = lambda: None
-    facts: dict[str, object] = field(default_factory=dict)
-    hints: dict[str, object] = field(default_factory=dict)
+    run_facts: dict[str, object] = field(default_factory=dict)
+    resume_hints: dict[str, object] = field(default_factory=dict)
 
     @property
     def timeline(self) -> Timeline:
         """Told when what was done."""
-        return self.share.comm.timeline
+        return self.shard.comm.timeline
 
     @property
     def num_train(self) -> int:
         """Number of nodes or links to train on, over all workers."""
-        return self.targets.number
+        return self.targets.num_targets
 
     @property
-    def labelled(self) -> NodeTargets:
+    def node_targets(self) -> NodeTargets:
         """Labelled nodes to train on, where these are what is trained on."""
         assert isinstance(self.targets, NodeTargets)
         return self.targets
 
     @cached_property
-    def input(self) -> Input:
+    def input(self) -> ShardInputs:
         """Features of the worker's nodes, in memory; made when first asked for, which all workers do together."""
-        return input_of(self.model, self.share, self.features)
+        return fetch_shard_inputs(self.model, self.shard, self.features)
 
     @cached_property
     def feature_file(self) -> Path | None:
@@ -76,9 +76,9 @@ class Problem:
         return self.find_feature_file()
 
     @cached_property
-    def goal(self) -> Goal:
+    def objective(self) -> Objective:
         """What the output of all own nodes is trained for; made when first asked for, which all workers do together."""
-        return self.targets.goal(self.share, self.model)
+        return self.targets.make_objective(self.shard, self.model)
 
     @property
     def number_bytes(self) -> int:
@@ -86,22 +86,22 @@ class Problem:
         return next(self.model.parameters()).element_size()
 
     @property
-    def bytes_beside(self) -> int:
+    def objective_bytes(self) -> int:
         """Memory that the goal needs beside the layers."""
-        return self.goal.bytes_beside(self.model.stages()[-1].widths.out_features, self.number_bytes)
+        return self.objective.extra_bytes(self.model.layers_list()[-1].spec.out_features, self.number_bytes)
 
-    def seeds(self, epoch: int) -> list[Tensor]:
+    def seeds_of_epoch(self, epoch: int) -> list[Tensor]:
         """The seeds of each step of an epoch, over all workers."""
-        return self.batches.of_epoch(self.labelled.nodes, self.seed, epoch)
+        return self.batches.seeds_of_epoch(self.node_targets.nodes, self.seed, epoch)
 
     @cached_property
-    def seed_labels(self) -> SeedLabels:
+    def seed_labels(self) -> TrainingLabels:
         """Labels of all nodes to train on; fetched when first asked for, which all workers do together."""
-        return SeedLabels(self.share, self.labelled.labels, self.labelled.nodes)
+        return TrainingLabels(self.shard, self.node_targets.labels, self.node_targets.nodes)
 
     def own_labels(self, seeds: Tensor) -> Tensor:
         """``[n, ...]`` labels of some of the worker's own nodes, in the order given."""
-        return self.labelled.labels[self.share.places(seeds)]
+        return self.node_targets.labels[self.shard.local_index(seeds)]
 
     def batch_loss(self, logits: Tensor, labels: Tensor, num_seeds: int) -> Tensor:
         """The worker's share of the loss of a batch, differentiable.
@@ -111,24 +111,24 @@ class Problem:
             labels: ``[n, ...]`` of these.
             num_seeds: Number of seeds over all workers.
         """
-        return self.labelled.task.loss(logits, labels.to(logits.device), num_seeds)
+        return self.node_targets.task.loss(logits, labels.to(logits.device), num_seeds)
 
     @staticmethod
-    def of(
-        share: Share,
+    def from_node_labels(
+        shard: GraphShard,
         *,
         features: Features,
         labels: Tensor,
         train: Tensor,
-        task: Task,
+        task: NodeTask,
         model: Model,
         seed: int,
-        batches: Batches = EVERYTHING,
+        batches: BatchConfig = FULL_GRAPH,
     ) -> Problem:
         """The problem on a share, from what is known of all nodes.
 
         Args:
-            share: What the worker holds of the graph.
+            shard: What the worker holds of the graph.
             features: ``[V, D]``, as the graph has them.
             labels: ``[V]`` integer, or ``[V, C]`` zeros and ones.
             train: Ids of all nodes to train on.
@@ -137,12 +137,12 @@ class Problem:
             seed: Seed of every random draw.
             batches: What mini-batches are made of.
         """
-        own = share.rows(labels)
+        own = shard.select_owned(labels)
         assert isinstance(own, Tensor)
         return Problem(
-            share=share,
+            shard=shard,
             features=features,
-            targets=NodeTargets(labels=own, train=share.places(train), nodes=train, task=task),
+            targets=NodeTargets(labels=own, train_rows=shard.local_index(train), nodes=train, task=task),
             model=model,
             seed=seed,
             batches=batches,

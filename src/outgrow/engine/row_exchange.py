@@ -10,63 +10,63 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.core.ledger import Kind
-from outgrow.ops.aggregation.spmm import gather_rows
-from outgrow.ops.backend import once
-from outgrow.ops.csc import transpose
-from outgrow.ops.memory_pool import empty, empty_rows
-from outgrow.runtime.distributed.async_exchange import Route
-from outgrow.runtime.distributed.comm import Arrival, Comm
+from outgrow.ops.aggregation.spmm import spmm
+from outgrow.ops.backend import once_differentiable
+from outgrow.ops.csc import cached_transpose
+from outgrow.ops.memory_pool import pooled_empty, pooled_empty_rows
+from outgrow.runtime.distributed.async_exchange import SplitSizes
+from outgrow.runtime.distributed.comm import Comm, ExchangeHandle
 
 
-class Delivery:
+class RowSendPlan:
     """The same rows to the same workers, as often as wanted. All workers send together. Final.
 
     Args:
         comm: The line to the other workers.
-        route: How many rows go where.
+        split_sizes: How many rows go where.
         rows: ``[s]`` int64, which of the own rows go, those to worker 0 first.
         num_rows: Number of own rows.
     """
 
-    def __init__(self, comm: Comm, route: Route, rows: Tensor, num_rows: int) -> None:
-        self.comm, self.route = comm, route
-        self._sent = Edges(indptr=torch.arange(len(rows) + 1), indices=rows, num_src=num_rows)
+    def __init__(self, comm: Comm, split_sizes: SplitSizes, rows: Tensor, num_rows: int) -> None:
+        self.comm, self.split_sizes = comm, split_sizes
+        self._send_edges = Edges(indptr=torch.arange(len(rows) + 1), indices=rows, num_src=num_rows)
         """One edge from each row that goes, in the order in which they go."""
-        self._moved: dict[torch.device, Edges] = {}
+        self._edges_by_device: dict[torch.device, Edges] = {}
 
-    def send(self, rows: Tensor, kind: Kind) -> Arrival:
+    def send_rows(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
         """``[h, ...]``: rows of others, under way. Differentiable.
 
         Args:
             rows: ``[n, ...]`` own ones.
             kind: What they are.
         """
-        if rows.device not in self._moved:
-            self._moved[rows.device] = self._sent.to(rows.device)
-        packed: Tensor = _Pack.apply(rows, self._moved[rows.device])  # type: ignore[no-untyped-call]
-        return self.comm.rows(packed, self.route, kind)
+        if rows.device not in self._edges_by_device:
+            self._edges_by_device[rows.device] = self._send_edges.to(rows.device)
+        packed: Tensor = _GatherForPeers.apply(rows, self._edges_by_device[rows.device])  # type: ignore[no-untyped-call]
+        return self.comm.all_to_all(packed, self.split_sizes, kind)
 
 
-class _Pack(torch.autograd.Function):
+class _GatherForPeers(torch.autograd.Function):
     """Rows for others, once for each worker that wants them; the gradients of a row are added in the workers' order."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, sent: Edges) -> Tensor:
-        ctx.sent, ctx.shape = sent, rows.shape
-        out = empty((sent.num_dst, *rows.shape[1:]), rows)
-        return torch.index_select(rows, 0, sent.indices, out=out)
+    def forward(ctx: Any, rows: Tensor, send_edges: Edges) -> Tensor:
+        ctx.sent, ctx.shape = send_edges, rows.shape
+        out = pooled_empty((send_edges.num_dst, *rows.shape[1:]), rows)
+        return torch.index_select(rows, 0, send_edges.indices, out=out)
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        back = transpose(ctx.sent)
+        back = cached_transpose(ctx.sent)
         wide = grad if grad.ndim == 3 else grad[:, None]
-        out = empty_rows(ctx.shape[0], tuple(wide.shape[1:]), grad)
-        gather_rows(back.indptr, back.edge, None, None, wide, out)
+        out = pooled_empty_rows(ctx.shape[0], tuple(wide.shape[1:]), grad)
+        spmm(back.indptr, back.edge, None, None, wide, out)
         return out.view(ctx.shape) if grad.ndim == 3 else out[:, 0], None
 
 
-class Subscription:
+class RowFetchPlan:
     """Rows of the same nodes of other workers, as often as wanted. All workers subscribe and fetch together. Final.
 
     Args:
@@ -77,25 +77,27 @@ class Subscription:
     """
 
     def __init__(self, comm: Comm, own: Tensor, nodes: Tensor, counts: tuple[int, ...]) -> None:
-        self.comm, self.own, self.nodes, self.counts = comm, own, nodes, counts
+        self.comm, self.owned_nodes, self.nodes, self.counts = comm, own, nodes, counts
 
     @cached_property
-    def route(self) -> Route:
+    def split_sizes(self) -> SplitSizes:
         """How many rows go where. Made when first asked for, which all workers do together."""
-        wanted = self.comm.gather(self.counts)
-        return Route(tuple(counts[self.comm.rank] for counts in wanted), self.counts)
+        wanted = self.comm.all_gather_object(self.counts)
+        return SplitSizes(tuple(counts[self.comm.rank] for counts in wanted), self.counts)
 
     @cached_property
-    def _delivery(self) -> Delivery:
+    def _send_plan(self) -> RowSendPlan:
         """Made by all together."""
-        asked = self.comm.rows(self.nodes, self.route.back, Kind.IDS).wait()
-        return Delivery(self.comm, self.route, torch.searchsorted(self.own, asked), len(self.own))
+        asked = self.comm.all_to_all(self.nodes, self.split_sizes.reverse, Kind.IDS).wait()
+        return RowSendPlan(
+            self.comm, self.split_sizes, torch.searchsorted(self.owned_nodes, asked), len(self.owned_nodes)
+        )
 
-    def fetch(self, rows: Tensor, kind: Kind) -> Arrival:
+    def fetch_rows(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
         """``[h, ...]``, under way from their owners. All workers give their own rows. Differentiable.
 
         Args:
             rows: ``[n, ...]`` of the own nodes.
             kind: What they are.
         """
-        return self._delivery.send(rows, kind)
+        return self._send_plan.send_rows(rows, kind)

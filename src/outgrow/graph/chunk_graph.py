@@ -15,10 +15,17 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.graph.topology import Topology
-from outgrow.ops.backend import array, tensor
-from outgrow.ops.rows.gather import spans
-from outgrow.ops.subgraph import degrees, loops_before, mark_sources, pick, take, with_loops
-from outgrow.ops.subgraph_kernels import ABSENT, HEARD
+from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.rows.gather import concat_ranges
+from outgrow.ops.subgraph import (
+    add_self_loops,
+    count_loops_before,
+    in_subgraph,
+    mark_sources,
+    row_slices,
+    subgraph_degrees,
+)
+from outgrow.ops.subgraph_kernels import IS_SOURCE, NOT_PRESENT
 
 _MANY = 8
 
@@ -42,31 +49,31 @@ class ChunkGraph:
             relation=topology.relation,
             weight=topology.weight,
         )
-        self._loops_before = loops_before(topology.indptr, topology.indices) if self_loops else None
+        self._loops_before = count_loops_before(topology.indptr, topology.indices) if self_loops else None
 
     @cached_property
     def degree(self) -> Tensor:
         """``[V]`` float64: weighted in-degree of every node."""
-        return degrees(self._edges, torch.arange(self.num_nodes), self._loops_before)
+        return subgraph_degrees(self._edges, torch.arange(self.num_nodes), self._loops_before)
 
     @cached_property
-    def _heard(self) -> Tensor:
-        return torch.full((self.num_nodes,), ABSENT, dtype=torch.int32)
+    def _sources_mask(self) -> Tensor:
+        return torch.full((self.num_nodes,), NOT_PRESENT, dtype=torch.int32)
 
-    def sources(self, nodes: Tensor) -> Tensor:
+    def source_ids(self, nodes: Tensor) -> Tensor:
         """Ids of all sources of the in-edges of some nodes, ascending.
 
         Args:
             nodes: ``[n]`` int64, ascending.
         """
-        rows, also = pick(self._edges.indptr, nodes), nodes if self.self_loops else nodes[:0]
+        rows, also = row_slices(self._edges.indptr, nodes), nodes if self.self_loops else nodes[:0]
         if _MANY * rows.num_edges < self.num_nodes:
-            listed = self._edges.indices[spans(rows.start, rows.indptr.diff())].long()
-            return distinct(torch.cat([listed, also]))
-        mark_sources(rows, self._edges.indices, self._heard)
-        self._heard[also] = HEARD
-        found = (self._heard == HEARD).nonzero()[:, 0]
-        self._heard[found] = ABSENT
+            listed = self._edges.indices[concat_ranges(rows.start, rows.indptr.diff())].long()
+            return unique_sorted(torch.cat([listed, also]))
+        mark_sources(rows, self._edges.indices, self._sources_mask)
+        self._sources_mask[also] = IS_SOURCE
+        found = (self._sources_mask == IS_SOURCE).nonzero()[:, 0]
+        self._sources_mask[found] = NOT_PRESENT
         return found
 
     def row_sizes(self, nodes: Tensor) -> Tensor:
@@ -74,13 +81,13 @@ class ChunkGraph:
         ends = self._edges.indptr
         return ends[nodes + 1] - ends[nodes] + int(self.self_loops)
 
-    def num_edges(self, nodes: Tensor) -> int:
+    def count_in_edges(self, nodes: Tensor) -> int:
         """How many in-edges some nodes have in the view."""
         before = self._loops_before
         replaced = 0 if before is None else int((before[nodes + 1] - before[nodes]).sum())
         return int(self.row_sizes(nodes).sum()) - replaced
 
-    def take(self, nodes: Tensor, place_V: Tensor, num_src: int) -> tuple[Edges, Tensor]:
+    def extract_chunk(self, nodes: Tensor, place_V: Tensor, num_src: int) -> tuple[Edges, Tensor]:
         """The in-edges of some nodes, and where each destination's edges begin in the graph.
 
         Args:
@@ -91,14 +98,14 @@ class ChunkGraph:
         Returns:
             The edges, and ``[n]`` int64: the id of the first edge of each destination, in the view.
         """
-        rows = pick(self._edges.indptr, nodes)
-        looped = None if self._loops_before is None else with_loops(rows, self._loops_before)
-        edges = take(self._edges, rows, looped, place_V, num_src)
+        rows = row_slices(self._edges.indptr, nodes)
+        looped = None if self._loops_before is None else add_self_loops(rows, self._loops_before)
+        edges = in_subgraph(self._edges, rows, looped, place_V, num_src)
         if looped is not None:
             edges.indices[looped.indptr[1:] - 1] = place_V[nodes].to(edges.indices.dtype)
         return edges, (rows if looped is None else looped).start
 
 
-def distinct(nodes: Tensor) -> Tensor:
+def unique_sorted(nodes: Tensor) -> Tensor:
     """``[m]``: these numbers, ascending, each once."""
-    return tensor(np.unique(array(nodes)))
+    return as_tensor(np.unique(as_numpy(nodes)))

@@ -16,8 +16,18 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.graph.topology import Topology
-from outgrow.ops.subgraph import Picked, degrees, ids_of, loops_before, mark_sources, pick, split_at, take, with_loops
-from outgrow.ops.subgraph_kernels import ABSENT, HEARD
+from outgrow.ops.subgraph import (
+    RowSlices,
+    add_self_loops,
+    count_loops_before,
+    in_subgraph,
+    mark_sources,
+    partition_by_source,
+    row_edge_ids,
+    row_slices,
+    subgraph_degrees,
+)
+from outgrow.ops.subgraph_kernels import IS_SOURCE, NOT_PRESENT
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,50 +38,50 @@ class LocalGraph:
     they are first asked for.
 
     Attributes:
-        own: ``[n]`` int64, nodes that the worker owns, ascending.
+        owned: ``[n]`` int64, nodes that the worker owns, ascending.
         halo: ``[h]`` int64, nodes of other workers with an edge to an own node; by owner, then ascending.
         halo_counts: How many nodes of the halo each worker owns; 0 for the worker itself.
         block: All in-edges of the own nodes, in the graph's order; source rows are the own nodes, then the halo.
     """
 
-    own: Tensor
+    owned: Tensor
     halo: Tensor
     halo_counts: tuple[int, ...]
     block: Block
 
     @property
-    def own_edges(self) -> Block:
+    def local_edges(self) -> Block:
         """The edges of ``block`` from own nodes; its ``n`` source rows are these, and all destinations remain."""
-        return self._parts[0]
+        return self._local_and_halo[0]
 
     @property
     def halo_edges(self) -> Block:
         """The edges of ``block`` from the halo; its ``h`` source rows are these, and all destinations remain."""
-        return self._parts[1]
+        return self._local_and_halo[1]
 
     @property
     def edge_order(self) -> Tensor:
-        """``[E]`` int32 or int64: the position in ``block`` of each edge of ``own_edges``, then of ``halo_edges``.
+        """``[E]`` int32 or int64: the position in ``block`` of each edge of ``owned_in_edges``, then of ``halo_edges``.
 
-        ``weight_EK[edge_order]``, cut after the edges of ``own_edges``, has the weights of both.
+        ``weight_EK[edge_order]``, cut after the edges of ``owned_in_edges``, has the weights of both.
         """
-        return self._parts[2]
+        return self._local_and_halo[2]
 
     def to(self, device: torch.device) -> LocalGraph:
         """The same with its blocks on a device; itself if they are there."""
         if self.block.dst_nodes.device == device:
             return self
         moved = replace(self, block=self.block.to(device))
-        own_edges, halo_edges, order = self._parts
+        own_edges, halo_edges, order = self._local_and_halo
         vars(moved)["_parts"] = own_edges.to(device), halo_edges.to(device), order.to(device)
         return moved
 
     @cached_property
-    def _parts(self) -> tuple[Block, Block, Tensor]:
-        return _split(self.block)
+    def _local_and_halo(self) -> tuple[Block, Block, Tensor]:
+        return _split_by_locality(self.block)
 
 
-def local_graph(topology: Topology, part: Tensor, rank: int, size: int, *, self_loops: bool) -> LocalGraph:
+def build_local_graph(topology: Topology, part: Tensor, rank: int, size: int, *, self_loops: bool) -> LocalGraph:
     """The share of one worker.
 
     Beside the result it takes memory for a few small integers per node of the graph, and none per edge. Where the own
@@ -89,9 +99,9 @@ def local_graph(topology: Topology, part: Tensor, rank: int, size: int, *, self_
     Raises:
         ValueError: ``part`` has another length, or names workers that there are not; there is no worker ``rank``.
     """
-    _check(topology, part, rank, size)
+    _validate_owners(topology, part, rank, size)
     own = (part == rank).nonzero()[:, 0]
-    rows = pick(topology.indptr, own)
+    rows = row_slices(topology.indptr, own)
     edges = Edges(
         indptr=topology.indptr,
         indices=topology.indices,
@@ -99,30 +109,30 @@ def local_graph(topology: Topology, part: Tensor, rank: int, size: int, *, self_
         relation=topology.relation,
         weight=topology.weight,
     )
-    halo, place_V = _halo(edges, rows, part)
+    halo, place_V = _find_halo(edges, rows, part)
     src_nodes = torch.cat([own, halo])
-    before = loops_before(edges.indptr, edges.indices) if self_loops else None
-    looped = None if before is None else with_loops(rows, before)
+    before = count_loops_before(edges.indptr, edges.indices) if self_loops else None
+    looped = None if before is None else add_self_loops(rows, before)
     view = rows if looped is None else looped
-    degree = degrees(edges, src_nodes, before)
+    degree = subgraph_degrees(edges, src_nodes, before)
     block = Block(
-        edges=take(edges, rows, looped, place_V, len(src_nodes)),
+        edges=in_subgraph(edges, rows, looped, place_V, len(src_nodes)),
         src_nodes=src_nodes,
         dst_nodes=own,
         src_degree=degree,
         dst_degree=degree[: len(own)],
         first_edge=view.first_edge,
-        edge_ids=ids_of(view),
+        edge_ids=row_edge_ids(view),
     )
     return LocalGraph(
-        own=own,
+        owned=own,
         halo=halo,
         halo_counts=tuple(torch.bincount(part[halo], minlength=size).tolist()),
         block=block,
     )
 
 
-def _check(topology: Topology, part: Tensor, rank: int, size: int) -> None:
+def _validate_owners(topology: Topology, part: Tensor, rank: int, size: int) -> None:
     if part.shape != (topology.num_nodes,):
         raise ValueError(f"part must have shape [{topology.num_nodes}], got {list(part.shape)}")
     if not 0 <= rank < size:
@@ -131,32 +141,32 @@ def _check(topology: Topology, part: Tensor, rank: int, size: int) -> None:
         raise ValueError(f"owners must be from 0 to {size - 1}, got {part.min()} to {part.max()}")
 
 
-def _halo(edges: Edges, rows: Picked, part: Tensor) -> tuple[Tensor, Tensor]:
+def _find_halo(edges: Edges, rows: RowSlices, part: Tensor) -> tuple[Tensor, Tensor]:
     """The halo of the owner of some rows, and ``[V]`` the source row of every node that has one."""
     own = rows.nodes
     dtype = torch.int32 if len(part) < 2**31 else torch.int64
-    place_V = torch.full((len(part),), ABSENT, dtype=dtype)
+    place_V = torch.full((len(part),), NOT_PRESENT, dtype=dtype)
     place_V[own] = torch.arange(len(own), dtype=dtype)
     mark_sources(rows, edges.indices, place_V)
-    halo = (place_V == HEARD).nonzero()[:, 0]
+    halo = (place_V == IS_SOURCE).nonzero()[:, 0]
     halo = halo[part[halo].argsort(stable=True)]
     place_V[halo] = torch.arange(len(own), len(own) + len(halo), dtype=dtype)
     return halo, place_V
 
 
-def _split(block: Block) -> tuple[Block, Block, Tensor]:
+def _split_by_locality(block: Block) -> tuple[Block, Block, Tensor]:
     """Edges from own nodes, edges from the halo, and where in the block these were."""
     num_own = len(block.dst_nodes)
-    low, high, order = split_at(block.edges, num_own)
+    low, high, order = partition_by_source(block.edges, num_own)
     if block.edge_ids is None:
         ids = order.to(torch.int64, copy=True).add_(block.first_edge)
     else:
         ids = block.edge_ids.index_select(0, order)
-    own_edges = _part(block, low, slice(0, num_own), ids[: low.num_edges])
-    return own_edges, _part(block, high, slice(num_own, None), ids[low.num_edges :]), order
+    own_edges = _block_from_sources(block, low, slice(0, num_own), ids[: low.num_edges])
+    return own_edges, _block_from_sources(block, high, slice(num_own, None), ids[low.num_edges :]), order
 
 
-def _part(block: Block, edges: Edges, sources: slice, edge_ids: Tensor) -> Block:
+def _block_from_sources(block: Block, edges: Edges, sources: slice, edge_ids: Tensor) -> Block:
     """Some edges of a block, all from a range of its source rows."""
     return replace(
         block,

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.graph.topology import Topology
-from outgrow.ops.backend import array, kernel, prange, tensor
-from outgrow.ops.rng import derive, mix, uniform
-from outgrow.ops.rows.gather import spans
+from outgrow.ops.backend import as_numpy, as_tensor, parallel_kernel, prange
+from outgrow.ops.rng import fold_in, hash64, uniform01
+from outgrow.ops.rows.gather import concat_ranges
 
 _TRAIN, _VAL, _TEST = 0, 1, 2
 _SPLIT = 6
 
 
-class Links(NamedTuple):
+class LinkTriples(NamedTuple):
     """Directed links.
 
     Attributes:
@@ -38,13 +38,13 @@ class Links(NamedTuple):
     relation: Tensor
 
     @property
-    def proper(self) -> Tensor:
+    def non_loop_mask(self) -> Tensor:
         """``[P]`` bool: which are no loops."""
         return self.head != self.tail
 
-    def take(self, at: Tensor | slice) -> Links:
+    def select_links(self, at: Tensor | slice) -> LinkTriples:
         """Some of them, by number, mask or range."""
-        return Links(*(each[at] for each in self))
+        return LinkTriples(*(each[at] for each in self))
 
     def __len__(self) -> int:
         return len(self.head)
@@ -61,9 +61,9 @@ class LinkSplit(NamedTuple):
     """
 
     topology: Topology
-    val: Links
-    test: Links
-    known: Links
+    val: LinkTriples
+    test: LinkTriples
+    known: LinkTriples
 
 
 def split_links(topology: Topology, *, val: float, test: float, seed: int) -> LinkSplit:
@@ -82,39 +82,39 @@ def split_links(topology: Topology, *, val: float, test: float, seed: int) -> Li
     Raises:
         InputError: Nothing but loops is left to train on, or nothing to test on where that was asked for.
     """
-    links = links_of(topology)
+    links = collect_links(topology)
     part = np.empty(len(links), dtype=np.int8)
-    ends = array(links.head), array(links.tail)
-    _draw_parts(*ends, np.uint64(derive(seed, _SPLIT)), float(test), float(test + val), part)
-    parts = tensor(part)
+    ends = as_numpy(links.head), as_numpy(links.tail)
+    _draw_parts(*ends, np.uint64(fold_in(seed, _SPLIT)), float(test), float(test + val), part)
+    parts = as_tensor(part)
     directed = topology.relation is not None
     split = LinkSplit(
-        topology=_without(topology, parts != _TRAIN),
-        val=_distinct(links.take(parts == _VAL), directed=directed),
-        test=_distinct(links.take(parts == _TEST), directed=directed),
-        known=links.take(links.proper),
+        topology=_remove_edges(topology, parts != _TRAIN),
+        val=_unique_pairs(links.select_links(parts == _VAL), directed=directed),
+        test=_unique_pairs(links.select_links(parts == _TEST), directed=directed),
+        known=links.select_links(links.non_loop_mask),
     )
-    _require_some(int(((parts == _TRAIN) & links.proper).sum()), split, val, test)
+    _require_each_part(int(((parts == _TRAIN) & links.non_loop_mask).sum()), split, val, test)
     return split
 
 
-def links_of(topology: Topology) -> Links:
+def collect_links(topology: Topology) -> LinkTriples:
     """All edges of a graph as links, loops and duplicates too, in their order."""
-    return links_into(topology, topology.nodes)[0]
+    return collect_in_links(topology, topology.nodes)[0]
 
 
-def links_into(topology: Topology, nodes: Tensor) -> tuple[Links, Tensor]:
+def collect_in_links(topology: Topology, nodes: Tensor) -> tuple[LinkTriples, Tensor]:
     """The in-edges of some nodes as links, loops and duplicates too, and ``[P]`` int64: the number of each edge."""
     first = topology.indptr[nodes]
     count = topology.indptr[nodes + 1] - first
-    number = spans(first, count)
+    number = concat_ranges(first, count)
     relation = torch.zeros_like(number) if topology.relation is None else topology.relation[number].long()
-    return Links(topology.indices[number].long(), torch.repeat_interleave(nodes, count), relation), number
+    return LinkTriples(topology.indices[number].long(), torch.repeat_interleave(nodes, count), relation), number
 
 
-def _without(topology: Topology, left_out: Tensor) -> Topology:
+def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
     """The graph without some edges, given as a mask."""
-    kept = ~left_out
+    kept = ~removed_E
     before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
     return Topology(
         indptr=before[topology.indptr],
@@ -124,17 +124,17 @@ def _without(topology: Topology, left_out: Tensor) -> Topology:
     )
 
 
-def _distinct(links: Links, *, directed: bool) -> Links:
+def _unique_pairs(links: LinkTriples, *, directed: bool) -> LinkTriples:
     """Each link once, in the order of tails; where they are not ``directed``, each pair of nodes once."""
     head, tail = links.head, links.tail
     if not directed:
         head, tail = torch.minimum(head, tail), torch.maximum(head, tail)
-    names = np.stack([array(tail), array(head), array(links.relation)], 1)
+    names = np.stack([as_numpy(tail), as_numpy(head), as_numpy(links.relation)], 1)
     _, first = np.unique(names, axis=0, return_index=True)
-    return links.take(tensor(np.sort(first)))
+    return links.select_links(as_tensor(np.sort(first)))
 
 
-def _require_some(num_train: int, split: LinkSplit, val: float, test: float) -> None:
+def _require_each_part(num_train: int, split: LinkSplit, val: float, test: float) -> None:
     found = {"to train on": num_train}
     found |= {"to validate on": len(split.val)} if val else {}
     found |= {"to test on": len(split.test)} if test else {}
@@ -148,7 +148,7 @@ def _require_some(num_train: int, split: LinkSplit, val: float, test: float) -> 
     )
 
 
-@kernel
+@parallel_kernel
 def _draw_parts(
     head: NDArray[np.int64],
     tail: NDArray[np.int64],
@@ -160,7 +160,7 @@ def _draw_parts(
     """Draws below ``test`` are tested, those up to ``held_out`` validate; loops do neither."""
     for e in prange(len(head)):
         low, high = min(head[e], tail[e]), max(head[e], tail[e])
-        drawn = uniform(mix(mix(key, np.uint64(low)), np.uint64(high)))
+        drawn = uniform01(hash64(hash64(key, np.uint64(low)), np.uint64(high)))
         if low == high or drawn >= held_out:
             out[e] = _TRAIN
         else:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.ops.csc import in_degree, self_looped
+from outgrow.ops.csc import in_degree, replace_self_loops
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,10 +60,10 @@ class Topology:
 
         Self-loops that the graph already has are replaced. Where edges have relations, that of a loop is -1.
         """
-        indptr, indices, weight = self_looped(self.indptr, self.indices, self.weight)
+        indptr, indices, weight = replace_self_loops(self.indptr, self.indices, self.weight)
         relation = None
         if self.relation is not None:
-            *_, relation = self_looped(self.indptr, self.indices, self.relation)
+            *_, relation = replace_self_loops(self.indptr, self.indices, self.relation)
             assert relation is not None
             relation[indptr[1:] - 1] = -1
         return Topology(indptr=indptr, indices=indices, relation=relation, weight=weight)
@@ -86,6 +86,6 @@ class Topology:
             dst_degree=self.degree,
         )
 
-    def destinations(self, first: int, last: int) -> Block:
+    def slice_destinations(self, first: int, last: int) -> Block:
         """The block of destinations ``first`` to ``last - 1`` with all their in-edges; every node is a source row."""
-        return self.block.destinations(first, last)
+        return self.block.slice_destinations(first, last)

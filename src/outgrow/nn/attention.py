@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block, Edges
-from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, project
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection, project_rows
 from outgrow.ops.aggregation.attention import attention_weight
-from outgrow.ops.aggregation.relation_edges import loops_related
+from outgrow.ops.aggregation.relation_edges import self_loop_relation
 from outgrow.ops.aggregation.relational import basis_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.rng import derive, dropout_edges, require_probability
+from outgrow.ops.rng import dropout_edges, fold_in, validate_probability
 
 _ATTENTION = 1
 
@@ -38,7 +38,7 @@ class GATConv(Conv):
             ``num_relations`` is negative.
     """
 
-    takes_half = True
+    accepts_half = True
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class GATConv(Conv):
         super().__init__()
         if heads < 1 or (not average and out_features % heads):
             raise ValueError(f"heads must divide out_features: got {heads} heads and {out_features} features")
-        require_probability("attention_dropout", attention_dropout)
+        validate_probability("attention_dropout", attention_dropout)
         if num_relations < 0:
             raise ValueError(f"num_relations must be at least 0, got {num_relations}")
         columns = out_features if average else out_features // heads
@@ -71,45 +71,45 @@ class GATConv(Conv):
         if self.relation_score is not None:
             nn.init.xavier_uniform_(self.relation_score)
         self.aggregation = WeightedSum()
-        self.widths = Widths(
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(heads, columns),
             score=heads,
             aggregate=(heads, columns),
-            fixed_weight=False,
+            static_edge_weight=False,
             reads_target=True,
             self_loops=True,
-            whole_rows=True,
+            needs_full_neighborhood=True,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, K, F]`` projections and ``[V, K]`` scores."""
-        return Rows(self._heads(x_VD), project(x_VD, self._folded(self.source_score)))
+        return NodeMessages(self._project_heads(x_VD), project_rows(x_VD, self._fold_score(self.source_score)))
 
-    def target(self, x_VD: Features) -> Rows:
+    def target(self, x_VD: Features) -> NodeMessages:
         """``[V, K]`` scores."""
-        return Rows(None, project(x_VD, self._folded(self.target_score)))
+        return NodeMessages(None, project_rows(x_VD, self._fold_score(self.target_score)))
 
-    def both(self, x_VD: Features) -> tuple[Rows, Rows]:
+    def source_and_target(self, x_VD: Features) -> tuple[NodeMessages, NodeMessages]:
         """`source` and `target`, with one product for both scores: of the projections where these are narrower."""
-        h_VKF, scores = self._heads(x_VD), (self.source_score, self.target_score)
-        if self.heads * self.columns < self.widths.in_features:
-            weight_JK = torch.cat([_by_head(score_KF) for score_KF in scores], 1)
-            score_VJ = project(h_VKF.flatten(1), weight_JK)
+        h_VKF, scores = self._project_heads(x_VD), (self.source_score, self.target_score)
+        if self.heads * self.columns < self.spec.in_features:
+            weight_JK = torch.cat([_block_diagonal_score(score_KF) for score_KF in scores], 1)
+            score_VJ = project_rows(h_VKF.flatten(1), weight_JK)
         else:
-            score_VJ = project(x_VD, torch.cat([self._folded(score_KF) for score_KF in scores], 1))
+            score_VJ = project_rows(x_VD, torch.cat([self._fold_score(score_KF) for score_KF in scores], 1))
         source_VK, target_VK = torch.split(score_VJ, self.heads, 1)
-        return Rows(h_VKF, source_VK), Rows(None, target_VK)
+        return NodeMessages(h_VKF, source_VK), NodeMessages(None, target_VK)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """``[E, K]``: attention, with dropout where ``block.key`` is given."""
-        assert source.score is not None
-        assert target.score is not None
-        alpha_EK = attention_weight(block.edges, source.score, target.score, 0.2, self._edge_score(block.edges))
+        assert source.scores is not None
+        assert target.scores is not None
+        alpha_EK = attention_weight(block.edges, source.scores, target.scores, 0.2, self._edge_score(block.edges))
         if block.key is None or self.dropout == 0:
             return alpha_EK
-        key = derive(block.key, _ATTENTION)
+        key = fold_in(block.key, _ATTENTION)
         return dropout_edges(alpha_EK, block.edge_ids, block.first_edge, key, self.dropout)
 
     def _edge_score(self, edges: Edges) -> Tensor | None:
@@ -117,37 +117,37 @@ class GATConv(Conv):
         score_EK = None
         if self.relation_score is not None:
             ones_E1 = self.relation_score.new_ones(edges.num_edges, 1)
-            score_EK = basis_weight(loops_related(edges, self.num_relations), self.relation_score, ones_E1)
+            score_EK = basis_weight(self_loop_relation(edges, self.num_relations), self.relation_score, ones_E1)
         if self.weight_score is not None:
             weight_E = self.weight_score.new_ones(edges.num_edges) if edges.weight is None else edges.weight
             weighted_EK = weight_E.to(self.weight_score.dtype)[:, None] * self.weight_score
             score_EK = weighted_EK if score_EK is None else score_EK + weighted_EK
         return score_EK
 
-    def _heads(self, x_VD: Features) -> Tensor:
+    def _project_heads(self, x_VD: Features) -> Tensor:
         h_VJ: Tensor = self.project(x_VD)
         return torch.unflatten(h_VJ, 1, (self.heads, self.columns))
 
-    def _folded(self, score_KF: Tensor) -> Tensor:
+    def _fold_score(self, score_KF: Tensor) -> Tensor:
         """``[D, K]``: the weight that gives the scores, without a pass over the projections."""
         return (torch.unflatten(self.project.weight, 1, (self.heads, self.columns)) * score_KF).sum(-1)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: heads side by side, or their mean."""
-        return _mean(aggregate_VCF) if self.average else aggregate_VCF.flatten(1)
+        return _mean_over_heads(aggregate_VCF) if self.average else aggregate_VCF.flatten(1)
 
     @property
-    def late_bias(self) -> Tensor:
+    def epilogue_bias(self) -> Tensor:
         """The bias."""
         return self.bias
 
 
-def _by_head(score_KF: Tensor) -> Tensor:
+def _block_diagonal_score(score_KF: Tensor) -> Tensor:
     """``[K * F, K]``: the weight that gives the scores of the projections of all heads, side by side."""
     heads = torch.eye(len(score_KF), dtype=score_KF.dtype, device=score_KF.device)
     return (score_KF[:, :, None] * heads[:, None]).flatten(0, 1)
 
 
-def _mean(aggregate_VCF: Tensor) -> Tensor:
+def _mean_over_heads(aggregate_VCF: Tensor) -> Tensor:
     """``[V, F]``: the mean of the heads; one head as it is."""
     return aggregate_VCF[:, 0] if aggregate_VCF.shape[1] == 1 else aggregate_VCF.mean(1)

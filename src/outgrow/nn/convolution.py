@@ -1,6 +1,6 @@
 """Convolutions with weights that the graph fixes: GCN, GraphSAGE, CommNet, GIN.
 
-Letters as in `outgrow.nn.layer`.
+Letters as in `outgrow.nn_device.layer`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection
 from outgrow.ops.aggregation.max import Max
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.edge_weight import graph_weight, mean_weight, symmetric_weight
-from outgrow.ops.epilogue import finish
+from outgrow.ops.edge_weight import graph_edge_weight, mean_weight, symmetric_weight
+from outgrow.ops.epilogue import epilogue
 from outgrow.ops.linear import affine
 
 
@@ -33,51 +33,51 @@ class GCNConv(Conv):
         project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
     """
 
-    takes_half = True
+    accepts_half = True
 
     def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__()
         self.project = Projection(in_features, out_features)
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.aggregation = WeightedSum()
-        self.takes_sparse = _projects_first(in_features, out_features, project_first)
-        width = out_features if self.takes_sparse else in_features
-        self.widths = Widths(
+        self.accepts_sparse = _should_project_first(in_features, out_features, project_first)
+        width = out_features if self.accepts_sparse else in_features
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(1, width),
             aggregate=(1, width),
-            fixed_weight=True,
+            static_edge_weight=True,
             reads_target=False,
             self_loops=True,
-            raw_source=not self.takes_sparse,
+            source_is_input=not self.accepts_sparse,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
-        return _one_channel(self.project(x_VD) if self.takes_sparse else x_VD)
+        return _as_one_channel(self.project(x_VD) if self.accepts_sparse else x_VD)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """``[E, 1]``: the symmetric normalisation."""
-        assert source.columns is not None
-        return symmetric_weight(block, source.columns.dtype)
+        assert source.values is not None
+        return symmetric_weight(block, source.values.dtype)
 
-    def summing_first(self) -> Conv:
-        """See `Conv.summing_first`: the product commutes with the sum."""
-        return _summing_first(self)
+    def aggregate_first(self) -> Conv:
+        """See `Conv.aggregate_first`: the product commutes with the sum."""
+        return _aggregate_first_twin(self)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: project, unless that is done, and add the bias."""
         total = aggregate_VCF[:, 0]
-        return total if self.takes_sparse else affine((total, self.project.weight), bias_O=self.bias)
+        return total if self.accepts_sparse else affine((total, self.project.weight), bias_O=self.bias)
 
     @property
-    def late_bias(self) -> Tensor | None:
+    def epilogue_bias(self) -> Tensor | None:
         """The bias, unless the projection in `update` adds it."""
-        return self.bias if self.takes_sparse else None
+        return self.bias if self.accepts_sparse else None
 
 
-class MeanConv(Conv, ABC):
+class _MeanConv(Conv, ABC):
     """``x'_v = x_v W_self + mean over in-edges (u, v) of x_u W_neighbour``, with or without a bias.
 
     The mean commutes with the projection, so either may come first.
@@ -89,48 +89,48 @@ class MeanConv(Conv, ABC):
         bias: Whether to add a bias.
     """
 
-    takes_half = True
+    accepts_half = True
 
     def __init__(self, in_features: int, out_features: int, project_first: bool | None, *, bias: bool) -> None:
         super().__init__()
         self.itself = Projection(in_features, out_features, bias=bias)
         self.neighbour = Projection(in_features, out_features)
         self.aggregation = WeightedSum()
-        self.takes_sparse = _projects_first(in_features, out_features, project_first)
-        width = out_features if self.takes_sparse else in_features
-        self.widths = Widths(
+        self.accepts_sparse = _should_project_first(in_features, out_features, project_first)
+        width = out_features if self.accepts_sparse else in_features
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(1, width),
             aggregate=(1, width),
-            fixed_weight=True,
+            static_edge_weight=True,
             reads_target=True,
-            raw_source=not self.takes_sparse,
+            source_is_input=not self.accepts_sparse,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
-        return _one_channel(self.neighbour(x_VD) if self.takes_sparse else x_VD)
+        return _as_one_channel(self.neighbour(x_VD) if self.accepts_sparse else x_VD)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """``[E, 1]``: one over the degree of the destination."""
-        assert source.columns is not None
-        return mean_weight(block, source.columns.dtype)
+        assert source.values is not None
+        return mean_weight(block, source.values.dtype)
 
-    def summing_first(self) -> Conv:
-        """See `Conv.summing_first`: the product commutes with the sum."""
-        return _summing_first(self)
+    def aggregate_first(self) -> Conv:
+        """See `Conv.aggregate_first`: the product commutes with the sum."""
+        return _aggregate_first_twin(self)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``."""
         mean = aggregate_VCF[:, 0]
-        if self.takes_sparse:
+        if self.accepts_sparse:
             itself: Tensor = self.itself(x_VD)
             return mean + itself
-        return self.itself.plus(x_VD, (mean, self.neighbour.weight))
+        return self.itself.add_products(x_VD, (mean, self.neighbour.weight))
 
 
-class SAGEConv(MeanConv):
+class SAGEConv(_MeanConv):
     """``x'_v = x_v W_self + b + mean over in-edges (u, v) of x_u W_neighbour``.
 
     Hamilton, Ying & Leskovec, Inductive representation learning on large graphs, NeurIPS 2017.
@@ -145,7 +145,7 @@ class SAGEConv(MeanConv):
         super().__init__(in_features, out_features, project_first, bias=True)
 
 
-class CommNetConv(MeanConv):
+class CommNetConv(_MeanConv):
     """``x'_v = x_v W_self + mean over in-edges (u, v) of x_u W_neighbour``: agents that hear their neighbours.
 
     Sukhbaatar, Szlam & Fergus, Learning multiagent communication with backpropagation, NeurIPS 2016. An agent does not
@@ -171,7 +171,7 @@ class SAGEMaxConv(Conv):
         out_features: ``O``.
     """
 
-    takes_half = True
+    accepts_half = True
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -179,22 +179,22 @@ class SAGEMaxConv(Conv):
         self.itself = Projection(in_features, out_features, bias=True)
         self.neighbour = Projection(out_features, out_features)
         self.aggregation = Max()
-        self.widths = Widths(
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(1, out_features),
             aggregate=(1, out_features),
-            fixed_weight=True,
+            static_edge_weight=True,
             reads_target=True,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, 1, O]``."""
-        return _one_channel(finish(self.pool(x_VD), activation=torch.relu))
+        return _as_one_channel(epilogue(self.pool(x_VD), activation=torch.relu))
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``."""
-        return self.itself.plus(x_VD, (aggregate_VCF[:, 0], self.neighbour.weight))
+        return self.itself.add_products(x_VD, (aggregate_VCF[:, 0], self.neighbour.weight))
 
 
 class GINConv(Conv):
@@ -209,7 +209,7 @@ class GINConv(Conv):
         project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
     """
 
-    takes_half = True
+    accepts_half = True
 
     def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__()
@@ -218,62 +218,62 @@ class GINConv(Conv):
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.second = Projection(out_features, out_features, bias=True)
         self.aggregation = WeightedSum()
-        self.takes_sparse = _projects_first(in_features, out_features, project_first)
-        width = out_features if self.takes_sparse else in_features
-        self.widths = Widths(
+        self.accepts_sparse = _should_project_first(in_features, out_features, project_first)
+        width = out_features if self.accepts_sparse else in_features
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(1, width),
             aggregate=(1, width),
-            fixed_weight=True,
+            static_edge_weight=True,
             reads_target=True,
-            raw_source=not self.takes_sparse,
+            source_is_input=not self.accepts_sparse,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
-        return _one_channel(self.first(x_VD) if self.takes_sparse else x_VD)
+        return _as_one_channel(self.first(x_VD) if self.accepts_sparse else x_VD)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor | None:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """``[E, 1]``: weights of the graph, if it has any."""
-        assert source.columns is not None
-        return graph_weight(block, source.columns.dtype)
+        assert source.values is not None
+        return graph_edge_weight(block, source.values.dtype)
 
-    def summing_first(self) -> Conv:
-        """See `Conv.summing_first`: the product commutes with the sum."""
-        return _summing_first(self)
+    def aggregate_first(self) -> Conv:
+        """See `Conv.aggregate_first`: the product commutes with the sum."""
+        return _aggregate_first_twin(self)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: the node itself is added, then both projections."""
         total = aggregate_VCF[:, 0]
         # a factor per column: torch's sum of a whole matrix to one gradient would depend on the number of threads
         own_F = (1 + self.eps).expand(total.shape[1])
-        if self.takes_sparse:
-            between = finish(torch.addcmul(total, own_F, self.first(x_VD)), bias_F=self.bias, activation=torch.relu)
+        if self.accepts_sparse:
+            between = epilogue(torch.addcmul(total, own_F, self.first(x_VD)), bias_F=self.bias, activation=torch.relu)
         else:
             assert isinstance(x_VD, Tensor)
             heard = torch.addcmul(total, own_F, x_VD.to(total.dtype))
-            between = finish(affine((heard, self.first.weight), bias_O=self.bias), activation=torch.relu)
+            between = epilogue(affine((heard, self.first.weight), bias_O=self.bias), activation=torch.relu)
         out: Tensor = self.second(between)
         return out
 
 
-def _projects_first(in_features: int, out_features: int, asked: bool | None) -> bool:
+def _should_project_first(in_features: int, out_features: int, asked: bool | None) -> bool:
     """As asked, or whichever order moves narrower rows."""
     return out_features < in_features if asked is None else asked
 
 
-def _one_channel(x_VF: Features) -> Rows:
+def _as_one_channel(x_VF: Features) -> NodeMessages:
     """Rows of one channel without a score."""
     assert isinstance(x_VF, Tensor)
-    return Rows(x_VF[:, None], None)
+    return NodeMessages(x_VF[:, None], None)
 
 
-def _summing_first(conv: GCNConv | MeanConv | GINConv) -> Conv:
+def _aggregate_first_twin(conv: GCNConv | _MeanConv | GINConv) -> Conv:
     """A convolution that projects after the sum, with the parameters of one that may do so before."""
-    if not conv.takes_sparse:
+    if not conv.accepts_sparse:
         return conv
-    twin, width = copy.copy(conv), conv.widths.in_features
-    twin.takes_sparse = False
-    twin.widths = replace(conv.widths, source=(1, width), aggregate=(1, width), raw_source=True)
+    twin, width = copy.copy(conv), conv.spec.in_features
+    twin.accepts_sparse = False
+    twin.spec = replace(conv.spec, source=(1, width), aggregate=(1, width), source_is_input=True)
     return twin

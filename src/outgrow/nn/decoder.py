@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from outgrow.ops.link_scores import Pairs, pair_scores
+from outgrow.ops.link_scores import NodePairs, pair_scores
 
 
 class Decoder(nn.Module, ABC):
@@ -24,20 +24,20 @@ class Decoder(nn.Module, ABC):
     num_relations: int = 0
 
     @abstractmethod
-    def scale(self, like: Tensor) -> Tensor:
+    def column_scale(self, like: Tensor) -> Tensor:
         """``[max(R, 1), F]``, of the type and width of the rows ``like [N, F]``."""
 
     @abstractmethod
-    def takes(self, columns: int) -> bool:
+    def accepts_width(self, columns: int) -> bool:
         """Whether nodes may have so many columns."""
 
-    def forward(self, x_NF: Tensor, pairs: Pairs) -> Tensor:
+    def forward(self, x_NF: Tensor, pairs: NodePairs) -> Tensor:
         """``[P]`` scores, in the order of the pairs; differentiable in ``x``."""
-        return pair_scores(x_NF, pairs if self.num_relations else pairs.of_one_relation, self.scale(x_NF))
+        return pair_scores(x_NF, pairs if self.num_relations else pairs.with_relation_zero, self.column_scale(x_NF))
 
-    def queries(self, x_NF: Tensor, relation_N: Tensor) -> Tensor:
+    def link_queries(self, x_NF: Tensor, relation_N: Tensor) -> Tensor:
         """``[N, F]``: what multiplied with the row of another node gives the score of the link to it."""
-        scale_RF = self.scale(x_NF).to(x_NF.device)  # rows may be in memory, and the parameters on a device
+        scale_RF = self.column_scale(x_NF).to(x_NF.device)  # rows may be in memory, and the parameters on a device
         return x_NF * scale_RF[relation_N if self.num_relations else torch.zeros_like(relation_N)]
 
 
@@ -47,11 +47,11 @@ class Dot(Decoder):
     So divided scores of fresh models are about as large whatever the width; no rank depends on it.
     """
 
-    def scale(self, like: Tensor) -> Tensor:
-        """See `Decoder.scale`: the same for all columns."""
+    def column_scale(self, like: Tensor) -> Tensor:
+        """See `Decoder.column_scale`: the same for all columns."""
         return like.new_full((1, like.shape[1]), like.shape[1] ** -0.5)
 
-    def takes(self, columns: int) -> bool:
+    def accepts_width(self, columns: int) -> bool:
         """Any."""
         return True
 
@@ -75,10 +75,10 @@ class DistMult(Decoder):
         self.relation = nn.Parameter(torch.empty(num_relations, columns))
         nn.init.normal_(self.relation, columns**-0.5, 0.1 * columns**-0.5)
 
-    def scale(self, like: Tensor) -> Tensor:
-        """See `Decoder.scale`."""
+    def column_scale(self, like: Tensor) -> Tensor:
+        """See `Decoder.column_scale`."""
         return self.relation
 
-    def takes(self, columns: int) -> bool:
+    def accepts_width(self, columns: int) -> bool:
         """The width that it was made for."""
         return columns == self.relation.shape[1]

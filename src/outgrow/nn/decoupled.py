@@ -6,7 +6,7 @@ Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 4.1; with fixed weights it is t
 
 from __future__ import annotations
 
-from outgrow.nn.encoder import Chain, Encoder, Scores
+from outgrow.nn.encoder import AttentionScores, Encoder, SequentialEncoder
 from outgrow.nn.layer import Conv, Layer, require_counts
 from outgrow.nn.model import Model
 from outgrow.nn.propagation import AttentionPropagateConv, PropagateConv, RelationPropagateConv
@@ -50,19 +50,19 @@ def Decoupled(
         raise ValueError(f"heads must be at least 0, got {heads}")
     if heads and num_relations:
         raise ValueError(f"give heads or num_relations, not both: got {heads} heads, {num_relations} relations")
-    encoders: list[Encoder] = options.dense((in_features, hidden, out_features))
+    encoders: list[Encoder] = options.build_mlp((in_features, hidden, out_features))
     if heads:
-        encoders.append(Scores(out_features, heads))
+        encoders.append(AttentionScores(out_features, heads))
 
-    def conv(index: int) -> Conv:
+    def make_conv(index: int) -> Conv:
         if heads:
             return AttentionPropagateConv(out_features, heads, gamma=gamma, last=index == count - 1)
         if num_relations:
             return RelationPropagateConv(out_features, num_relations, gamma=gamma)
         return PropagateConv(out_features, gamma=gamma)
 
-    layers = [Layer(conv(index)) for index in range(count)]
-    return Model(layers, input_dropout=options.input_dropout, encoder=Chain(encoders))
+    layers = [Layer(make_conv(index)) for index in range(count)]
+    return Model(layers, input_dropout=options.input_dropout, encoder=SequentialEncoder(encoders))
 
 
 def DecoupledGAT(

@@ -1,6 +1,6 @@
 """What a model makes of the features of each node alone, before any layer sees neighbours.
 
-Letters as in `outgrow.nn.layer`.
+Letters as in `outgrow.nn_device.layer`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from outgrow.nn.layer import Features, Finish, Projection, finished, norm_of, require_counts
-from outgrow.ops.rng import derive
+from outgrow.nn.layer import Epilogue, Features, Projection, apply_epilogue, make_norm, require_counts
+from outgrow.ops.rng import fold_in
 
 
 class Encoder(nn.Module, ABC):
@@ -22,16 +22,16 @@ class Encoder(nn.Module, ABC):
     Attributes:
         in_features: ``D``.
         out_features: ``O``.
-        takes_sparse: Whether the input may be `SparseRows`.
-        takes_half: Whether a constant input may be in half precision.
-        held: Numbers that a row takes while it is encoded and its gradient is computed.
+        accepts_sparse: Whether the input may be `SparseRows`.
+        accepts_half: Whether a constant input may be in half precision.
+        activation_width: Numbers that a row takes while it is encoded and its gradient is computed.
     """
 
     in_features: int
     out_features: int
-    takes_sparse: bool = True
-    takes_half: bool = True
-    held: int
+    accepts_sparse: bool = True
+    accepts_half: bool = True
+    activation_width: int
 
     @abstractmethod
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
@@ -44,30 +44,30 @@ class Encoder(nn.Module, ABC):
         """
 
 
-class Dense(Encoder):
+class LinearEncoder(Encoder):
     """``x W + b`` and what follows it, as after a convolution. Final.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
-        finish: What follows; nothing by default.
+        epilogue: What follows; nothing by default.
     """
 
-    def __init__(self, in_features: int, out_features: int, finish: Finish | None = None) -> None:
+    def __init__(self, in_features: int, out_features: int, epilogue: Epilogue | None = None) -> None:
         super().__init__()
-        self.in_features, self.out_features, self.finish = in_features, out_features, finish or Finish()
+        self.in_features, self.out_features, self.epilogue = in_features, out_features, epilogue or Epilogue()
         self.project = Projection(in_features, out_features)
         self.bias = nn.Parameter(torch.zeros(out_features))
-        self.norm = norm_of(self.finish, in_features, out_features)
-        self.takes_sparse = self.takes_half = not self.finish.residual
-        self.held = 4 * out_features
+        self.norm = make_norm(self.epilogue, in_features, out_features)
+        self.accepts_sparse = self.accepts_half = not self.epilogue.residual
+        self.activation_width = 4 * out_features
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
         """See `Encoder.forward`."""
-        return finished(self.finish, self.norm, x_VD, self.project(x_VD), self.bias, nodes_V, key)
+        return apply_epilogue(self.epilogue, self.norm, x_VD, self.project(x_VD), self.bias, nodes_V, key)
 
 
-class Scores(Encoder):
+class AttentionScores(Encoder):
     """``x`` and, beside it, ``x A``: scores of each node as a source and as a destination, for attention. Final.
 
     Args:
@@ -78,14 +78,14 @@ class Scores(Encoder):
         ValueError: ``heads`` is less than 1.
     """
 
-    takes_sparse = takes_half = False
+    accepts_sparse = accepts_half = False
 
     def __init__(self, in_features: int, heads: int) -> None:
         super().__init__()
         require_counts(heads=heads)
         self.in_features, self.out_features = in_features, in_features + 2 * heads
         self.score = Projection(in_features, 2 * heads)
-        self.held = 3 * self.out_features
+        self.activation_width = 3 * self.out_features
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
         """``[V, D + 2 K]``."""
@@ -93,7 +93,7 @@ class Scores(Encoder):
         return torch.cat([x_VD, self.score(x_VD)], 1)
 
 
-class Chain(Encoder):
+class SequentialEncoder(Encoder):
     """One after the other; each draws by a key of its own. Final.
 
     Args:
@@ -113,13 +113,13 @@ class Chain(Encoder):
         self.encoders = nn.ModuleList(encoders)
         first = encoders[0]
         self.in_features, self.out_features = first.in_features, encoders[-1].out_features
-        self.takes_sparse, self.takes_half = first.takes_sparse, first.takes_half
-        self.held = sum(each.held for each in encoders)
+        self.accepts_sparse, self.accepts_half = first.accepts_sparse, first.accepts_half
+        self.activation_width = sum(each.activation_width for each in encoders)
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
         """See `Encoder.forward`."""
         x = x_VD
         for index, encoder in enumerate(self.encoders):
-            x = encoder(x, nodes_V, None if key is None else derive(key, index))
+            x = encoder(x, nodes_V, None if key is None else fold_in(key, index))
         assert isinstance(x, Tensor)
         return x

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, side_by_side
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection, project_channels
 from outgrow.ops.aggregation.film import Film
 from outgrow.ops.edge_weight import mean_weight
 
@@ -29,7 +29,7 @@ class FiLMConv(Conv):
         ValueError: ``num_relations`` is negative.
     """
 
-    takes_half = True
+    accepts_half = True
 
     def __init__(self, in_features: int, out_features: int, *, slope: float = 0.0, num_relations: int = 0) -> None:
         super().__init__()
@@ -37,40 +37,40 @@ class FiLMConv(Conv):
             raise ValueError(f"num_relations must be at least 0, got {num_relations}")
         self.num_relations = num_relations
         channels = max(1, num_relations)
-        self.message = _projections(in_features, out_features, channels)
+        self.message = _stack_projections(in_features, out_features, channels)
         self.itself = Projection(in_features, out_features)
-        self.scale, self.shift = (_projections(in_features, out_features, channels, bias=True) for _ in range(2))
+        self.scale, self.shift = (_stack_projections(in_features, out_features, channels, bias=True) for _ in range(2))
         self.own_scale, self.own_shift = (Projection(in_features, out_features, bias=True) for _ in range(2))
         for scale in (self.scale, self.own_scale):
             assert scale.bias is not None
             nn.init.ones_(scale.bias)
         self.slope = slope
         self.aggregation = Film(slope, num_relations)
-        self.widths = Widths(
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(channels, out_features),
             target=(2 * channels, out_features),
             aggregate=(1, out_features),
-            fixed_weight=True,
+            static_edge_weight=True,
             reads_target=True,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, max(1, R), O]``: the messages, not modulated yet."""
         message_VJ: Tensor = self.message(x_VD)
-        return Rows(torch.unflatten(message_VJ, 1, self.widths.source), None)
+        return NodeMessages(torch.unflatten(message_VJ, 1, self.spec.source), None)
 
-    def target(self, x_VD: Features) -> Rows:
+    def target(self, x_VD: Features) -> NodeMessages:
         """``[V, 2 max(1, R), O]``: scale and shift of what the node hears, relation by relation."""
-        both_V2J = side_by_side(x_VD, self.scale, self.shift)
-        both_V2RO = torch.unflatten(both_V2J.flatten(1), 1, (2, *self.widths.source))
-        return Rows(both_V2RO.transpose(1, 2).flatten(1, 2), None)
+        both_V2J = project_channels(x_VD, self.scale, self.shift)
+        both_V2RO = torch.unflatten(both_V2J.flatten(1), 1, (2, *self.spec.source))
+        return NodeMessages(both_V2RO.transpose(1, 2).flatten(1, 2), None)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """``[E, 1]``: one over the degree of the destination."""
-        assert source.columns is not None
-        return mean_weight(block, source.columns.dtype)
+        assert source.values is not None
+        return mean_weight(block, source.values.dtype)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: what the node says to itself, modulated too, and what it heard."""
@@ -78,7 +78,7 @@ class FiLMConv(Conv):
         return torch.nn.functional.leaky_relu(own, self.slope) + aggregate_VCF[:, 0]
 
 
-def _projections(in_features: int, out_features: int, count: int, *, bias: bool = False) -> Projection:
+def _stack_projections(in_features: int, out_features: int, count: int, *, bias: bool = False) -> Projection:
     """``count`` projections side by side, each with the initial weights of a projection alone."""
     projection = Projection(in_features, count * out_features, bias=bias)
     if count > 1:

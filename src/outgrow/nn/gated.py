@@ -1,6 +1,6 @@
 """Convolutions with gates: on edges (GGCN) and on the state of a node (GGNN).
 
-Letters as in `outgrow.nn.layer`; ``S`` width of the state.
+Letters as in `outgrow.nn_device.layer`; ``S`` width of the state.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, side_by_side
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection, project_channels
 from outgrow.ops.aggregation.gated import Gated
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.edge_weight import graph_weight
+from outgrow.ops.edge_weight import graph_edge_weight
 
 
 class GGCNConv(Conv):
@@ -24,7 +24,7 @@ class GGCNConv(Conv):
         out_features: ``O``.
     """
 
-    takes_half = True
+    accepts_half = True
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -33,28 +33,28 @@ class GGCNConv(Conv):
         self.value = Projection(in_features, out_features, bias=True)
         self.target_gate = Projection(in_features, out_features)
         self.aggregation = Gated()
-        self.widths = Widths(
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(2, out_features),
             target=(1, out_features),
             aggregate=(1, out_features),
-            fixed_weight=True,
+            static_edge_weight=True,
             reads_target=True,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, 2, O]``: the source's half of the gate, and the value."""
-        return Rows(side_by_side(x_VD, self.gate, self.value), None)
+        return NodeMessages(project_channels(x_VD, self.gate, self.value), None)
 
-    def target(self, x_VD: Features) -> Rows:
+    def target(self, x_VD: Features) -> NodeMessages:
         """``[V, 1, O]``: the destination's half of the gate."""
-        return Rows(self.target_gate(x_VD)[:, None], None)
+        return NodeMessages(self.target_gate(x_VD)[:, None], None)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor | None:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """``[E, 1]``: weights of the graph, if it has any."""
-        assert source.columns is not None
-        return graph_weight(block, source.columns.dtype)
+        assert source.values is not None
+        return graph_edge_weight(block, source.values.dtype)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``."""
@@ -81,36 +81,36 @@ class GGNNConv(Conv):
     ) -> None:
         super().__init__()
         width = out_features if state is None else state
-        self.takes_sparse = self.takes_half = project_first or in_features != width
-        self.embed = Projection(in_features, width, bias=True) if self.takes_sparse else None
+        self.accepts_sparse = self.accepts_half = project_first or in_features != width
+        self.embed = Projection(in_features, width, bias=True) if self.accepts_sparse else None
         self.message = Projection(width, width)
         self.cell = nn.GRUCell(width, width)
         self.readout = None if out_features == width else Projection(width, out_features, bias=True)
         self.aggregation = WeightedSum()
-        self.widths = Widths(
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(1, width),
             aggregate=(1, width),
-            fixed_weight=True,
+            static_edge_weight=True,
             reads_target=True,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, 1, S]``: the message of a node."""
-        return Rows(self.message(self._state(x_VD))[:, None], None)
+        return NodeMessages(self.message(self._node_state(x_VD))[:, None], None)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor | None:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """``[E, 1]``: weights of the graph, if it has any."""
-        assert source.columns is not None
-        return graph_weight(block, source.columns.dtype)
+        assert source.values is not None
+        return graph_edge_weight(block, source.values.dtype)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: the new state, or a projection of it."""
-        state: Tensor = self.cell(aggregate_VCF[:, 0], self._state(x_VD))
+        state: Tensor = self.cell(aggregate_VCF[:, 0], self._node_state(x_VD))
         return state if self.readout is None else self.readout(state)
 
-    def _state(self, x_VD: Features) -> Tensor:
+    def _node_state(self, x_VD: Features) -> Tensor:
         if self.embed is None:
             assert isinstance(x_VD, Tensor)
             return x_VD

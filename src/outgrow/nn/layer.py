@@ -16,29 +16,29 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation.base import Aggregation
-from outgrow.ops.epilogue import Drop, Norm, finish
+from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
 from outgrow.ops.linear import affine
-from outgrow.ops.rng import require_probability
+from outgrow.ops.rng import validate_probability
 from outgrow.ops.sparse import SparseRows
 
 Features = Tensor | SparseRows
 """``[V, D]`` input of a layer: dense, or sparse rows (raw features of the first layer)."""
 
 
-class Rows(NamedTuple):
+class NodeMessages(NamedTuple):
     """What nodes give as sources, or as destinations.
 
     Attributes:
-        columns: ``[V, C, F]``; None if nothing is given.
-        score: ``[V, K]``, narrow, never sliced; None if there is none.
+        values: ``[V, C, F]``; None if nothing is given.
+        scores: ``[V, K]``, narrow, never sliced; None if there is none.
     """
 
-    columns: Tensor | None
-    score: Tensor | None
+    values: Tensor | None
+    scores: Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Widths:
+class ConvSpec:
     """All that strategies, exchange and planner need to know of a convolution.
 
     Attributes:
@@ -48,11 +48,11 @@ class Widths:
         target: Channels and columns of a destination's row; (0, 0) if it gives none.
         score: Number of scores ``K`` that a source and a destination give.
         aggregate: Channels and columns of the aggregate.
-        fixed_weight: `Conv.weigh` reads the graph only.
+        static_edge_weight: `Conv.edge_weight` reads the graph only.
         reads_target: `Conv.update` or `Conv.target` reads the destination's input.
         self_loops: Edges include exactly one self-loop per node.
-        raw_source: `Conv.source` gives its input as it is, as one channel.
-        whole_rows: `Conv.weigh` must see all in-edges of a destination at once, as a softmax or a count does.
+        source_is_input: `Conv.source` gives its input as it is, as one channel.
+        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once, as a softmax or a count does.
     """
 
     in_features: int
@@ -61,73 +61,73 @@ class Widths:
     target: tuple[int, int] = (0, 0)
     score: int = 0
     aggregate: tuple[int, int]
-    fixed_weight: bool
+    static_edge_weight: bool
     reads_target: bool
     self_loops: bool = False
-    raw_source: bool = False
-    whole_rows: bool = False
+    source_is_input: bool = False
+    needs_full_neighborhood: bool = False
 
 
 class Conv(nn.Module, ABC):
-    """A graph convolution in four phases: `source`, `weigh`, aggregation, `update`.
+    """A graph convolution in four phases: `source`, `edge_weight`, aggregation, `update`.
 
-    A subclass is final. It sets ``widths`` and ``aggregation`` in its constructor and draws random numbers only from
+    A subclass is final. It sets ``spec`` and ``aggregation`` in its constructor and draws random numbers only from
     ``block.key``.
 
     Attributes:
-        widths: What strategies need to know.
+        spec: What strategies need to know.
         aggregation: How source rows are combined.
-        takes_sparse: Whether the input may be `SparseRows`: it is projected before anything else.
-        takes_half: Whether a constant input may be in half precision: it is projected, or summed up by `WeightedSum`.
+        accepts_sparse: Whether the input may be `SparseRows`: it is projected before anything else.
+        accepts_half: Whether a constant input may be in half precision: it is projected, or summed up by `WeightedSum`.
         num_relations: Relations that the edges of the graph must have; 0 if it reads none.
         exact: Whether the results do not depend on how the work is cut; false for draws that are not keyed.
     """
 
-    widths: Widths
+    spec: ConvSpec
     aggregation: Aggregation
-    takes_sparse: bool = True
-    takes_half: bool = False
+    accepts_sparse: bool = True
+    accepts_half: bool = False
     num_relations: int = 0
     exact: bool = True
 
     @abstractmethod
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """What each node gives its out-neighbours; dense, once per node."""
 
-    def target(self, x_VD: Features) -> Rows:
+    def target(self, x_VD: Features) -> NodeMessages:
         """What each destination adds to its in-edges; by default nothing."""
-        return Rows(None, None)
+        return NodeMessages(None, None)
 
-    def both(self, x_VD: Features) -> tuple[Rows, Rows]:
+    def source_and_target(self, x_VD: Features) -> tuple[NodeMessages, NodeMessages]:
         """`source` and `target` of the same nodes; a layer may share work between them."""
         return self.source(x_VD), self.target(x_VD)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor | None:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """``[E, K]`` weight of each edge; None if all are 1.
 
         Reads scores and the graph, never columns (of which it takes the type alone).
         """
         return None
 
-    def summing_first(self) -> Conv | None:
-        """The same convolution with the same parameters, whose source rows are its input as it is (`raw_source`).
+    def aggregate_first(self) -> Conv | None:
+        """The same convolution with the same parameters, whose source rows are its input as it is (`source_is_input`).
 
         Itself if they are; None if there is none: where anything but a product precedes the sum.
         """
-        return self if self.widths.raw_source else None
+        return self if self.spec.source_is_input else None
 
     @abstractmethod
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]`` from the destinations' input and their aggregate, without `late_bias`; dense."""
+        """``[Vd, O]`` from the destinations' input and their aggregate, without `epilogue_bias`; dense."""
 
     @property
-    def late_bias(self) -> Tensor | None:
+    def epilogue_bias(self) -> Tensor | None:
         """``[O]`` that is added to what `update` gives, in one pass with what follows; by default nothing."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finish:
+class Epilogue:
     """What follows a convolution, in this order: norm, activation, residual, dropout.
 
     Attributes:
@@ -143,22 +143,22 @@ class Finish:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        require_probability("dropout", self.dropout)
+        validate_probability("dropout", self.dropout)
 
 
-def norm_of(finish: Finish, in_features: int, out_features: int) -> nn.LayerNorm | None:
+def make_norm(epilogue: Epilogue, in_features: int, out_features: int) -> nn.LayerNorm | None:
     """The norm that follows, if one does.
 
     Raises:
         ValueError: A residual between widths that differ.
     """
-    if finish.residual and in_features != out_features:
+    if epilogue.residual and in_features != out_features:
         raise ValueError(f"a residual needs equal widths: got in {in_features}, out {out_features}")
-    return nn.LayerNorm(out_features) if finish.norm else None
+    return nn.LayerNorm(out_features) if epilogue.norm else None
 
 
-def finished(
-    then: Finish,
+def apply_epilogue(
+    then: Epilogue,
     norm: nn.LayerNorm | None,
     x_VD: Features,
     y_VO: Tensor,
@@ -179,13 +179,13 @@ def finished(
     """
     residual = x_VD if then.residual else None
     assert not isinstance(residual, SparseRows)
-    return finish(
+    return epilogue(
         y_VO,
         bias_F=bias_O,
-        norm=None if norm is None else Norm(norm.weight, norm.bias, norm.eps),
+        norm=None if norm is None else LayerNormSpec(norm.weight, norm.bias, norm.eps),
         activation=then.activation,
         residual_NF=residual,
-        drop=None if key is None else Drop(nodes_V, key, then.dropout),
+        drop=None if key is None else DropoutSpec(nodes_V, key, then.dropout),
     )
 
 
@@ -194,59 +194,59 @@ class Layer(nn.Module):
 
     Args:
         conv: The convolution.
-        finish: What follows it; nothing by default, as in the last layer of a model.
+        epilogue: What follows it; nothing by default, as in the last layer of a model.
 
     Attributes:
-        watch: Told of the ids of nodes and of what the layer gives for them, ``[Vd, O]``; None for nobody.
+        output_hook: Told of the ids of nodes and of what the layer gives for them, ``[Vd, O]``; None for nobody.
 
     Raises:
         ValueError: A residual between widths that differ.
     """
 
-    def __init__(self, conv: Conv, finish: Finish | None = None) -> None:
+    def __init__(self, conv: Conv, epilogue: Epilogue | None = None) -> None:
         super().__init__()
         self.conv = conv
-        self.finish = finish or Finish()
-        self.norm = norm_of(self.finish, conv.widths.in_features, conv.widths.out_features)
-        self.watch: Callable[[Tensor, Tensor], None] | None = None
+        self.epilogue = epilogue or Epilogue()
+        self.norm = make_norm(self.epilogue, conv.spec.in_features, conv.spec.out_features)
+        self.output_hook: Callable[[Tensor, Tensor], None] | None = None
 
     @property
-    def widths(self) -> Widths:
+    def spec(self) -> ConvSpec:
         """Widths of the convolution."""
-        return self.conv.widths
+        return self.conv.spec
 
     @property
     def reads_target(self) -> bool:
         """Whether `target` or `update` reads the destinations' input."""
-        return self.widths.reads_target or self.finish.residual
+        return self.spec.reads_target or self.epilogue.residual
 
     @property
-    def takes_sparse(self) -> bool:
+    def accepts_sparse(self) -> bool:
         """Whether the input may be `SparseRows`."""
-        return self.conv.takes_sparse and not self.finish.residual
+        return self.conv.accepts_sparse and not self.epilogue.residual
 
     @property
-    def takes_half(self) -> bool:
+    def accepts_half(self) -> bool:
         """Whether a constant input may be in half precision."""
-        return self.conv.takes_half and not self.finish.residual
+        return self.conv.accepts_half and not self.epilogue.residual
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """`Conv.source`."""
         return self.conv.source(x_VD)
 
-    def target(self, x_VD: Features) -> Rows:
+    def target(self, x_VD: Features) -> NodeMessages:
         """`Conv.target`."""
         return self.conv.target(x_VD)
 
-    def ends(self, x_src: Features, x_dst: Features) -> tuple[Rows, Rows]:
+    def source_and_target(self, x_src: Features, x_dst: Features) -> tuple[NodeMessages, NodeMessages]:
         """`source` and `target`; in one go where both sides are the same nodes."""
-        return self.conv.both(x_src) if x_src is x_dst else (self.source(x_src), self.target(x_dst))
+        return self.conv.source_and_target(x_src) if x_src is x_dst else (self.source(x_src), self.target(x_dst))
 
-    def aggregate(self, block: Block, source: Rows, target: Rows) -> Tensor:
+    def aggregate(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """``[Vd, C, F]``: weigh the edges and aggregate; on whole rows, column slices, chunks or edge parts alike."""
-        assert source.columns is not None
-        weight_EK = self.conv.weigh(block, source, target)
-        return self.conv.aggregation(block, source.columns, target.columns, weight_EK)
+        assert source.values is not None
+        weight_EK = self.conv.edge_weight(block, source, target)
+        return self.conv.aggregation(block, source.values, target.values, weight_EK)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor, block: Block) -> Tensor:
         """``[Vd, O]``: the convolution's update, its late bias and what follows.
@@ -265,28 +265,28 @@ class Layer(nn.Module):
             key: Key of this layer in this step; None draws nothing.
         """
         y_VO = self.conv.update(x_VD, aggregate_VCF)
-        out_VO = finished(self.finish, self.norm, x_VD, y_VO, self.conv.late_bias, nodes_V, key)
-        if self.watch is not None:
-            self.watch(nodes_V, out_VO)
+        out_VO = apply_epilogue(self.epilogue, self.norm, x_VD, y_VO, self.conv.epilogue_bias, nodes_V, key)
+        if self.output_hook is not None:
+            self.output_hook(nodes_V, out_VO)
         return out_VO
 
-    def summing_first(self) -> Layer | None:
-        """The same layer with the same parameters, of `Conv.summing_first`; None if there is none."""
-        conv = self.conv.summing_first()
+    def aggregate_first(self) -> Layer | None:
+        """The same layer with the same parameters, of `Conv.aggregate_first`; None if there is none."""
+        conv = self.conv.aggregate_first()
         if conv is None or conv is self.conv:
             return None if conv is None else self
-        twin = Layer(conv, self.finish)
+        twin = Layer(conv, self.epilogue)
         twin.norm = self.norm
         return twin
 
     @property
-    def constant_aggregate(self) -> bool:
+    def has_static_aggregate(self) -> bool:
         """Whether the aggregate has no parameters: it is constant where the input is."""
-        return self.widths.fixed_weight and self.widths.raw_source
+        return self.spec.static_edge_weight and self.spec.source_is_input
 
     def forward(self, block: Block, x_src: Features, x_dst: Features) -> Tensor:
         """``[Vd, O]``: all phases at once, on one worker."""
-        source, target = self.ends(x_src, x_dst)
+        source, target = self.source_and_target(x_src, x_dst)
         return self.update(x_dst, self.aggregate(block, source, target), block)
 
 
@@ -306,16 +306,16 @@ class Projection(nn.Module):
 
     def forward(self, x_VD: Features) -> Tensor:
         """``[V, O]``."""
-        return project(x_VD, self.weight, self.bias)
+        return project_rows(x_VD, self.weight, self.bias)
 
-    def plus(self, x_VD: Features, *terms: tuple[Tensor, Tensor]) -> Tensor:
+    def add_products(self, x_VD: Features, *terms: tuple[Tensor, Tensor]) -> Tensor:
         """``[V, O]``: the projection, plus the products of these pairs of rows ``[V, I]`` and weights ``[I, O]``."""
         if isinstance(x_VD, Tensor):
             return affine((x_VD, self.weight), *terms, bias_O=self.bias)
-        return project(x_VD, self.weight, self.bias) + affine(*terms)
+        return project_rows(x_VD, self.weight, self.bias) + affine(*terms)
 
 
-def project(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None) -> Tensor:
+def project_rows(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """``[V, O]``: ``x @ weight (+ bias)`` for dense and for sparse rows."""
     if isinstance(x_VD, Tensor):
         return affine((x_VD, weight_DO), bias_O=bias_O)
@@ -323,12 +323,12 @@ def project(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None) -> 
     return y_VO if bias_O is None else y_VO + bias_O
 
 
-def side_by_side(x_VD: Features, *projections: Projection) -> Tensor:
+def project_channels(x_VD: Features, *projections: Projection) -> Tensor:
     """``[V, C, O]``: a channel for each of the projections, all of the same width; one product."""
     width = projections[0].weight.shape[1]
     biases = [torch.zeros_like(p.weight[0]) if p.bias is None else p.bias for p in projections]
     bias = torch.cat(biases) if any(p.bias is not None for p in projections) else None
-    y_VJ = project(x_VD, torch.cat([p.weight for p in projections], 1), bias)
+    y_VJ = project_rows(x_VD, torch.cat([p.weight for p in projections], 1), bias)
     return torch.unflatten(y_VJ, 1, (len(projections), width))
 
 

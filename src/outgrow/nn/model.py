@@ -10,15 +10,15 @@ from outgrow.core.block import Block
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Features, Layer
-from outgrow.ops.linear import with_first_rows
-from outgrow.ops.rng import derive, dropout, dropout_sparse, require_probability
+from outgrow.ops.linear import with_dst_prefix
+from outgrow.ops.rng import dropout, dropout_sparse, fold_in, validate_probability
 from outgrow.ops.sparse import SparseRows
 
 
 class Model(nn.Module):
     """Layers one after the other. The output of the last is one logit per class, or what a decoder takes. Final.
 
-    Layer ``l`` draws from ``derive(key, l + 1)``, the dropout of the input from ``derive(key, 0)`` and the encoder from
+    Layer ``l`` draws from ``fold_in(key, l + 1)``, the dropout of the input from ``fold_in(key, 0)`` and the encoder from
     a key derived of that, where ``key`` is that of (seed, epoch, step): so a draw does not depend on who computes it.
 
     Args:
@@ -40,12 +40,12 @@ class Model(nn.Module):
         decoder: Decoder | None = None,
     ) -> None:
         super().__init__()
-        require_probability("input_dropout", input_dropout)
-        if encoder is not None and encoder.out_features != layers[0].widths.in_features:
-            needed, got = layers[0].widths.in_features, encoder.out_features
+        validate_probability("input_dropout", input_dropout)
+        if encoder is not None and encoder.out_features != layers[0].spec.in_features:
+            needed, got = layers[0].spec.in_features, encoder.out_features
             raise ValueError(f"the first layer takes {needed} columns, the encoder gives {got}")
-        columns = layers[-1].widths.out_features
-        if decoder is not None and not decoder.takes(columns):
+        columns = layers[-1].spec.out_features
+        if decoder is not None and not decoder.accepts_width(columns):
             raise ValueError(f"the last layer gives {columns} columns, which the decoder does not take")
         self.layers = nn.ModuleList(layers)
         self.input_dropout = input_dropout
@@ -58,36 +58,36 @@ class Model(nn.Module):
         Raises:
             ValueError: The decoder does not take what the last layer gives.
         """
-        return Model(self.stages(), input_dropout=self.input_dropout, encoder=self.encoder, decoder=decoder)
+        return Model(self.layers_list(), input_dropout=self.input_dropout, encoder=self.encoder, decoder=decoder)
 
-    def stages(self) -> list[Layer]:
+    def layers_list(self) -> list[Layer]:
         """The layers, in order."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
     @property
-    def reads(self) -> Encoder | Layer:
+    def first_reader(self) -> Encoder | Layer:
         """What reads the features: the encoder, or the first layer."""
-        return self.stages()[0] if self.encoder is None else self.encoder
+        return self.layers_list()[0] if self.encoder is None else self.encoder
 
     @property
     def in_features(self) -> int:
         """``D``."""
-        return self.stages()[0].widths.in_features if self.encoder is None else self.encoder.in_features
+        return self.layers_list()[0].spec.in_features if self.encoder is None else self.encoder.in_features
 
     @property
-    def passes_features_on(self) -> bool:
+    def source_is_features(self) -> bool:
         """Whether the source rows of the first layer are the features as they are."""
-        return self.encoder is None and self.stages()[0].widths.raw_source
+        return self.encoder is None and self.layers_list()[0].spec.source_is_input
 
-    def input(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Features:
+    def encode_input(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Features:
         """The features of ``nodes_V`` as the first layer takes them: with dropout if ``key`` is not None, encoded."""
-        x = x_VD if key is None else self._dropped(x_VD, nodes_V, derive(key, 0))
+        x = x_VD if key is None else self._drop_input(x_VD, nodes_V, fold_in(key, 0))
         if self.encoder is None:
             return x
-        encoded: Tensor = self.encoder(x, nodes_V, None if key is None else derive(key, 0, 0))
+        encoded: Tensor = self.encoder(x, nodes_V, None if key is None else fold_in(key, 0, 0))
         return encoded
 
-    def _dropped(self, x_VD: Features, nodes_V: Tensor, key: int) -> Features:
+    def _drop_input(self, x_VD: Features, nodes_V: Tensor, key: int) -> Features:
         if isinstance(x_VD, SparseRows):
             return dropout_sparse(x_VD, nodes_V, key, self.input_dropout)
         return dropout(x_VD, nodes_V, key, self.input_dropout)
@@ -111,26 +111,26 @@ class Model(nn.Module):
         Returns:
             ``[Vd, C]``.
         """
-        x, x_dst = both_sides(self.input(x_VD, blocks[0].src_nodes, key), len(blocks[0].dst_nodes))
-        first, keyed = self.stages()[0], blocks[0].keyed(layer_key(key, 0))
+        x, x_dst = src_and_dst_rows(self.encode_input(x_VD, blocks[0].src_nodes, key), len(blocks[0].dst_nodes))
+        first, keyed = self.layers_list()[0], blocks[0].with_rng_key(layer_key(key, 0))
         if first_aggregate is None:
-            return self.above(blocks[1:], first(keyed, x, x_dst), key)
-        return self.above(blocks[1:], first.update(x_dst, first_aggregate, keyed), key)
+            return self.forward_from_second(blocks[1:], first(keyed, x, x_dst), key)
+        return self.forward_from_second(blocks[1:], first.update(x_dst, first_aggregate, keyed), key)
 
-    def above(self, blocks: Sequence[Block], x_VO: Tensor, key: int | None) -> Tensor:
+    def forward_from_second(self, blocks: Sequence[Block], x_VO: Tensor, key: int | None) -> Tensor:
         """`forward` from what the first layer gives: ``[Vs, O]`` of the sources of the second layer's block."""
-        for index, (layer, block) in enumerate(zip(self.stages()[1:], blocks, strict=True), 1):
-            x_VO = layer(block.keyed(layer_key(key, index)), *both_sides(x_VO, len(block.dst_nodes)))
+        for index, (layer, block) in enumerate(zip(self.layers_list()[1:], blocks, strict=True), 1):
+            x_VO = layer(block.with_rng_key(layer_key(key, index)), *src_and_dst_rows(x_VO, len(block.dst_nodes)))
         return x_VO
 
 
-def both_sides(x: Features, num_dst: int) -> tuple[Features, Features]:
+def src_and_dst_rows(x: Features, num_dst: int) -> tuple[Features, Features]:
     """Rows of the sources, and those of the destinations, which are the first ``num_dst`` of them, or all."""
     if num_dst == len(x):
         return x, x
-    return with_first_rows(x, num_dst) if isinstance(x, Tensor) else (x, x.rows(0, num_dst))
+    return with_dst_prefix(x, num_dst) if isinstance(x, Tensor) else (x, x.slice_rows(0, num_dst))
 
 
 def layer_key(key: int | None, index: int) -> int | None:
     """Key of layer ``index`` from the key of (seed, epoch, step)."""
-    return None if key is None else derive(key, index + 1)
+    return None if key is None else fold_in(key, index + 1)

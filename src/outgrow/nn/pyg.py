@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
-from outgrow.nn.layer import Conv, Features, Rows, Widths
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.ops.aggregation.base import Aggregation
-from outgrow.ops.aggregation.relation_edges import require_relations
+from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.csc import destination
 
 _PROBE = torch.tensor([[0, 1, 2, 1], [0, 0, 1, 1]])
 
 
-class Opaque(nn.Module, Aggregation):
+class PyGAggregation(nn.Module, Aggregation):
     """Whatever a convolution does with a pair of node matrices and edges. Nothing is known of it, so nothing is cut.
 
     Args:
@@ -37,7 +37,7 @@ class Opaque(nn.Module, Aggregation):
     def __init__(self, conv: nn.Module, num_relations: int = 0) -> None:
         super().__init__()
         self.conv, self.num_relations = conv, num_relations
-        self.takes_weight = "edge_weight" in inspect.signature(conv.forward).parameters
+        self.accepts_weight = "edge_weight" in inspect.signature(conv.forward).parameters
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
         """Aggregate; see `Aggregation`. One channel on both sides, no weights of ours."""
@@ -45,10 +45,10 @@ class Opaque(nn.Module, Aggregation):
         assert weight_EK is None
         edges = block.edges
         extra: dict[str, Tensor] = {}
-        if self.takes_weight and edges.weight is not None:
+        if self.accepts_weight and edges.weight is not None:
             extra["edge_weight"] = edges.weight.to(src_VsCF.dtype)
         if self.num_relations:
-            require_relations(edges, self.num_relations)
+            validate_relations(edges, self.num_relations)
             assert edges.relation is not None
             extra["edge_type"] = edges.relation.long()
         self.conv.train(block.key is not None)
@@ -73,7 +73,7 @@ class PyGConv(Conv):
             norm, updates buffers, or gives another width.
     """
 
-    takes_sparse = False
+    accepts_sparse = False
 
     def __init__(self, conv: nn.Module, in_features: int, out_features: int, *, self_loops: bool = False) -> None:
         super().__init__()
@@ -82,28 +82,30 @@ class PyGConv(Conv):
             relations = int(getattr(conv, "num_relations", 1))
             self.num_relations = relations if relations > 1 else 0
         if self_loops and self.num_relations:
-            _refuse(conv, "edges that have relations, or self-loops: a loop has none", "both", "leave self_loops out")
-        self.exact = not _draws(conv)
-        self.aggregation = Opaque(conv, self.num_relations)
-        self.widths = Widths(
+            _raise_unsupported(
+                conv, "edges that have relations, or self-loops: a loop has none", "both", "leave self_loops out"
+            )
+        self.exact = not _has_random_dropout(conv)
+        self.aggregation = PyGAggregation(conv, self.num_relations)
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(1, in_features),
             target=(1, in_features),
             aggregate=(1, out_features),
-            fixed_weight=True,
+            static_edge_weight=True,
             reads_target=True,
             self_loops=self_loops,
-            whole_rows=True,
+            needs_full_neighborhood=True,
         )
-        _try(conv, self.aggregation, in_features, out_features)
+        _probe(conv, self.aggregation, in_features, out_features)
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, 1, D]``: the input as it is."""
         assert isinstance(x_VD, Tensor)
-        return Rows(x_VD[:, None], None)
+        return NodeMessages(x_VD[:, None], None)
 
-    def target(self, x_VD: Features) -> Rows:
+    def target(self, x_VD: Features) -> NodeMessages:
         """``[V, 1, D]``: the input as it is."""
         return self.source(x_VD)
 
@@ -114,12 +116,12 @@ class PyGConv(Conv):
 
 def edge_index(edges: Edges) -> Tensor:
     """``[2, E]`` int64, sources above destinations, as PyG wants them; built once per block."""
-    if "edge_index" not in edges.derived:
-        edges.derived["edge_index"] = torch.stack([edges.indices.long(), destination(edges)])
-    return cast(Tensor, edges.derived["edge_index"])
+    if "edge_index" not in edges.cache:
+        edges.cache["edge_index"] = torch.stack([edges.indices.long(), destination(edges)])
+    return cast(Tensor, edges.cache["edge_index"])
 
 
-def _draws(conv: nn.Module) -> bool:
+def _has_random_dropout(conv: nn.Module) -> bool:
     """Whether some part of a convolution drops at random."""
     for module in conv.modules():
         share = getattr(module, "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout", 0)
@@ -131,18 +133,22 @@ def _draws(conv: nn.Module) -> bool:
 def _require_usable(conv: nn.Module) -> None:
     parts = list(conv.modules())
     if any(isinstance(part, nn.modules.batchnorm._NormBase) for part in parts):
-        _refuse(conv, "no norm over nodes: parts of a graph would each have their own", "one", "use a layer norm")
+        _raise_unsupported(
+            conv, "no norm over nodes: parts of a graph would each have their own", "one", "use a layer norm"
+        )
     if any(getattr(part, "add_self_loops", False) is True for part in parts):
         repair = "give the convolution add_self_loops=False, and og.nn.PyGConv self_loops=True"
-        _refuse(conv, "a convolution that adds no self-loops: in parts of a graph it adds wrong ones", "one", repair)
+        _raise_unsupported(
+            conv, "a convolution that adds no self-loops: in parts of a graph it adds wrong ones", "one", repair
+        )
     if any(isinstance(parameter, nn.UninitializedParameter) for parameter in conv.parameters()):
-        _refuse(conv, "parameters of known shape", "in_channels=-1", "give its input width")
+        _raise_unsupported(conv, "parameters of known shape", "in_channels=-1", "give its input width")
 
 
-def _try(conv: nn.Module, opaque: Opaque, in_features: int, out_features: int) -> None:
+def _probe(conv: nn.Module, aggregation: PyGAggregation, in_features: int, out_features: int) -> None:
     """Run a copy on 3 sources, 2 destinations and 4 edges, as in training."""
     dtype = next((parameter.dtype for parameter in conv.parameters()), torch.float32)
-    extra: dict[str, Any] = {"edge_type": torch.zeros(4, dtype=torch.int64)} if opaque.num_relations else {}
+    extra: dict[str, Any] = {"edge_type": torch.zeros(4, dtype=torch.int64)} if aggregation.num_relations else {}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         clone = copy.deepcopy(conv).train()
         before = {name: buffer.clone() for name, buffer in clone.named_buffers()}
@@ -152,16 +158,18 @@ def _try(conv: nn.Module, opaque: Opaque, in_features: int, out_features: int) -
         except Exception as error:
             repair = "use one that is documented as bipartite, of input width D, without required edge features"
             got = f"{type(error).__name__}: {error}"
-            _refuse(
+            _raise_unsupported(
                 conv, f"a call with ([3, {in_features}], [2, {in_features}]) and 4 edges to work", got, repair, error
             )
     if any(not torch.equal(before.get(name, buffer.new_empty(0)), buffer) for name, buffer in clone.named_buffers()):
-        _refuse(conv, "buffers that stay as they are", "buffers that a call updates", "turn running statistics off")
+        _raise_unsupported(
+            conv, "buffers that stay as they are", "buffers that a call updates", "turn running statistics off"
+        )
     if not isinstance(out, Tensor) or out.shape != (2, out_features):
         got = f"{list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-        _refuse(conv, f"an output of [2, {out_features}] for 2 destinations", got, "correct out_features")
+        _raise_unsupported(conv, f"an output of [2, {out_features}] for 2 destinations", got, "correct out_features")
 
 
-def _refuse(conv: nn.Module, needed: str, got: str, repair: str, cause: Exception | None = None) -> NoReturn:
+def _raise_unsupported(conv: nn.Module, needed: str, got: str, repair: str, cause: Exception | None = None) -> NoReturn:
     name = type(conv).__name__
     raise InputError(f"{name} cannot be wrapped", needed=needed, got=got, repair=repair) from cause

@@ -1,6 +1,6 @@
 """Convolutions over edges of several relations: R-GCN with shared bases, and with diagonal weights.
 
-Letters as in `outgrow.nn.layer`; ``R`` relations, ``B`` bases. Both take a mean per relation, which is counted in the
+Letters as in `outgrow.nn_device.layer`; ``R`` relations, ``B`` bases. Both take a mean per relation, which is counted in the
 block unless that brings it along, as a sampled one does.
 """
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, Features, Projection, Rows, Widths, require_counts
-from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection, require_counts
+from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
 
@@ -32,7 +32,7 @@ class RGCNConv(Conv):
         ValueError: ``num_relations`` or ``bases`` is less than 1.
     """
 
-    takes_half = True
+    accepts_half = True
 
     def __init__(
         self,
@@ -51,39 +51,39 @@ class RGCNConv(Conv):
         self.share = nn.Parameter(torch.empty(num_relations, bases))
         nn.init.xavier_uniform_(self.share)
         self.aggregation = WeightedSum()
-        self.takes_sparse = bases * out_features < in_features if project_first is None else project_first
-        self.widths = Widths(
+        self.accepts_sparse = bases * out_features < in_features if project_first is None else project_first
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
-            source=(bases, out_features) if self.takes_sparse else (1, in_features),
-            aggregate=(bases, out_features if self.takes_sparse else in_features),
-            fixed_weight=False,
-            raw_source=not self.takes_sparse,
+            source=(bases, out_features) if self.accepts_sparse else (1, in_features),
+            aggregate=(bases, out_features if self.accepts_sparse else in_features),
+            static_edge_weight=False,
+            source_is_input=not self.accepts_sparse,
             reads_target=True,
-            whole_rows=True,
+            needs_full_neighborhood=True,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, B, O]`` projected to every basis, or ``[V, 1, D]`` as it comes."""
-        if self.takes_sparse:
+        if self.accepts_sparse:
             h_VJ: Tensor = self.basis(x_VD)
-            return Rows(torch.unflatten(h_VJ, 1, (self.bases, self.widths.out_features)), None)
+            return NodeMessages(torch.unflatten(h_VJ, 1, (self.bases, self.spec.out_features)), None)
         assert isinstance(x_VD, Tensor)
-        return Rows(x_VD[:, None], None)
+        return NodeMessages(x_VD[:, None], None)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """``[E, B]``: the relation's share of each basis, over the number of its edges at the destination."""
-        assert source.columns is not None
-        mean_E1 = relation_mean(block, self.num_relations, source.columns.dtype)
+        assert source.values is not None
+        mean_E1 = relation_mean_weight(block, self.num_relations, source.values.dtype)
         return basis_weight(block.edges, self.share, mean_E1)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``: the sum over bases, and the node itself."""
-        if self.takes_sparse:
+        if self.accepts_sparse:
             itself: Tensor = self.itself(x_VD)
             return itself + aggregate_VCF.sum(1)
-        basis_DBO = self.basis.weight.view(self.widths.in_features, self.bases, self.widths.out_features)
-        return self.itself.plus(x_VD, (aggregate_VCF.flatten(1), basis_DBO.transpose(0, 1).flatten(0, 1)))
+        basis_DBO = self.basis.weight.view(self.spec.in_features, self.bases, self.spec.out_features)
+        return self.itself.add_products(x_VD, (aggregate_VCF.flatten(1), basis_DBO.transpose(0, 1).flatten(0, 1)))
 
 
 class RGCNDiagonalConv(Conv):
@@ -101,7 +101,7 @@ class RGCNDiagonalConv(Conv):
         ValueError: ``num_relations`` is less than 1.
     """
 
-    takes_half = True
+    accepts_half = True
 
     def __init__(self, in_features: int, out_features: int, num_relations: int) -> None:
         super().__init__()
@@ -110,24 +110,24 @@ class RGCNDiagonalConv(Conv):
         self.itself = Projection(in_features, out_features, bias=True)
         self.neighbour = Projection(in_features, out_features)
         self.aggregation = RelationScale(num_relations, out_features)
-        self.widths = Widths(
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             source=(1, out_features),
             aggregate=(1, out_features),
-            fixed_weight=True,
+            static_edge_weight=True,
             reads_target=True,
-            whole_rows=True,
+            needs_full_neighborhood=True,
         )
 
-    def source(self, x_VD: Features) -> Rows:
+    def source(self, x_VD: Features) -> NodeMessages:
         """``[V, 1, O]``: the projection that all relations share."""
-        return Rows(self.neighbour(x_VD)[:, None], None)
+        return NodeMessages(self.neighbour(x_VD)[:, None], None)
 
-    def weigh(self, block: Block, source: Rows, target: Rows) -> Tensor:
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """``[E, 1]``: one over the number of edges of the same relation at the destination."""
-        assert source.columns is not None
-        return relation_mean(block, self.num_relations, source.columns.dtype)
+        assert source.values is not None
+        return relation_mean_weight(block, self.num_relations, source.values.dtype)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """``[Vd, O]``."""

@@ -10,16 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.nn.encoder import Dense, Encoder
-from outgrow.nn.layer import Conv, Finish, Layer
+from outgrow.nn.encoder import Encoder, LinearEncoder
+from outgrow.nn.layer import Conv, Epilogue, Layer
 from outgrow.nn.model import Model
 
 
-class Place(NamedTuple):
+class LayerPosition(NamedTuple):
     """Where in a stack a convolution is."""
 
-    first: bool
-    last: bool
+    is_first: bool
+    is_last: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,27 +49,27 @@ class Stack:
             if not 0 <= value < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {value}")
 
-    def build(self, widths: tuple[int, int, int], conv: Callable[[int, int, Place], Conv]) -> Model:
+    def build(self, widths: tuple[int, int, int], conv: Callable[[int, int, LayerPosition], Conv]) -> Model:
         """A model of width ``widths = (in, hidden, out)``; ``conv(in, out, place)`` makes each convolution."""
         built = []
-        for index, (width_in, width_out, finish) in enumerate(self._sizes(widths)):
-            place = Place(first=index == 0, last=index == self.layers - 1)
+        for index, (width_in, width_out, finish) in enumerate(self._layer_sizes(widths)):
+            place = LayerPosition(is_first=index == 0, is_last=index == self.layers - 1)
             built.append(Layer(conv(width_in, width_out, place), finish))
         return Model(built, input_dropout=self.input_dropout)
 
-    def dense(self, widths: tuple[int, int, int]) -> list[Encoder]:
+    def build_mlp(self, widths: tuple[int, int, int]) -> list[Encoder]:
         """The same stack without neighbours: a multi-layer perceptron of width ``widths = (in, hidden, out)``."""
-        return [Dense(*sizes) for sizes in self._sizes(widths)]
+        return [LinearEncoder(*sizes) for sizes in self._layer_sizes(widths)]
 
-    def _sizes(self, widths: tuple[int, int, int]) -> list[tuple[int, int, Finish | None]]:
+    def _layer_sizes(self, widths: tuple[int, int, int]) -> list[tuple[int, int, Epilogue | None]]:
         """Widths of each layer's input and output, and what follows it."""
         in_features, hidden, out_features = widths
         if min(widths) < 1:
             raise ValueError(f"widths must be at least 1: got in {in_features}, hidden {hidden}, out {out_features}")
         sizes = [in_features] + [hidden] * (self.layers - 1) + [out_features]
         *inner, (last_in, last_out) = pairwise(sizes)
-        return [*((a, b, self._finish(a == b)) for a, b in inner), (last_in, last_out, None)]
+        return [*((a, b, self._make_epilogue(a == b)) for a, b in inner), (last_in, last_out, None)]
 
-    def _finish(self, same_width: bool) -> Finish:
+    def _make_epilogue(self, same_width: bool) -> Epilogue:
         residual = self.residual and same_width
-        return Finish(norm=self.norm, activation=self.activation, residual=residual, dropout=self.dropout)
+        return Epilogue(norm=self.norm, activation=self.activation, residual=residual, dropout=self.dropout)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from outgrow.ops.cross_entropy import cross_entropy
 
 
-class Task(ABC):
+class NodeTask(ABC):
     """What a model is trained for."""
 
     metric: str
@@ -27,23 +27,23 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def tally(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+    def metric_counts(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """``[T]`` int64: what is counted on these nodes to score them; counts of several workers add up."""
 
     @abstractmethod
-    def score_of(self, tally_T: Tensor) -> float:
-        """Quality in [0, 1] from a `tally`; NaN if no nodes were counted."""
+    def metric_from_counts(self, counts_T: Tensor) -> float:
+        """Quality in [0, 1] from a `metric_counts`; NaN if no nodes were counted."""
 
     def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
         """Quality in [0, 1] on these nodes; NaN if there are none."""
-        return self.score_of(self.tally(logits_NC, labels_N))
+        return self.metric_from_counts(self.metric_counts(logits_NC, labels_N))
 
     @abstractmethod
     def predict(self, logits_NC: Tensor) -> Tensor:
         """The predicted labels."""
 
 
-class SingleLabel(Task):
+class SingleLabel(NodeTask):
     """One class per node: softmax cross-entropy; scored by accuracy."""
 
     metric = "accuracy"
@@ -52,13 +52,13 @@ class SingleLabel(Task):
         """Sum of the cross-entropies, divided by ``total``; labels ``[N]`` integer."""
         return cross_entropy(logits_VC, labels_N.long(), rows_N) / total
 
-    def tally(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+    def metric_counts(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Nodes whose largest logit is that of their label, and nodes."""
         return torch.stack([(self.predict(logits_NC) == labels_N).sum(), torch.tensor(len(labels_N))])
 
-    def score_of(self, tally_T: Tensor) -> float:
+    def metric_from_counts(self, counts_T: Tensor) -> float:
         """Share of the nodes whose largest logit is that of their label."""
-        right, total = tally_T.tolist()
+        right, total = counts_T.tolist()
         return right / total if total else float("nan")
 
     def predict(self, logits_NC: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class SingleLabel(Task):
         return logits_NC.argmax(1)
 
 
-class MultiLabel(Task):
+class MultiLabel(NodeTask):
     """Any number of classes per node: binary cross-entropy, averaged over classes; scored by micro-averaged F1."""
 
     metric = "micro_f1"
@@ -78,14 +78,14 @@ class MultiLabel(Task):
         each = functional.binary_cross_entropy_with_logits(logits_NC, target, reduction="none")
         return each.sum(0).mean() / total  # column by column: a sum of all at once depends on the number of threads
 
-    def tally(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+    def metric_counts(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """True positives, wrong predictions, and nodes."""
         guess, truth = self.predict(logits_NC).bool(), labels_N.bool()
         return torch.stack([(guess & truth).sum(), (guess ^ truth).sum(), torch.tensor(len(labels_N))])
 
-    def score_of(self, tally_T: Tensor) -> float:
+    def metric_from_counts(self, counts_T: Tensor) -> float:
         """Micro-averaged F1 at probability one half; 1 if nothing is true and nothing predicted."""
-        hit, wrong, total = tally_T.tolist()
+        hit, wrong, total = counts_T.tolist()
         if total == 0:
             return float("nan")
         return 2 * hit / (2 * hit + wrong) if hit + wrong else 1.0

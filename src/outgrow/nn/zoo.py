@@ -16,7 +16,7 @@ from outgrow.nn.gated import GGCNConv, GGNNConv
 from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
 from outgrow.nn.relational import RGCNConv, RGCNDiagonalConv
-from outgrow.nn.stack import Place, Stack
+from outgrow.nn.stack import LayerPosition, Stack
 
 
 def GCN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
@@ -30,10 +30,10 @@ def GCN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool 
         **stack: Fields of `Stack`.
     """
 
-    def conv(width_in: int, width_out: int, place: Place) -> Conv:
-        return GCNConv(width_in, width_out, project_first=_project_first(place, sparse_input))
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
+        return GCNConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
 
-    return _stack(stack).build((in_features, hidden, out_features), conv)
+    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
 def SAGE(
@@ -61,12 +61,12 @@ def SAGE(
     if pool not in ("mean", "max"):
         raise ValueError(f"pool must be 'mean' or 'max', got {pool!r}")
 
-    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         if pool == "max":
             return SAGEMaxConv(width_in, width_out)
-        return SAGEConv(width_in, width_out, project_first=_project_first(place, sparse_input))
+        return SAGEConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
 
-    return _stack(stack).build((in_features, hidden, out_features), conv)
+    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
 def GAT(
@@ -95,41 +95,41 @@ def GAT(
         **stack: Fields of `Stack`.
     """
 
-    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return GATConv(
             width_in,
             width_out,
-            out_heads if place.last else heads,
-            average=place.last,
+            out_heads if position.is_last else heads,
+            average=position.is_last,
             attention_dropout=attention_dropout,
             num_relations=num_relations,
             edge_weights=edge_weights,
         )
 
-    return _stack({"activation": functional.elu, **stack}).build((in_features, hidden, out_features), conv)
+    return _make_stack({"activation": functional.elu, **stack}).build((in_features, hidden, out_features), make_conv)
 
 
 def GIN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
     """A stack of `GINConv`; arguments as in `SAGE`."""
 
-    def conv(width_in: int, width_out: int, place: Place) -> Conv:
-        return GINConv(width_in, width_out, project_first=_project_first(place, sparse_input))
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
+        return GINConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
 
-    return _stack(stack).build((in_features, hidden, out_features), conv)
+    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
 def CommNet(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
     """A stack of `CommNetConv` with tanh; arguments as in `SAGE`."""
 
-    def conv(width_in: int, width_out: int, place: Place) -> Conv:
-        return CommNetConv(width_in, width_out, project_first=_project_first(place, sparse_input))
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
+        return CommNetConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
 
-    return _stack({"activation": torch.tanh, **stack}).build((in_features, hidden, out_features), conv)
+    return _make_stack({"activation": torch.tanh, **stack}).build((in_features, hidden, out_features), make_conv)
 
 
 def GGCN(in_features: int, hidden: int, out_features: int, **stack: object) -> Model:
     """A stack of `GGCNConv`; arguments as in `GCN`."""
-    return _stack(stack).build((in_features, hidden, out_features), lambda i, o, place: GGCNConv(i, o))
+    return _make_stack(stack).build((in_features, hidden, out_features), lambda i, o, place: GGCNConv(i, o))
 
 
 def GGNN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
@@ -139,10 +139,10 @@ def GGNN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool
     the state to the classes. Each layer has its own parameters.
     """
 
-    def conv(width_in: int, width_out: int, place: Place) -> Conv:
-        return GGNNConv(width_in, width_out, state=hidden, project_first=place.first and sparse_input)
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
+        return GGNNConv(width_in, width_out, state=hidden, project_first=position.is_first and sparse_input)
 
-    return _stack({"activation": None, **stack}).build((in_features, hidden, out_features), conv)
+    return _make_stack({"activation": None, **stack}).build((in_features, hidden, out_features), make_conv)
 
 
 def FiLM(in_features: int, hidden: int, out_features: int, *, num_relations: int = 0, **stack: object) -> Model:
@@ -156,10 +156,10 @@ def FiLM(in_features: int, hidden: int, out_features: int, *, num_relations: int
         **stack: Fields of `Stack`.
     """
 
-    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return FiLMConv(width_in, width_out, num_relations=num_relations)
 
-    return _stack(stack).build((in_features, hidden, out_features), conv)
+    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
 def RGCN(
@@ -184,25 +184,25 @@ def RGCN(
         **stack: Fields of `Stack`.
     """
 
-    def conv(width_in: int, width_out: int, place: Place) -> Conv:
-        first = _project_first(place, sparse_input)
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
+        first = _first_projection_option(position, sparse_input)
         return RGCNConv(width_in, width_out, num_relations, bases=bases, project_first=first)
 
-    return _stack(stack).build((in_features, hidden, out_features), conv)
+    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
 def RGCNDiagonal(in_features: int, hidden: int, out_features: int, *, num_relations: int, **stack: object) -> Model:
     """A stack of `RGCNDiagonalConv`; arguments as in `RGCN`."""
 
-    def conv(width_in: int, width_out: int, place: Place) -> Conv:
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return RGCNDiagonalConv(width_in, width_out, num_relations)
 
-    return _stack(stack).build((in_features, hidden, out_features), conv)
+    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
-def _project_first(place: Place, sparse_input: bool) -> bool | None:
-    return True if place.first and sparse_input else None
+def _first_projection_option(position: LayerPosition, sparse_input: bool) -> bool | None:
+    return True if position.is_first and sparse_input else None
 
 
-def _stack(options: dict[str, object]) -> Stack:
+def _make_stack(options: dict[str, object]) -> Stack:
     return Stack(**options)  # type: ignore[arg-type]

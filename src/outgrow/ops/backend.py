@@ -1,6 +1,6 @@
 """The gate to Numba/Triton, kernel cache, compile lock, GPU dispatch.
 
-Kernel files decorate with `kernel` (parallel loops) or `sequential` (one thread), and take tensors through `array`.
+Kernel files decorate with `triton_kernel` (parallel loops) or `serial_kernel` (one thread), and take tensors through `as_numpy`.
 Nothing is compiled before its first call; what was compiled is kept on disk for the next process (`kernel_cache.py`). A
 function of tensors that has a twin in `outgrow.ops.gpu` is decorated with `twinned`.
 """
@@ -21,65 +21,67 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable as mark_once_differentiable
 
-from outgrow.ops.kernel_cache import kept, parallel
+from outgrow.ops.kernel_cache import cache_on_disk, uses_parallel_loops
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def kernel(function: Callable[P, R]) -> Callable[P, R]:
+def parallel_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function whose `prange` loops run on all threads. Sums are never reordered.
 
     With ``OUTGROW_KERNELS=serial`` in the environment they run on one, which takes less time to compile: for tests.
     """
-    compiled = numba.njit(parallel=parallel(), nogil=True, fastmath={"contract"}, error_model="numpy")
-    return cast(Callable[P, R], kept(compiled(function)))
+    compiled = numba.njit(parallel=uses_parallel_loops(), nogil=True, fastmath={"contract"}, error_model="numpy")
+    return cast(Callable[P, R], cache_on_disk(compiled(function)))
 
 
 def reducing_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """A `kernel` of which the innermost sums may be reordered, by the compiler: always in the same way."""
-    compiled = numba.njit(parallel=parallel(), nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-    return cast(Callable[P, R], kept(compiled(function)))
+    """A `triton_kernel` of which the innermost sums may be reordered, by the compiler: always in the same way."""
+    compiled = numba.njit(
+        parallel=uses_parallel_loops(), nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy"
+    )
+    return cast(Callable[P, R], cache_on_disk(compiled(function)))
 
 
-def sequential(function: Callable[P, R]) -> Callable[P, R]:
+def serial_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function that runs on one thread, called by Python, or by kernels where order cannot change its result.
 
-    What a kernel needs besides is `inlined`.
+    What a kernel needs besides is `triton_function`.
     """
     compiled = numba.njit(nogil=True, fastmath={"contract"}, error_model="numpy")
-    return cast(Callable[P, R], kept(compiled(function)))
+    return cast(Callable[P, R], cache_on_disk(compiled(function)))
 
 
-def inlined(function: Callable[P, R]) -> Callable[P, R]:
+def device_function(function: Callable[P, R]) -> Callable[P, R]:
     """A part of kernels, written into each of them: for what is called once an edge, and for all that rounds.
 
-    Of a `sequential` function that a kernel calls there are two versions, compiled alone and within the kernel. The
+    Of a `serial_kernel` function that a kernel calls there are two versions, compiled alone and within the kernel. The
     process that compiles runs one, those that load the other, and their sums may differ in the last bit.
     """
     return cast(Callable[P, R], numba.njit(inline="always")(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An instruction for kernels: ``function(context, *types)`` gives its signature and what emits it."""
+    """An instruction for kernels: ``raise_outside_kernel(context, *types)`` gives its signature and what emits it."""
     return cast(Callable[..., Any], numba_intrinsic(function))
 
 
-def by_type(choose: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
-    """A part of kernels, written into each of them, that ``choose`` picks by the types of its arguments."""
+def overload(select: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
+    """A part of kernels, written into each of them, that ``select`` picks by the types of its arguments."""
 
-    def function(*values: Any) -> Any:
-        raise NotImplementedError(f"{choose.__name__} is for kernels")
+    def raise_outside_kernel(*values: Any) -> Any:
+        raise NotImplementedError(f"{select.__name__} is for kernels")
 
-    function.__name__, function.__doc__ = choose.__name__, choose.__doc__
-    numba_overload(function, inline="always")(choose)
-    return function
+    raise_outside_kernel.__name__, raise_outside_kernel.__doc__ = select.__name__, select.__doc__
+    numba_overload(raise_outside_kernel, inline="always")(select)
+    return raise_outside_kernel
 
 
 prange: Callable[..., Any] = numba.prange
 
 
-def twinned(function: Callable[P, R]) -> Callable[P, R]:
+def gpu_dispatch(function: Callable[P, R]) -> Callable[P, R]:
     """Where a tensor among the arguments is on a GPU, call the function of the same name in the module's GPU twin.
 
     The twin of a module ``outgrow.ops...NAME`` is ``outgrow.ops.gpu.NAME``; it takes the same arguments and is imported
@@ -87,31 +89,31 @@ def twinned(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def dispatch_call(*args: P.args, **kwargs: P.kwargs) -> R:
         if any(_on_gpu(value) for value in (*args, *kwargs.values())):
             name = function.__module__.rpartition(".")[2]
             twin = getattr(importlib.import_module(f"outgrow.ops.gpu.{name}"), function.__name__)
             return cast(R, twin(*args, **kwargs))
         return function(*args, **kwargs)
 
-    return call
+    return dispatch_call
 
 
 def _on_gpu(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_cuda
 
 
-def once(backward: Callable[P, R]) -> Callable[P, R]:
+def once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
     """Mark the backward pass of a fused operation: it cannot be differentiated again, and says so if it is asked to."""
     return cast(Callable[P, R], mark_once_differentiable(backward))
 
 
-def array(tensor: Tensor) -> NDArray[Any]:
+def as_numpy(tensor: Tensor) -> NDArray[Any]:
     """The memory of a CPU tensor as a contiguous NumPy array, without a copy where it is contiguous already."""
     return tensor.detach().contiguous().numpy()
 
 
-def tensor(values: NDArray[Any]) -> Tensor:
+def as_tensor(values: NDArray[Any]) -> Tensor:
     """The memory of an array as a tensor."""
     return torch.from_numpy(values)
 
@@ -123,13 +125,13 @@ def num_threads() -> int:
 
 def threading_layer() -> str:
     """Name of the threading layer that parallel kernels run on, for `outgrow doctor`; ``serial`` where none are."""
-    if not parallel():
+    if not uses_parallel_loops():
         return "serial"
-    _touch(np.zeros(1, dtype=np.int64))
+    _run_empty_loop(np.zeros(1, dtype=np.int64))
     return str(numba.threading_layer())  # type: ignore[attr-defined]
 
 
-@kernel
-def _touch(out: NDArray[np.int64]) -> None:
+@parallel_kernel
+def _run_empty_loop(out: NDArray[np.int64]) -> None:
     for i in prange(len(out)):
         out[i] = 1

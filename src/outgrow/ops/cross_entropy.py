@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from outgrow.ops.backend import array, kernel, once, prange, reducing_kernel
-from outgrow.ops.kernels.numerics import exp_of
+from outgrow.ops.backend import as_numpy, once_differentiable, parallel_kernel, prange, reducing_kernel
+from outgrow.ops.kernels.numerics import exp_nonpositive
 from outgrow.ops.kernels.work_split import PARTS
-from outgrow.ops.memory_pool import empty_rows, flat_rows, with_padding
+from outgrow.ops.memory_pool import as_input_rows, pooled_empty_rows, with_padding
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -26,7 +26,7 @@ def cross_entropy(logits_VC: Tensor, labels_N: Tensor, rows_N: Tensor | None = N
     """The sum over labelled rows of ``log(sum_c exp(logits[row, c])) - logits[row, label]``.
 
     On a CPU the sum is taken in float64 and does not depend on the number of threads; the gradient is padded as
-    `outgrow.ops.memory_pool.empty_rows` pads. Tensors on a GPU go through torch's own, which checks there.
+    `outgrow.ops.memory_pool.pooled_empty_rows` pads. Tensors on a GPU go through torch's own, which checks there.
 
     Args:
         logits_VC: ``[V, C]`` float32 or float64.
@@ -44,15 +44,15 @@ def cross_entropy(logits_VC: Tensor, labels_N: Tensor, rows_N: Tensor | None = N
         rows_N = torch.arange(len(logits_VC), device=logits_VC.device)
     if logits_VC.device.type != "cpu":
         return functional.cross_entropy(logits_VC[rows_N], labels_N, reduction="sum")
-    labels, rows = array(labels_N), array(rows_N)
-    _require(labels, rows, tuple(logits_VC.shape))
+    labels, rows = as_numpy(labels_N), as_numpy(rows_N)
+    _validate_labels(labels, rows, tuple(logits_VC.shape))
     if np.any(rows[1:] < rows[:-1]):
         order = np.argsort(rows, kind="stable")
         labels, rows = labels[order], rows[order]
     return _CrossEntropy.apply(logits_VC, labels, rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _require(labels: Ids, rows: Ids, shape: tuple[int, ...]) -> None:
+def _validate_labels(labels: Ids, rows: Ids, shape: tuple[int, ...]) -> None:
     if labels.shape != rows.shape:
         raise ValueError(f"one label for each labelled row, got {len(labels)} labels and {len(rows)} rows")
     for name, given, end in (("rows", rows, shape[0]), ("labels", labels, shape[1])):
@@ -68,22 +68,22 @@ class _CrossEntropy(torch.autograd.Function):
         ctx.labelled = labels, rows, largest, log_sum
         ctx.save_for_backward(logits_VC)
         sums = np.zeros(PARTS)
-        _sum_losses(flat_rows(logits_VC), logits_VC.shape[1], labels, rows, largest, log_sum, sums)
+        _sum_losses(as_input_rows(logits_VC), logits_VC.shape[1], labels, rows, largest, log_sum, sums)
         return logits_VC.new_tensor(sums.sum())
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (logits_VC,), (labels, rows, largest, log_sum) = ctx.saved_tensors, ctx.labelled
         num_rows, columns = logits_VC.shape
-        d_logits_VC = empty_rows(num_rows, (columns,), logits_VC)
-        logits, out = flat_rows(logits_VC), with_padding(d_logits_VC).numpy()
-        ends, scale = _even_ends(rows, num_rows), logits.dtype.type(grad.item())
+        d_logits_VC = pooled_empty_rows(num_rows, (columns,), logits_VC)
+        logits, out = as_input_rows(logits_VC), with_padding(d_logits_VC).numpy()
+        ends, scale = _balanced_ends(rows, num_rows), logits.dtype.type(grad.item())
         _write_gradient(ends, logits, columns, labels, rows, largest, log_sum, scale, out)
         return d_logits_VC, None, None
 
 
-def _even_ends(rows: Ids, num_rows: int) -> Ids:
+def _balanced_ends(rows: Ids, num_rows: int) -> Ids:
     """``[2, P + 1]``: where parts begin and end, in rows and in labelled rows; a part has about the same of both."""
     before = rows + np.arange(len(rows))
     wanted = (num_rows + len(rows)) * np.arange(PARTS + 1) // PARTS
@@ -109,7 +109,7 @@ def _sum_losses(
             for c in range(columns):
                 top = row[c] if row[c] > top else top
             for c in range(columns):
-                power[c] = exp_of(row[c] - top)
+                power[c] = exp_nonpositive(row[c] - top)
             powers = logits.dtype.type(0)
             for c in range(columns):
                 powers += power[c]
@@ -118,7 +118,7 @@ def _sum_losses(
         sums[part] = total
 
 
-@kernel
+@parallel_kernel
 def _write_gradient(
     ends: Ids,
     logits: Array,
@@ -137,6 +137,6 @@ def _write_gradient(
                 out[v, c] = 0
             while n < ends[1, part + 1] and rows[n] == v:
                 for c in range(columns):
-                    out[v, c] += exp_of(logits[v, c] - largest[n] - log_sum[n]) * scale
+                    out[v, c] += exp_nonpositive(logits[v, c] - largest[n] - log_sum[n]) * scale
                 out[v, labels[n]] -= scale
                 n += 1

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.ops.backend import array, kernel, prange, sequential, tensor, twinned
-from outgrow.ops.kernels.work_split import EDGE, END_ROW, ROW, even_parts, is_continued, piece
+from outgrow.ops.backend import as_numpy, as_tensor, gpu_dispatch, parallel_kernel, prange, serial_kernel
+from outgrow.ops.kernels.work_split import EDGE, END_ROW, ROW, balanced_work, continues_row, row_span
 
 Array = NDArray[Any]
 
 
-class Transpose(NamedTuple):
+class TransposedEdges(NamedTuple):
     """Out-edges of the sources of a block.
 
     Attributes:
@@ -35,26 +35,26 @@ def in_degree(indptr: Tensor, weight: Tensor | None) -> Tensor:
     if weight is None:
         return (indptr[1:] - indptr[:-1]).double()
     out = torch.empty(len(indptr) - 1, dtype=torch.float64, device=indptr.device)
-    row_weights(indptr, weight, out)
+    weighted_in_degree(indptr, weight, out)
     return out
 
 
-@twinned
-def row_weights(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
+@gpu_dispatch
+def weighted_in_degree(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
     """The sum of the weights of the edges of each row, written to ``out_V``, which is float64."""
-    parts = even_parts(array(indptr))
-    _row_sums(parts, array(indptr), array(weight), array(out_V), np.empty(len(parts)))
+    parts = balanced_work(as_numpy(indptr))
+    _sum_row_weights(parts, as_numpy(indptr), as_numpy(weight), as_numpy(out_V), np.empty(len(parts)))
 
 
-@twinned
-def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+@gpu_dispatch
+def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """In-edges with the self-loops taken out and one of weight 1 put at the end of every row.
 
     Returns:
         ``indptr [V + 1]``, ``indices [E']`` and ``weight [E']`` (None if it was).
     """
-    old_ptr, old, given = array(indptr), array(indices), None if weight is None else array(weight)
-    parts = even_parts(old_ptr)
+    old_ptr, old, given = as_numpy(indptr), as_numpy(indices), None if weight is None else as_numpy(weight)
+    parts = balanced_work(old_ptr)
     loops = np.empty(len(parts), dtype=np.int64)
     _count_loops(parts, old_ptr, old, loops)
     num_nodes = len(old_ptr) - 1
@@ -63,15 +63,15 @@ def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple
     weights = None if given is None else np.ones(len(new), dtype=given.dtype)
     _copy_others(parts, old_ptr, old, given, np.cumsum(loops) - loops, new_ptr, new, weights)
     new[new_ptr[1:] - 1] = np.arange(num_nodes)
-    return tensor(new_ptr), tensor(new), None if weights is None else tensor(weights)
+    return as_tensor(new_ptr), as_tensor(new), None if weights is None else as_tensor(weights)
 
 
-def transpose(edges: Edges) -> Transpose:
+def cached_transpose(edges: Edges) -> TransposedEdges:
     """Out-edges of the sources of a block; built on first use and kept with the edges."""
-    if "transpose" not in edges.derived:
+    if "transpose" not in edges.cache:
         given = edges.indptr, edges.indices, edges.num_src, edges.num_dst
-        edges.derived["transpose"] = Transpose(*transposed(*given))
-    return cast(Transpose, edges.derived["transpose"])
+        edges.cache["transpose"] = TransposedEdges(*transpose_csc(*given))
+    return cast(TransposedEdges, edges.cache["transpose"])
 
 
 def destination(edges: Edges) -> Tensor:
@@ -79,51 +79,51 @@ def destination(edges: Edges) -> Tensor:
     return torch.repeat_interleave(edges.indptr[1:] - edges.indptr[:-1], output_size=edges.num_edges)
 
 
-@twinned
-def transposed(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The fields of `Transpose`; int32 where that is wide enough."""
-    src = array(indices)
+@gpu_dispatch
+def transpose_csc(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The fields of `TransposedEdges`; int32 where that is wide enough."""
+    src = as_numpy(indices)
     ptr = torch.zeros(num_src + 1, dtype=torch.int64)
     narrow = torch.int32 if max(len(src), num_dst) < 2**31 else torch.int64
     dst, edge = torch.empty(len(src), dtype=narrow), torch.empty(len(src), dtype=narrow)
-    transposed_into(indptr, indices, ptr, dst, edge)
+    write_transpose(indptr, indices, ptr, dst, edge)
     return ptr, dst, edge
 
 
-def transposed_into(indptr: Tensor, indices: Tensor, ptr: Tensor, dst: Tensor, edge: Tensor) -> None:
-    """The fields of `Transpose`, written to zeros ``ptr [Vs + 1]``, to ``dst [E]`` and ``edge [E]``; on a CPU."""
-    _count_edges(array(indices), array(ptr))
-    _scatter_edges(array(indptr), array(indices), array(ptr)[:-1].copy(), array(dst), array(edge))
+def write_transpose(indptr: Tensor, indices: Tensor, ptr: Tensor, dst: Tensor, edge: Tensor) -> None:
+    """The fields of `TransposedEdges`, written to zeros ``ptr [Vs + 1]``, to ``dst [E]`` and ``edge [E]``; on a CPU."""
+    _count_edges(as_numpy(indices), as_numpy(ptr))
+    _scatter_edges(as_numpy(indptr), as_numpy(indices), as_numpy(ptr)[:-1].copy(), as_numpy(dst), as_numpy(edge))
 
 
-@kernel
-def _row_sums(parts: Array, indptr: Array, weight: Array, out: Array, cut: Array) -> None:
+@parallel_kernel
+def _sum_row_weights(parts: Array, indptr: Array, weight: Array, out: Array, cut: Array) -> None:
     for part in prange(len(parts)):
         for v in range(parts[part, ROW], parts[part, END_ROW]):
             total = 0.0
-            for e in range(*piece(parts, part, indptr, v)):
+            for e in range(*row_span(parts, part, indptr, v)):
                 total += weight[e]
-            if is_continued(parts, part, indptr, v):
+            if continues_row(parts, part, indptr, v):
                 cut[part] = total
             else:
                 out[v] = total
     for part in range(1, len(parts)):
-        if is_continued(parts, part, indptr, parts[part, ROW]):
+        if continues_row(parts, part, indptr, parts[part, ROW]):
             out[parts[part, ROW]] += cut[part]
 
 
-@kernel
+@parallel_kernel
 def _count_loops(parts: Array, indptr: Array, indices: Array, out: Array) -> None:
     for part in prange(len(parts)):
         count = 0
         for v in range(parts[part, ROW], parts[part, END_ROW]):
-            for e in range(*piece(parts, part, indptr, v)):
+            for e in range(*row_span(parts, part, indptr, v)):
                 if indices[e] == v:
                     count += 1
         out[part] = count
 
 
-@kernel
+@parallel_kernel
 def _copy_others(
     parts: Array,
     indptr: Array,
@@ -138,9 +138,9 @@ def _copy_others(
     for part in prange(len(parts)):
         at = parts[part, EDGE] - before[part] + parts[part, ROW]
         for v in range(parts[part, ROW], parts[part, END_ROW]):
-            if not is_continued(parts, part, indptr, v):
+            if not continues_row(parts, part, indptr, v):
                 new_ptr[v] = at
-            for e in range(*piece(parts, part, indptr, v)):
+            for e in range(*row_span(parts, part, indptr, v)):
                 if indices[e] != v:
                     new[at] = indices[e]
                     if weight is not None and new_weight is not None:
@@ -149,7 +149,7 @@ def _copy_others(
             at += 1
 
 
-@sequential
+@serial_kernel
 def _count_edges(indices: NDArray[Any], ptr: NDArray[np.int64]) -> None:
     for e in range(len(indices)):
         ptr[indices[e] + 1] += 1
@@ -157,7 +157,7 @@ def _count_edges(indices: NDArray[Any], ptr: NDArray[np.int64]) -> None:
         ptr[v] += ptr[v - 1]
 
 
-@sequential
+@serial_kernel
 def _scatter_edges(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],

@@ -15,39 +15,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.ops.backend import array, kernel, prange, sequential, twinned
-from outgrow.ops.kernels.numerics import computed
-from outgrow.ops.kernels.work_split import END_ROW, ROW, begins, even_parts, is_continued, is_whole, piece
+from outgrow.ops.backend import as_numpy, gpu_dispatch, parallel_kernel, prange, serial_kernel
+from outgrow.ops.kernels.numerics import accumulate_dtype
+from outgrow.ops.kernels.work_split import END_ROW, ROW, balanced_work, continues_row, covers_row, first_owner, row_span
 
 
 def mean_weight(block: Block, dtype: torch.dtype) -> Tensor:
     """``[E, 1]``: weight of each edge over the degree of its destination."""
-    return _kept(block, "mean", dtype, lambda: (1.0 / block.dst_degree, None))
+    return _cached_weight(block, "mean", dtype, lambda: (1.0 / block.dst_degree, None))
 
 
 def symmetric_weight(block: Block, dtype: torch.dtype) -> Tensor:
     """``[E, 1]``: weight of each edge over the root of the product of both degrees (Kipf & Welling, ICLR 2017)."""
-    return _kept(block, "symmetric", dtype, lambda: (block.dst_degree.rsqrt(), block.src_degree.rsqrt()))
+    return _cached_weight(block, "symmetric", dtype, lambda: (block.dst_degree.rsqrt(), block.src_degree.rsqrt()))
 
 
-def _kept(block: Block, name: str, dtype: torch.dtype, factors: Callable[[], tuple[Tensor, Tensor | None]]) -> Tensor:
-    dtype = computed(dtype)
+def _cached_weight(
+    block: Block, name: str, dtype: torch.dtype, factors: Callable[[], tuple[Tensor, Tensor | None]]
+) -> Tensor:
+    dtype = accumulate_dtype(dtype)
     edges, slot = block.edges, f"{name} {dtype}"
-    if slot not in edges.derived:
+    if slot not in edges.cache:
         dst_factor, src_factor = factors()
         out = dst_factor.new_empty(edges.num_edges, 1, dtype=dtype)
-        scale_edges(edges.indptr, edges.indices, edges.weight, dst_factor, src_factor, out.view(-1))
-        edges.derived[slot] = as_sampled(block, out)
-    return cast(Tensor, edges.derived[slot])
+        scale_edge_weight(edges.indptr, edges.indices, edges.weight, dst_factor, src_factor, out.view(-1))
+        edges.cache[slot] = apply_sample_weight(block, out)
+    return cast(Tensor, edges.cache[slot])
 
 
-def as_sampled(block: Block, weight_E1: Tensor) -> Tensor:
+def apply_sample_weight(block: Block, weight_E1: Tensor) -> Tensor:
     """The weights times the number of in-edges that each edge stands for; themselves where each stands for itself."""
-    return weight_E1 if block.stands_for is None else weight_E1 * block.stands_for[:, None]
+    return weight_E1 if block.sample_weight is None else weight_E1 * block.sample_weight[:, None]
 
 
-@twinned
-def scale_edges(
+@gpu_dispatch
+def scale_edge_weight(
     indptr: Tensor,
     indices: Tensor,
     weight_E: Tensor | None,
@@ -56,19 +58,19 @@ def scale_edges(
     out_E: Tensor,
 ) -> None:
     """Weight of each edge times the float64 factors of its ends, written to ``out_E``; 0 where that is not finite."""
-    _scale(
-        even_parts(array(indptr)),
-        array(indptr),
-        array(indices),
-        None if weight_E is None else array(weight_E),
-        array(dst_factor_V),
-        None if src_factor_V is None else array(src_factor_V),
-        array(out_E),
+    _scale_kernel(
+        balanced_work(as_numpy(indptr)),
+        as_numpy(indptr),
+        as_numpy(indices),
+        None if weight_E is None else as_numpy(weight_E),
+        as_numpy(dst_factor_V),
+        None if src_factor_V is None else as_numpy(src_factor_V),
+        as_numpy(out_E),
     )
 
 
-@kernel
-def _scale(
+@parallel_kernel
+def _scale_kernel(
     parts: NDArray[np.int64],
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
@@ -79,7 +81,7 @@ def _scale(
 ) -> None:
     for part in prange(len(parts)):
         for v in range(parts[part, ROW], parts[part, END_ROW]):
-            for e in range(*piece(parts, part, indptr, v)):
+            for e in range(*row_span(parts, part, indptr, v)):
                 value = dst_factor[v]
                 if src_factor is not None:
                     value *= src_factor[indices[e]]
@@ -88,26 +90,26 @@ def _scale(
                 out[e] = value if np.isfinite(value) else 0.0
 
 
-def graph_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
+def graph_edge_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
     """``[E, 1]``: weight of each edge in the graph; None if all are 1. Converted once per block.
 
     For rows in half precision weights are float32. Edges that stand for others weigh as much as
-    they (see `as_sampled`).
+    they (see `apply_sample_weight`).
     """
-    dtype = computed(dtype)
+    dtype = accumulate_dtype(dtype)
     edges, slot = block.edges, f"graph {dtype}"
-    if edges.weight is None and block.stands_for is None:
+    if edges.weight is None and block.sample_weight is None:
         return None
-    if slot not in edges.derived:
+    if slot not in edges.cache:
         weight_E = edges.indptr.new_ones(edges.num_edges) if edges.weight is None else edges.weight
-        edges.derived[slot] = as_sampled(block, weight_E.to(dtype)[:, None])
-    return cast(Tensor, edges.derived[slot])
+        edges.cache[slot] = apply_sample_weight(block, weight_E.to(dtype)[:, None])
+    return cast(Tensor, edges.cache[slot])
 
 
 Array = NDArray[Any]
 
 
-@kernel
+@parallel_kernel
 def divide_by_totals(
     parts: Array, indptr: Array, relation: Array, weight: Array | None, total: Array, out: Array
 ) -> None:
@@ -123,35 +125,35 @@ def divide_by_totals(
     """
     for part in prange(len(parts)):
         for v in range(parts[part, ROW], parts[part, END_ROW]):
-            if not is_whole(parts, part, indptr, v):
-                slot = 0 if is_continued(parts, part, indptr, v) else 1
-                _count(piece(parts, part, indptr, v), relation, weight, total[part, slot])
-    begin = begins(parts, indptr)
+            if not covers_row(parts, part, indptr, v):
+                slot = 0 if continues_row(parts, part, indptr, v) else 1
+                _add_relation_totals(row_span(parts, part, indptr, v), relation, weight, total[part, slot])
+    begin = first_owner(parts, indptr)
     for part in range(len(parts)):
         total[begin[part], 1] += total[part, 0]
     for part in prange(len(parts)):
         own = np.zeros(total.shape[2])
         for v in range(parts[part, ROW], parts[part, END_ROW]):
-            span = piece(parts, part, indptr, v)
-            if is_whole(parts, part, indptr, v):
-                _count(span, relation, weight, own)
-                _divide(span, relation, weight, own, out)
+            span = row_span(parts, part, indptr, v)
+            if covers_row(parts, part, indptr, v):
+                _add_relation_totals(span, relation, weight, own)
+                _divide_span(span, relation, weight, own, out)
                 for e in range(*span):
                     own[relation[e]] = 0
             else:
-                mine = total[begin[part]] if is_continued(parts, part, indptr, v) else total[part]
-                _divide(span, relation, weight, mine[1], out)
+                mine = total[begin[part]] if continues_row(parts, part, indptr, v) else total[part]
+                _divide_span(span, relation, weight, mine[1], out)
 
 
-@sequential
-def _count(span: tuple[int, int], relation: Array, weight: Array | None, total: Array) -> None:
+@serial_kernel
+def _add_relation_totals(span: tuple[int, int], relation: Array, weight: Array | None, total: Array) -> None:
     """Add the weights of a span of edges to the totals of their relations."""
     for e in range(*span):
         total[relation[e]] += 1.0 if weight is None else weight[e]
 
 
-@sequential
-def _divide(span: tuple[int, int], relation: Array, weight: Array | None, total: Array, out: Array) -> None:
+@serial_kernel
+def _divide_span(span: tuple[int, int], relation: Array, weight: Array | None, total: Array, out: Array) -> None:
     """The share of each edge of a span in the total of its relation."""
     for e in range(*span):
         value = (1.0 if weight is None else weight[e]) / total[relation[e]]

@@ -15,21 +15,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, once, prange, twinned
+from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange
 from outgrow.ops.epilogue_kernels import (
     BIAS,
     ELU,
     NORM_BIAS,
     NORM_WEIGHT,
     RELU,
-    Operands,
-    Steps,
-    finish_rows,
-    finish_rows_backward,
+    EpilogueOperands,
+    EpilogueSteps,
+    epilogue_rows,
+    epilogue_rows_backward,
 )
 from outgrow.ops.kernels.work_split import PARTS
-from outgrow.ops.memory_pool import empty_rows, flat_rows, written_rows
-from outgrow.ops.rng import dropout, keep_scale, threshold
+from outgrow.ops.memory_pool import as_input_rows, as_output_rows, pooled_empty_rows
+from outgrow.ops.rng import dropout, dropout_scale, dropout_threshold
 
 
 def layer_norm(x_NF: Tensor, weight_F: Tensor, bias_F: Tensor, eps: float) -> Tensor:
@@ -55,19 +55,19 @@ class _LayerNorm(torch.autograd.Function):
         return y_NF
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x_NF, mean_N, scale_N, weight_F, bias_F = ctx.saved_tensors
         d_x = torch.ops.aten.native_layer_norm_backward(
             grad_NF, x_NF, weight_F.shape, mean_N, scale_N, weight_F, bias_F, [True, False, False]
         )[0]
         d_weight, d_bias = (x_NF.new_empty(x_NF.shape[1], dtype=torch.float64) for _ in range(2))
-        norm_gradients(x_NF, mean_N.flatten(), scale_N.flatten(), grad_NF, d_weight, d_bias)
+        layer_norm_gradients(x_NF, mean_N.flatten(), scale_N.flatten(), grad_NF, d_weight, d_bias)
         return d_x, d_weight.to(weight_F.dtype), d_bias.to(bias_F.dtype), None
 
 
-@twinned
-def norm_gradients(
+@gpu_dispatch
+def layer_norm_gradients(
     x_NF: Tensor, mean_N: Tensor, scale_N: Tensor, grad_NF: Tensor, d_weight_F: Tensor, d_bias_F: Tensor
 ) -> None:
     """Gradients of weight and bias from that of the result, written to the last two, which are float64.
@@ -75,13 +75,13 @@ def norm_gradients(
     ``scale_N`` is one over the deviation of each row.
     """
     sums = np.zeros((2, PARTS, x_NF.shape[1]))
-    _sum_rows(array(x_NF), array(mean_N), array(scale_N), array(grad_NF), *sums)
+    _sum_norm_gradients(as_numpy(x_NF), as_numpy(mean_N), as_numpy(scale_N), as_numpy(grad_NF), *sums)
     for total_F, sum_PF in zip((d_weight_F, d_bias_F), sums, strict=True):
-        array(total_F)[:] = sum_PF.sum(0)
+        as_numpy(total_F)[:] = sum_PF.sum(0)
 
 
-@kernel
-def _sum_rows(
+@parallel_kernel
+def _sum_norm_gradients(
     x: NDArray[Any],
     mean: NDArray[Any],
     scale: NDArray[Any],
@@ -107,7 +107,7 @@ _KNOWN: dict[Activation | None, int] = {
 }
 
 
-class Norm(NamedTuple):
+class LayerNormSpec(NamedTuple):
     """Layer norm (Ba, Kiros & Hinton, 2016): ``weight [F]``, ``bias [F]`` and what is added to the variance."""
 
     weight: Tensor
@@ -115,7 +115,7 @@ class Norm(NamedTuple):
     eps: float
 
 
-class Drop(NamedTuple):
+class DropoutSpec(NamedTuple):
     """Keyed dropout: global ids of the rows ``[N]``, key and probability; see `outgrow.ops.rng.dropout`."""
 
     nodes: Tensor
@@ -123,14 +123,14 @@ class Drop(NamedTuple):
     p: float
 
 
-def finish(
+def epilogue(
     y_NF: Tensor,
     *,
     bias_F: Tensor | None = None,
-    norm: Norm | None = None,
+    norm: LayerNormSpec | None = None,
     activation: Activation | None = None,
     residual_NF: Tensor | None = None,
-    drop: Drop | None = None,
+    drop: DropoutSpec | None = None,
 ) -> Tensor:
     """``dropout(activation(norm(y + bias)) + residual)``; what is None is left out.
 
@@ -151,18 +151,18 @@ def finish(
     Raises:
         ValueError: Shapes do not fit.
     """
-    _require_shapes(y_NF, bias_F, norm, residual_NF, drop)
+    _validate_shapes(y_NF, bias_F, norm, residual_NF, drop)
     if drop is not None and drop.p == 0:
         drop = None
-    if y_NF.device.type == "cpu" and in_one_pass(activation):
-        steps = Steps(
+    if y_NF.device.type == "cpu" and is_fused_activation(activation):
+        steps = EpilogueSteps(
             bias_F is not None, norm is not None, _KNOWN[activation], residual_NF is not None, drop is not None
         )
-        if steps.total == 0:
+        if steps.num_active == 0:
             return y_NF
         weight, shift, eps = norm or (None, None, 0.0)
-        how = _How(steps, eps, drop)
-        return _Finish.apply(y_NF, bias_F, weight, shift, residual_NF, how)  # type: ignore[no-any-return, no-untyped-call]
+        how = _EpilogueConfig(steps, eps, drop)
+        return _FusedEpilogue.apply(y_NF, bias_F, weight, shift, residual_NF, how)  # type: ignore[no-any-return, no-untyped-call]
     if bias_F is not None:
         y_NF = y_NF + bias_F
     if norm is not None:
@@ -174,8 +174,12 @@ def finish(
     return y_NF if drop is None else dropout(y_NF, drop.nodes, drop.key, drop.p)
 
 
-def _require_shapes(
-    y_NF: Tensor, bias_F: Tensor | None, norm: Norm | None, residual_NF: Tensor | None, drop: Drop | None
+def _validate_shapes(
+    y_NF: Tensor,
+    bias_F: Tensor | None,
+    norm: LayerNormSpec | None,
+    residual_NF: Tensor | None,
+    drop: DropoutSpec | None,
 ) -> None:
     rows, columns = y_NF.shape
     given = {
@@ -190,20 +194,20 @@ def _require_shapes(
             raise ValueError(f"the {name} must have shape {list(shape)}, got {list(tensor.shape)}")
 
 
-def in_one_pass(activation: Activation | None) -> bool:
+def is_fused_activation(activation: Activation | None) -> bool:
     """Whether `finish` on a CPU takes one pass with this activation."""
     return activation in _KNOWN
 
 
-class _How(NamedTuple):
+class _EpilogueConfig(NamedTuple):
     """What is constant."""
 
-    steps: Steps
+    steps: EpilogueSteps
     eps: float
-    drop: Drop | None
+    drop: DropoutSpec | None
 
 
-class _Finish(torch.autograd.Function):
+class _FusedEpilogue(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -212,35 +216,35 @@ class _Finish(torch.autograd.Function):
         weight_F: Tensor | None,
         shift_F: Tensor | None,
         residual_NF: Tensor | None,
-        how: _How,
+        how: _EpilogueConfig,
     ) -> Tensor:
-        out = empty_rows(len(y_NF), (y_NF.shape[1],), y_NF)
+        out = pooled_empty_rows(len(y_NF), (y_NF.shape[1],), y_NF)
         ctx.how, steps = how, how.steps
-        needed = out if steps.from_result else y_NF if steps.norm or steps.activation else None
+        needed = out if steps.reads_result else y_NF if steps.norm or steps.activation else None
         ctx.save_for_backward(needed, bias_F, weight_F, shift_F)
-        operands = _operands((bias_F, weight_F, shift_F), how, y_NF.dtype)
-        y = flat_rows(y_NF)
-        residual = y if residual_NF is None else flat_rows(residual_NF)
-        finish_rows(y, steps, operands, residual, y_NF.shape[1], written_rows(out))
+        operands = _kernel_operands((bias_F, weight_F, shift_F), how, y_NF.dtype)
+        y = as_input_rows(y_NF)
+        residual = y if residual_NF is None else as_input_rows(residual_NF)
+        epilogue_rows(y, steps, operands, residual, y_NF.shape[1], as_output_rows(out))
         return out
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor | None, ...]:
         saved, *parameters = ctx.saved_tensors
-        steps: Steps = ctx.how.steps
+        steps: EpilogueSteps = ctx.how.steps
         if not (steps.norm or steps.activation or steps.drop):  # nothing between the result and its terms
             d_bias = grad_NF.sum(0) if steps.bias else None
             return grad_NF, d_bias, None, None, grad_NF if steps.residual else None, None
         rows, columns = grad_NF.shape
-        d_y = empty_rows(rows, (columns,), grad_NF)
+        d_y = pooled_empty_rows(rows, (columns,), grad_NF)
         own_residual = steps.residual and steps.drop
-        d_residual = empty_rows(rows, (columns,), grad_NF) if own_residual else grad_NF.new_empty(0, 0)
+        d_residual = pooled_empty_rows(rows, (columns,), grad_NF) if own_residual else grad_NF.new_empty(0, 0)
         sums = torch.zeros(PARTS, 3, columns if steps.norm or steps.bias else 0, dtype=torch.float64)
-        operands, grad = _operands(tuple(parameters), ctx.how, grad_NF.dtype), flat_rows(grad_NF)
-        given = grad if saved is None else flat_rows(saved)
-        outputs = written_rows(d_y), written_rows(d_residual), sums.numpy()
-        finish_rows_backward(given, steps.from_result, steps, operands, grad, columns, *outputs)
+        operands, grad = _kernel_operands(tuple(parameters), ctx.how, grad_NF.dtype), as_input_rows(grad_NF)
+        given = grad if saved is None else as_input_rows(saved)
+        outputs = as_output_rows(d_y), as_output_rows(d_residual), sums.numpy()
+        epilogue_rows_backward(given, steps.reads_result, steps, operands, grad, columns, *outputs)
         total = sums.sum(0).to(grad_NF.dtype)
         return (
             d_y,
@@ -252,9 +256,13 @@ class _Finish(torch.autograd.Function):
         )
 
 
-def _operands(parameters: tuple[Tensor | None, ...], how: _How, dtype: torch.dtype) -> Operands:
+def _kernel_operands(
+    parameters: tuple[Tensor | None, ...], how: _EpilogueConfig, dtype: torch.dtype
+) -> EpilogueOperands:
     nothing = torch.empty(0, dtype=dtype)
-    bias, weight, shift = (array(nothing if given is None else given) for given in parameters)
-    nodes, key, p = how.drop or Drop(torch.empty(0, dtype=torch.int64), 0, 0.0)
-    limit, scale = threshold(p), keep_scale(p, dtype)
-    return Operands(bias, weight, shift, bias.dtype.type(how.eps), array(nodes), np.uint64(key), limit, scale)
+    bias, weight, shift = (as_numpy(nothing if given is None else given) for given in parameters)
+    nodes, key, p = how.drop or DropoutSpec(torch.empty(0, dtype=torch.int64), 0, 0.0)
+    limit, scale = dropout_threshold(p), dropout_scale(p, dtype)
+    return EpilogueOperands(
+        bias, weight, shift, bias.dtype.type(how.eps), as_numpy(nodes), np.uint64(key), limit, scale
+    )

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import inlined, prange, reducing_kernel, sequential
-from outgrow.ops.kernels.numerics import exp_of, expm1_of
+from outgrow.ops.backend import device_function, prange, reducing_kernel, serial_kernel
+from outgrow.ops.kernels.numerics import exp_nonpositive, expm1_nonpositive
 from outgrow.ops.kernels.work_split import PARTS
-from outgrow.ops.rng import is_kept, mix
+from outgrow.ops.rng import hash64, keeps_element
 
 Array = NDArray[Any]
 
@@ -22,7 +22,7 @@ NORM_WEIGHT, NORM_BIAS, BIAS = 0, 1, 2
 """Sums over rows that a backward kernel makes."""
 
 
-class Steps(NamedTuple):
+class EpilogueSteps(NamedTuple):
     """What is done, in this order; ``activation`` is 0 for none, `RELU` or `ELU`."""
 
     bias: bool
@@ -32,17 +32,17 @@ class Steps(NamedTuple):
     drop: bool
 
     @property
-    def total(self) -> int:
+    def num_active(self) -> int:
         """How many there are."""
         return sum(map(bool, self))
 
     @property
-    def from_result(self) -> bool:
+    def reads_result(self) -> bool:
         """Whether the backward pass reads the result: else it reads the input."""
         return self.activation > 0 and not (self.norm or self.residual)
 
 
-class Operands(NamedTuple):
+class EpilogueOperands(NamedTuple):
     """What kernels take besides rows; empty arrays where a step is not done.
 
     Attributes:
@@ -67,7 +67,9 @@ class Operands(NamedTuple):
 
 
 @reducing_kernel
-def finish_rows(y: Array, steps: Steps, operands: Operands, residual: Array, columns: int, out: Array) -> None:
+def epilogue_rows(
+    y: Array, steps: EpilogueSteps, operands: EpilogueOperands, residual: Array, columns: int, out: Array
+) -> None:
     """The steps on ``y [N, S]``, written to ``out [N, S]``; ``residual [N, S]``."""
     for part in prange(PARTS):
         biased, norms, activation, adds, drops = steps
@@ -81,7 +83,7 @@ def finish_rows(y: Array, steps: Steps, operands: Operands, residual: Array, col
                 for f in range(columns):
                     row[f] += bias[f]
             if norms:
-                mean, rate = _moments(row, eps)
+                mean, rate = _mean_and_rate(row, eps)
                 for f in range(columns):
                     row[f] = (row[f] - mean) * rate * weight[f] + shift[f]
             if activation == RELU:
@@ -89,23 +91,23 @@ def finish_rows(y: Array, steps: Steps, operands: Operands, residual: Array, col
                     row[f] = zero if row[f] < 0 else row[f]
             if activation == ELU:
                 for f in range(columns):
-                    below = expm1_of(zero if row[f] > 0 else row[f])
+                    below = expm1_nonpositive(zero if row[f] > 0 else row[f])
                     row[f] = row[f] if row[f] > 0 else below
             if adds:
                 for f in range(columns):
                     row[f] += residual[n, f]
             if drops:
-                _drop(row, mix(key, np.uint64(nodes[n])), limit, scale)
+                _drop_elements(row, hash64(key, np.uint64(nodes[n])), limit, scale)
             for f in range(columns):
                 out[n, f] = row[f]
 
 
 @reducing_kernel
-def finish_rows_backward(
+def epilogue_rows_backward(
     given: Array,
-    from_result: bool,
-    steps: Steps,
-    operands: Operands,
+    reads_result: bool,
+    steps: EpilogueSteps,
+    operands: EpilogueOperands,
     grad: Array,
     columns: int,
     d_y: Array,
@@ -114,7 +116,7 @@ def finish_rows_backward(
 ) -> None:
     """Gradients of ``y`` and of the residual, and the sums over the rows of each part that parameters need.
 
-    ``given`` is the result if ``from_result``, else the input.
+    ``given`` is the result if ``reads_result``, else the input.
     """
     for part in prange(PARTS):
         biased, norms, activation, adds, drops = steps
@@ -129,35 +131,35 @@ def finish_rows_backward(
             for f in range(columns):
                 row[f] = grad[n, f]
             if drops:
-                _drop(row, mix(key, np.uint64(nodes[n])), limit, scale)
+                _drop_elements(row, hash64(key, np.uint64(nodes[n])), limit, scale)
                 if adds:
                     for f in range(columns):
                         d_residual[n, f] = row[f]
             if norms or activation != 0:
                 for f in range(columns):
                     before[f] = given[n, f]
-                if biased and not from_result:
+                if biased and not reads_result:
                     for f in range(columns):
                         before[f] += bias[f]
             if norms:
-                mean, rate = _moments(before, eps)
+                mean, rate = _mean_and_rate(before, eps)
                 for f in range(columns):
                     normal[f] = (before[f] - mean) * rate
                     before[f] = normal[f] * weight[f] + shift[f]
             if activation == RELU:
                 for f in range(columns):
                     row[f] = zero if before[f] <= 0 else row[f]
-            if activation == ELU and from_result:
+            if activation == ELU and reads_result:
                 for f in range(columns):
                     row[f] *= (zero if before[f] > 0 else before[f] / scale) + one
-            if activation == ELU and not from_result:
+            if activation == ELU and not reads_result:
                 for f in range(columns):
-                    row[f] *= exp_of(zero if before[f] > 0 else before[f])
+                    row[f] *= exp_nonpositive(zero if before[f] > 0 else before[f])
             if norms:
                 for f in range(columns):
                     sums[part, NORM_WEIGHT, f] += row[f] * normal[f]
                     sums[part, NORM_BIAS, f] += row[f]
-                _through_norm(row, normal, weight, rate)
+                _norm_backward(row, normal, weight, rate)
             if biased:
                 for f in range(columns):
                     sums[part, BIAS, f] += row[f]
@@ -165,14 +167,14 @@ def finish_rows_backward(
                 d_y[n, f] = row[f]
 
 
-@sequential
-def _drop(row: Array, row_key: np.uint64, limit: Any, scale: Any) -> None:
+@serial_kernel
+def _drop_elements(row: Array, row_key: np.uint64, limit: Any, scale: Any) -> None:
     for f in range(len(row)):
-        row[f] = row[f] * scale if is_kept(row_key, f, limit) else row.dtype.type(0)
+        row[f] = row[f] * scale if keeps_element(row_key, f, limit) else row.dtype.type(0)
 
 
-@inlined
-def _moments(row: Array, eps: Any) -> tuple[Any, Any]:
+@device_function
+def _mean_and_rate(row: Array, eps: Any) -> tuple[Any, Any]:
     """Mean, and one over the root of the variance."""
     total = row.dtype.type(0)
     for f in range(len(row)):
@@ -184,8 +186,8 @@ def _moments(row: Array, eps: Any) -> tuple[Any, Any]:
     return mean, row.dtype.type(1) / np.sqrt(total / row.dtype.type(len(row)) + eps)
 
 
-@inlined
-def _through_norm(row: Array, normal: Array, weight: Array, rate: Any) -> None:
+@device_function
+def _norm_backward(row: Array, normal: Array, weight: Array, rate: Any) -> None:
     """Turn the gradient of a normalised, scaled row into that of the row, in place."""
     total, along = row.dtype.type(0), row.dtype.type(0)
     for f in range(len(row)):

@@ -25,15 +25,15 @@ def hold_file_lock(path: Path) -> Iterator[None]:
         OSError: There can be no such file.
     """
     with path.open("a") as file:
-        held = os.name == "posix" and _locked(file)
+        held = os.name == "posix" and _try_lock_until(file)
         try:
             yield
         finally:
             if held:
-                _unlock(file)
+                _release_lock(file)
 
 
-def _locked(file: IO[str]) -> bool:
+def _try_lock_until(file: IO[str]) -> bool:
     import fcntl
 
     latest = time.monotonic() + PATIENCE_SECONDS
@@ -50,7 +50,7 @@ def _locked(file: IO[str]) -> bool:
             return True
 
 
-def _unlock(file: IO[str]) -> None:
+def _release_lock(file: IO[str]) -> None:
     """Let go also of what a fork has of the file."""
     import fcntl
 

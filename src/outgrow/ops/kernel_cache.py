@@ -32,12 +32,12 @@ from numba.core.registry import cpu_target
 from outgrow.core.errors import InputError
 from outgrow.ops.file_lock import hold_file_lock
 
-FOLDER, MODE, SAID = "OUTGROW_KERNEL_CACHE", "OUTGROW_KERNELS", "OUTGROW_KERNELS_IN_MEMORY"
+FOLDER_VARIABLE, MODE_VARIABLE, WARNED_VARIABLE = "OUTGROW_KERNEL_CACHE", "OUTGROW_KERNELS", "OUTGROW_KERNELS_IN_MEMORY"
 _PREFIX = "kernels-"
 _OPS = Path(__file__).parent
 _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
 """What changes the code that Numba makes, and is not part of its own keys."""
-_STATES, _VERSIONS = 16, 4
+_MAX_STAMPS, _MAX_FILE_VERSIONS = 16, 4
 """Folders that are kept: of states of everything, and of one file with kernels within a state."""
 _IN_USE_SECONDS = 3600.0
 
@@ -48,78 +48,78 @@ def kernel_folder() -> Path:
     Raises:
         RuntimeError: The user has no home.
     """
-    given, base = os.environ.get(FOLDER), os.environ.get("XDG_CACHE_HOME")
+    given, base = os.environ.get(FOLDER_VARIABLE), os.environ.get("XDG_CACHE_HOME")
     if given:
         return Path(given).absolute()
     return (Path(base) if base else Path.home() / ".cache") / "outgrow" / "kernels"
 
 
-def parallel() -> bool:
+def uses_parallel_loops() -> bool:
     """Whether the loops of kernels run on all threads: they do unless ``$OUTGROW_KERNELS`` is ``serial``.
 
     Raises:
         InputError: The variable is set to something else.
     """
-    mode = os.environ.get(MODE) or "parallel"
+    mode = os.environ.get(MODE_VARIABLE) or "parallel"
     if mode not in ("parallel", "serial"):
         raise InputError(
-            f"the environment variable {MODE} is not understood",
+            f"the environment variable {MODE_VARIABLE} is not understood",
             needed="parallel (which it is without the variable), or serial",
             got=repr(mode),
-            repair=f"unset {MODE}",
+            repair=f"unset {MODE_VARIABLE}",
         )
     return mode == "parallel"
 
 
-def kept(dispatcher: Any) -> Any:
+def cache_on_disk(dispatcher: Any) -> Any:
     """Let a compiled function of Numba be looked for on disk before it is compiled, and be kept there afterwards.
 
     Of several processes that need it one compiles: the others wait, and find it.
     """
     if isinstance(dispatcher, Dispatcher):  # with NUMBA_DISABLE_JIT it is the Python function
-        _keep(dispatcher)
+        _wrap_compile(dispatcher)
     return dispatcher
 
 
-def _keep(dispatcher: Any) -> None:
+def _wrap_compile(dispatcher: Any) -> None:
     compiling = dispatcher.compile
-    for each in (*_sources(), *_beside(inspect.getfile(dispatcher.py_func))):
-        _seen(each)
+    for each in (*_ops_sources(), *_sibling_sources(inspect.getfile(dispatcher.py_func))):
+        _first_stat_stamp(each)
 
     @functools.wraps(compiling)
     def load_or_compile(signature: Any) -> Any:
         with global_compiler_lock, ExitStack() as held:  # Numba's own comes first, so that no two wait for each other
-            dispatcher._cache = _cache_of(dispatcher.py_func, held)
+            dispatcher._cache = _open_cache(dispatcher.py_func, held)
             return compiling(signature)
 
     dispatcher.compile = load_or_compile
 
 
-def _cache_of(function: Callable[..., Any], held: ExitStack) -> Any:
+def _open_cache(function: Callable[..., Any], held: ExitStack) -> Any:
     file = inspect.getfile(function)
     try:
-        place = _Place.from_function(function, file)
+        place = _ContentLocator.from_function(function, file)
     except (OSError, RuntimeError) as error:
-        _say(str(error))
+        _warn_once(str(error))
         return NullCache()
-    if not all(_seen(each) == _look(each) for each in (*_sources(), *_beside(file))):
-        _say("its sources have changed since they were loaded")
+    if not all(_first_stat_stamp(each) == _stat_stamp(each) for each in (*_ops_sources(), *_sibling_sources(file))):
+        _warn_once("its sources have changed since they were loaded")
         return NullCache()
-    place.mark()
+    place.mark_used()
     return _KernelCache(function, held)
 
 
-class _Place(_CacheLocator):
+class _ContentLocator(_CacheLocator):
     """Where the compiled versions of a function lie."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file  # Numba names it in its warnings
         self._line = function.__code__.co_firstlineno
-        self._state = kernel_folder() / f"{_PREFIX}{_state(parallel())}"
-        self._folder = self._state / f"{Path(file).stem}-{_content(_beside(file))[:16]}"
+        self._state = kernel_folder() / f"{_PREFIX}{_toolchain_stamp(uses_parallel_loops())}"
+        self._folder = self._state / f"{Path(file).stem}-{_hash_contents(_sibling_sources(file))[:16]}"
 
     @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Place:
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _ContentLocator:
         return cls(py_func, py_file)
 
     def get_cache_path(self) -> str:
@@ -134,14 +134,14 @@ class _Place(_CacheLocator):
     def ensure_cache_path(self) -> None:
         self._state.parent.mkdir(parents=True, exist_ok=True)
         for folder, alike, most in (
-            (self._state, f"{_PREFIX}*", _STATES),
-            (self._folder, f"{Path(self._py_file).stem}-*", _VERSIONS),
+            (self._state, f"{_PREFIX}*", _MAX_STAMPS),
+            (self._folder, f"{Path(self._py_file).stem}-*", _MAX_FILE_VERSIONS),
         ):
             with suppress(FileExistsError):
                 folder.mkdir()
-                _thin_out(folder.parent.glob(alike), most)
+                _remove_oldest(folder.parent.glob(alike), most)
 
-    def mark(self) -> None:
+    def mark_used(self) -> None:
         """Say that this is in use."""
         for folder in (self._state, self._folder):
             with suppress(OSError):
@@ -149,7 +149,7 @@ class _Place(_CacheLocator):
 
 
 class _KernelImpl(CompileResultCacheImpl):
-    _locator_classes = [_Place]  # noqa: RUF012
+    _locator_classes = [_ContentLocator]  # noqa: RUF012
 
 
 class _KernelCache(FunctionCache):
@@ -167,15 +167,15 @@ class _KernelCache(FunctionCache):
         self._held = held
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = self._find(sig, target_context)
+        found = self._load_if_readable(sig, target_context)
         if found is None:
             with suppress(OSError):
                 self._impl.locator.ensure_cache_path()
                 self._held.enter_context(hold_file_lock(Path(self._cache_path) / f"{self._impl.filename_base}.lock"))
-                found = self._find(sig, target_context)
+                found = self._load_if_readable(sig, target_context)
         return found
 
-    def _find(self, sig: Any, target_context: Any) -> Any:
+    def _load_if_readable(self, sig: Any, target_context: Any) -> Any:
         try:
             return cast(Any, super()).load_overload(sig, target_context)
         except Exception:  # files that cannot be read, were torn by a crash, or are none of Numba's
@@ -194,17 +194,17 @@ class _KernelCache(FunctionCache):
                 numbas.flush()
                 numbas.save_overload(sig, data)
         except OSError as error:
-            _say(f"{kernel_folder()}: {error.strerror or error}")
+            _warn_once(f"{kernel_folder()}: {error.strerror or error}")
 
 
 @functools.cache
-def _sources() -> tuple[str, ...]:
+def _ops_sources() -> tuple[str, ...]:
     """The files that any kernel may be made of."""
     return tuple(sorted(str(file) for file in _OPS.rglob("*.py")))
 
 
 @functools.cache
-def _beside(file: str) -> tuple[str, ...]:
+def _sibling_sources(file: str) -> tuple[str, ...]:
     """The files that the kernels of one file may be made of besides: in the package, those of its folder."""
     path = Path(file)
     if path.is_relative_to(_OPS) or not path.is_relative_to(_OPS.parent):
@@ -212,7 +212,7 @@ def _beside(file: str) -> tuple[str, ...]:
     return tuple(sorted(str(each) for each in path.parent.glob("*.py")))
 
 
-def _look(file: str) -> tuple[int, int] | None:
+def _stat_stamp(file: str) -> tuple[int, int] | None:
     """What tells that a file has been changed without reading it; None without one."""
     try:
         found = os.stat(file)
@@ -222,13 +222,13 @@ def _look(file: str) -> tuple[int, int] | None:
 
 
 @functools.cache
-def _seen(file: str) -> tuple[int, int] | None:
-    """`_look`, when it was first asked for: about when Python loaded the file."""
-    return _look(file)
+def _first_stat_stamp(file: str) -> tuple[int, int] | None:
+    """`_stat_stamp`, when it was first asked for: about when Python loaded the file."""
+    return _stat_stamp(file)
 
 
 @functools.cache
-def _content(files: tuple[str, ...]) -> str:
+def _hash_contents(files: tuple[str, ...]) -> str:
     """What stands for the contents of files of one tree, wherever that lies."""
     base = Path(files[0]).parent
     found = [(os.path.relpath(file, base), hashlib.sha256(Path(file).read_bytes()).hexdigest()) for file in files]
@@ -236,16 +236,16 @@ def _content(files: tuple[str, ...]) -> str:
 
 
 @functools.cache
-def _state(in_parallel: bool) -> str:
+def _toolchain_stamp(in_parallel: bool) -> str:
     """Everything but the kernel's own file that decides what it is compiled to."""
     versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
     target = cpu_target.target_context.codegen().magic_tuple()  # the CPU, or what NUMBA_CPU_NAME and so on say of it
     settings = [(name, getattr(numba.config, name, None)) for name in _SETTINGS]
-    made_of = (versions, target, settings, in_parallel, _content(_sources()))
+    made_of = (versions, target, settings, in_parallel, _hash_contents(_ops_sources()))
     return hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]
 
 
-def _thin_out(folders: Iterable[Path], most: int) -> None:
+def _remove_oldest(folders: Iterable[Path], most: int) -> None:
     """Remove all but those used last. Who still needs one compiles again."""
     used = {}
     for folder in folders:
@@ -256,9 +256,11 @@ def _thin_out(folders: Iterable[Path], most: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _say(why: str) -> None:
+def _warn_once(why: str) -> None:
     """Tell once, for this process and those it will start, that what was compiled is not kept."""
-    if SAID in os.environ or os.environ.get("LOCAL_RANK", "0") != "0":
+    if WARNED_VARIABLE in os.environ or os.environ.get("LOCAL_RANK", "0") != "0":
         return
-    os.environ[SAID] = "1"
-    sys.stderr.write(f"kernels are compiled in memory and not kept ({why}); {FOLDER} may name a folder for them\n")
+    os.environ[WARNED_VARIABLE] = "1"
+    sys.stderr.write(
+        f"kernels are compiled in memory and not kept ({why}); {FOLDER_VARIABLE} may name a folder for them\n"
+    )

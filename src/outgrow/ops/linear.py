@@ -18,56 +18,56 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outgrow.ops.backend import once
+from outgrow.ops.backend import once_differentiable
 from outgrow.ops.kernels.numerics import is_half
-from outgrow.ops.memory_pool import LARGE_ROWS, LINE, empty, empty_rows, full_lines, with_padding
+from outgrow.ops.memory_pool import LARGE_ROWS, LINE, pad_to_cache_line, pooled_empty, pooled_empty_rows, with_padding
 
 _BFLOAT16_CHUNK_ROWS = 1 << 15
 _narrow = False
 
 
 @contextmanager
-def products_in_bfloat16(wanted: bool = True) -> Iterator[None]:
+def use_bfloat16_matmul(enabled: bool = True) -> Iterator[None]:
     """Compute every product of dense rows with weights in bfloat16, in all threads, until the context ends."""
     global _narrow
-    before, _narrow = _narrow, wanted
+    before, _narrow = _narrow, enabled
     try:
         yield
     finally:
         _narrow = before
 
 
-def narrow() -> bool:
+def uses_bfloat16() -> bool:
     """Whether products are to be computed in bfloat16."""
     return _narrow
 
 
-def narrow_product(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
+def bfloat16_matmul(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
     """``[N, O]``: ``x @ weight``, of the weight's type."""
-    y_NO = empty_rows(len(x_ND), (weight_DO.shape[1],), weight_DO)
+    y_NO = pooled_empty_rows(len(x_ND), (weight_DO.shape[1],), weight_DO)
     factor = weight_DO.bfloat16()
-    for rows in _chunks(x_ND):
+    for rows in _row_chunks(x_ND):
         y_NO[rows] = x_ND[rows].bfloat16() @ factor
     return y_NO
 
 
-def add_narrow_product(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor:
+def add_bfloat16_matmul(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor:
     """``y + x @ weight``, written to ``y``."""
     factor = weight_DO.bfloat16()
-    for rows in _chunks(x_ND):
+    for rows in _row_chunks(x_ND):
         y_NO[rows] += x_ND[rows].bfloat16() @ factor
     return y_NO
 
 
-def narrow_weight_gradient(x_ND: Tensor, grad_NO: Tensor) -> Tensor:
+def bfloat16_weight_gradient(x_ND: Tensor, grad_NO: Tensor) -> Tensor:
     """``[D, O]``: ``x.T @ grad``, of the gradient's type."""
     total = grad_NO.new_zeros(x_ND.shape[1], grad_NO.shape[1])
-    for rows in _chunks(x_ND):
+    for rows in _row_chunks(x_ND):
         total += x_ND[rows].bfloat16().T @ grad_NO[rows].bfloat16()
     return total
 
 
-def _chunks(x_ND: Tensor) -> Iterator[slice]:
+def _row_chunks(x_ND: Tensor) -> Iterator[slice]:
     return (slice(first, first + _BFLOAT16_CHUNK_ROWS) for first in range(0, len(x_ND), _BFLOAT16_CHUNK_ROWS))
 
 
@@ -85,27 +85,27 @@ def affine(*terms: tuple[Tensor, Tensor], bias_O: Tensor | None = None) -> Tenso
     Returns:
         ``[N, O]`` of the weights' type, differentiable in every ``x``, weight and the bias.
     """
-    return _Affine.apply(bias_O, *(tensor for term in terms for tensor in term))  # type: ignore[no-any-return, no-untyped-call]
+    return _AffineFunction.apply(bias_O, *(tensor for term in terms for tensor in term))  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Affine(torch.autograd.Function):
+class _AffineFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bias_O: Tensor | None, *terms: Tensor) -> Tensor:
         inputs, weights = terms[::2], terms[1::2]
-        ctx.has_bias, ctx.narrow = bias_O is not None, narrow()
+        ctx.has_bias, ctx.narrow = bias_O is not None, uses_bfloat16()
         ctx.save_for_backward(*terms)
-        product, add = (narrow_product, add_narrow_product) if ctx.narrow else (_product, _add_product)
+        product, add = (bfloat16_matmul, add_bfloat16_matmul) if ctx.narrow else (_padded_matmul, _add_matmul)
         y_NO = product(inputs[0], weights[0])
         for x_ND, weight_DO in zip(inputs[1:], weights[1:], strict=True):
             y_NO = add(y_NO, x_ND, weight_DO)
         return y_NO if bias_O is None else y_NO.add_(bias_O)
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
         terms, wanted = ctx.saved_tensors, ctx.needs_input_grad
         product, weight_gradient = (
-            (narrow_product, narrow_weight_gradient) if ctx.narrow else (_product, _weight_gradient)
+            (bfloat16_matmul, bfloat16_weight_gradient) if ctx.narrow else (_padded_matmul, _weight_gradient)
         )
         gradients: list[Tensor | None] = [grad_NO.sum(0) if ctx.has_bias and wanted[0] else None]
         for at in range(0, len(terms), 2):
@@ -115,26 +115,26 @@ class _Affine(torch.autograd.Function):
         return tuple(gradients)
 
 
-def _product(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
-    """``x @ weight``; padded with unused columns as `empty_rows` pads."""
+def _padded_matmul(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
+    """``x @ weight``; padded with unused columns as `pooled_empty_rows` pads."""
     rows, columns = len(x_ND), weight_DO.shape[1]
     if is_half(x_ND.dtype) and x_ND.dtype != weight_DO.dtype:
-        return _add_product(empty_rows(rows, (columns,), weight_DO).zero_(), x_ND, weight_DO)
+        return _add_matmul(pooled_empty_rows(rows, (columns,), weight_DO).zero_(), x_ND, weight_DO)
     if rows < LARGE_ROWS or x_ND.device.type != "cpu":
         return x_ND @ weight_DO
     if columns < LINE:
-        return torch.mm(x_ND, _widened(weight_DO, LINE))[:, :columns].contiguous()
-    out = empty_rows(rows, (columns,), weight_DO)
-    stride = full_lines(columns, rows)
-    torch.mm(x_ND, _widened(weight_DO, stride), out=with_padding(out))
+        return torch.mm(x_ND, _pad_columns(weight_DO, LINE))[:, :columns].contiguous()
+    out = pooled_empty_rows(rows, (columns,), weight_DO)
+    stride = pad_to_cache_line(columns, rows)
+    torch.mm(x_ND, _pad_columns(weight_DO, stride), out=with_padding(out))
     return out
 
 
-def _add_product(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor:
+def _add_matmul(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor:
     """``y + x @ weight``, written to ``y``."""
     if x_ND.dtype == weight_DO.dtype:
         wide = with_padding(y_NO)
-        wide.addmm_(x_ND, _widened(weight_DO, wide.shape[1]))
+        wide.addmm_(x_ND, _pad_columns(weight_DO, wide.shape[1]))
         return y_NO
     for first in range(0, len(x_ND), _CHUNK_ROWS):
         chunk = slice(first, first + _CHUNK_ROWS)
@@ -154,20 +154,20 @@ def _weight_gradient(x_ND: Tensor, grad_NO: Tensor) -> Tensor:
     if len(x_ND) < LARGE_ROWS or x_ND.device.type != "cpu":
         return x_ND.T @ grad_NO
     if columns < LINE:
-        wide = empty((len(grad_NO), LINE), grad_NO)
+        wide = pooled_empty((len(grad_NO), LINE), grad_NO)
         wide[:, columns:] = 0
         wide[:, :columns] = grad_NO
         return (wide.T @ x_ND)[:columns].T
     return (x_ND.T @ with_padding(grad_NO))[:, :columns]
 
 
-def _widened(weight_DO: Tensor, columns: int) -> Tensor:
+def _pad_columns(weight_DO: Tensor, columns: int) -> Tensor:
     """The weight with columns of zeros after it."""
     missing = columns - weight_DO.shape[1]
     return torch.nn.functional.pad(weight_DO, (0, missing)) if missing else weight_DO
 
 
-def with_first_rows(x_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def with_dst_prefix(x_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """``x`` and its first ``count`` rows, whose gradients are added in one pass: that of a slice is mostly zeros.
 
     Args:
@@ -176,10 +176,10 @@ def with_first_rows(x_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     if not x_NF.requires_grad:
         return x_NF, x_NF[:count]
-    return _FirstRows.apply(x_NF, count)  # type: ignore[no-any-return, no-untyped-call]
+    return _DstPrefix.apply(x_NF, count)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _FirstRows(torch.autograd.Function):
+class _DstPrefix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
@@ -187,17 +187,17 @@ class _FirstRows(torch.autograd.Function):
         return x_NF.view_as(x_NF), x_NF[:count]
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_NF: Tensor | None, first_MF: Tensor | None) -> tuple[Tensor | None, None]:
         if grad_NF is None or first_MF is None:
-            return grad_NF if first_MF is None else _padded(first_MF, ctx.shape), None
-        out = empty(tuple(ctx.shape), grad_NF)
+            return grad_NF if first_MF is None else _pad_with_zeros(first_MF, ctx.shape), None
+        out = pooled_empty(tuple(ctx.shape), grad_NF)
         torch.add(grad_NF[: ctx.count], first_MF, out=out[: ctx.count])
         out[ctx.count :].copy_(grad_NF[ctx.count :])
         return out, None
 
 
-def _padded(first_MF: Tensor, shape: torch.Size) -> Tensor:
-    out = empty(tuple(shape), first_MF)
+def _pad_with_zeros(first_MF: Tensor, shape: torch.Size) -> Tensor:
+    out = pooled_empty(tuple(shape), first_MF)
     out[: len(first_MF)], out[len(first_MF) :] = first_MF, 0
     return out

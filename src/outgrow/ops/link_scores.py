@@ -18,17 +18,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.ops.aggregation.relational import scaled_gather, scaled_products
-from outgrow.ops.backend import array, kernel, once, prange, reducing_kernel, tensor, twinned
-from outgrow.ops.csc import transpose, transposed
-from outgrow.ops.kernels.work_split import END_ROW, ROW, as_array, even_parts, fixed_width, piece
-from outgrow.ops.rng import mix, uniform
+from outgrow.ops.aggregation.relational import relational_scale_grad, relational_spmm
+from outgrow.ops.backend import (
+    as_numpy,
+    as_tensor,
+    gpu_dispatch,
+    once_differentiable,
+    parallel_kernel,
+    prange,
+    reducing_kernel,
+)
+from outgrow.ops.csc import cached_transpose, transpose_csc
+from outgrow.ops.kernels.work_split import END_ROW, ROW, as_kernel_array, balanced_work, row_span, specialised_width
+from outgrow.ops.rng import hash64, uniform01
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pairs:
+class NodePairs:
     """Pairs of rows, in the order of their first ones.
 
     Attributes:
@@ -42,24 +50,24 @@ class Pairs:
     order: Tensor
 
     @property
-    def of_one_relation(self) -> Pairs:
+    def with_relation_zero(self) -> NodePairs:
         """The same pairs, all of relation 0."""
         return replace(self, relation=torch.zeros_like(self.relation))
 
     @staticmethod
-    def of(first_P: Tensor, second_P: Tensor, relation_P: Tensor, num_rows: int) -> Pairs:
+    def from_endpoints(first_P: Tensor, second_P: Tensor, relation_P: Tensor, num_rows: int) -> NodePairs:
         """The pairs of these rows, all int64, in any order."""
         each = torch.arange(len(first_P) + 1, device=first_P.device)
-        indptr, _, order = transposed(each, first_P, num_rows, len(first_P))
+        indptr, _, order = transpose_csc(each, first_P, num_rows, len(first_P))
         order = order.long()
-        return Pairs(
+        return NodePairs(
             edges=Edges(indptr=indptr, indices=second_P[order], num_src=num_rows),
             relation=relation_P[order],
             order=order,
         )
 
 
-def pair_scores(x_NF: Tensor, pairs: Pairs, scale_RF: Tensor) -> Tensor:
+def pair_scores(x_NF: Tensor, pairs: NodePairs, scale_RF: Tensor) -> Tensor:
     """``[P]``: ``sum over f of x[first, f] * scale[relation, f] * x[second, f]`` of each pair, in the pairs' order.
 
     Args:
@@ -75,15 +83,15 @@ def pair_scores(x_NF: Tensor, pairs: Pairs, scale_RF: Tensor) -> Tensor:
 
 class _PairScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_NF: Tensor, scale_RF: Tensor, pairs: Pairs) -> Tensor:
+    def forward(ctx: Any, x_NF: Tensor, scale_RF: Tensor, pairs: NodePairs) -> Tensor:
         ctx.pairs = pairs
         ctx.save_for_backward(x_NF, scale_RF)
         out = x_NF.new_empty(len(pairs.relation))
-        scaled_dots(pairs.edges.indptr, pairs.edges.indices, pairs.relation, scale_RF, x_NF, out)
+        distmult_scores(pairs.edges.indptr, pairs.edges.indices, pairs.relation, scale_RF, x_NF, out)
         return out
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_P: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x_NF, scale_RF = ctx.saved_tensors
         edges, relation = ctx.pairs.edges, ctx.pairs.relation
@@ -91,29 +99,29 @@ class _PairScores(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             at = torch.arange(edges.num_edges, device=x_NF.device)
             d_x, other = x_NF.new_empty(x_NF.shape), x_NF.new_empty(x_NF.shape)
-            scaled_gather(edges.indptr, edges.indices, at, relation, grad_P, scale_RF, x_NF, d_x)
-            scaled_gather(*transpose(edges), relation, grad_P, scale_RF, x_NF, other)
+            relational_spmm(edges.indptr, edges.indices, at, relation, grad_P, scale_RF, x_NF, d_x)
+            relational_spmm(*cached_transpose(edges), relation, grad_P, scale_RF, x_NF, other)
             d_x += other
         if ctx.needs_input_grad[1]:
             d_scale = scale_RF.new_empty(scale_RF.shape)
-            scaled_products(edges.indptr, edges.indices, relation, grad_P, x_NF, x_NF, d_scale)
+            relational_scale_grad(edges.indptr, edges.indices, relation, grad_P, x_NF, x_NF, d_scale)
         return d_x, d_scale, None
 
 
-@twinned
-def scaled_dots(
+@gpu_dispatch
+def distmult_scores(
     indptr: Tensor, indices: Tensor, relation: Tensor, scale_RF: Tensor, x_NF: Tensor, out_P: Tensor
 ) -> None:
     """What `pair_scores` gives, written to ``out_P``: of pair ``e`` of row ``m`` the second is ``indices[e]``."""
-    given = (as_array(value) for value in (indptr, indices, relation, scale_RF, x_NF))
-    run = _dots_of(fixed_width(len(indices), x_NF.shape[1]))
-    run(even_parts(as_array(indptr)), *given, x_NF.shape[1], as_array(out_P))
+    given = (as_kernel_array(value) for value in (indptr, indices, relation, scale_RF, x_NF))
+    run = _make_distmult_kernel(specialised_width(len(indices), x_NF.shape[1]))
+    run(balanced_work(as_kernel_array(indptr)), *given, x_NF.shape[1], as_kernel_array(out_P))
 
 
 @cache
-def _dots_of(fixed: int | None) -> Callable[..., None]:
+def _make_distmult_kernel(fixed: int | None) -> Callable[..., None]:
     @reducing_kernel
-    def dots(
+    def distmult_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -126,19 +134,19 @@ def _dots_of(fixed: int | None) -> Callable[..., None]:
         width = columns if fixed is None else fixed
         for part in prange(len(parts)):
             for m in range(parts[part, ROW], parts[part, END_ROW]):
-                for e in range(*piece(parts, part, indptr, m)):
+                for e in range(*row_span(parts, part, indptr, m)):
                     u, r, total = indices[e], relation[e], x.dtype.type(0)
                     for f in range(width):
                         total += x[m, f] * scale[r, f] * x[u, f]
                     out[e] = total
 
-    return dots
+    return distmult_kernel
 
 
 Ids = NDArray[np.int64]
 
 
-def draw_negatives(head_P: Tensor, tail_P: Tensor, id_P: Tensor, ends_T: Tensor, key: int) -> tuple[Tensor, Tensor]:
+def sample_negatives(head_P: Tensor, tail_P: Tensor, id_P: Tensor, ends_T: Tensor, key: int) -> tuple[Tensor, Tensor]:
     """For each link the end that is kept and the node that stands in for the other.
 
     Which end is replaced, each with probability one half, and by which node of its type, each alike, depends on
@@ -155,36 +163,36 @@ def draw_negatives(head_P: Tensor, tail_P: Tensor, id_P: Tensor, ends_T: Tensor,
         ``[P]`` and ``[P]``, int64.
     """
     kept, drawn = np.empty(len(head_P), np.int64), np.empty(len(head_P), np.int64)
-    _draw(array(head_P), array(tail_P), array(id_P), array(ends_T), np.uint64(key), kept, drawn)
-    return tensor(kept), tensor(drawn)
+    _sample_negatives(as_numpy(head_P), as_numpy(tail_P), as_numpy(id_P), as_numpy(ends_T), np.uint64(key), kept, drawn)
+    return as_tensor(kept), as_tensor(drawn)
 
 
-@kernel
-def _draw(head: Ids, tail: Ids, number: Ids, ends: Ids, key: np.uint64, kept: Ids, drawn: Ids) -> None:
+@parallel_kernel
+def _sample_negatives(head: Ids, tail: Ids, number: Ids, ends: Ids, key: np.uint64, kept: Ids, drawn: Ids) -> None:
     for p in prange(len(head)):
-        link_key = mix(key, np.uint64(number[p]))
-        keeps_head = uniform(mix(link_key, np.uint64(0))) < 0.5
+        link_key = hash64(key, np.uint64(number[p]))
+        keeps_head = uniform01(hash64(link_key, np.uint64(0))) < 0.5
         kept[p] = head[p] if keeps_head else tail[p]
         replaced = tail[p] if keeps_head else head[p]
         t = np.searchsorted(ends, replaced, side="right") - 1
-        drawn[p] = ends[t] + np.int64(uniform(mix(link_key, np.uint64(1))) * (ends[t + 1] - ends[t]))
+        drawn[p] = ends[t] + np.int64(uniform01(hash64(link_key, np.uint64(1))) * (ends[t + 1] - ends[t]))
 
 
-@twinned
-def count_above(score_QN: Tensor, bar_Q: Tensor) -> Tensor:
+@gpu_dispatch
+def rank_counts(score_QN: Tensor, threshold_Q: Tensor) -> Tensor:
     """``[2, Q]`` int64, in memory: how many numbers of each row are above its bar, and how many are equal to it.
 
     What is no number is above: a model that gives such must not be taken for good.
     """
-    out = np.empty((2, len(bar_Q)), np.int64)
-    _count(array(score_QN), array(bar_Q), out)
-    return tensor(out)
+    out = np.empty((2, len(threshold_Q)), np.int64)
+    _count_ranks(as_numpy(score_QN), as_numpy(threshold_Q), out)
+    return as_tensor(out)
 
 
-@kernel
-def _count(score: Array, bar: Array, out: NDArray[np.int64]) -> None:
-    for q in prange(len(bar)):
-        above, same, limit = 0, 0, bar[q]
+@parallel_kernel
+def _count_ranks(score: Array, threshold: Array, out: NDArray[np.int64]) -> None:
+    for q in prange(len(threshold)):
+        above, same, limit = 0, 0, threshold[q]
         for n in range(score.shape[1]):
             above += not score[q, n] <= limit
             same += score[q, n] == limit

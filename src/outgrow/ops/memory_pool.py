@@ -20,8 +20,8 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array
-from outgrow.ops.kernels.numerics import bits_of
+from outgrow.ops.backend import as_numpy
+from outgrow.ops.kernels.numerics import kernel_view
 
 _LARGE_BYTES = 1 << 19
 _SLACK = 1.25
@@ -31,58 +31,58 @@ LINE = 16
 LARGE_ROWS = 4096
 
 
-class _Pool:
+class _BufferPool:
     """Buffers by size. Idle and lent ones are together never more than the most that was lent at once, and spare."""
 
     def __init__(self) -> None:
         self.idle: dict[int, list[Tensor]] = defaultdict(list)
         self.order: list[int] = []
-        self.idle_bytes = self.lent_bytes = self.most_lent = 0
-        self.spare = 0.0
+        self.idle_bytes = self.allocated_bytes = self.peak_bytes = 0
+        self.slack = 0.0
         self.lock = threading.Lock()
-        self.returned: deque[Tensor] = deque()
+        self.freed: deque[Tensor] = deque()
         """What came back, at any moment and in any thread; taken in when the pool is used next."""
 
-    def lend(self, size: int) -> NDArray[np.uint8]:
+    def allocate(self, size: int) -> NDArray[np.uint8]:
         """``[size]`` bytes or some more, back in the pool once nothing uses their memory any more."""
         with self.lock:
-            self._take_in()
+            self._reclaim_freed()
             fit = min((idle for idle, bases in self.idle.items() if bases and size <= idle <= _SLACK * size), default=0)
-            lent = self.lent_bytes + (fit or size)
+            lent = self.allocated_bytes + (fit or size)
             if fit:
                 base = self.idle[fit].pop(0)
                 self.order.remove(fit)
                 self.idle_bytes -= fit
             else:
-                self._free_down_to(max(int((1 + self.spare) * self.most_lent), lent) - lent)
+                self._trim_idle(max(int((1 + self.slack) * self.peak_bytes), lent) - lent)
                 base = torch.empty(size, dtype=torch.uint8)
-            self.lent_bytes, self.most_lent = lent, max(self.most_lent, lent)
+            self.allocated_bytes, self.peak_bytes = lent, max(self.peak_bytes, lent)
         lease: NDArray[np.uint8] = base.numpy()
-        weakref.finalize(lease, self.returned.append, base).atexit = False
+        weakref.finalize(lease, self.freed.append, base).atexit = False
         return lease
 
-    def clear(self) -> None:
+    def release_idle(self) -> None:
         """Free what is idle, forget how much was lent, and keep nothing to spare."""
         with self.lock:
-            self._take_in()
-            self._free_down_to(0)
-            self.most_lent, self.spare = self.lent_bytes, 0.0
+            self._reclaim_freed()
+            self._trim_idle(0)
+            self.peak_bytes, self.slack = self.allocated_bytes, 0.0
 
-    def settle(self) -> None:
+    def collect_freed(self) -> None:
         """Take in what came back."""
         with self.lock:
-            self._take_in()
+            self._reclaim_freed()
 
-    def _take_in(self) -> None:
-        while self.returned:
-            base = self.returned.popleft()
+    def _reclaim_freed(self) -> None:
+        while self.freed:
+            base = self.freed.popleft()
             size = len(base)
-            self.lent_bytes -= size
+            self.allocated_bytes -= size
             self.idle[size].append(base)
             self.order.append(size)
             self.idle_bytes += size
 
-    def _free_down_to(self, most: int) -> None:
+    def _trim_idle(self, most: int) -> None:
         """Free what has been idle longest until no more than ``most`` bytes are idle."""
         while self.idle_bytes > most:
             oldest = self.order.pop(0)
@@ -90,62 +90,62 @@ class _Pool:
             self.idle_bytes -= oldest
 
 
-_POOL = _Pool()
+_POOL = _BufferPool()
 
 
-def clear() -> None:
+def release_idle_memory() -> None:
     """Give idle memory back to the system."""
-    _POOL.clear()
+    _POOL.release_idle()
 
 
-def keep_spare(share: float) -> None:
-    """Until `clear`, keep so much idle memory besides what was lent at most: for steps of varying sizes."""
-    _POOL.spare = share
+def reserve_slack(share: float) -> None:
+    """Until `release_idle_memory`, keep so much idle memory besides what was lent at most: for steps of varying sizes."""
+    _POOL.slack = share
 
 
 def idle_bytes() -> int:
     """Memory that is kept for results to come."""
-    _POOL.settle()
+    _POOL.collect_freed()
     return _POOL.idle_bytes
 
 
-def empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def pooled_empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """An uninitialised contiguous tensor on the device of ``like``, of its type unless given."""
     dtype = dtype or like.dtype
     size = math.prod(shape) * dtype.itemsize
     if like.device.type != "cpu" or size < _LARGE_BYTES:
         return torch.empty(shape, dtype=dtype, device=like.device)
-    return _lent(shape, math.prod(shape[1:]), dtype)
+    return _allocate_strided(shape, math.prod(shape[1:]), dtype)
 
 
-def full_lines(columns: int, rows: int) -> int:
+def pad_to_cache_line(columns: int, rows: int) -> int:
     """``columns``, or up to a sixteenth more of them, so that each of many rows fills whole cache lines."""
     padded = -(-columns // LINE) * LINE
     return padded if rows >= LARGE_ROWS and 16 * (padded - columns) <= columns else columns
 
 
-def empty_rows(rows: int, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def pooled_empty_rows(rows: int, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Uninitialised ``[rows, *shape]``; on a CPU each row may begin at a cache line, with unused columns after it."""
     columns = math.prod(shape)
-    stride = full_lines(columns, rows) if like.device.type == "cpu" else columns
+    stride = pad_to_cache_line(columns, rows) if like.device.type == "cpu" else columns
     dtype = dtype or like.dtype
     if stride == columns:
-        return empty((rows, *shape), like, dtype)
+        return pooled_empty((rows, *shape), like, dtype)
     if rows * stride * dtype.itemsize < _LARGE_BYTES:
         return torch.unflatten(torch.empty(rows, stride, dtype=dtype)[:, :columns], 1, shape)
-    return _lent((rows, *shape), stride, dtype)
+    return _allocate_strided((rows, *shape), stride, dtype)
 
 
-def _lent(shape: tuple[int, ...], row: int, dtype: torch.dtype) -> Tensor:
+def _allocate_strided(shape: tuple[int, ...], row: int, dtype: torch.dtype) -> Tensor:
     """A tensor of this shape in lent memory, of which each row takes ``row`` elements.
 
     It is no view of another tensor, so that autograd may add other gradients to it in place.
     """
-    memory = torch.frombuffer(_POOL.lend(_room(shape[0] * row * dtype.itemsize)), dtype=dtype)
+    memory = torch.frombuffer(_POOL.allocate(_round_up_size(shape[0] * row * dtype.itemsize)), dtype=dtype)
     return memory.as_strided_(shape, (row, *(math.prod(shape[axis + 1 :]) for axis in range(1, len(shape)))))
 
 
-def _room(size: int) -> int:
+def _round_up_size(size: int) -> int:
     """``size`` or up to an eighth more; there are eight sizes between a number and its double."""
     step = 1 << max(3, size.bit_length() - 4)
     return -(-size // step) * step
@@ -154,7 +154,7 @@ def _room(size: int) -> int:
 def with_padding(x_NF: Tensor) -> Tensor:
     """``[N, S]``: rows with the unused columns behind them, of which the values mean nothing; ``x`` itself if none."""
     rows, columns = x_NF.shape
-    stride = full_lines(columns, rows)
+    stride = pad_to_cache_line(columns, rows)
     if stride == columns:  # and do not ask for the storage: a tensor that was asked for it is never added to in place
         return x_NF
     needed = x_NF.storage_offset() + rows * stride
@@ -162,38 +162,38 @@ def with_padding(x_NF: Tensor) -> Tensor:
     return x_NF.as_strided((rows, stride), (stride, 1)) if fits else x_NF
 
 
-def written_rows(out: Tensor) -> NDArray[Any]:
-    """`flat_rows` of a tensor that a kernel writes: an own one, as `empty` and `empty_rows` give it.
+def as_output_rows(out: Tensor) -> NDArray[Any]:
+    """`as_input_rows` of a tensor that a kernel writes: an own one, as `empty` and `pooled_empty_rows` give it.
 
     Raises:
         ValueError: It is laid out otherwise, so that a copy would be written.
     """
-    flat = flat_rows(out)
+    flat = as_input_rows(out)
     if out.numel() and flat.ctypes.data != out.data_ptr():
         raise ValueError(f"a result must lie in rows, got shape {list(out.shape)} with strides {list(out.stride())}")
     return flat
 
 
-def flat_rows(x: Tensor) -> NDArray[Any]:
+def as_input_rows(x: Tensor) -> NDArray[Any]:
     """``[N, S]`` array of rows ``[N, C, F]``, ``S >= C * F``: their own memory where it is laid out so, else a copy.
 
     Half precision comes as bits.
     """
-    x_NF = bits_of(x.detach()).flatten(1)
-    return array(with_padding(x_NF))
+    x_NF = kernel_view(x.detach()).flatten(1)
+    return as_numpy(with_padding(x_NF))
 
 
 _LARGE_ARRAY_BYTES = 1 << 16
 
 
-class Memory:
+class ArrayPool:
     """Lends arrays; may be asked by several threads at once. What is idle is freed with it."""
 
     def __init__(self) -> None:
         self._idle: defaultdict[int, deque[Tensor]] = defaultdict(deque)
         """Pieces by their size, a power of 2: no two batches want quite the same."""
 
-    def empty(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
+    def empty_array(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
         """``[count]``, uninitialised."""
         num_bytes = count * np.dtype(dtype).itemsize
         if num_bytes < _LARGE_ARRAY_BYTES:

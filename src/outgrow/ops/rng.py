@@ -17,9 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, once, prange, sequential, tensor, twinned
-from outgrow.ops.kernels.work_split import END_ROW, ROW, even_parts, piece
-from outgrow.ops.memory_pool import empty
+from outgrow.ops.backend import (
+    as_numpy,
+    as_tensor,
+    gpu_dispatch,
+    once_differentiable,
+    parallel_kernel,
+    prange,
+    serial_kernel,
+)
+from outgrow.ops.kernels.work_split import END_ROW, ROW, balanced_work, row_span
+from outgrow.ops.memory_pool import pooled_empty
 from outgrow.ops.sparse import SparseRows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,29 +40,29 @@ NEIGHBOURS = 2
 """Part of the key, after that of the layer, of which neighbours are drawn; 1 is that of attention dropout."""
 
 
-@sequential
-def mix(key: np.uint64, value: np.uint64) -> np.uint64:
-    """A 64-bit hash of a key and a value; both uint64. For kernels; `derive` is the same in Python."""
+@serial_kernel
+def hash64(key: np.uint64, value: np.uint64) -> np.uint64:
+    """A 64-bit hash of a key and a value; both uint64. For kernels; `fold_in` is the same in Python."""
     z = key + (value + np.uint64(1)) * _GOLDEN
     z = (z ^ (z >> _S30)) * _MUL1
     z = (z ^ (z >> _S27)) * _MUL2
     return z ^ (z >> _S31)
 
 
-@sequential
-def uniform(hashed: np.uint64) -> float:
+@serial_kernel
+def uniform01(hashed: np.uint64) -> float:
     """A number in [0, 1) of 53 random bits from a hash."""
     return np.float64(hashed >> _S11) * 1.1102230246251565e-16
 
 
-@sequential
-def is_kept(row_key: np.uint64, column: int, limit: np.uint64) -> bool:
-    """Whether dropout keeps an element; ``row_key`` the hash of key and row, ``limit`` a `threshold`."""
-    return bool((mix(row_key, np.uint64(column)) >> _S32) >= limit)
+@serial_kernel
+def keeps_element(row_key: np.uint64, column: int, limit: np.uint64) -> bool:
+    """Whether dropout keeps an element; ``row_key`` the hash of key and row, ``limit`` a `dropout_threshold`."""
+    return bool((hash64(row_key, np.uint64(column)) >> _S32) >= limit)
 
 
-def derive(key: int, *values: int) -> int:
-    """A key made of a key and whole numbers, such as ``derive(seed, epoch, step, layer)``; 64 bits."""
+def fold_in(key: int, *values: int) -> int:
+    """A key made of a key and whole numbers, such as ``fold_in(seed, epoch, step, layer)``; 64 bits."""
     for value in values:
         z = (key + (value + 1) * int(_GOLDEN)) & _MASK
         z = ((z ^ (z >> 30)) * int(_MUL1)) & _MASK
@@ -63,14 +71,14 @@ def derive(key: int, *values: int) -> int:
     return key & _MASK
 
 
-def keyed_order(values_N: Tensor, key: int) -> Tensor:
+def keyed_permutation(values_N: Tensor, key: int) -> Tensor:
     """``[N]`` int64: a permutation of distinct whole numbers, by their hashes; does not depend on the order given."""
     hashes = np.empty(len(values_N), dtype=np.uint64)
-    _hash(array(values_N), np.uint64(key), hashes)
-    return tensor(np.argsort(hashes))
+    _hash_values(as_numpy(values_N), np.uint64(key), hashes)
+    return as_tensor(np.argsort(hashes))
 
 
-def require_probability(name: str, p: float) -> None:
+def validate_probability(name: str, p: float) -> None:
     """Raise a ValueError unless ``p`` is a probability of dropping, in [0, 1)."""
     if not 0 <= p < 1:
         raise ValueError(f"{name} must be in [0, 1), got {p}")
@@ -90,7 +98,7 @@ def dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
     Returns:
         ``[N, F]``, differentiable in ``x_NF``.
     """
-    return x_NF if p == 0 else _Dropout.apply(x_NF, nodes_N, key, p)  # type: ignore[no-untyped-call]
+    return x_NF if p == 0 else _KeyedDropout.apply(x_NF, nodes_N, key, p)  # type: ignore[no-untyped-call]
 
 
 def dropout_sparse(rows: SparseRows, nodes_N: Tensor, key: int, p: float) -> SparseRows:
@@ -98,7 +106,7 @@ def dropout_sparse(rows: SparseRows, nodes_N: Tensor, key: int, p: float) -> Spa
     if p == 0:
         return rows
     out = torch.empty_like(rows.values)
-    drop_sparse(rows.indptr, rows.indices, rows.values, nodes_N, key, p, out)
+    write_dropout_sparse(rows.indptr, rows.indices, rows.values, nodes_N, key, p, out)
     return rows.with_values(out)
 
 
@@ -117,59 +125,59 @@ def dropout_edges(x_EK: Tensor, edge_ids_E: Tensor | None, first_edge: int, key:
     return dropout(x_EK, edge_ids_E, key, p)
 
 
-@twinned
-def drop(x_NF: Tensor, nodes_N: Tensor, key: int, p: float, out_NF: Tensor) -> None:
+@gpu_dispatch
+def write_dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float, out_NF: Tensor) -> None:
     """What `dropout` gives, written to ``out_NF``."""
-    limit, scale = threshold(p), keep_scale(p, out_NF.dtype)
-    _drop(array(x_NF), array(nodes_N), np.uint64(key), limit, scale, array(out_NF))
+    limit, scale = dropout_threshold(p), dropout_scale(p, out_NF.dtype)
+    _dropout_kernel(as_numpy(x_NF), as_numpy(nodes_N), np.uint64(key), limit, scale, as_numpy(out_NF))
 
 
-@twinned
-def drop_sparse(
+@gpu_dispatch
+def write_dropout_sparse(
     indptr: Tensor, indices: Tensor, values_S: Tensor, nodes_N: Tensor, key: int, p: float, out_S: Tensor
 ) -> None:
     """The values that `dropout_sparse` gives, written to ``out_S``; ``S`` stored values in ``N`` rows."""
-    limit, scale = threshold(p), keep_scale(p, out_S.dtype)
-    rows = even_parts(array(indptr)), array(indptr), array(indices), array(values_S), array(nodes_N)
-    _drop_sparse(*rows, np.uint64(key), limit, scale, array(out_S))
+    limit, scale = dropout_threshold(p), dropout_scale(p, out_S.dtype)
+    rows = balanced_work(as_numpy(indptr)), as_numpy(indptr), as_numpy(indices), as_numpy(values_S), as_numpy(nodes_N)
+    _dropout_sparse_kernel(*rows, np.uint64(key), limit, scale, as_numpy(out_S))
 
 
-class _Dropout(torch.autograd.Function):
+class _KeyedDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
         ctx.nodes, ctx.key, ctx.p = nodes_N, key, p
-        return _dropped(x_NF, nodes_N, key, p)
+        return _apply_dropout(x_NF, nodes_N, key, p)
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, None, None, None]:
-        return _dropped(grad_NF, ctx.nodes, ctx.key, ctx.p), None, None, None
+        return _apply_dropout(grad_NF, ctx.nodes, ctx.key, ctx.p), None, None, None
 
 
-def _dropped(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
-    out = empty(tuple(x_NF.shape), x_NF)
-    drop(x_NF, nodes_N, key, p, out)
+def _apply_dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
+    out = pooled_empty(tuple(x_NF.shape), x_NF)
+    write_dropout(x_NF, nodes_N, key, p, out)
     return out
 
 
-def keep_scale(p: float, dtype: torch.dtype) -> Any:
+def dropout_scale(p: float, dtype: torch.dtype) -> Any:
     """``1 / (1 - p)`` as a NumPy scalar of a type, for kernels."""
-    return array(torch.tensor(1 / (1 - p), dtype=dtype))[()]
+    return as_numpy(torch.tensor(1 / (1 - p), dtype=dtype))[()]
 
 
-def threshold(p: float) -> np.uint64:
+def dropout_threshold(p: float) -> np.uint64:
     """Draws below it are dropped, for kernels."""
     return np.uint64(round(p * 2**32))
 
 
-@kernel
-def _hash(values: NDArray[np.int64], key: np.uint64, out: NDArray[np.uint64]) -> None:
+@parallel_kernel
+def _hash_values(values: NDArray[np.int64], key: np.uint64, out: NDArray[np.uint64]) -> None:
     for i in prange(len(values)):
-        out[i] = mix(key, np.uint64(values[i]))
+        out[i] = hash64(key, np.uint64(values[i]))
 
 
-@kernel
-def _drop(
+@parallel_kernel
+def _dropout_kernel(
     x: NDArray[Any],
     nodes: NDArray[np.int64],
     key: np.uint64,
@@ -178,14 +186,14 @@ def _drop(
     out: NDArray[Any],
 ) -> None:
     for n in prange(x.shape[0]):
-        row_key = mix(key, np.uint64(nodes[n]))
+        row_key = hash64(key, np.uint64(nodes[n]))
         for f in range(x.shape[1]):
-            kept = is_kept(row_key, f, limit)
+            kept = keeps_element(row_key, f, limit)
             out[n, f] = x[n, f] * scale if kept else x.dtype.type(0)
 
 
-@kernel
-def _drop_sparse(
+@parallel_kernel
+def _dropout_sparse_kernel(
     parts: NDArray[np.int64],
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
@@ -198,9 +206,9 @@ def _drop_sparse(
 ) -> None:
     for part in prange(len(parts)):
         for n in range(parts[part, ROW], parts[part, END_ROW]):
-            row_key = mix(key, np.uint64(nodes[n]))
-            for e in range(*piece(parts, part, indptr, n)):
-                kept = is_kept(row_key, indices[e], limit)
+            row_key = hash64(key, np.uint64(nodes[n]))
+            for e in range(*row_span(parts, part, indptr, n)):
+                kept = keeps_element(row_key, indices[e], limit)
                 out[e] = values[e] * scale if kept else 0
 
 
@@ -208,8 +216,8 @@ _ONE, _TWO, _HIGH_HALF = np.uint64(1), np.uint64(2), np.uint64(32)
 _ROUNDS = 4
 
 
-@sequential
-def permuted(value: np.uint64, n: np.uint64, key: np.uint64) -> np.uint64:
+@serial_kernel
+def permute_value(value: np.uint64, n: np.uint64, key: np.uint64) -> np.uint64:
     """Where the permutation of ``0 .. n - 1`` that belongs to ``key`` sends ``value``. For kernels; all uint64."""
     bits = _ONE
     while (n - _ONE) >> bits != np.uint64(0):
@@ -218,20 +226,20 @@ def permuted(value: np.uint64, n: np.uint64, key: np.uint64) -> np.uint64:
     half = (bits + _ONE) // _TWO
     while True:
         for i in range(_ROUNDS):
-            drawn = mix(key, np.uint64(i))
+            drawn = hash64(key, np.uint64(i))
             value = ((value ^ drawn) * ((drawn >> _HIGH_HALF) | _ONE)) & mask
             value ^= value >> half
         if value < n:
             return value
 
 
-@sequential
-def signed(value: np.uint64) -> int:
+@serial_kernel
+def as_int64(value: np.uint64) -> int:
     """A small uint64 as int64, for kernels: Numba turns sums of the two types into floats."""
     return np.int64(value)  # type: ignore[return-value]
 
 
-def permute(first: int, last: int, n: int, key: int) -> NDArray[np.int64]:
+def permute_range(first: int, last: int, n: int, key: int) -> NDArray[np.int64]:
     """Images of ``first .. last - 1`` under the permutation of ``0 .. n - 1`` that belongs to ``key``.
 
     Args:
@@ -244,11 +252,11 @@ def permute(first: int, last: int, n: int, key: int) -> NDArray[np.int64]:
         ``[last - first]`` int64, distinct numbers below ``n``.
     """
     out = np.empty(last - first, dtype=np.int64)
-    _permute(first, np.uint64(n), np.uint64(key), out)
+    _permute_range(first, np.uint64(n), np.uint64(key), out)
     return out
 
 
-@kernel
-def _permute(first: int, n: np.uint64, key: np.uint64, out: NDArray[np.int64]) -> None:
+@parallel_kernel
+def _permute_range(first: int, n: np.uint64, key: np.uint64, out: NDArray[np.int64]) -> None:
     for i in prange(len(out)):
-        out[i] = permuted(np.uint64(first) + np.uint64(i), n, key)
+        out[i] = permute_value(np.uint64(first) + np.uint64(i), n, key)

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.aggregation.spmm import gather_rows
-from outgrow.ops.backend import array, kernel, once, prange, twinned
-from outgrow.ops.rows.gather import spans
+from outgrow.ops.aggregation.spmm import spmm
+from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange
+from outgrow.ops.rows.gather import concat_ranges
 
 _SLICE = 32
 """Columns of the weight's gradient that a thread sums at a time: a cache line, so that a slice stays in the cache."""
@@ -68,7 +68,7 @@ class SparseRows:
         """Another matrix of the same pattern."""
         return replace(self, values=values)
 
-    def rows(self, first: int, last: int) -> SparseRows:
+    def slice_rows(self, first: int, last: int) -> SparseRows:
         """Rows ``first`` to ``last - 1``, without a copy of columns and values."""
         low, high = int(self.indptr[first]), int(self.indptr[last])
         return SparseRows(
@@ -78,31 +78,31 @@ class SparseRows:
             num_columns=self.num_columns,
         )
 
-    def take(self, rows: Tensor) -> SparseRows:
+    def index_rows(self, rows: Tensor) -> SparseRows:
         """These rows, ``[n]`` int64, in the order given."""
         sizes = self.indptr[rows + 1] - self.indptr[rows]
         indptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        values = spans(self.indptr[rows], sizes)
+        values = concat_ranges(self.indptr[rows], sizes)
         return SparseRows(
             indptr=indptr, indices=self.indices[values], values=self.values[values], num_columns=self.num_columns
         )
 
     def __matmul__(self, weight_DO: Tensor) -> Tensor:
         """``[V, O]``: the product with a dense ``[D, O]``, differentiable in the weight."""
-        return _Product.apply(self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]
+        return _SparseProduct.apply(self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def rows_between(values: Tensor | SparseRows, first: int, last: int) -> Tensor | SparseRows:
+def slice_rows(values: Tensor | SparseRows, first: int, last: int) -> Tensor | SparseRows:
     """Rows ``first`` to ``last - 1`` of a dense or sparse matrix, without a copy."""
-    return values.rows(first, last) if isinstance(values, SparseRows) else values[first:last]
+    return values.slice_rows(first, last) if isinstance(values, SparseRows) else values[first:last]
 
 
-def rows_at(values: Tensor | SparseRows, nodes: Tensor) -> Tensor | SparseRows:
+def index_rows(values: Tensor | SparseRows, nodes: Tensor) -> Tensor | SparseRows:
     """These rows, ``[n]`` int64, of a dense or sparse matrix."""
-    return values.take(nodes) if isinstance(values, SparseRows) else values[nodes]
+    return values.index_rows(nodes) if isinstance(values, SparseRows) else values[nodes]
 
 
-class _Product(torch.autograd.Function):
+class _SparseProduct(torch.autograd.Function):
     """Forward gathers rows of the weight; backward adds rows of the gradient to rows of the weight's, in row order."""
 
     @staticmethod
@@ -113,7 +113,7 @@ class _Product(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_VO: Tensor) -> tuple[None, Tensor]:
         rows: SparseRows = ctx.rows
         out = grad_VO.new_empty(rows.num_columns, grad_VO.shape[1])
@@ -121,20 +121,20 @@ class _Product(torch.autograd.Function):
         return None, out
 
 
-@twinned
+@gpu_dispatch
 def sparse_product(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_DO: Tensor, out_VO: Tensor) -> None:
     """The product of sparse rows with ``dense_DO``, written to ``out_VO``."""
-    gather_rows(indptr, indices, None, values_N[:, None], dense_DO[:, None], out_VO[:, None])
+    spmm(indptr, indices, None, values_N[:, None], dense_DO[:, None], out_VO[:, None])
 
 
-@twinned
+@gpu_dispatch
 def sparse_gradient(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_VO: Tensor, out_DO: Tensor) -> None:
     """The product of the transpose of sparse rows with ``dense_VO``, written to ``out_DO``; added up in row order."""
     out_DO.zero_()
-    _scatter_sum(array(indptr), array(indices), array(values_N), array(dense_VO), array(out_DO))
+    _scatter_sum(as_numpy(indptr), as_numpy(indices), as_numpy(values_N), as_numpy(dense_VO), as_numpy(out_DO))
 
 
-@kernel
+@parallel_kernel
 def _scatter_sum(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],

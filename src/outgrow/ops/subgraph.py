@@ -16,23 +16,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.ops.backend import array, tensor
-from outgrow.ops.kernels.work_split import EDGE, even_parts
+from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.kernels.work_split import EDGE, balanced_work
 from outgrow.ops.subgraph_kernels import (
-    copy_edges,
-    count_below,
+    copy_edge_values,
     count_loops,
-    count_lost,
-    mark,
-    number,
-    split_edges,
-    sum_rows,
+    count_part_loops,
+    count_sources_below,
+    mark_edge_sources,
+    partition_edges,
+    sum_row_weights,
+    write_edge_ids,
 )
 
 Array = NDArray[Any]
 
 
-class Picked(NamedTuple):
+class RowSlices(NamedTuple):
     """Rows of a graph, or of its view with self-loops, one after another.
 
     Attributes:
@@ -46,9 +46,9 @@ class Picked(NamedTuple):
     indptr: Tensor
 
     @property
-    def consecutive(self) -> bool:
+    def is_consecutive(self) -> bool:
         """Whether the nodes are a range: then their edges are one too."""
-        return consecutive(self.nodes)
+        return are_consecutive(self.nodes)
 
     @property
     def first_edge(self) -> int:
@@ -61,52 +61,52 @@ class Picked(NamedTuple):
         return int(self.indptr[-1])
 
 
-def consecutive(nodes: Tensor) -> bool:
+def are_consecutive(nodes: Tensor) -> bool:
     """Whether nodes in ascending order are a range."""
     return len(nodes) == 0 or int(nodes[-1] - nodes[0]) == len(nodes) - 1
 
 
-def pick(indptr: Tensor, nodes: Tensor) -> Picked:
+def row_slices(indptr: Tensor, nodes: Tensor) -> RowSlices:
     """The rows of some nodes, of a graph whose rows end as ``indptr`` ``[V + 1]`` says."""
     start = indptr[nodes]
-    return Picked(nodes, start, _ends(indptr[nodes + 1] - start))
+    return RowSlices(nodes, start, _sizes_to_indptr(indptr[nodes + 1] - start))
 
 
-def with_loops(rows: Picked, before: Tensor) -> Picked:
-    """The same rows in the view with self-loops; ``before`` is what `loops_before` gives."""
+def add_self_loops(rows: RowSlices, before: Tensor) -> RowSlices:
+    """The same rows in the view with self-loops; ``before`` is what `count_loops_before` gives."""
     lost = before[rows.nodes]
     sizes = rows.indptr.diff() - (before[rows.nodes + 1] - lost) + 1
-    return Picked(rows.nodes, rows.start - lost + rows.nodes, _ends(sizes))
+    return RowSlices(rows.nodes, rows.start - lost + rows.nodes, _sizes_to_indptr(sizes))
 
 
-def loops_before(indptr: Tensor, indices: Tensor) -> Tensor:
+def count_loops_before(indptr: Tensor, indices: Tensor) -> Tensor:
     """``[V + 1]``: number of self-loops in all rows before each; int32 where that is wide enough.
 
     Reads all edges of the graph once, in order.
     """
-    ends = array(indptr)
-    parts, loops = even_parts(ends), np.zeros(len(ends), dtype=np.int32)
-    count_loops(parts, ends, array(indices), loops[1:], np.empty(len(parts), dtype=np.int32))
+    ends = as_numpy(indptr)
+    parts, loops = balanced_work(ends), np.zeros(len(ends), dtype=np.int32)
+    count_loops(parts, ends, as_numpy(indices), loops[1:], np.empty(len(parts), dtype=np.int32))
     narrow = np.int32 if loops.sum(dtype=np.int64) < 2**31 else np.int64
-    return tensor(np.cumsum(loops, dtype=narrow))
+    return as_tensor(np.cumsum(loops, dtype=narrow))
 
 
-def mark_sources(rows: Picked, indices: Tensor, place_V: Tensor) -> None:
-    """In a table of all nodes, turn ``ABSENT`` into ``HEARD`` at the sources of the edges of some rows."""
-    ends = array(rows.indptr)
-    mark(even_parts(ends), ends, array(rows.start), array(indices), array(place_V))
+def mark_sources(rows: RowSlices, indices: Tensor, place_V: Tensor) -> None:
+    """In a table of all nodes, turn ``NOT_PRESENT`` into ``IS_SOURCE`` at the sources of the edges of some rows."""
+    ends = as_numpy(rows.indptr)
+    mark_edge_sources(balanced_work(ends), ends, as_numpy(rows.start), as_numpy(indices), as_numpy(place_V))
 
 
-def ids_of(rows: Picked) -> Tensor | None:
-    """``[E]`` int64: the id of each edge of some rows; None if they are consecutive from `Picked.first_edge`."""
-    if rows.consecutive:
+def row_edge_ids(rows: RowSlices) -> Tensor | None:
+    """``[E]`` int64: the id of each edge of some rows; None if they are consecutive from `RowSlices.first_edge`."""
+    if rows.is_consecutive:
         return None
-    ends, out = array(rows.indptr), np.empty(rows.num_edges, dtype=np.int64)
-    number(even_parts(ends), ends, array(rows.start), out)
-    return tensor(out)
+    ends, out = as_numpy(rows.indptr), np.empty(rows.num_edges, dtype=np.int64)
+    write_edge_ids(balanced_work(ends), ends, as_numpy(rows.start), out)
+    return as_tensor(out)
 
 
-def take(edges: Edges, rows: Picked, looped: Picked | None, place_V: Tensor, num_src: int) -> Edges:
+def in_subgraph(edges: Edges, rows: RowSlices, looped: RowSlices | None, place_V: Tensor, num_src: int) -> Edges:
     """The edges of some rows, with the sources renumbered.
 
     Args:
@@ -120,15 +120,15 @@ def take(edges: Edges, rows: Picked, looped: Picked | None, place_V: Tensor, num
         The edges. Where no loop is added and the rows are a range, they share memory with those given, except for
         sources that change their number. An added loop has weight 1 and relation -1.
     """
-    plan = _Plan.of(rows, looped, edges.indices)
-    narrow = _narrow(num_src)
+    plan = _CopyPlan.from_rows(rows, looped, edges.indices)
+    narrow = _index_dtype(num_src)
     kept = edges.indices.dtype == narrow and torch.equal(place_V[:num_src], torch.arange(num_src, dtype=place_V.dtype))
     out = Edges(
         indptr=plan.out.indptr,
-        indices=plan.copy(edges.indices, None if kept else place_V, narrow),
+        indices=plan.copy_values(edges.indices, None if kept else place_V, narrow),
         num_src=num_src,
-        relation=None if edges.relation is None else plan.copy(edges.relation),
-        weight=None if edges.weight is None else plan.copy(edges.weight),
+        relation=None if edges.relation is None else plan.copy_values(edges.relation),
+        weight=None if edges.weight is None else plan.copy_values(edges.weight),
     )
     if looped is not None:
         last = looped.indptr[1:] - 1
@@ -139,90 +139,96 @@ def take(edges: Edges, rows: Picked, looped: Picked | None, place_V: Tensor, num
     return out
 
 
-def split_at(edges: Edges, first: int) -> tuple[Edges, Edges, Tensor]:
+def partition_by_source(edges: Edges, first: int) -> tuple[Edges, Edges, Tensor]:
     """The edges whose source rows are before ``first``, and the others, with source rows counted from ``first``.
 
     Returns:
         Both, with all destinations in each and edges in order, and ``[E]`` the position that each edge of the one and
         then of the other had; int32 where that is wide enough.
     """
-    ends, src = array(edges.indptr), array(edges.indices)
-    parts = even_parts(ends)
+    ends, src = as_numpy(edges.indptr), as_numpy(edges.indices)
+    parts = balanced_work(ends)
     counts = np.empty(len(parts), dtype=np.int64)
-    count_below(parts, ends, src, first, counts)
+    count_sources_below(parts, ends, src, first, counts)
     total = int(counts.sum())
     low_ptr, high_ptr = np.full(len(ends), total), np.full(len(ends), len(src) - total)
-    order = torch.empty(len(src), dtype=_narrow(len(src)))
+    order = torch.empty(len(src), dtype=_index_dtype(len(src)))
     indices = torch.empty_like(edges.indices)
     pointers = np.cumsum(counts) - counts, low_ptr, high_ptr
-    split_edges(parts, ends, src, first, *pointers, array(order), array(indices))
+    partition_edges(parts, ends, src, first, *pointers, as_numpy(order), as_numpy(indices))
 
-    def part(chosen: slice, indptr: Array, num_src: int) -> Edges:
+    def build_edges(chosen: slice, indptr: Array, num_src: int) -> Edges:
         at = order[chosen]
         relation = None if edges.relation is None else edges.relation.index_select(0, at)
         weight = None if edges.weight is None else edges.weight.index_select(0, at)
-        return Edges(indptr=tensor(indptr), indices=indices[chosen], num_src=num_src, relation=relation, weight=weight)
+        return Edges(
+            indptr=as_tensor(indptr), indices=indices[chosen], num_src=num_src, relation=relation, weight=weight
+        )
 
-    low = part(slice(0, total), low_ptr, first)
-    return low, part(slice(total, None), high_ptr, edges.num_src - first), order
+    low = build_edges(slice(0, total), low_ptr, first)
+    return low, build_edges(slice(total, None), high_ptr, edges.num_src - first), order
 
 
-def degrees(edges: Edges, nodes: Tensor, before: Tensor | None) -> Tensor:
+def subgraph_degrees(edges: Edges, nodes: Tensor, before: Tensor | None) -> Tensor:
     """``[n]`` float64: what `ops.topology.in_degree` gives for some nodes of a graph, to the last bit.
 
     Args:
         edges: Those of the graph.
         nodes: ``[n]`` int64, in any order.
-        before: What `loops_before` gives, for degrees in the view with self-loops; None for those in the graph. The
+        before: What `count_loops_before` gives, for degrees in the view with self-loops; None for those in the graph. The
             view of a weighted graph takes ``8 V`` bytes for a moment.
     """
-    rows = pick(edges.indptr, nodes)
-    seen = rows if before is None else with_loops(rows, before)
+    rows = row_slices(edges.indptr, nodes)
+    seen = rows if before is None else add_self_loops(rows, before)
     if edges.weight is None:
         return seen.indptr.diff().double()
-    all_ends = array(edges.indptr)
+    all_ends = as_numpy(edges.indptr)
     if before is not None:
-        all_ends = all_ends - array(before)
+        all_ends = all_ends - as_numpy(before)
         all_ends += np.arange(len(all_ends))
-    cuts = np.ascontiguousarray(even_parts(all_ends)[1:, EDGE])
-    ends, out = array(rows.indptr), np.empty(len(nodes))
-    given = array(edges.indptr), array(edges.indices), array(edges.weight)
-    sum_rows(even_parts(ends), ends, array(nodes), array(seen.start), *given, cuts, before is not None, out)
-    return tensor(out)
+    cuts = np.ascontiguousarray(balanced_work(all_ends)[1:, EDGE])
+    ends, out = as_numpy(rows.indptr), np.empty(len(nodes))
+    given = as_numpy(edges.indptr), as_numpy(edges.indices), as_numpy(edges.weight)
+    sum_row_weights(
+        balanced_work(ends), ends, as_numpy(nodes), as_numpy(seen.start), *given, cuts, before is not None, out
+    )
+    return as_tensor(out)
 
 
-class _Plan(NamedTuple):
+class _CopyPlan(NamedTuple):
     """How values of edges are copied: what the kernel takes, and the rows that come out."""
 
     operands: tuple[Array, Array, Array, Array, Array, Array | None]
-    rows: Picked
-    out: Picked
+    rows: RowSlices
+    out: RowSlices
 
     @staticmethod
-    def of(rows: Picked, looped: Picked | None, indices: Tensor) -> _Plan:
-        ends = array(rows.indptr)
-        parts = even_parts(ends)
-        given = parts, ends, array(rows.start), array(rows.nodes), array(indices)
+    def from_rows(rows: RowSlices, looped: RowSlices | None, indices: Tensor) -> _CopyPlan:
+        ends = as_numpy(rows.indptr)
+        parts = balanced_work(ends)
+        given = parts, ends, as_numpy(rows.start), as_numpy(rows.nodes), as_numpy(indices)
         if looped is None:
-            return _Plan((*given, None), rows, rows)
+            return _CopyPlan((*given, None), rows, rows)
         lost = np.empty(len(parts), dtype=np.int64)
-        count_lost(*given, lost)
-        return _Plan((*given, np.cumsum(lost) - lost), rows, looped)
+        count_part_loops(*given, lost)
+        return _CopyPlan((*given, np.cumsum(lost) - lost), rows, looped)
 
-    def copy(self, values: Tensor, place_V: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def copy_values(self, values: Tensor, place_V: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """``[E]``: ``values`` of the edges, or the places of these; the places of added loops are left open."""
-        if place_V is None and self.out is self.rows and self.rows.consecutive:
+        if place_V is None and self.out is self.rows and self.rows.is_consecutive:
             return values[self.rows.first_edge : self.rows.first_edge + self.rows.num_edges]
         out = torch.empty(self.out.num_edges, dtype=dtype or values.dtype)
-        copy_edges(*self.operands, None if place_V is None else array(place_V), array(values), array(out))
+        copy_edge_values(
+            *self.operands, None if place_V is None else as_numpy(place_V), as_numpy(values), as_numpy(out)
+        )
         return out
 
 
-def _ends(sizes: Tensor) -> Tensor:
+def _sizes_to_indptr(sizes: Tensor) -> Tensor:
     out = torch.zeros(len(sizes) + 1, dtype=torch.int64)
     torch.cumsum(sizes, 0, out=out[1:])
     return out
 
 
-def _narrow(count: int) -> torch.dtype:
+def _index_dtype(count: int) -> torch.dtype:
     return torch.int32 if count < 2**31 else torch.int64

@@ -11,67 +11,67 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import kernel, prange
-from outgrow.ops.kernels.work_split import EDGE, END_ROW, ROW, is_continued, piece
+from outgrow.ops.backend import parallel_kernel, prange
+from outgrow.ops.kernels.work_split import EDGE, END_ROW, ROW, continues_row, row_span
 
 Array = NDArray[Any]
 
-ABSENT, HEARD = -1, -2
+NOT_PRESENT, IS_SOURCE = -1, -2
 """In a table of all nodes: not among the rows taken out; neither, but the source of one of their edges."""
 
 
-@kernel
+@parallel_kernel
 def count_loops(parts: Array, indptr: Array, indices: Array, out: Array, cut: Array) -> None:
     """Write the number of self-loops of each row of the whole graph; ``cut`` is for the pieces of cut rows."""
     for part in prange(len(parts)):
         for v in range(parts[part, ROW], parts[part, END_ROW]):
             count = 0
-            for e in range(*piece(parts, part, indptr, v)):
+            for e in range(*row_span(parts, part, indptr, v)):
                 if indices[e] == v:
                     count += 1
-            if is_continued(parts, part, indptr, v):
+            if continues_row(parts, part, indptr, v):
                 cut[part] = count
             else:
                 out[v] = count
     for part in range(1, len(parts)):
-        if is_continued(parts, part, indptr, parts[part, ROW]):
+        if continues_row(parts, part, indptr, parts[part, ROW]):
             out[parts[part, ROW]] += cut[part]
 
 
-@kernel
-def mark(parts: Array, indptr: Array, start: Array, indices: Array, place: Array) -> None:
-    """Turn `ABSENT` into `HEARD` at the sources of the edges. Threads may write to one place at once: the same."""
+@parallel_kernel
+def mark_edge_sources(parts: Array, indptr: Array, start: Array, indices: Array, place: Array) -> None:
+    """Turn `NOT_PRESENT` into `IS_SOURCE` at the sources of the edges. Threads may write to one place at once: the same."""
     for part in prange(len(parts)):
         for m in range(parts[part, ROW], parts[part, END_ROW]):
-            for i in range(*piece(parts, part, indptr, m)):
+            for i in range(*row_span(parts, part, indptr, m)):
                 src = indices[start[m] - indptr[m] + i]
-                if place[src] == ABSENT:
-                    place[src] = HEARD
+                if place[src] == NOT_PRESENT:
+                    place[src] = IS_SOURCE
 
 
-@kernel
-def number(parts: Array, indptr: Array, start: Array, out: Array) -> None:
+@parallel_kernel
+def write_edge_ids(parts: Array, indptr: Array, start: Array, out: Array) -> None:
     """Write the id of each edge."""
     for part in prange(len(parts)):
         for m in range(parts[part, ROW], parts[part, END_ROW]):
-            for i in range(*piece(parts, part, indptr, m)):
+            for i in range(*row_span(parts, part, indptr, m)):
                 out[i] = start[m] - indptr[m] + i
 
 
-@kernel
-def count_lost(parts: Array, indptr: Array, start: Array, nodes: Array, indices: Array, out: Array) -> None:
+@parallel_kernel
+def count_part_loops(parts: Array, indptr: Array, start: Array, nodes: Array, indices: Array, out: Array) -> None:
     """Write the number of self-loops in each part of some rows."""
     for part in prange(len(parts)):
         count = 0
         for m in range(parts[part, ROW], parts[part, END_ROW]):
-            for i in range(*piece(parts, part, indptr, m)):
+            for i in range(*row_span(parts, part, indptr, m)):
                 if indices[start[m] - indptr[m] + i] == nodes[m]:
                     count += 1
         out[part] = count
 
 
-@kernel
-def copy_edges(
+@parallel_kernel
+def copy_edge_values(
     parts: Array,
     indptr: Array,
     start: Array,
@@ -89,7 +89,7 @@ def copy_edges(
     for part in prange(len(parts)):
         at = parts[part, EDGE] if lost is None else parts[part, EDGE] - lost[part] + parts[part, ROW]
         for m in range(parts[part, ROW], parts[part, END_ROW]):
-            for i in range(*piece(parts, part, indptr, m)):
+            for i in range(*row_span(parts, part, indptr, m)):
                 e = start[m] - indptr[m] + i
                 if lost is None or indices[e] != nodes[m]:
                     out[at] = values[e] if place is None else place[values[e]]
@@ -98,20 +98,20 @@ def copy_edges(
                 at += 1
 
 
-@kernel
-def count_below(parts: Array, indptr: Array, indices: Array, first: int, out: Array) -> None:
+@parallel_kernel
+def count_sources_below(parts: Array, indptr: Array, indices: Array, first: int, out: Array) -> None:
     """Write the number of edges in each part from source rows before ``first``."""
     for part in prange(len(parts)):
         count = 0
         for m in range(parts[part, ROW], parts[part, END_ROW]):
-            for i in range(*piece(parts, part, indptr, m)):
+            for i in range(*row_span(parts, part, indptr, m)):
                 if indices[i] < first:
                     count += 1
         out[part] = count
 
 
-@kernel
-def split_edges(
+@parallel_kernel
+def partition_edges(
     parts: Array,
     indptr: Array,
     indices: Array,
@@ -131,9 +131,9 @@ def split_edges(
         low = before[part]
         high = parts[part, EDGE] - low
         for m in range(parts[part, ROW], parts[part, END_ROW]):
-            if not is_continued(parts, part, indptr, m):
+            if not continues_row(parts, part, indptr, m):
                 low_ptr[m], high_ptr[m] = low, high
-            for i in range(*piece(parts, part, indptr, m)):
+            for i in range(*row_span(parts, part, indptr, m)):
                 if indices[i] < first:
                     order[low], out[low] = i, indices[i]
                     low += 1
@@ -142,8 +142,8 @@ def split_edges(
                     high += 1
 
 
-@kernel
-def sum_rows(
+@parallel_kernel
+def sum_row_weights(
     parts: Array,
     indptr: Array,
     nodes: Array,
@@ -162,7 +162,7 @@ def sum_rows(
     """
     for part in prange(len(parts)):
         for m in range(parts[part, ROW], parts[part, END_ROW]):
-            if is_continued(parts, part, indptr, m):
+            if continues_row(parts, part, indptr, m):
                 continue
             v, at = nodes[m], start[m]
             last = all_ends[v + 1]

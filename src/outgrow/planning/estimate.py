@@ -9,7 +9,7 @@ from outgrow.strategies.base import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class EpochPart:
     """A part of an epoch of training, on one worker.
 
     Attributes:
@@ -37,11 +37,11 @@ class Estimate:
 
     strategy: Strategy
     traffic: Traffic
-    parts: tuple[Part, ...]
+    parts: tuple[EpochPart, ...]
     peak_bytes: int
     chunks: int | None = None
 
     @property
-    def seconds(self) -> float:
+    def epoch_seconds(self) -> float:
         """Of an epoch."""
         return sum(part.seconds - part.hidden for part in self.parts)

@@ -1,14 +1,21 @@
 """The most that the DEVICE tier of a worker holds.
 
 On a CPU that is what its process has in memory, the interpreter included; on a GPU its tensors. How often a number is
-held at the same time is counted on the layers of `outgrow.nn`, and held against what runs took.
+held at the same time is counted on the layers of `outgrow.nn_device`, and held against what runs took.
 """
 
 from __future__ import annotations
 
-from outgrow.planning.cost_model import Pace
+from outgrow.planning.cost_model import CostModel
 from outgrow.planning.sizes import LayerSizes
-from outgrow.planning.workload import Cut, Drawn, Grown, Halves, Together, Workload
+from outgrow.planning.workload import (
+    BatchStats,
+    NeighborhoodStats,
+    OrchestrateStats,
+    PartitionStats,
+    SplitBatchStats,
+    Workload,
+)
 
 _PROCESS_BYTES = 238 << 20
 """Of a process that has loaded all it needs, and compiled its kernels."""
@@ -34,14 +41,14 @@ _AHEAD, _COPIES, _AHEAD_OF_GPU = 6, 2.5, 2
 """Batches that are drawn and not used yet, how often rows of the one that is computed are held, and both on a GPU."""
 
 
-def fixed_bytes(pace: Pace) -> int:
+def process_bytes(costs: CostModel) -> int:
     """Of a worker before it holds anything of a graph."""
-    return _PROCESS_BYTES if pace.shared else 0
+    return _PROCESS_BYTES if costs.shares_device else 0
 
 
-def base_bytes(work: Workload, pace: Pace) -> int:
+def base_bytes(work: Workload, costs: CostModel) -> int:
     """Of a worker before it trains: the only one has the graph in memory, where it does not lie in a store."""
-    return fixed_bytes(pace) + (work.graph.resident_bytes if pace.place.workers == 1 else 0)
+    return process_bytes(costs) + (work.graph.resident_bytes if costs.layout.workers == 1 else 0)
 
 
 def training_bytes(work: Workload, nodes: float, sources: float, edges: float, slices: int = 1) -> float:
@@ -57,8 +64,10 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
     model = work.model
     evaluated = _EVALUATED_SLICED if slices > 1 else _EVALUATED_APART if sources > nodes else _EVALUATED
     numbers = sum(_row_numbers(work, index, nodes, sources, slices) for index in range(len(model.layers)))
-    numbers += evaluated * _widest(work, nodes, sources)  # what training has held is kept for the next epoch
-    received = sum(layer.widths.in_features for layer in model.layers[1:] if layer.widths.raw_source)
+    numbers += evaluated * _widest_layer_numbers(
+        work, nodes, sources
+    )  # what training has held is kept for the next epoch
+    received = sum(layer.spec.in_features for layer in model.layers[1:] if layer.spec.source_is_input)
     numbers += _PER_SOURCE * (sources - nodes) * received  # rows of others, as the layer before has made them
     held = numbers * model.number_bytes + (_edge_bytes(nodes, sources) + _LANE_BYTES * (slices > 1)) * edges
     held += model.number_bytes * edges * sum(map(_edge_numbers, model.layers))
@@ -68,45 +77,55 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
 def inference_bytes(work: Workload, nodes: float, sources: float, edges: float) -> float:
     """Of whole layers, one after the other, without gradients."""
     model = work.model
-    of_edge = max(_PER_SCORE_EVALUATED * layer.widths.score + layer.edge_numbers for layer in model.layers)
-    held = _EVALUATED * _widest(work, nodes, sources) * model.number_bytes + _edge_bytes(nodes, sources) * edges
+    of_edge = max(_PER_SCORE_EVALUATED * layer.spec.score + layer.edge_numbers for layer in model.layers)
+    held = (
+        _EVALUATED * _widest_layer_numbers(work, nodes, sources) * model.number_bytes
+        + _edge_bytes(nodes, sources) * edges
+    )
     return held + model.number_bytes * edges * of_edge + input_bytes(work, nodes, sources)
 
 
-def whole_bytes_of(work: Workload, pace: Pace, cut: Cut) -> int:
+def full_graph_peak_bytes(work: Workload, costs: CostModel, partition: PartitionStats) -> int:
     """Of the largest worker that trains and evaluates whole layers."""
-    part = int(cut.edges.argmax())
-    nodes, edges = float(cut.nodes[part]), float(cut.edges[part] + cut.nodes[part])
-    sources = nodes + float(cut.halo[part].sum())
-    return fixed_bytes(pace) + round(training_bytes(work, nodes, sources, edges))
+    part = int(partition.edges.argmax())
+    nodes, edges = float(partition.nodes[part]), float(partition.edges[part] + partition.nodes[part])
+    sources = nodes + float(partition.halo[part].sum())
+    return process_bytes(costs) + round(training_bytes(work, nodes, sources, edges))
 
 
-def batch_bytes(work: Workload, grown: Grown, *, ahead: float) -> float:
+def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_prefetched: float) -> float:
     """Of the largest worker's batch, forward and backward, and of those that are drawn ahead."""
-    rows, edges, model = grown.rows.max(0), grown.edges.max(0), work.model
+    rows, edges, model = neighborhood.rows.max(0), neighborhood.edges.max(0), work.model
     numbers = sum(_row_numbers(work, index, rows[index + 1], rows[index], 1) for index in range(len(model.layers)))
     of_edges = sum(_edge_numbers(layer) * edges[index] for index, layer in enumerate(model.layers))
     held = (numbers + of_edges) * model.number_bytes + _EDGE_BYTES * edges.sum()
-    return float(held + ahead * (rows[0] * work.input_row_bytes + _EDGE_BYTES * edges.sum()))
+    return float(held + num_prefetched * (rows[0] * work.input_row_bytes + _EDGE_BYTES * edges.sum()))
 
 
-def ahead_on(pace: Pace, steps: int = _AHEAD) -> float:
+def num_prefetched_batches(costs: CostModel, steps: int = _AHEAD) -> float:
     """Batches whose features the DEVICE tier holds, with copies, in epochs of so many batches."""
-    return min(_AHEAD, steps) + _COPIES if pace.shared else _AHEAD_OF_GPU
+    return min(_AHEAD, steps) + _COPIES if costs.shares_device else _AHEAD_OF_GPU
 
 
-def batches_bytes_of(
-    work: Workload, pace: Pace, cut: Cut, drawn: Drawn | Together | Halves, more_ahead: int = 0
+def minibatch_peak_bytes(
+    work: Workload,
+    costs: CostModel,
+    partition: PartitionStats,
+    stats: BatchStats | SplitBatchStats | OrchestrateStats,
+    extra_prefetched: int = 0,
 ) -> int:
     """Of batches, of which so many more than usual are drawn ahead, then of an evaluation of whole layers."""
-    part = int(cut.edges.argmax())
-    nodes, sources = float(cut.nodes[part]), float(cut.nodes[part] + cut.halo[part].sum())
+    part = int(partition.edges.argmax())
+    nodes, sources = float(partition.nodes[part]), float(partition.nodes[part] + partition.halo[part].sum())
     own = input_bytes(work, nodes, nodes)
     training, evaluation = (
-        batch_bytes(work, drawn.grown, ahead=ahead_on(pace, drawn.steps) + more_ahead) + own,
-        inference_bytes(work, nodes, sources, cut.edges[part]),
+        minibatch_bytes(
+            work, stats.neighborhood, num_prefetched=num_prefetched_batches(costs, stats.steps) + extra_prefetched
+        )
+        + own,
+        inference_bytes(work, nodes, sources, partition.edges[part]),
     )
-    return fixed_bytes(pace) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
+    return process_bytes(costs) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
 
 
 def input_bytes(work: Workload, nodes: float, sources: float) -> float:
@@ -117,7 +136,7 @@ def input_bytes(work: Workload, nodes: float, sources: float) -> float:
 
 def _edge_numbers(layer: LayerSizes) -> float:
     """Held of each edge until the backward pass."""
-    return _PER_SCORE * layer.widths.score + layer.edge_numbers
+    return _PER_SCORE * layer.spec.score + layer.edge_numbers
 
 
 def _edge_bytes(nodes: float, sources: float) -> int:
@@ -126,18 +145,18 @@ def _edge_bytes(nodes: float, sources: float) -> int:
 
 def _row_numbers(work: Workload, index: int, nodes: float, sources: float, slices: int) -> float:
     layer = work.model.layers[index]
-    at_source = 0 if layer.widths.raw_source and slices == 1 else layer.source_row
+    at_source = 0 if layer.spec.source_is_input and slices == 1 else layer.source_width
     of_aggregate = _PER_SLICED if slices > 1 else _PER_AGGREGATE
-    at_target = of_aggregate * layer.aggregate + _PER_OUT * layer.widths.out_features
+    at_target = of_aggregate * layer.aggregate_width + _PER_OUT * layer.spec.out_features
     of_source = _PER_SPARSE_SOURCE if index == 0 and work.graph.sparse else _PER_SOURCE
     return of_source * sources * at_source + nodes * at_target
 
 
-def _widest(work: Workload, nodes: float, sources: float) -> float:
+def _widest_layer_numbers(work: Workload, nodes: float, sources: float) -> float:
     """Numbers of the layer that has most, with its input, of which that of the first is where features are."""
     return max(
-        sources * layer.source_row * (not layer.widths.raw_source)
-        + nodes * (layer.aggregate + 2 * layer.widths.out_features)
-        + nodes * layer.widths.in_features * (1 + layer.reads_target) * (index > 0)
+        sources * layer.source_width * (not layer.spec.source_is_input)
+        + nodes * (layer.aggregate_width + 2 * layer.spec.out_features)
+        + nodes * layer.spec.in_features * (1 + layer.reads_target) * (index > 0)
         for index, layer in enumerate(work.model.layers)
     )

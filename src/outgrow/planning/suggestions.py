@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from outgrow.engine.batches import Batches
-from outgrow.planning.estimators.offload_chunks import finest, held_bytes
-from outgrow.planning.peak_memory import batches_bytes_of
-from outgrow.planning.planner import ROOM, Question, pace_of, unmeasured
-from outgrow.planning.traffic import Place
+from outgrow.engine.batches import BatchConfig
+from outgrow.planning.estimators.offload_chunks import max_chunks, offload_peak_bytes
+from outgrow.planning.peak_memory import minibatch_peak_bytes
+from outgrow.planning.planner import ROOM, PlannerQuery, cost_model_for, missing_bandwidth
+from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.offload.strategy import Offload
@@ -19,70 +19,70 @@ _MIB = 1 << 20
 _MOST_WORKERS, _FANOUT, _BATCH = 1024, 10, 1024
 
 
-def fixes(asked: Question) -> list[str]:
+def suggest_fixes(query: PlannerQuery) -> list[str]:
     """What would do, one by one; each was estimated."""
-    whole = asked.work.batches.everything
-    if asked.limit is not None and not whole:
-        return ["no --memory: mini-batches keep to no limit", *_offload_instead(asked)]
-    found = [*(_more_memory(asked) if whole else _smaller_batches(asked)), *_more_workers(asked)]
-    return [*found, *(_batches_instead(asked) if whole and asked.limit is None else [])]
+    whole = query.work.batches.is_full_graph
+    if query.limit is not None and not whole:
+        return ["no --memory: mini-batches keep to no limit", *_suggest_offload(query)]
+    found = [*(_suggest_memory(query) if whole else _suggest_batch_size(query)), *_suggest_workers(query)]
+    return [*found, *(_suggest_minibatches(query) if whole and query.limit is None else [])]
 
 
-def _more_memory(asked: Question) -> Iterator[str]:
-    place = asked.places[-1]
-    pace = pace_of(asked, place)
-    count = finest(asked.work, place)
-    needed = held_bytes(Offload(chunks=count), asked.work, pace)
+def _suggest_memory(query: PlannerQuery) -> Iterator[str]:
+    place = query.layouts[-1]
+    pace = cost_model_for(query, place)
+    count = max_chunks(query.work, place)
+    needed = offload_peak_bytes(Offload(chunks=count), query.work, pace)
     least = -(-needed // _MIB)
-    if asked.limit is not None and needed <= pace_of(replace(asked, limit=None), place).memory:
+    if query.limit is not None and needed <= cost_model_for(replace(query, limit=None), place).memory:
         yield f"--memory {least}MiB, for strategy offload in {count:,} chunks"
     else:
         yield f"{least:,} MiB of memory for each worker, for strategy offload in {count:,} chunks"
 
 
-def _smaller_batches(asked: Question) -> Iterator[str]:
-    size = (asked.work.batches.size or asked.work.graph.train) // 2
+def _suggest_batch_size(query: PlannerQuery) -> Iterator[str]:
+    size = (query.work.batches.size or query.work.graph.train) // 2
     while size >= 1:
-        work = replace(asked.work, batches=replace(asked.work.batches, size=size))
-        if _fits(Sampled(), work, asked, asked.places[-1]):
+        work = replace(query.work, batches=replace(query.work.batches, size=size))
+        if _strategy_fits(Sampled(), work, query, query.layouts[-1]):
             yield f"--batch-size {size}, for strategy sampled"
             return
         size //= 2
 
 
-def _more_workers(asked: Question) -> Iterator[str]:
+def _suggest_workers(query: PlannerQuery) -> Iterator[str]:
     """As many on each host as the machine has."""
-    strategy: Strategy = Offload() if asked.work.batches.everything else Sampled()
-    profile = asked.profile
-    count = 2 * max(place.workers for place in asked.places)
-    while count <= min(_MOST_WORKERS, asked.work.graph.nodes):
-        place = Place(workers=count, hosts=-(-count // profile.workers))
-        if unmeasured(place, profile) is None and _fits(strategy, asked.work, asked, place):
+    strategy: Strategy = Offload() if query.work.batches.is_full_graph else Sampled()
+    profile = query.profile
+    count = 2 * max(place.workers for place in query.layouts)
+    while count <= min(_MOST_WORKERS, query.work.graph.nodes):
+        place = WorkerLayout(workers=count, hosts=-(-count // profile.workers))
+        if missing_bandwidth(place, profile) is None and _strategy_fits(strategy, query.work, query, place):
             yield f"{count} workers on {place.hosts} hosts like this one, for strategy {strategy.name}"
             return
         count *= 2
 
 
-def _batches_instead(asked: Question) -> Iterator[str]:
-    layers = len(asked.work.model.layers)
-    size = min(_BATCH, asked.work.graph.train)
-    work = replace(asked.work, batches=Batches(size=size, fanout=(_FANOUT,) * layers))
-    if _fits(Sampled(), work, asked, asked.places[-1]):
+def _suggest_minibatches(query: PlannerQuery) -> Iterator[str]:
+    layers = len(query.work.model.layers)
+    size = min(_BATCH, query.work.graph.train)
+    work = replace(query.work, batches=BatchConfig(size=size, fanout=(_FANOUT,) * layers))
+    if _strategy_fits(Sampled(), work, query, query.layouts[-1]):
         yield f"--batch-size {size} --fanout {','.join([str(_FANOUT)] * layers)}: mini-batches, by strategy sampled"
 
 
-def _offload_instead(asked: Question) -> Iterator[str]:
-    work = replace(asked.work, batches=Batches())
-    if _fits(Offload(), work, asked, asked.places[-1]):
+def _suggest_offload(query: PlannerQuery) -> Iterator[str]:
+    work = replace(query.work, batches=BatchConfig())
+    if _strategy_fits(Offload(), work, query, query.layouts[-1]):
         yield "no --batch-size and --fanout: all nodes at once, by strategy offload"
 
 
-def _fits(strategy: Strategy, work: Workload, asked: Question, place: Place) -> bool:
+def _strategy_fits(strategy: Strategy, work: Workload, query: PlannerQuery, layout: WorkerLayout) -> bool:
     """Of `offload` in the smallest chunks."""
-    pace = pace_of(asked, place)
+    pace = cost_model_for(query, layout)
     if isinstance(strategy, Offload):
-        return held_bytes(replace(strategy, chunks=finest(work, place)), work, pace) <= pace.memory
+        return offload_peak_bytes(replace(strategy, chunks=max_chunks(work, layout)), work, pace) <= pace.memory
     assert isinstance(strategy, Sampled)
-    drawn = work.sampling.drawn(work.drawing(strategy.partition), place.workers)
-    cut = work.shape.cut(strategy.partition, place.workers)
-    return batches_bytes_of(work, pace, cut, drawn) <= ROOM * pace.memory
+    drawn = work.sampling.batch_stats(work.sampling_spec(strategy.partition), layout.workers)
+    cut = work.partitioning.partition_stats(strategy.partition, layout.workers)
+    return minibatch_peak_bytes(work, pace, cut, drawn) <= ROOM * pace.memory

@@ -10,17 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
-from outgrow.planning.graph_stats.chunk_waves import Cutting, Matrix, Waves
-from outgrow.planning.sizes import ModelSizes, Sizes
-from outgrow.runtime.distributed.serialization import packed
-from outgrow.strategies.offload.wave_plan import Techniques
+from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
+from outgrow.planning.sizes import DatasetSizes, ModelSizes
+from outgrow.runtime.distributed.serialization import serialize
+from outgrow.strategies.offload.wave_plan import TransferOptions
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class PartitionStats:
     """How a graph is dealt out to ``P`` workers.
 
     Attributes:
@@ -36,21 +36,21 @@ class Cut:
     owner_bytes: int
 
 
-class Dealt(NamedTuple):
-    """How `tensor` deals nodes out.
+class OwnerStats(NamedTuple):
+    """How `as_tensor` deals nodes out.
 
     Attributes:
         nodes: ``[P]`` int64, nodes of each worker.
-        in_order: Whether each worker owns a range of them, in the order of workers.
+        is_contiguous: Whether each worker owns a range of them, in the order of workers.
         owner_bytes: Of the list of all nodes' owners, as it is sent to a worker.
     """
 
     nodes: Matrix
-    in_order: bool
+    is_contiguous: bool
     owner_bytes: int
 
 
-class Chunked(NamedTuple):
+class ChunkStats(NamedTuple):
     """How `offload` cuts a graph.
 
     Attributes:
@@ -59,10 +59,10 @@ class Chunked(NamedTuple):
     """
 
     order_bytes: int
-    waves: dict[bool, Waves]
+    waves: dict[bool, WaveStats]
 
 
-class Drawing(NamedTuple):
+class SamplingSpec(NamedTuple):
     """How mini-batches are drawn.
 
     Attributes:
@@ -70,38 +70,38 @@ class Drawing(NamedTuple):
         views: For each layer, whether nodes have edges to themselves besides.
         seed: Seed of the run.
         partition: How nodes are dealt out to workers.
-        cached: Rows of other workers' nodes of which each worker keeps copies, the hottest by `cached_by`.
-        cached_by: ``"degree"``, or ``"presampling"``: asked for most in batches of an epoch that is not
+        cache_rows: Rows of other workers' nodes of which each worker keeps copies, the hottest by `cache_by`.
+        cache_by: ``"degree"``, or ``"presampling"``: asked for most in batches of an epoch that is not
             trained.
         time_steps: In how many time steps models travel to the seeds; None where each worker computes its own seeds.
         pregather: Whether rows that several time steps need are asked for once.
     """
 
-    batches: Batches
+    batches: BatchConfig
     views: tuple[bool, ...]
     seed: int
     partition: str
-    cached: int = 0
-    cached_by: str = "degree"
+    cache_rows: int = 0
+    cache_by: str = "degree"
     time_steps: int | None = None
     pregather: bool = True
 
 
-class Gathered(NamedTuple):
+class GatherStats(NamedTuple):
     """Rows of raw features that are taken from memory, in the mean.
 
     Attributes:
         rows: By all workers.
-        asked: ``[P, P]`` float64, those that the first worker asks the second for.
-        entries: Entries that are stored of one of these.
+        remote_rows: ``[P, P]`` float64, those that the first worker asks the second for.
+        row_entries: Entries that are stored of one of these.
     """
 
     rows: float
-    asked: NDArray[np.float64]
-    entries: float
+    remote_rows: NDArray[np.float64]
+    row_entries: float
 
 
-class Grown(NamedTuple):
+class NeighborhoodStats(NamedTuple):
     """What a worker computes of a batch, in the mean, from the bottom layer up.
 
     Attributes:
@@ -113,25 +113,25 @@ class Grown(NamedTuple):
     edges: NDArray[np.float64]
 
 
-class Drawn(NamedTuple):
+class BatchStats(NamedTuple):
     """What batches of full size are like, in the mean over some of them.
 
     Attributes:
         steps: Batches of an epoch.
-        full: Batches of full size that have as many seeds.
-        grown: What each worker computes.
-        gathered: For a batch.
-        kept: ``[P, P]`` int64, rows of the second worker's nodes of which the first keeps copies.
+        num_full_batches: Batches of full size that have as many seeds.
+        neighborhood: What each worker computes.
+        gather: For a batch.
+        cached_rows: ``[P, P]`` int64, rows of the second worker's nodes of which the first keeps copies.
     """
 
     steps: int
-    full: float
-    grown: Grown
-    gathered: Gathered
-    kept: Matrix
+    num_full_batches: float
+    neighborhood: NeighborhoodStats
+    gather: GatherStats
+    cached_rows: Matrix
 
 
-class Crossed(NamedTuple):
+class CrossEdgeStats(NamedTuple):
     """What crosses in a layer of a batch that all workers compute together: for each pair ``[P, P]``, to the first.
 
     Attributes:
@@ -145,79 +145,81 @@ class Crossed(NamedTuple):
     edges: Matrix
 
 
-class Together(NamedTuple):
+class SplitBatchStats(NamedTuple):
     """What batches of full size are like that all workers compute together.
 
     Attributes:
         steps: Batches of an epoch.
-        full: Batches of full size that have as many seeds.
-        grown: What each worker computes: its own nodes, and edges to them.
-        crossed: What crosses in each layer of each batch that was looked at.
+        num_full_batches: Batches of full size that have as many seeds.
+        neighborhood: What each worker computes: its own nodes, and edges to them.
+        cross_edges: What crosses in each layer of each batch that was looked at.
     """
 
     steps: int
-    full: float
-    grown: Grown
-    crossed: tuple[tuple[Crossed, ...], ...]
+    num_full_batches: float
+    neighborhood: NeighborhoodStats
+    cross_edges: tuple[tuple[CrossEdgeStats, ...], ...]
 
 
-class Hot(NamedTuple):
+class HotStats(NamedTuple):
     """What the CPU computes for a super-batch, over all workers.
 
     Attributes:
         nodes: Hot nodes.
         edges: Edges to them.
-        gathered: Rows of raw features.
+        gather: Rows of raw features.
     """
 
     nodes: float
     edges: float
-    gathered: Gathered
+    gather: GatherStats
 
 
-class Halves(NamedTuple):
+class OrchestrateStats(NamedTuple):
     """What batches are like whose bottom layer is computed by two sides.
 
     Attributes:
         steps: Batches of an epoch.
-        full: Batches of full size that have as many seeds.
-        grown: What each worker computes of a batch with hot nodes, these left out.
+        num_full_batches: Batches of full size that have as many seeds.
+        neighborhood: What each worker computes of a batch with hot nodes, these left out.
         cold: For a batch without hot nodes.
         warm: For another.
         hot: For a super-batch.
     """
 
     steps: int
-    full: float
-    grown: Grown
-    cold: Gathered
-    warm: Gathered
-    hot: Hot
+    num_full_batches: float
+    neighborhood: NeighborhoodStats
+    cold: GatherStats
+    warm: GatherStats
+    hot: HotStats
 
 
-class Shape(Protocol):
+class PartitionStatsSource(Protocol):
     """A graph as far as it is dealt out and cut."""
 
-    def cut(self, method: str, parts: int, by: Drawing | None = None) -> Cut:
+    def partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
         """How a partition deals it out, by the name of its method, the number of parts, and what is drawn on it."""
 
-    def dealt(self, chunks: int, parts: int, *, self_loops: bool) -> Dealt:
-        """How `tensor` deals it out that reads it in chunks."""
+    def owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
+        """How `as_tensor` deals it out that reads it in chunks."""
 
-    def chunked(self, cutting: Cutting, views: tuple[bool, ...], parts: int, techniques: Techniques) -> Chunked:
+    def chunk_stats(
+        self, chunking: ChunkingSpec, views: tuple[bool, ...], parts: int, techniques: TransferOptions
+    ) -> ChunkStats:
         """How `offload` cuts it that reads it by some views, of which the first decides."""
 
 
-class Sampling(Protocol):
+class BatchStatsSource(Protocol):
     """A graph as far as batches are drawn of it."""
 
-    def drawn(self, drawing: Drawing, parts: int) -> Drawn:
+    def batch_stats(self, spec: SamplingSpec, parts: int) -> BatchStats:
         """What mini-batches are like whose seeds are computed by the workers that own them."""
 
-    def together(self, drawing: Drawing, parts: int) -> Together:
+    def split_batch_stats(self, spec: SamplingSpec, parts: int) -> SplitBatchStats:
         """What mini-batches are like of which each node is computed by the worker that owns it."""
 
-    def halves(self, drawing: Drawing, parts: int, hot_ratio: float, super_batch: int) -> Halves:
+    def orchestrate_stats(self, spec: SamplingSpec, parts: int, hot_ratio: float, super_batch: int) -> OrchestrateStats:
         """What mini-batches are like whose bottom layer is computed by two sides, hot nodes by the CPU."""
 
 
@@ -228,17 +230,17 @@ class Workload:
     Attributes:
         graph: Sizes of the graph.
         model: Sizes of the model.
-        shape: How the graph is dealt out and cut.
+        partitioning: How the graph is dealt out and cut.
         sampling: What batches are like.
         batches: What batches are made of.
         seed: Seed of the run.
     """
 
-    graph: Sizes
+    graph: DatasetSizes
     model: ModelSizes
-    shape: Shape
-    sampling: Sampling
-    batches: Batches = EVERYTHING
+    partitioning: PartitionStatsSource
+    sampling: BatchStatsSource
+    batches: BatchConfig = FULL_GRAPH
     seed: int = 0
 
     @property
@@ -246,17 +248,17 @@ class Workload:
         """Of a row of features as the model takes it."""
         return self.graph.row_bytes if self.graph.sparse else self.model.row_bytes
 
-    def drawing(self, partition: str) -> Drawing:
+    def sampling_spec(self, partition: str) -> SamplingSpec:
         """How batches are drawn whose seeds each worker has of its own nodes."""
-        return Drawing(self.batches, self.model.views, self.seed, partition)
+        return SamplingSpec(self.batches, self.model.views, self.seed, partition)
 
 
-def whole_cut(nodes: int, edges: int) -> Cut:
+def single_worker_stats(nodes: int, edges: int) -> PartitionStats:
     """All on one worker."""
-    return Cut(np.array([nodes]), np.array([edges]), np.zeros((1, 1), dtype=np.int64), 0)
+    return PartitionStats(np.array([nodes]), np.array([edges]), np.zeros((1, 1), dtype=np.int64), 0)
 
 
-def cut_of(topology: Topology, part: Tensor, parts: int) -> Cut:
+def count_partition(topology: Topology, part: Tensor, parts: int) -> PartitionStats:
     """How a partition deals a graph out: counted.
 
     Args:
@@ -266,11 +268,11 @@ def cut_of(topology: Topology, part: Tensor, parts: int) -> Cut:
     """
     graph, owner = ChunkGraph(topology, self_loops=False), part.long()
     own = [(owner == mine).nonzero()[:, 0] for mine in range(parts)]
-    halo = np.stack([torch.bincount(owner[graph.sources(nodes)], minlength=parts).numpy() for nodes in own])
+    halo = np.stack([torch.bincount(owner[graph.source_ids(nodes)], minlength=parts).numpy() for nodes in own])
     np.fill_diagonal(halo, 0)
-    return Cut(
+    return PartitionStats(
         nodes=np.array([len(nodes) for nodes in own]),
-        edges=np.array([graph.num_edges(nodes) for nodes in own]),
+        edges=np.array([graph.count_in_edges(nodes) for nodes in own]),
         halo=halo,
-        owner_bytes=len(packed(part)),
+        owner_bytes=len(serialize(part)),
     )

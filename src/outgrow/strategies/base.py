@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.store import FeatureStore
-from outgrow.engine.full_graph import ResidentPass
-from outgrow.engine.inference import infer_share
-from outgrow.engine.minibatch_loop import Ahead, MicroBatches
-from outgrow.engine.model_migration import Tour
+from outgrow.engine.full_graph import FullGraphEpoch
+from outgrow.engine.inference import infer_shard
+from outgrow.engine.minibatch_loop import MiniBatchLoop, PrefetchConfig
+from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.problem import Problem as Problem
-from outgrow.engine.shard import Share, share_of
+from outgrow.engine.shard import GraphShard, make_shard
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Method
-from outgrow.graph.sampling.edge_sampler import EdgeChoice
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Partitioner
+from outgrow.graph.sampling.edge_sampler import EdgeSampler
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.runtime.distributed.comm import Comm
@@ -70,19 +70,19 @@ class Execution(Protocol):
         """Release what the execution holds."""
 
 
-def whole_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
+def full_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
     """See `Execution.inference`: the logits of all own nodes as one piece, with the rows of whole layers in memory."""
-    yield 0, infer_share(problem.model, problem.share, problem.input).cpu()
+    yield 0, infer_shard(problem.model, problem.shard, problem.input).cpu()
 
 
 def inference_after_batches(problem: Problem) -> Iterator[tuple[int, Tensor]]:
-    """`whole_inference`, before which memory is given back that batches have left: whole layers are of other sizes."""
-    memory_pool.clear()
+    """`full_inference`, before which memory is given back that batches have left: whole layers are of other sizes."""
+    memory_pool.release_idle_memory()
     trim_memory()
-    yield from whole_inference(problem)
+    yield from full_inference(problem)
 
 
-class WholeExecution:
+class FullGraphExecution:
     """Training on all nodes at once, with the rows of all layers in memory. Final.
 
     Args:
@@ -94,35 +94,35 @@ class WholeExecution:
 
     def __init__(self, problem: Problem, *, overlap: bool = True) -> None:
         self.problem = problem
-        self.work = ResidentPass(
-            problem.model, problem.share, problem.input, problem.goal, problem.seed, overlap=overlap
+        self.epoch_pass = FullGraphEpoch(
+            problem.model, problem.shard, problem.input, problem.objective, problem.seed, overlap=overlap
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`: one step."""
         if first == 0:
-            yield Step(loss=self.work.epoch(epoch), num_seeds=self.problem.num_train)
+            yield Step(loss=self.epoch_pass.run_epoch(epoch), num_seeds=self.problem.num_train)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """See `Execution.inference`."""
-        return whole_inference(self.problem)
+        return full_inference(self.problem)
 
     def close(self) -> None:
         """See `Execution.close`."""
-        self.work.close()
+        self.epoch_pass.close()
 
 
-class BatchExecution:
+class MiniBatchExecution:
     """Training on sampled mini-batches, of which each worker computes some seeds by itself. Final.
 
     Args:
         problem: What is trained.
         sampler: Draws neighbourhoods.
-        rows: Features.
-        tour: What the worker computes of a batch: see `MicroBatches.steps`.
+        feature_store: Features.
+        plan_batch: What the worker computes of a batch: see `MiniBatchLoop.steps`.
         labels: ``[n, ...]`` labels of the seeds ``[n]`` that it computes.
         ahead: How much is made before its use.
-        gather_once: See `MicroBatches`.
+        gather_once: See `MiniBatchLoop`.
         batches: Seeds of each step of an epoch; None for those of the problem.
     """
 
@@ -131,24 +131,30 @@ class BatchExecution:
     def __init__(
         self,
         problem: Problem,
-        sampler: Sampler,
-        rows: FeatureStore,
-        tour: Callable[[Tensor], Tour],
+        sampler: NeighborSampler,
+        feature_store: FeatureStore,
+        plan_batch: Callable[[Tensor], MicroBatchPlan],
         *,
         labels: Callable[[Tensor], Tensor],
-        ahead: Ahead,
+        prefetch: PrefetchConfig,
         gather_once: bool = True,
         batches: Callable[[int], Sequence[Tensor]] | None = None,
     ) -> None:
-        self.problem, self.tour, self.labels, self.batches = problem, tour, labels, batches
-        self.work = MicroBatches(
-            problem.model, problem.share.comm, sampler, rows, self._loss, ahead=ahead, gather_once=gather_once
+        self.problem, self.plan_batch, self.labels, self.batches = problem, plan_batch, labels, batches
+        self.loop = MiniBatchLoop(
+            problem.model,
+            problem.shard.comm,
+            sampler,
+            feature_store,
+            self._batch_loss,
+            prefetch=prefetch,
+            gather_once=gather_once,
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`."""
-        batches = (self.batches or self.problem.seeds)(epoch)
-        with closing(self.work.steps(epoch, batches, self.tour, first)) as steps:
+        batches = (self.batches or self.problem.seeds_of_epoch)(epoch)
+        with closing(self.loop.steps(epoch, batches, self.plan_batch, first)) as steps:
             for loss, num_seeds in steps:
                 yield Step(loss=loss, num_seeds=num_seeds)
 
@@ -158,9 +164,9 @@ class BatchExecution:
 
     def close(self) -> None:
         """See `Execution.close`."""
-        memory_pool.clear()
+        memory_pool.release_idle_memory()
 
-    def _loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
+    def _batch_loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
         return self.problem.batch_loss(logits, self.labels(seeds), num_seeds)
 
 
@@ -170,16 +176,16 @@ class Strategy(ABC):
     Attributes:
         name: Name on the command line.
         exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its options.
-        takes_batches: Whether steps see samples of the graph, so that nothing computed from it can be kept.
+        uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be kept.
         partition: How nodes are dealt out to workers; by default ranges of nodes with equally many in-edges.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
-    takes_batches: ClassVar[bool] = False
+    uses_minibatches: ClassVar[bool] = False
     partition: str = "range-edges"
 
-    def share(self, graph: Graph, comm: Comm, model: Model, batches: Batches = EVERYTHING) -> Share:
+    def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
         """What each worker holds of a graph: the nodes that it owns by the partition.
 
         Args:
@@ -188,11 +194,11 @@ class Strategy(ABC):
             model: What is to be trained on it.
             batches: What mini-batches are made of.
         """
-        method = self.method(graph, model, batches)
-        looped = model.stages()[0].widths.self_loops
-        return share_of(graph.topology, comm, method, graph.store, self_loops=looped)
+        method = self.partition_method(graph, model, batches)
+        looped = model.layers_list()[0].spec.self_loops
+        return make_shard(graph.topology, comm, method, graph.store, self_loops=looped)
 
-    def method(self, graph: Graph, model: Model, batches: Batches) -> Method:
+    def partition_method(self, graph: Graph, model: Model, batches: BatchConfig) -> Partitioner:
         """How nodes are dealt out; by default as ``partition`` says, whatever is trained."""
         return WITHOUT_CHUNKS[self.partition]
 
@@ -200,38 +206,38 @@ class Strategy(ABC):
         """Its options by name; by default it has none."""
         return {}
 
-    def is_exact(self, batches: Batches) -> bool:
+    def is_exact(self, batches: BatchConfig) -> bool:
         """Whether the gradient equals the reference's, with these options and in these batches."""
         return self.exact
 
-    def home(self, device: torch.device) -> torch.device:
+    def parameter_device(self, device: torch.device) -> torch.device:
         """Where a model's parameters are, and the rows that it makes, of a worker that computes on ``device``."""
         return device
 
-    def require(self, graph: Graph, batches: Batches) -> None:
+    def validate_graph(self, graph: Graph, batches: BatchConfig) -> None:
         """Check that it can train on a graph in these batches: on any as a whole, or in any that can be drawn.
 
         Raises:
             InputError: It cannot: weights to draw by are missing, say, or relations for numbers of their own.
         """
-        if self.takes_batches:
+        if self.uses_minibatches:
             for hop in {*(batches.fanout or (-1,))}:
-                EdgeChoice(graph.topology, hop, weighted=batches.weighted)
-        elif not batches.everything:
+                EdgeSampler(graph.topology, hop, weighted=batches.weighted)
+        elif not batches.is_full_graph:
             raise InputError(
                 f"strategy {self.name} trains on all nodes and neighbours at once",
                 needed="no batch_size and no fanout",
-                got=f"batch_size {batches.size}, fanout {batches.spelled()}",
+                got=f"batch_size {batches.size}, fanout {batches.describe()}",
                 repair="leave them out, or choose strategy sampled",
             )
 
-    def require_model(self, model: Model) -> None:
+    def validate_model(self, model: Model) -> None:
         """Check that it can train a model; by default any, but in batches none of links.
 
         Raises:
             InputError: It cannot.
         """
-        if self.takes_batches and model.decoder is not None:
+        if self.uses_minibatches and model.decoder is not None:
             raise InputError(
                 f"strategy {self.name} cannot train a model of links",
                 needed="a model of nodes, or a strategy that trains on the whole graph",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import get_type_hints
 
-from outgrow.core.validation import pick, require_types
+from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
-from outgrow.strategies.base import Execution, Problem, Strategy, WholeExecution
+from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class Full(Strategy):
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        require_types(asdict(self), get_type_hints(Full))
-        pick("partition", self.partition, WITHOUT_CHUNKS)
+        validate_types(asdict(self), get_type_hints(Full))
+        validate_choice("partition", self.partition, WITHOUT_CHUNKS)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -38,4 +38,4 @@ class Full(Strategy):
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        return WholeExecution(problem, overlap=self.overlap)
+        return FullGraphExecution(problem, overlap=self.overlap)

@@ -13,16 +13,16 @@ from typing import get_type_hints
 
 from torch import Tensor
 
-from outgrow.core.validation import pick, require_positive, require_types
-from outgrow.engine.features.cache import Cache, hotness_by, require_cache
-from outgrow.engine.features.remote import RemoteFeatureStore, row_type
-from outgrow.engine.minibatch_loop import Ahead, sampler_of
-from outgrow.engine.model_migration import Tour
+from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.engine.features.cache import CacheSpec, compute_hotness, validate_cache
+from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
+from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
-from outgrow.graph.sampling.neighbor_sampler import Sampler
-from outgrow.strategies.base import BatchExecution, Execution, Problem, Strategy
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Strategy
 
-_BEFORE = 0  # epochs are numbered from 1
+_PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,31 +31,31 @@ class Sampled(Strategy):
 
     Attributes:
         partition: How nodes, their features and their seeds are dealt out to workers: see ``outgrow partition``.
-        threads: Threads of a worker that draw batches; None for half as many as compute.
-        ahead: Batches that are drawn, or being drawn, besides the one that is computed.
+        sampling_threads: Threads of a worker that draw batches; None for half as many as compute.
+        prefetch: Batches that are drawn, or being drawn, besides the one that is computed.
         cache: Size of a cache of rows that other workers own, as bytes (``"64MiB"``) or as a share of all rows (0.1).
         cache_by: Which rows are cached: those of nodes with most out-edges (``"degree"``), or those that a worker asks
             for most in an epoch that is sampled first and not trained (``"presampling"``).
-        cache_over: Whether each worker has a cache (``"worker"``), or those of a host share one, without duplicates
+        cache_scope: Whether each worker has a cache (``"worker"``), or those of a host share one, without duplicates
             (``"host"``), of rows that live on other hosts.
     """
 
     name = "sampled"
     exact = True
-    takes_batches = True
+    uses_minibatches = True
 
     partition: str = "metis"
-    threads: int | None = None
-    ahead: int = 4
+    sampling_threads: int | None = None
+    prefetch: int = 4
     cache: str | float = 0.0
     cache_by: str = "degree"
-    cache_over: str = "worker"
+    cache_scope: str = "worker"
 
     def __post_init__(self) -> None:
-        require_types(asdict(self), get_type_hints(Sampled))
-        pick("partition", self.partition, WITHOUT_CHUNKS)
-        require_cache(self.cache, self.cache_over, self.cache_by)
-        require_positive(self.name, threads=self.threads, ahead=self.ahead)
+        validate_types(asdict(self), get_type_hints(Sampled))
+        validate_choice("partition", self.partition, WITHOUT_CHUNKS)
+        validate_cache(self.cache, self.cache_scope, self.cache_by)
+        validate_positive(self.name, threads=self.sampling_threads, ahead=self.prefetch)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -63,26 +63,26 @@ class Sampled(Strategy):
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
-        share = problem.share
-        sampler = sampler_of(share.topology, problem.model, problem.batches, problem.seed)
-        cache = self._cache(problem, sampler) if self.cache and share.comm.size > 1 else None
-        return BatchExecution(
+        share = problem.shard
+        sampler = make_sampler(share.topology, problem.model, problem.batches, problem.seed)
+        cache = self._make_cache(problem, sampler) if self.cache and share.comm.size > 1 else None
+        return MiniBatchExecution(
             problem,
             sampler,
-            RemoteFeatureStore(share, problem.features, row_type(problem.model, problem.features), cache),
-            lambda seeds: Tour.at_once(share.mine(seeds)),
+            RemoteFeatureStore(share, problem.features, input_dtype(problem.model, problem.features), cache),
+            lambda seeds: MicroBatchPlan.in_one_step(share.filter_owned(seeds)),
             labels=problem.own_labels,
-            ahead=Ahead.of(self.threads, self.ahead),
+            prefetch=PrefetchConfig.from_options(self.sampling_threads, self.prefetch),
         )
 
-    def _cache(self, problem: Problem, sampler: Sampler) -> Cache:
+    def _make_cache(self, problem: Problem, sampler: NeighborSampler) -> CacheSpec:
         """The cache that is asked for, not filled yet."""
-        share = problem.share
+        share = problem.shard
 
-        def asked_before() -> Iterator[Tensor]:
+        def presample_nodes() -> Iterator[Tensor]:
             """The nodes whose rows each batch of an epoch asks for that is not trained."""
-            for step, seeds in enumerate(problem.seeds(_BEFORE)):
-                yield sampler.blocks(share.mine(seeds), _BEFORE, step)[0].src_nodes
+            for step, seeds in enumerate(problem.seeds_of_epoch(_PRESAMPLING_EPOCH)):
+                yield sampler.sample_blocks(share.filter_owned(seeds), _PRESAMPLING_EPOCH, step)[0].src_nodes
 
-        hotness = hotness_by(self.cache_by, share.topology, asked_before)
-        return Cache(hotness=hotness, size=self.cache, place=self.cache_over)
+        hotness = compute_hotness(self.cache_by, share.topology, presample_nodes)
+        return CacheSpec(hotness=hotness, size=self.cache, scope=self.cache_scope)

@@ -1,6 +1,6 @@
 """Checkpoints: what is needed to go on as if nothing had happened. They hold nothing of a strategy.
 
-A checkpoint is a file of `torch.save`, which is a zip archive, with the SHA-256 of all before it as its comment.
+A checkpoint is a file of `torch.save_checkpoint`, which is a zip archive, with the SHA-256 of all before it as its comment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
-from outgrow.training.checkpoint_checks import check_optimizer, read
+from outgrow.training.checkpoint_checks import check_optimizer_state, load_untrusted
 
 _KEEP = 2
 _NAME = re.compile(r"epoch-\d{8}(-step-\d{8})?\.pt")
@@ -25,7 +25,7 @@ _COMMENT = 2 * hashlib.sha256().digest_size
 
 
 @dataclass(kw_only=True)
-class Progress:
+class TrainingProgress:
     """How far training has come. Epochs count from 1; lists hold one entry per finished epoch.
 
     Attributes:
@@ -59,11 +59,11 @@ class Progress:
     exact: bool = True
 
     @property
-    def epoch(self) -> int:
+    def finished_epochs(self) -> int:
         """Finished epochs."""
         return len(self.loss)
 
-    def stepped(self, loss: float, num_seeds: int) -> None:
+    def add_step(self, loss: float, num_seeds: int) -> None:
         """A step of the epoch under way has ended, with this mean loss of its seeds."""
         self.step += 1
         self.loss_so_far += loss * num_seeds
@@ -76,12 +76,14 @@ class Progress:
         self.step, self.loss_so_far, self.seeds_so_far, self.seconds_so_far = 0, 0.0, 0, 0.0
 
     @staticmethod
-    def start() -> Progress:
+    def at_start() -> TrainingProgress:
         """Nothing yet."""
-        return Progress(loss=[], val_score=[], epoch_seconds=[])
+        return TrainingProgress(loss=[], val_score=[], epoch_seconds=[])
 
 
-def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Path:
+def save_checkpoint(
+    folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingProgress
+) -> Path:
     """Write a checkpoint; the file appears whole or not at all. Of the others only the last one before it is kept.
 
     Returns:
@@ -91,7 +93,7 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
         InputError: It cannot be written; those written before are still there.
     """
     within = f"-step-{progress.step:08d}" if progress.step else ""
-    path = folder / f"epoch-{progress.epoch:08d}{within}.pt"
+    path = folder / f"epoch-{progress.finished_epochs:08d}{within}.pt"
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
     whole = io.BytesIO()  # torch's own writing to a full disk raises an error that does not say so
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": state}, whole)
@@ -103,16 +105,16 @@ def save(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
         folder.mkdir(parents=True, exist_ok=True)
         # It is on the disk, and its name too, before those that it takes the place of are removed.
         with atomic_write(path, temporary=f"{path.stem}.partial") as temporary:
-            temporary.write_bytes(sealed(whole.getbuffer()))
+            temporary.write_bytes(with_checksum(whole.getbuffer()))
     unfinished = folder.glob("epoch-*.partial")  # whoever wrote them was killed
-    found = _by_age(folder)
+    found = _sorted_checkpoints(folder)
     last = found.index(path) + 1  # what follows was torn, or given up: this one was reached without it
     for other in (*unfinished, *found[: max(0, last - _KEEP)], *found[last:]):
         other.unlink(missing_ok=True)
     return path
 
 
-def sealed(archive: bytes | memoryview) -> bytearray:
+def with_checksum(archive: bytes | memoryview) -> bytearray:
     """A zip archive without a comment, with the SHA-256 of what comes before the comment as its comment."""
     content = bytearray(archive)
     content[-2:] = _COMMENT.to_bytes(2, "little")
@@ -120,27 +122,31 @@ def sealed(archive: bytes | memoryview) -> bytearray:
     return content
 
 
-def _is_whole(content: bytes) -> bool:
+def _has_valid_checksum(content: bytes) -> bool:
     return hashlib.sha256(memoryview(content)[:-_COMMENT]).hexdigest().encode() == content[-_COMMENT:]
 
 
-def load(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running any code in it.
 
     Raises:
         InputError: It cannot be read, or is not what was written.
     """
-    content = _content(path)
-    if not _is_whole(content):
-        raise _unreadable(path, f"{len(content):,} bytes that are not what was written: their checksum is another")
+    content = _read_content(path)
+    if not _has_valid_checksum(content):
+        raise _unreadable_error(
+            path, f"{len(content):,} bytes that are not what was written: their checksum is another"
+        )
     try:
-        return read(content)
+        return load_untrusted(content)
     except Exception as error:  # nearly any: torch reads what anyone may have written
         why = f"{type(error).__name__}: {str(error)[:100]}"
-        raise _unreadable(path, f"{len(content):,} bytes of something else ({why})") from error
+        raise _unreadable_error(path, f"{len(content):,} bytes of something else ({why})") from error
 
 
-def restore(saved: dict[str, Any], path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+def restore_checkpoint(
+    saved: dict[str, Any], path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> TrainingProgress:
     """Put a checkpoint into a model and an optimizer.
 
     Args:
@@ -152,16 +158,16 @@ def restore(saved: dict[str, Any], path: Path, model: torch.nn.Module, optimizer
     Raises:
         InputError: It is of another model, or of another version.
     """
-    fill(model, saved["model"], path)
+    load_parameters(model, saved["model"], path)
     try:
-        check_optimizer(saved["optimizer"], optimizer)
+        check_optimizer_state(saved["optimizer"], optimizer)
         optimizer.load_state_dict(saved["optimizer"])
-        return Progress(**saved["progress"])
+        return TrainingProgress(**saved["progress"])
     except (ValueError, TypeError, KeyError) as error:
-        raise _unreadable(path, f"other parts than this version writes: {error}") from error
+        raise _unreadable_error(path, f"other parts than this version writes: {error}") from error
 
 
-def fill(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
+def load_parameters(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     """Put saved parameters into a model.
 
     Raises:
@@ -178,39 +184,39 @@ def fill(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> 
         ) from error
 
 
-def newest(folder: Path, torn: Callable[[Path], object] = lambda path: None) -> Path | None:
+def latest_checkpoint(folder: Path, on_corrupt: Callable[[Path], object] = lambda path: None) -> Path | None:
     """The last whole checkpoint in a folder; None if there is none.
 
     Args:
         folder: Where checkpoints are.
-        torn: Told of each later one that is not whole.
+        on_corrupt: Told of each later one that is not whole.
 
     Raises:
         InputError: The disk does not give one; it may be whole.
     """
-    for path in reversed(_by_age(folder) if folder.is_dir() else []):
-        if _is_whole(_content(path)):
+    for path in reversed(_sorted_checkpoints(folder) if folder.is_dir() else []):
+        if _has_valid_checksum(_read_content(path)):
             return path
-        torn(path)
+        on_corrupt(path)
     return None
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     try:
         if not path.is_file():
             raise FileNotFoundError("there is no such file")
         return path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, str(error)) from error
+        raise _unreadable_error(path, str(error)) from error
 
 
-def _by_age(folder: Path) -> list[Path]:
+def _sorted_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder; those between epochs come before those within the next."""
     found = (path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name) and path.is_file())
     return sorted(found, key=lambda path: path.stem.split("-"))
 
 
-def _unreadable(path: Path, got: str) -> InputError:
+def _unreadable_error(path: Path, got: str) -> InputError:
     return InputError(
         f"cannot read the checkpoint {path}",
         needed="a checkpoint written by outgrow",

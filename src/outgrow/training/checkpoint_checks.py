@@ -20,8 +20,8 @@ _REALS = ("best_score", "best_loss", "loss_so_far", "seconds_so_far")
 _LISTS = ("loss", "val_score", "epoch_seconds")
 
 
-def read(content: bytes) -> dict[str, Any]:
-    """What a file of `torch.save` holds, without running any code in it.
+def load_untrusted(content: bytes) -> dict[str, Any]:
+    """What a file of `torch.save_checkpoint` holds, without running any code in it.
 
     Raises:
         Exception: It is broken, or no checkpoint; nearly any exception can come of that.
@@ -36,7 +36,7 @@ def read(content: bytes) -> dict[str, Any]:
     return saved
 
 
-def check_optimizer(saved: object, optimizer: torch.optim.Optimizer) -> None:
+def check_optimizer_state(saved: object, optimizer: torch.optim.Optimizer) -> None:
     """Refuse the state of an optimizer whose tensors do not fit the parameters; torch does not look at them.
 
     Raises:
@@ -58,7 +58,7 @@ def check_optimizer(saved: object, optimizer: torch.optim.Optimizer) -> None:
     if not isinstance(groups, list) or len(groups) != len(fresh):
         raise TypeError("other groups of parameters")
     for group, own in zip(groups, fresh, strict=True):
-        alike = isinstance(group, dict) and all(_alike(group[name], value) for name, value in own.items())
+        alike = isinstance(group, dict) and all(_is_same_kind(group[name], value) for name, value in own.items())
         if not alike or group["params"] != own["params"]:
             raise TypeError("another group of parameters")
 
@@ -76,7 +76,7 @@ def _is_state(value: object, shape: torch.Size) -> bool:
     )
 
 
-def _alike(value: object, own: object) -> bool:
+def _is_same_kind(value: object, own: object) -> bool:
     """Whether an option is of the kind of that of a new optimizer, and a number that single precision can hold."""
     if isinstance(own, tuple):  # the betas: what is left of them is divided by
         return isinstance(value, tuple) and len(value) == len(own) and all(_is_within(each, 0, 1) for each in value)

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick, require_types
-from outgrow.engine.batches import Batches, hops_of
+from outgrow.core.validation import validate_choice, validate_types
+from outgrow.engine.batches import BatchConfig, parse_fanouts
 from outgrow.graph.sampling.edge_sampler import Fanout
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
@@ -26,7 +26,7 @@ Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 _WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
 
 
-def _unwrapped(kind: type[Kind]) -> type[Kind]:
+def _unwrap_methods(kind: type[Kind]) -> type[Kind]:
     """Call the methods of an optimizer directly. Of what their wrappers do, `torch.no_grad` is all that is needed."""
     for name in _WRAPPED:
         setattr(kind, name, inspect.unwrap(getattr(kind, name)))
@@ -34,12 +34,12 @@ def _unwrapped(kind: type[Kind]) -> type[Kind]:
     return kind
 
 
-@_unwrapped
+@_unwrap_methods
 class Adam(torch.optim.Adam):
     """`torch.optim.Adam`: the same numbers to the last bit, and the same state. Steps cannot be differentiated."""
 
 
-@_unwrapped
+@_unwrap_methods
 class AdamW(torch.optim.AdamW):
     """`torch.optim.AdamW`: the same numbers to the last bit, and the same state. Steps cannot be differentiated."""
 
@@ -92,30 +92,30 @@ class TrainConfig:
     precision: str = "full"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fanout", hops_of(self.fanout))
-        require_types(asdict(self), get_type_hints(TrainConfig))
-        pick("optimizer", self.optimizer, _OPTIMIZERS)
-        pick("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
+        object.__setattr__(self, "fanout", parse_fanouts(self.fanout))
+        validate_types(asdict(self), get_type_hints(TrainConfig))
+        validate_choice("optimizer", self.optimizer, _OPTIMIZERS)
+        validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise _wrong(name, "at least 1", value)
+                raise _out_of_range_error(name, "at least 1", value)
         if not 0 < self.lr < float("inf"):
-            raise _wrong("lr", "a positive number", self.lr)
+            raise _out_of_range_error("lr", "a positive number", self.lr)
         if not 0 <= self.weight_decay < float("inf"):
-            raise _wrong("weight_decay", "zero or a positive number", self.weight_decay)
+            raise _out_of_range_error("weight_decay", "zero or a positive number", self.weight_decay)
         for name in ("val_links", "test_links"):
             if not 0 <= getattr(self, name) < 1:
-                raise _wrong(name, "zero or more, below 1", getattr(self, name))
+                raise _out_of_range_error(name, "zero or more, below 1", getattr(self, name))
         if self.val_links + self.test_links >= 1:
-            raise _wrong(
+            raise _out_of_range_error(
                 "val_links + test_links",
                 "below 1, so that links are left to train on",
                 self.val_links + self.test_links,
             )
         for name in ("seed", "split_seed"):
             if not 0 <= getattr(self, name) < 1 << 63:
-                raise _wrong(name, "from 0 to 2^63 - 1", getattr(self, name))
+                raise _out_of_range_error(name, "from 0 to 2^63 - 1", getattr(self, name))
 
     def with_options(self, **options: object) -> TrainConfig:
         """The same with some options changed.
@@ -126,21 +126,21 @@ class TrainConfig:
         """
         known = {field.name: field for field in fields(self)}
         for name in options:
-            pick("training option", name, known)
+            validate_choice("training option", name, known)
         plain: dict[str, Any] = {
             name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()
         }
         return replace(self, **plain)
 
     @property
-    def in_bfloat16(self) -> bool:
+    def uses_bfloat16(self) -> bool:
         """Whether products are computed in bfloat16."""
         return self.precision == BFLOAT16
 
     @property
-    def batches(self) -> Batches:
+    def batch_config(self) -> BatchConfig:
         """What mini-batches are made of."""
-        return Batches(size=self.batch_size, fanout=self.fanout, weighted=self.weighted)
+        return BatchConfig(size=self.batch_size, fanout=self.fanout, weighted=self.weighted)
 
     def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of all parameters of ``model``."""
@@ -152,7 +152,7 @@ _COUNTS = ("epochs", "eval_every", "checkpoint_every", "checkpoint_steps", "pati
 _OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}
 
 
-def _wrong(name: str, needed: str, got: object) -> InputError:
+def _out_of_range_error(name: str, needed: str, got: object) -> InputError:
     return InputError(
         f"option {name} is out of range", needed=needed, got=str(got), repair=f"give {name} a value in range"
     )

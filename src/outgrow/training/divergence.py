@@ -13,22 +13,22 @@ from torch import Tensor
 from outgrow.core.errors import TrainingError
 from outgrow.engine.problem import Problem
 from outgrow.nn.model import Model
-from outgrow.ops.sparse import SparseRows, rows_at
+from outgrow.ops.sparse import SparseRows, index_rows
 from outgrow.strategies.base import Execution
 
 _ROWS = 1 << 16
 
 
-class Bad(NamedTuple):
+class NonFiniteRows(NamedTuple):
     """Rows that are not finite.
 
     Attributes:
-        node: The smallest id of them.
-        number: How many.
+        first_node: The smallest id of them.
+        num_nodes: How many.
     """
 
-    node: int
-    number: int
+    first_node: int
+    num_nodes: int
 
 
 def all_finite(values: Iterable[Tensor | None]) -> bool:
@@ -42,7 +42,7 @@ def has_finite_gradient(model: Model) -> bool:
     return all_finite(parameter.grad for parameter in model.parameters())
 
 
-def diverged(problem: Problem, execution: Execution, when: str, loss: float) -> TrainingError:
+def divergence_error(problem: Problem, execution: Execution, step_label: str, loss: float) -> TrainingError:
     """The error to raise when a loss, a gradient or a parameter is not finite. All workers call it between epochs.
 
     What is to blame is looked for in this order: a parameter; features; the output of a layer, for all nodes and
@@ -51,12 +51,17 @@ def diverged(problem: Problem, execution: Execution, when: str, loss: float) -> 
     Args:
         problem: What is trained, with the gradient of the step.
         execution: The strategy at work, of which no step is under way.
-        when: The epoch, and the step.
+        step_label: The epoch, and the step.
         loss: Loss of the step, over all workers.
     """
-    where = _parameter(problem.model) or _features(problem) or _output(problem, execution) or _gradient(problem)
+    where = (
+        _find_in_parameters(problem.model)
+        or _find_in_features(problem)
+        or _find_in_outputs(problem, execution)
+        or _find_in_gradients(problem)
+    )
     return TrainingError(
-        f"training diverged in {when}: {where}",
+        f"training diverged in {step_label}: {where}",
         needed="a loss, a gradient and parameters that are finite",
         got=f"a loss of {loss}; checkpoints are those written before",
         repair="correct the features if these are named; else lower the learning rate: start a new run or, where "
@@ -64,98 +69,102 @@ def diverged(problem: Problem, execution: Execution, when: str, loss: float) -> 
     )
 
 
-def _parameter(model: Model) -> str | None:
+def _find_in_parameters(model: Model) -> str | None:
     names = [name for name, value in model.named_parameters() if not value.isfinite().all()]
-    return f"{_named(model, names[0])} is not finite on any worker" if names else None
+    return f"{_describe_parameter(model, names[0])} is not finite on any worker" if names else None
 
 
-def _features(problem: Problem) -> str | None:
+def _find_in_features(problem: Problem) -> str | None:
     """Features of own nodes."""
     found = None
-    for nodes in torch.split(problem.share.own, _ROWS):
-        found = _added(found, _bad(rows_at(problem.features, nodes), nodes))
-    return _spelled(problem, found, "the input of layer 1, which are features,")
+    for nodes in torch.split(problem.shard.owned_nodes, _ROWS):
+        found = _combine_rows(found, _find_non_finite(index_rows(problem.features, nodes), nodes))
+    return _describe_rows(problem, found, "the input of layer 1, which are features,")
 
 
-def _output(problem: Problem, execution: Execution) -> str | None:
+def _find_in_outputs(problem: Problem, execution: Execution) -> str | None:
     """The first layer whose output is not finite."""
-    with _watched(problem.model) as found:
+    with _hooked_outputs(problem.model) as found:
         for _ in execution.inference():
             pass
-    first = min(map(min, filter(None, problem.share.comm.gather(found))), default=None)
+    first = min(map(min, filter(None, problem.shard.comm.all_gather_object(found))), default=None)
     if first is None:
         return None
-    return _spelled(problem, found.get(first), f"the output of layer {first + 1} of {len(problem.model.stages())}")
+    return _describe_rows(
+        problem, found.get(first), f"the output of layer {first + 1} of {len(problem.model.layers_list())}"
+    )
 
 
-def _gradient(problem: Problem) -> str:
-    comm, model = problem.share.comm, problem.model
+def _find_in_gradients(problem: Problem) -> str:
+    comm, model = problem.shard.comm, problem.model
     names = [
         name for name, value in model.named_parameters() if value.grad is not None and not value.grad.isfinite().all()
     ]
     what = (
-        f"the gradient of {_named(model, names[-1])}" if names else "the loss, or the sum of the numbers of a gradient,"
+        f"the gradient of {_describe_parameter(model, names[-1])}"
+        if names
+        else "the loss, or the sum of the numbers of a gradient,"
     )
-    guilty = [rank for rank, finite in enumerate(comm.gather(comm.gave_finite_gradient)) if not finite]
-    where = _workers(guilty or list(range(comm.size)), comm.size)
+    guilty = [rank for rank, finite in enumerate(comm.all_gather_object(comm.has_finite_local_gradient)) if not finite]
+    where = _format_workers(guilty or list(range(comm.size)), comm.size)
     return f"{what} is not finite, though the output of every layer is; it comes from {where}"
 
 
 @contextmanager
-def _watched(model: Model) -> Iterator[dict[int, Bad]]:
+def _hooked_outputs(model: Model) -> Iterator[dict[int, NonFiniteRows]]:
     """The rows of each layer, from 0, that turn out not to be finite."""
-    found: dict[int, Bad] = {}
+    found: dict[int, NonFiniteRows] = {}
 
-    def watch(index: int, nodes: Tensor, out: Tensor) -> None:
-        if (more := _added(found.get(index), _bad(out, nodes))) is not None:
+    def record_output(index: int, nodes: Tensor, out: Tensor) -> None:
+        if (more := _combine_rows(found.get(index), _find_non_finite(out, nodes))) is not None:
             found[index] = more
 
-    stages = model.stages()
+    stages = model.layers_list()
     for index, layer in enumerate(stages):
-        layer.watch = lambda nodes, out, index=index: watch(index, nodes, out)
+        layer.output_hook = lambda nodes, out, index=index: record_output(index, nodes, out)
     try:
         yield found
     finally:
         for layer in stages:
-            layer.watch = None
+            layer.output_hook = None
 
 
-def _bad(rows: Tensor | SparseRows, nodes: Tensor) -> Bad | None:
+def _find_non_finite(rows: Tensor | SparseRows, nodes: Tensor) -> NonFiniteRows | None:
     """Of the rows of some nodes, those that are not finite; None if all are."""
     if isinstance(rows, SparseRows):
         places = (~rows.values.isfinite()).nonzero()[:, 0]
         at = torch.unique_consecutive(torch.searchsorted(rows.indptr, places, right=True) - 1)
     else:
         at = (~rows.isfinite().flatten(1).all(dim=1)).nonzero()[:, 0]
-    return Bad(int(nodes.to(at.device)[at].min()), len(at)) if len(at) else None
+    return NonFiniteRows(int(nodes.to(at.device)[at].min()), len(at)) if len(at) else None
 
 
-def _added(before: Bad | None, more: Bad | None) -> Bad | None:
+def _combine_rows(before: NonFiniteRows | None, more: NonFiniteRows | None) -> NonFiniteRows | None:
     if before is None or more is None:
         return more or before
-    return Bad(min(before.node, more.node), before.number + more.number)
+    return NonFiniteRows(min(before.first_node, more.first_node), before.num_nodes + more.num_nodes)
 
 
-def _spelled(problem: Problem, found: Bad | None, what: str) -> str | None:
+def _describe_rows(problem: Problem, found: NonFiniteRows | None, what: str) -> str | None:
     """What is not finite, for how many nodes, and on which workers; None if no worker has found anything."""
-    comm = problem.share.comm
-    bad = {rank: each for rank, each in enumerate(comm.gather(found)) if each is not None}
+    comm = problem.shard.comm
+    bad = {rank: each for rank, each in enumerate(comm.all_gather_object(found)) if each is not None}
     if not bad:
         return None
     count, node = sum(each.number for each in bad.values()), min(each.node for each in bad.values())
-    return f"{what} is not finite for {count:,} nodes (node {node} is the first), on {_workers(list(bad), comm.size)}"
+    return f"{what} is not finite for {count:,} nodes (node {node} is the first), on {_format_workers(list(bad), comm.size)}"
 
 
-def _named(model: Model, name: str) -> str:
+def _describe_parameter(model: Model, name: str) -> str:
     """A parameter, by its layer."""
     owners = {f"layers.{place}": stage for place, stage in enumerate(model.layers)}
-    stages = model.stages()
+    stages = model.layers_list()
     for prefix, owner in owners.items():
         if name.startswith(f"{prefix}.") and owner in stages:
             return f"layer {stages.index(owner) + 1} of {len(stages)} ({name})"
     return f"the {name.partition('.')[0]} ({name})"
 
 
-def _workers(ranks: list[int], size: int) -> str:
+def _format_workers(ranks: list[int], size: int) -> str:
     names = ", ".join(map(str, ranks))
     return f"worker {names} of {size}" if len(ranks) == 1 else f"workers {names} of {size}"

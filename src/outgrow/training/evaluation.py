@@ -10,15 +10,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outgrow.engine.link_ranking import Ranking
-from outgrow.engine.objective import between
-from outgrow.nn.tasks import Task
+from outgrow.engine.link_ranking import LinkRanker
+from outgrow.engine.objective import row_range
+from outgrow.nn.tasks import NodeTask
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marks:
+class Metrics:
     """How good a model is.
 
     Attributes:
@@ -32,13 +32,13 @@ class Marks:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-class Scoring(Protocol):
+class Evaluator(Protocol):
     """A model being scored."""
 
-    def add(self, first: int, out: Tensor) -> None:
+    def update(self, first: int, out: Tensor) -> None:
         """The output ``[k, C]`` of own nodes ``first`` to ``first + k - 1``."""
 
-    def marks(self) -> Marks:
+    def compute(self) -> Metrics:
         """How good it was, once all own nodes were added. All workers together."""
 
 
@@ -49,10 +49,10 @@ class Evaluation(Protocol):
     def metric(self) -> str:
         """Name of the score."""
 
-    def validation(self) -> Scoring | None:
+    def validation_evaluator(self) -> Evaluator | None:
         """For models between epochs, with their loss; None if there is nothing to validate on."""
 
-    def final(self) -> tuple[Scoring, Scoring]:
+    def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
         """For the model that training ends with: validation and test."""
 
 
@@ -66,46 +66,46 @@ class NodeEvaluation:
     """
 
     def __init__(self, problem: Problem, val: Tensor, test: Tensor) -> None:
-        share, targets = problem.share, problem.labelled
+        share, targets = problem.shard, problem.node_targets
         self.comm, self.task, self.labels = share.comm, targets.task, targets.labels
-        self.val, self.test, self.num_val = share.places(val), share.places(test), len(val)
+        self.val, self.test, self.num_val = share.local_index(val), share.local_index(test), len(val)
 
     @property
     def metric(self) -> str:
         """See `Evaluation.metric`."""
         return self.task.metric
 
-    def validation(self) -> Scoring | None:
-        """See `Evaluation.validation`."""
-        return self._scoring(self.val, self.num_val) if self.num_val else None
+    def validation_evaluator(self) -> Evaluator | None:
+        """See `Evaluation.validation_evaluator`."""
+        return self._make_evaluator(self.val, self.num_val) if self.num_val else None
 
-    def final(self) -> tuple[Scoring, Scoring]:
-        """See `Evaluation.final`."""
-        return self._scoring(self.val, None), self._scoring(self.test, None)
+    def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
+        """See `Evaluation.final_evaluators`."""
+        return self._make_evaluator(self.val, None), self._make_evaluator(self.test, None)
 
-    def _scoring(self, rows: Tensor, total: int | None) -> _NodeScoring:
-        return _NodeScoring(self.comm, self.task, self.labels, rows, total)
+    def _make_evaluator(self, rows: Tensor, total: int | None) -> _NodeEvaluator:
+        return _NodeEvaluator(self.comm, self.task, self.labels, rows, total)
 
 
-class _NodeScoring:
+class _NodeEvaluator:
     """Scores some ascending rows of the own nodes; with their loss if ``total`` says how many all workers have."""
 
-    def __init__(self, comm: Comm, task: Task, labels: Tensor, rows: Tensor, total: int | None) -> None:
+    def __init__(self, comm: Comm, task: NodeTask, labels: Tensor, rows: Tensor, total: int | None) -> None:
         self.comm, self.task, self.labels, self.rows, self.total = comm, task, labels, rows, total
-        self.tallies: list[Tensor] = []
+        self.counts: list[Tensor] = []
         self.losses: list[Tensor] = []
 
-    def add(self, first: int, out: Tensor) -> None:
-        found = self.rows[between(self.rows, first, first + len(out))]
+    def update(self, first: int, out: Tensor) -> None:
+        found = self.rows[row_range(self.rows, first, first + len(out))]
         logits, labels = out[found - first], self.labels[found]
-        self.tallies.append(self.task.tally(logits, labels))
+        self.counts.append(self.task.metric_counts(logits, labels))
         if self.total is not None:
             self.losses.append(self.task.loss(logits, labels, self.total).double())
 
-    def marks(self) -> Marks:
-        score = self.task.score_of(self.comm.sum_(torch.stack(self.tallies).sum(0)))
-        loss = math.nan if self.total is None else self.comm.sum_(torch.stack(self.losses).sum()).item()
-        return Marks(score=score, loss=loss, figures={self.task.metric: score})
+    def compute(self) -> Metrics:
+        score = self.task.metric_from_counts(self.comm.all_reduce(torch.stack(self.counts).sum(0)))
+        loss = math.nan if self.total is None else self.comm.all_reduce(torch.stack(self.losses).sum()).item()
+        return Metrics(score=score, loss=loss, figures={self.task.metric: score})
 
 
 class LinkEvaluation:
@@ -118,29 +118,29 @@ class LinkEvaluation:
 
     metric = "mrr"
 
-    def __init__(self, val: Ranking, test: Ranking) -> None:
+    def __init__(self, val: LinkRanker, test: LinkRanker) -> None:
         self.val, self.test = val, test
 
-    def validation(self) -> Scoring | None:
-        """See `Evaluation.validation`."""
-        return _LinkScoring(self.val) if len(self.val.links) else None
+    def validation_evaluator(self) -> Evaluator | None:
+        """See `Evaluation.validation_evaluator`."""
+        return _LinkEvaluator(self.val) if len(self.val.links) else None
 
-    def final(self) -> tuple[Scoring, Scoring]:
-        """See `Evaluation.final`."""
-        return _LinkScoring(self.val), _LinkScoring(self.test)
+    def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
+        """See `Evaluation.final_evaluators`."""
+        return _LinkEvaluator(self.val), _LinkEvaluator(self.test)
 
 
-class _LinkScoring:
+class _LinkEvaluator:
     """Ranks links once the rows of all own nodes are there."""
 
-    def __init__(self, ranking: Ranking) -> None:
+    def __init__(self, ranking: LinkRanker) -> None:
         self.ranking = ranking
         self.parts: dict[int, Tensor] = {}
 
-    def add(self, first: int, out: Tensor) -> None:
+    def update(self, first: int, out: Tensor) -> None:
         self.parts[first] = out
 
-    def marks(self) -> Marks:
+    def compute(self) -> Metrics:
         out = torch.cat([self.parts[first] for first in sorted(self.parts)])
-        figures = self.ranking.ranks(out).figures()
-        return Marks(score=figures["mrr"], loss=0.0, figures=figures)
+        figures = self.ranking.rank_links(out).compute_metrics()
+        return Metrics(score=figures["mrr"], loss=0.0, figures=figures)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 _SECONDS_BETWEEN = 0.1
 
 
-class Moment(NamedTuple):
+class ProgressEvent(NamedTuple):
     """How far something is.
 
     Attributes:
@@ -23,34 +23,34 @@ class Moment(NamedTuple):
     total: int | None = None
 
 
-class Watcher(Protocol):
+class ProgressCallback(Protocol):
     """Whoever wants to know what is under way."""
 
-    def moment(self, moment: Moment) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         """Something has begun, or went on."""
 
 
-class Moments:
+class ProgressReporter:
     """Tells watchers: at once what begins, and a few times a second how far it is. Final.
 
     Args:
-        watchers: Whom.
+        callbacks: Whom.
     """
 
-    def __init__(self, watchers: Iterable[Watcher] = ()) -> None:
-        self._watchers = tuple(watchers)
-        self._told = 0.0
+    def __init__(self, callbacks: Iterable[ProgressCallback] = ()) -> None:
+        self._callbacks = tuple(callbacks)
+        self._last_sent = 0.0
 
-    def begin(self, phase: str, total: int | None = None) -> None:
+    def start_phase(self, phase: str, total: int | None = None) -> None:
         """Something begins; what was under way has ended."""
-        self._tell(Moment(phase, 0, total))
+        self._send_event(ProgressEvent(phase, 0, total))
 
-    def reach(self, phase: str, done: int, total: int | None = None) -> None:
+    def advance_to(self, phase: str, done: int, total: int | None = None) -> None:
         """So much of it is done."""
-        if self._watchers and (done == total or time.monotonic() - self._told >= _SECONDS_BETWEEN):
-            self._tell(Moment(phase, done, total))
+        if self._callbacks and (done == total or time.monotonic() - self._last_sent >= _SECONDS_BETWEEN):
+            self._send_event(ProgressEvent(phase, done, total))
 
-    def _tell(self, moment: Moment) -> None:
-        self._told = time.monotonic()
-        for watcher in self._watchers:
-            watcher.moment(moment)
+    def _send_event(self, event: ProgressEvent) -> None:
+        self._last_sent = time.monotonic()
+        for watcher in self._callbacks:
+            watcher.on_progress(event)

@@ -17,11 +17,11 @@ from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
-from outgrow.training.checkpoint import Progress
+from outgrow.training.checkpoint import TrainingProgress
 from outgrow.training.config import TrainConfig
-from outgrow.training.divergence import all_finite, diverged, has_finite_gradient
-from outgrow.training.evaluation import Evaluation, Marks
-from outgrow.training.progress_events import Moments
+from outgrow.training.divergence import all_finite, divergence_error, has_finite_gradient
+from outgrow.training.evaluation import Evaluation, Metrics
+from outgrow.training.progress_events import ProgressReporter
 
 EVALUATE, SAVE = "evaluate", "checkpoint"
 """Phases between epochs."""
@@ -52,15 +52,15 @@ class EpochReport:
     evaluation_seconds: float = 0.0
 
 
-class Listener(Protocol):
+class TrainerCallback(Protocol):
     """Whoever wants to know how training goes: progress bars, files of metrics."""
 
-    def epoch(self, report: EpochReport) -> None:
+    def on_epoch_end(self, report: EpochReport) -> None:
         """An epoch has ended."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Outcome:
+class TrainResult:
     """How training ended.
 
     Attributes:
@@ -69,14 +69,14 @@ class Outcome:
         test: How good it is where it is tested.
         logits: ``[V, C]`` output of the restored model; None on workers that do not lead, and where the rows of all
             nodes are more than memory holds: `og.predict` or ``outgrow predict`` compute them.
-        stopped: Why the last epoch was the last: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
+        stop_reason: Why the last epoch was the last: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
 
-    progress: Progress
-    val: Marks
-    test: Marks
+    progress: TrainingProgress
+    val: Metrics
+    test: Metrics
     logits: Tensor | None
-    stopped: str
+    stop_reason: str
 
 
 class Trainer:
@@ -87,9 +87,9 @@ class Trainer:
         evaluation: What models are scored on.
         config: How long and how hard.
         folder: Where checkpoints go; None for none.
-        interrupted: Asked after every epoch whether to stop, with a checkpoint. All workers stop if one does.
-        moments: Told what is under way.
-        require_whole: Called before anything is told or saved of steps; raises if what was read may be wrong.
+        is_interrupted: Asked after every epoch whether to stop, with a checkpoint. All workers stop if one does.
+        reporter: Told what is under way.
+        validate_inputs: Called before anything is told or saved of steps; raises if what was read may be wrong.
     """
 
     def __init__(
@@ -99,24 +99,26 @@ class Trainer:
         config: TrainConfig,
         *,
         folder: Path | None = None,
-        interrupted: Callable[[], bool] = lambda: False,
-        moments: Moments | None = None,
-        require_whole: Callable[[], None] = lambda: None,
+        is_interrupted: Callable[[], bool] = lambda: False,
+        reporter: ProgressReporter | None = None,
+        validate_inputs: Callable[[], None] = lambda: None,
     ) -> None:
         self.problem, self.evaluation, self.config = problem, evaluation, config
-        self.folder, self.interrupted, self.moments = folder, interrupted, moments or Moments()
-        self.require_whole = require_whole
-        self.listeners: list[Listener] = []
-        self.comm, self.ledger = problem.share.comm, problem.share.comm.ledger
+        self.folder, self.is_interrupted, self.reporter = folder, is_interrupted, reporter or ProgressReporter()
+        self.validate_inputs = validate_inputs
+        self.callbacks: list[TrainerCallback] = []
+        self.comm, self.ledger = problem.shard.comm, problem.shard.comm.ledger
         self.optimizer = config.make_optimizer(problem.model)
-        self.progress = Progress.start()
+        self.progress = TrainingProgress.at_start()
         batches = problem.batches
-        drawn = f"fanout {batches.spelled()}, weighted {batches.weighted}"
-        self.course = f"batch_size {batches.size}, {drawn}, seed {problem.seed}, {problem.num_train} to train on"
+        drawn = f"fanout {batches.describe()}, weighted {batches.weighted}"
+        self.step_signature = (
+            f"batch_size {batches.size}, {drawn}, seed {problem.seed}, {problem.num_train} to train on"
+        )
 
-    def listen(self, *listeners: Listener) -> None:
+    def add_callbacks(self, *callbacks: TrainerCallback) -> None:
         """Tell these after every epoch, in this order."""
-        self.listeners.extend(listeners)
+        self.callbacks.extend(callbacks)
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`.
@@ -125,175 +127,194 @@ class Trainer:
             InputError: It cannot be used; or it was written within an epoch that this trainer would not train, or not
                 with these steps.
         """
-        saved = self.comm.broadcast(checkpoint.load(path) if self.comm.leads else None, Kind.PARAMETERS)
-        self.progress = checkpoint.restore(saved, path, self.problem.model, self.optimizer)
-        require_course(self.progress, path, self.course, self.config.epochs)
+        saved = self.comm.broadcast(
+            checkpoint.load_checkpoint(path) if self.comm.is_rank_zero else None, Kind.PARAMETERS
+        )
+        self.progress = checkpoint.restore_checkpoint(saved, path, self.problem.model, self.optimizer)
+        validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay
 
-    def run(self, strategy: Strategy) -> Outcome:
+    def run(self, strategy: Strategy) -> TrainResult:
         """Train until the epochs, the patience or the user's are at their end; restore the best model; score it.
 
         Raises:
             TrainingError: A loss, a gradient or a parameter is not finite; the step is not taken, nothing is saved.
         """
-        self.moments.begin("preparing")
+        self.reporter.start_phase("preparing")
         execution = strategy.prepare(self.problem)
         stopped = "epochs"
-        saved = self.progress.epoch
+        saved = self.progress.finished_epochs
         try:
-            while self.progress.epoch < self.config.epochs:
-                if self._out_of_patience():
+            while self.progress.finished_epochs < self.config.epochs:
+                if self._is_out_of_patience():
                     stopped = "patience"
                     break
-                with closing(execution.steps(self.progress.epoch + 1, self.progress.step)) as steps:
-                    report = self._epoch(execution, steps)
-                for listener in self.listeners:
-                    listener.epoch(report)
-                if self._interrupted():
+                with closing(execution.steps(self.progress.finished_epochs + 1, self.progress.step)) as steps:
+                    report = self._train_epoch(execution, steps)
+                for listener in self.callbacks:
+                    listener.on_epoch_end(report)
+                if self._any_interrupted():
                     stopped = "interrupted"
                     break
-                if self.progress.epoch % self.config.checkpoint_every == 0:
-                    saved = self._save(execution)
-            if saved != self.progress.epoch:
-                self._save(execution)
-            return self._outcome(execution, stopped)
+                if self.progress.finished_epochs % self.config.checkpoint_every == 0:
+                    saved = self._save_checkpoint(execution)
+            if saved != self.progress.finished_epochs:
+                self._save_checkpoint(execution)
+            return self._make_result(execution, stopped)
         finally:
             execution.close()
 
-    def _epoch(self, execution: Execution, steps: Generator[Step]) -> EpochReport:
+    def _train_epoch(self, execution: Execution, steps: Generator[Step]) -> EpochReport:
         progress, config, timeline = self.progress, self.config, self.problem.timeline
         phases_before = timeline.phases.copy()
         edges_before, seconds_before = self.ledger.counters["edges_aggregated"], progress.seconds_so_far
-        epoch, num_steps = f"epoch {progress.epoch + 1}", _steps_of(self.problem)
-        self.moments.begin(epoch, num_steps)
-        progress.course, began = self.course, time.perf_counter()
+        epoch, num_steps = f"epoch {progress.finished_epochs + 1}", _steps_per_epoch(self.problem)
+        self.reporter.start_phase(epoch, num_steps)
+        progress.course, began = self.step_signature, time.perf_counter()
         for step in steps:
             if not (math.isfinite(step.loss) and has_finite_gradient(self.problem.model)):
                 steps.close()
-                raise diverged(self.problem, execution, self._when(progress.epoch + 1, progress.step + 1), step.loss)
+                raise divergence_error(
+                    self.problem,
+                    execution,
+                    self._step_label(progress.finished_epochs + 1, progress.step + 1),
+                    step.loss,
+                )
             with timeline.span("optimizer"):
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
-            progress.stepped(step.loss, step.num_seeds)
+            progress.add_step(step.loss, step.num_seeds)
             progress.seconds_so_far += time.perf_counter() - began
-            self.moments.reach(epoch, progress.step, num_steps)
+            self.reporter.advance_to(epoch, progress.step, num_steps)
             if config.checkpoint_steps is not None and progress.step % config.checkpoint_steps == 0:
-                self._summed_when_whole(0)
-                self._save(execution)
+                self._all_reduce_when_valid(0)
+                self._save_checkpoint(execution)
             began = time.perf_counter()
         progress.seconds_so_far += time.perf_counter() - began
         seconds = progress.seconds_so_far - seconds_before
         phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
         edges = self.ledger.counters["edges_aggregated"] - edges_before
         progress.end_epoch()
-        evaluated, began = progress.epoch % config.eval_every == 0, time.perf_counter()
+        evaluated, began = progress.finished_epochs % config.eval_every == 0, time.perf_counter()
         with timeline.span(EVALUATE):
-            progress.val_score.append(self._evaluate(execution) if evaluated else None)
+            progress.val_score.append(self._evaluate_model(execution) if evaluated else None)
         evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
         return EpochReport(
-            epoch=progress.epoch,
+            epoch=progress.finished_epochs,
             loss=progress.loss[-1],
             val_score=progress.val_score[-1],
             seconds=progress.epoch_seconds[-1],
-            edges_per_second=self._summed_when_whole(edges) / seconds,
+            edges_per_second=self._all_reduce_when_valid(edges) / seconds,
             best_epoch=progress.best_epoch,
             phases=phases,
             evaluation_seconds=evaluation_seconds,
         )
 
-    def _evaluate(self, execution: Execution) -> float | None:
+    def _evaluate_model(self, execution: Execution) -> float | None:
         """Validation score; remembers the model if it is the best so far (ties: the lower validation loss)."""
-        progress, scoring = self.progress, self.evaluation.validation()
+        progress, scoring = self.progress, self.evaluation.validation_evaluator()
         if scoring is None:
             return None
-        self.moments.begin("evaluating", self._num_own)
+        self.reporter.start_phase("evaluating", self._num_owned)
         for first, out in execution.inference():
-            scoring.add(first, out)
-            self.moments.reach("evaluating", first + len(out), self._num_own)
-        marks = scoring.marks()
+            scoring.update(first, out)
+            self.reporter.advance_to("evaluating", first + len(out), self._num_owned)
+        marks = scoring.compute()
         if (marks.score, -marks.loss) > (progress.best_score, -progress.best_loss):
-            progress.best_epoch, progress.best_score, progress.best_loss = progress.epoch, marks.score, marks.loss
+            progress.best_epoch, progress.best_score, progress.best_loss = (
+                progress.finished_epochs,
+                marks.score,
+                marks.loss,
+            )
             state = self.problem.model.state_dict()
             progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
         return marks.score
 
     @property
-    def _num_own(self) -> int:
-        return len(self.problem.share.own)
+    def _num_owned(self) -> int:
+        return len(self.problem.shard.owned_nodes)
 
-    def _out_of_patience(self) -> bool:
+    def _is_out_of_patience(self) -> bool:
         patience, progress = self.config.patience, self.progress
         if not progress.val_score or progress.val_score[-1] is None:
             return False  # it may just have become better
-        return patience is not None and progress.best_epoch > 0 and progress.epoch - progress.best_epoch >= patience
+        return (
+            patience is not None
+            and progress.best_epoch > 0
+            and progress.finished_epochs - progress.best_epoch >= patience
+        )
 
-    def _when(self, epoch: int, step: int) -> str:
-        num_steps = _steps_of(self.problem)
+    def _step_label(self, epoch: int, step: int) -> str:
+        num_steps = _steps_per_epoch(self.problem)
         return f"epoch {epoch}, step {step} of {num_steps}" if step and num_steps > 1 else f"epoch {epoch}"
 
-    def _save(self, execution: Execution) -> int:
+    def _save_checkpoint(self, execution: Execution) -> int:
         progress = self.progress
         if not all_finite(self.problem.model.parameters()):
-            epoch, seeds = progress.epoch + bool(progress.step), progress.seeds_so_far
+            epoch, seeds = progress.finished_epochs + bool(progress.step), progress.seeds_so_far
             loss = progress.loss_so_far / seeds if seeds else progress.loss[-1]
-            raise diverged(self.problem, execution, self._when(epoch, progress.step), loss)
-        if self.folder is not None and self.comm.leads:
+            raise divergence_error(self.problem, execution, self._step_label(epoch, progress.step), loss)
+        if self.folder is not None and self.comm.is_rank_zero:
             with self.problem.timeline.span(SAVE):
-                checkpoint.save(self.folder, self.problem.model, self.optimizer, progress)
-        return progress.epoch
+                checkpoint.save_checkpoint(self.folder, self.problem.model, self.optimizer, progress)
+        return progress.finished_epochs
 
-    def _interrupted(self) -> bool:
-        return self._summed(int(self.interrupted())) > 0
+    def _any_interrupted(self) -> bool:
+        return self._all_reduce_count(int(self.is_interrupted())) > 0
 
-    def _summed_when_whole(self, count: int) -> int:
+    def _all_reduce_when_valid(self, count: int) -> int:
         """Sum over all workers once each has seen that it has read what is right; else none goes on."""
-        self.require_whole()
-        return self._summed(count)
+        self.validate_inputs()
+        return self._all_reduce_count(count)
 
-    def _summed(self, count: int) -> int:
-        return int(self.comm.sum_(torch.tensor(count)))
+    def _all_reduce_count(self, count: int) -> int:
+        return int(self.comm.all_reduce(torch.tensor(count)))
 
-    def _outcome(self, execution: Execution, stopped: str) -> Outcome:
+    def _make_result(self, execution: Execution, stopped: str) -> TrainResult:
         problem = self.problem
         if self.progress.best_model is not None:
             problem.model.load_state_dict(self.progress.best_model)
-        self.moments.begin("testing", self._num_own)
-        val, test = self.evaluation.final()
+        self.reporter.start_phase("testing", self._num_owned)
+        val, test = self.evaluation.final_evaluators()
         kept: list[Tensor] = []
         for first, out in execution.inference():
-            val.add(first, out)
-            test.add(first, out)
-            self.moments.reach("testing", first + len(out), self._num_own)
+            val.update(first, out)
+            test.update(first, out)
+            self.reporter.advance_to("testing", first + len(out), self._num_owned)
             if execution.in_memory:
                 kept.append(out)
-        marks = val.marks(), test.marks()
-        whole = problem.share.to_leader(kept[0] if len(kept) == 1 else torch.cat(kept)) if execution.in_memory else None
-        return Outcome(progress=self.progress, val=marks[0], test=marks[1], logits=whole, stopped=stopped)
+        marks = val.compute(), test.compute()
+        whole = (
+            problem.shard.gather_to_rank_zero(kept[0] if len(kept) == 1 else torch.cat(kept))
+            if execution.in_memory
+            else None
+        )
+        return TrainResult(progress=self.progress, val=marks[0], test=marks[1], logits=whole, stop_reason=stopped)
 
 
-def _steps_of(problem: Problem) -> int:
+def _steps_per_epoch(problem: Problem) -> int:
     """Steps of an epoch."""
     size = problem.batches.size
     return 1 if size is None else -(-problem.num_train // size)
 
 
-def require_course(progress: Progress, path: Path, course: str, epochs: int) -> None:
+def validate_step_signature(progress: TrainingProgress, path: Path, step_signature: str, epochs: int) -> None:
     """Check that an epoch which a checkpoint was written within can be finished.
 
     Args:
         progress: Of the checkpoint.
         path: Where it is, for errors.
-        course: What the steps of epochs are made of.
+        step_signature: What the steps of epochs are made of.
         epochs: How many shall be trained.
 
     Raises:
         InputError: Not with these steps, or not with so few epochs.
     """
-    if progress.step and (progress.course != course or progress.epoch >= epochs):
+    if progress.step and (progress.course != step_signature or progress.finished_epochs >= epochs):
         raise InputError(
             f"the checkpoint {path} was written within an epoch, which cannot be finished so",
-            needed=f"{progress.course}, more than {progress.epoch} epochs",
-            got=f"{course}, {epochs} epochs",
+            needed=f"{progress.course}, more than {progress.finished_epochs} epochs",
+            got=f"{step_signature}, {epochs} epochs",
             repair="go on as the run was started; what to train on may change between epochs only",
         )

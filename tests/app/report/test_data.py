@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from outgrow.app.console import of_bytes, of_memory, of_seconds, of_share
+from outgrow.app.console import format_bytes, format_memory, format_percent, format_seconds
 from outgrow.app.report.charts import bytes_per_link, memory_over_time, where_time_went
-from outgrow.app.report.data import OTHER, RunRecord, distinct_names, read_run
-from outgrow.app.report.prediction import Comparison, Prediction, error_of
-from outgrow.app.report.strategy_charts import charts_of_strategy, facts_of_strategy
-from outgrow.app.report.tables import table_of_prediction, table_of_runs
+from outgrow.app.report.data import OTHER, RunData, distinct_names, read_run
+from outgrow.app.report.prediction import MetricComparison, RunPrediction, relative_error
+from outgrow.app.report.strategy_charts import strategy_charts, strategy_facts
+from outgrow.app.report.tables import render_prediction_table, render_runs_table
 from outgrow.core.errors import InputError
 
 SUMMARY: dict[str, Any] = {
@@ -38,15 +38,13 @@ WORKER: dict[str, Any] = {
 }
 
 
-def record(name: str = "run", epochs: list[dict[str, Any]] | None = None, **changed: Any) -> RunRecord:
-    return RunRecord(
-        name=name, config={}, summary={**SUMMARY, **changed}, epochs=epochs or [], workers=[WORKER, WORKER]
-    )
+def record(name: str = "run", epochs: list[dict[str, Any]] | None = None, **changed: Any) -> RunData:
+    return RunData(name=name, config={}, summary={**SUMMARY, **changed}, epochs=epochs or [], workers=[WORKER, WORKER])
 
 
 def test_what_no_phase_covers_is_the_rest() -> None:
     lines = [{"epoch": 1, "seconds": 3.0, "phases": {"forward": 2.0}}, {"epoch": 2, "seconds": 1.0}]
-    assert record(epochs=lines).phases() == [{"forward": 2.0, OTHER: 1.0}, {OTHER: 1.0}]
+    assert record(epochs=lines).phase_seconds() == [{"forward": 2.0, OTHER: 1.0}, {OTHER: 1.0}]
 
 
 def test_bars_add_up_to_seconds() -> None:
@@ -78,7 +76,7 @@ def test_memory_and_its_limit() -> None:
 
 
 def test_a_cell_has_the_value_of_the_summary() -> None:
-    table = table_of_runs([record("a"), record("b", test_accuracy=0.25)])
+    table = render_runs_table([record("a"), record("b", test_accuracy=0.25)])
     assert 'data-run="0" data-key="test_accuracy" data-value="0.5">0.5000<' in table
     assert 'data-run="1" data-key="test_accuracy" data-value="0.25">0.2500<' in table
     assert 'data-key="ledger.peer" data-value="2000">2 kB<' in table
@@ -87,7 +85,7 @@ def test_a_cell_has_the_value_of_the_summary() -> None:
 
 
 def test_names_are_text() -> None:
-    assert "<script>" not in table_of_runs([record("<script>alert(1)</script>")])
+    assert "<script>" not in render_runs_table([record("<script>alert(1)</script>")])
 
 
 def test_reuse_per_wave() -> None:
@@ -98,12 +96,12 @@ def test_reuse_per_wave() -> None:
         "rows_chosen": {"vanilla": 18, "reused": 6},
     }
     run = record(strategy="offload", found=found)
-    [chart] = charts_of_strategy(run, "strategy")
+    [chart] = strategy_charts(run, "strategy")
     read, kept = chart.figure.data
     assert [*read.y] == [10, 2]
     assert [*kept.y] == [0, 6]
     assert "33.3 %" in chart.text
-    assert facts_of_strategy(run)["rows of all waves that are read"] == "6"
+    assert strategy_facts(run)["rows of all waves that are read"] == "6"
 
 
 @pytest.mark.parametrize(
@@ -116,16 +114,16 @@ def test_reuse_per_wave() -> None:
 )
 def test_what_only_one_strategy_has(strategy: str, counters: dict[str, int], said: str) -> None:
     run = record(strategy=strategy, counters=counters, strategy_options={"super_batch": 4})
-    assert said in facts_of_strategy(run).values()
+    assert said in strategy_facts(run).values()
 
 
 def test_predictions() -> None:
-    line = Comparison("an epoch", "s", 1.5, 1.0)
-    assert error_of(line) == 0.5
-    assert error_of(line._replace(measured=0.0)) is None
-    table = table_of_prediction(Prediction((line,), "this machine"))
+    line = MetricComparison("an epoch", "s", 1.5, 1.0)
+    assert relative_error(line) == 0.5
+    assert relative_error(line._replace(measured=0.0)) is None
+    table = render_prediction_table(RunPrediction((line,), "this machine"))
     assert "<td>1.50 s</td><td>1.00 s</td><td>+50.0 %</td>" in table
-    assert table_of_prediction(Prediction((), "no prediction: <why>")) == "<p>no prediction: &lt;why&gt;</p>"
+    assert render_prediction_table(RunPrediction((), "no prediction: <why>")) == "<p>no prediction: &lt;why&gt;</p>"
 
 
 def test_names_tell_runs_apart(tmp_path: Path) -> None:
@@ -151,7 +149,7 @@ def test_a_summary_of_something_else(tmp_path: Path) -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert [of_bytes(count) for count in (0, 999, 1_234_567, 2e12)] == ["0 B", "999 B", "1.23 MB", "2 TB"]
-    assert [of_memory(count) for count in (5 << 20, 3 << 30)] == ["5 MiB", "3.00 GiB"]
-    assert [of_seconds(each) for each in (120, 2, 0.0123, 1e-5)] == ["2.0 min", "2.00 s", "12.3 ms", "10 µs"]
-    assert of_share(None) == "none"
+    assert [format_bytes(count) for count in (0, 999, 1_234_567, 2e12)] == ["0 B", "999 B", "1.23 MB", "2 TB"]
+    assert [format_memory(count) for count in (5 << 20, 3 << 30)] == ["5 MiB", "3.00 GiB"]
+    assert [format_seconds(each) for each in (120, 2, 0.0123, 1e-5)] == ["2.0 min", "2.00 s", "12.3 ms", "10 µs"]
+    assert format_percent(None) == "none"

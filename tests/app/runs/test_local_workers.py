@@ -11,13 +11,13 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from outgrow.app.runs.local_workers import GRAPH, Job, run_session
+from outgrow.app.runs.local_workers import GRAPH, TrainingJob, run_session
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.workers import Workers
 from outgrow.graph.store.reader import write_store
 from outgrow.runtime.distributed import launch
-from outgrow.runtime.distributed.comm import Alone
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.comm import SingleProcessComm
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
@@ -49,10 +49,10 @@ class OutOfMemory:
         self.full.close()
 
 
-class Second(Alone):
+class Second(SingleProcessComm):
     """A worker that does not lead."""
 
-    leads = False
+    is_rank_zero = False
 
 
 @pytest.fixture(scope="module")
@@ -60,25 +60,27 @@ def world() -> Planted:
     return planted()
 
 
-def place_in(folder: Path, world: Planted, comm: Alone) -> Workplace:
+def place_in(folder: Path, world: Planted, comm: SingleProcessComm) -> WorkerContext:
     write_store(graph_of(world), folder / GRAPH)
-    return Workplace(comm=comm, folder=folder, attempt=0, tell=lambda message: None, stop_asked=lambda: False)
+    return WorkerContext(
+        comm=comm, folder=folder, attempt=0, send_message=lambda message: None, should_stop=lambda: False
+    )
 
 
-def job(strategy: Strategy) -> Job:
+def job(strategy: Strategy) -> TrainingJob:
     model, config = model_of("sage", 0).float(), TrainConfig(epochs=2)
-    return Job(
-        store=None, model=model, config=config, strategy=strategy, directory=None, resume=False, may_restart=False
+    return TrainingJob(
+        store=None, model=model, config=config, strategy=strategy, directory=None, resume=False, needs_checkpoints=False
     )
 
 
 @pytest.mark.parametrize("strategy", [Full(), Large()], ids=lambda strategy: strategy.name)
 def test_the_leader_reports_with_and_without_logits(world: Planted, tmp_path: Path, strategy: Strategy) -> None:
-    report = job(strategy)(place_in(tmp_path, world, Alone()))
+    report = job(strategy)(place_in(tmp_path, world, SingleProcessComm()))
     assert report is not None
     assert (report.logits is None) == (strategy.name == "large")
     assert report.summary["test_accuracy"] > 0
-    assert report.model.keys() == model_of("sage", 0).state_dict().keys()
+    assert report.state_dict.keys() == model_of("sage", 0).state_dict().keys()
 
 
 def test_others_do_not_report(world: Planted, tmp_path: Path) -> None:
@@ -88,20 +90,26 @@ def test_others_do_not_report(world: Planted, tmp_path: Path) -> None:
 def test_a_run_without_logits_has_the_trained_model(world: Planted, tmp_path: Path) -> None:
     trained: dict[str, torch.Tensor] = {}
 
-    def run_workers(job: Job, number: int, **options: Any) -> list[Any]:
+    def run_workers(job: TrainingJob, number: int, **options: Any) -> list[Any]:
         """As two workers would answer."""
         options["prepare"](tmp_path)
-        place = Workplace(comm=Alone(), folder=tmp_path, attempt=0, tell=lambda message: None, stop_asked=lambda: False)
+        place = WorkerContext(
+            comm=SingleProcessComm(),
+            folder=tmp_path,
+            attempt=0,
+            send_message=lambda message: None,
+            should_stop=lambda: False,
+        )
         report = job(place)
         assert report is not None
-        trained.update({name: value.clone() for name, value in report.model.items()})
+        trained.update({name: value.clone() for name, value in report.state_dict.items()})
         return [report, None]
 
     session = Session(
         graph=graph_of(world), model=model_of("sage", 0).float(), config=TrainConfig(epochs=2), strategy=Large()
     )
     with patch.object(launch, "run_workers", run_workers):
-        run = run_session(session, Workers(number=2), resume=False, say=lambda what: None)
+        run = run_session(session, Workers(number=2), resume=False, log=lambda what: None)
     assert run.logits is None
     assert all(torch.equal(value, trained[name]) for name, value in run.model.state_dict().items())
 
@@ -115,7 +123,7 @@ def test_a_worker_in_a_process_of_its_own_tells_before_memory_is_full(
         "outgrow.runtime.system.process_memory._INTERVAL_SECONDS", 0.0001
     )  # the run may be over in less than it is
     told: list[object] = []
-    assert job(Full())(replace(place_in(tmp_path, world, Second()), tell=told.append)) is None
+    assert job(Full())(replace(place_in(tmp_path, world, Second()), send_message=told.append)) is None
     [warning] = [message for message in told if isinstance(message, str)]
     assert warning.startswith("warning: worker 0 holds")
     assert "--memory" in warning

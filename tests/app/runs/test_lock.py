@@ -17,11 +17,11 @@ import pytest
 from tests.app.conftest import Command
 
 import outgrow as og
-from outgrow.app.runs.lock import NAME, Hold
+from outgrow.app.runs.lock import NAME, RunLock
 from outgrow.core.errors import InputError
 
 HOLDER = (
-    "import sys, time; from pathlib import Path; from outgrow.app.runs.lock import Hold; h = Hold(Path(sys.argv[1]))"
+    "import sys, time; from pathlib import Path; from outgrow.app.runs.lock import RunLock; h = Hold(Path(sys.argv[1]))"
 )
 
 
@@ -36,31 +36,31 @@ def killed(process: subprocess.Popen[Any]) -> Iterator[None]:
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
-    first = Hold(tmp_path)
+    first = RunLock(tmp_path)
     with pytest.raises(InputError, match="another run is at work") as caught:
-        Hold(tmp_path)
+        RunLock(tmp_path)
     assert f"process {os.getpid()} on " in caught.value.got
     first.release()
     first.release()
     assert not list(tmp_path.iterdir())
-    Hold(tmp_path).release()
+    RunLock(tmp_path).release()
 
 
 def test_who_waited_while_the_file_was_removed_makes_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import outgrow.app.runs.lock as module
 
-    lock, removed = module._lock, []
+    lock, removed = module._try_lock, []
 
     def lock_late(file: module.BinaryIO) -> bool:
         if not removed:
             removed.append((tmp_path / NAME).unlink())
         return lock(file)
 
-    monkeypatch.setattr(module, "_lock", lock_late)
-    hold = Hold(tmp_path)
+    monkeypatch.setattr(module, "_try_lock", lock_late)
+    hold = RunLock(tmp_path)
     assert removed
     with pytest.raises(InputError):
-        Hold(tmp_path)
+        RunLock(tmp_path)
     hold.release()
 
 
@@ -88,9 +88,9 @@ def test_a_process_that_is_killed_lets_go(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n", "it has ended"
         with pytest.raises(InputError) as caught:
-            Hold(tmp_path)
+            RunLock(tmp_path)
         assert f"process {process.pid} " in caught.value.got
-    Hold(tmp_path).release()
+    RunLock(tmp_path).release()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
@@ -121,7 +121,7 @@ def test_nothing_stays_held(npz: Path, tmp_path: Path) -> None:
     og.train(graph, model, epochs=1, out=tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / NAME).exists()
     og.train(graph, model, epochs=2, out=tmp_path / "run", resume=True, progress=False)
-    other = Hold(tmp_path / "run")
+    other = RunLock(tmp_path / "run")
     with pytest.raises(InputError, match="another run is at work"):
         og.train(graph, model, epochs=3, out=tmp_path / "run", resume=True, progress=False)
     other.release()

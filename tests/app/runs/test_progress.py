@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from tests.app.conftest import Command
 
-from outgrow.app.runs.progress import Bar, Lines
-from outgrow.training.progress_events import Moment
+from outgrow.app.runs.progress import BarDisplay, LineDisplay
+from outgrow.training.progress_events import ProgressEvent
 from outgrow.training.trainer import EpochReport
 
 REPORT = EpochReport(epoch=2, loss=0.5, val_score=0.75, seconds=1.0, edges_per_second=2.5e6, best_epoch=2)
@@ -27,15 +27,15 @@ def shown(console: Console) -> str:
 
 def test_bars_of_all_epochs_and_of_what_is_under_way() -> None:
     console = screen()
-    bar = Bar(4, "val acc", console)
+    bar = BarDisplay(4, "val acc", console)
     with bar:
-        bar.moment(Moment("dealing out nodes"))
-        bar.bar.refresh()
-        bar.moment(Moment("epoch 2", 0, 40))
-        bar.moment(Moment("epoch 2", 10, 40))
-        bar.bar.refresh()
-        bar.epoch(REPORT)
-        bar.bar.refresh()
+        bar.on_progress(ProgressEvent("dealing out nodes"))
+        bar.progress.refresh()
+        bar.on_progress(ProgressEvent("epoch 2", 0, 40))
+        bar.on_progress(ProgressEvent("epoch 2", 10, 40))
+        bar.progress.refresh()
+        bar.on_epoch_end(REPORT)
+        bar.progress.refresh()
     text = shown(console)
     for words in ("dealing out nodes", "epoch 2", "10/40", "2/4", "loss 0.5000", "val acc 0.7500", "2.5 M edges/s"):
         assert words in text
@@ -43,16 +43,16 @@ def test_bars_of_all_epochs_and_of_what_is_under_way() -> None:
 
 def test_one_step_an_epoch_needs_no_bar_of_its_own() -> None:
     console = screen()
-    with Bar(4, "val acc", console) as bar:
-        bar.moment(Moment("epoch 1", 0, 1))
-        bar.bar.refresh()
+    with BarDisplay(4, "val acc", console) as bar:
+        bar.on_progress(ProgressEvent("epoch 1", 0, 1))
+        bar.progress.refresh()
     assert "epoch 1" not in shown(console)
 
 
 def test_logs_have_lines_of_epochs_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(2, "val acc")
-    lines.moment(Moment("preparing"))
-    lines.epoch(REPORT)
+    lines = LineDisplay(2, "val acc")
+    lines.on_progress(ProgressEvent("preparing"))
+    lines.on_epoch_end(REPORT)
     assert capsys.readouterr().err == "epoch 2/2  loss 0.5000  val acc 0.7500 (best epoch 2)  2.5 M edges/s\n"
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 from tensorboard.compat.tensorflow_stub.io.gfile import LocalFileSystem
 
-from outgrow.app.runs.tensorboard import Board
+from outgrow.app.runs.tensorboard import TensorBoardLogger
 from outgrow.core.errors import InputError
 from outgrow.training.trainer import EpochReport
 
@@ -36,13 +36,13 @@ def fill(monkeypatch: pytest.MonkeyPatch) -> None:
     def write(*given: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(LocalFileSystem, "append", write)
+    monkeypatch.setattr(LocalFileSystem, "append_rows", write)
     monkeypatch.setattr(LocalFileSystem, "write", write)
 
 
 def test_what_is_left_is_written_at_the_end(tmp_path: Path) -> None:
-    with Board(tmp_path, 0) as board:
-        board.epoch(REPORT)
+    with TensorBoardLogger(tmp_path, 0) as board:
+        board.on_epoch_end(REPORT)
         [file] = tmp_path.iterdir()
         before = file.stat().st_size
     assert file.stat().st_size >= before > 0
@@ -52,17 +52,17 @@ def test_what_is_left_is_written_at_the_end(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_when_a_board_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(monkeypatch)
     with pytest.raises(InputError, match="cannot write") as told:
-        Board(tmp_path, 0)
+        TensorBoardLogger(tmp_path, 0)
     assert "No space left on device" in told.value.got
 
 
 @THREAD_DIES
 def test_a_full_disk_is_told_by_the_last_epoch_or_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def use() -> None:
-        with Board(tmp_path, 0) as board:
+        with TensorBoardLogger(tmp_path, 0) as board:
             fill(monkeypatch)
             for _ in range(20):
-                board.epoch(REPORT)
+                board.on_epoch_end(REPORT)
 
     with pytest.raises(InputError, match="cannot write") as told:
         use()
@@ -72,8 +72,8 @@ def test_a_full_disk_is_told_by_the_last_epoch_or_at_the_end(tmp_path: Path, mon
 @THREAD_DIES
 def test_an_error_that_is_under_way_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def use() -> None:
-        with Board(tmp_path, 0) as board:
-            board.epoch(REPORT)
+        with TensorBoardLogger(tmp_path, 0) as board:
+            board.on_epoch_end(REPORT)
             fill(monkeypatch)
             board.writer.add_scalar("more", 1.0, 2)
             raise ValueError("first")

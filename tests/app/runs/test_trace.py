@@ -10,7 +10,7 @@ import pytest
 from tests.app.conftest import Command
 from tests.app.traces import spans_of
 
-from outgrow.app.runs.trace import trace_of
+from outgrow.app.runs.trace import chrome_trace
 from outgrow.core.timeline import Span
 
 
@@ -18,7 +18,7 @@ def test_a_process_for_each_worker_and_a_row_for_each_thread() -> None:
     """Times are microseconds from the worker's first span: clocks of hosts have nothing in common."""
     first = [Span("load", "load", 100.5, 101.0), Span("compute", "compute", 100.25, 102.0)]
     second = [Span("store", "store", 7.0, 7.5)]
-    trace = trace_of([first, second])
+    trace = chrome_trace([first, second])
     assert trace["displayTimeUnit"] == "ms"
     assert trace["traceEvents"] == [
         {"name": "process_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": "worker 0"}},
@@ -34,8 +34,8 @@ def test_a_process_for_each_worker_and_a_row_for_each_thread() -> None:
 
 
 def test_workers_that_did_nothing() -> None:
-    assert trace_of([]) == {"traceEvents": [], "displayTimeUnit": "ms"}
-    trace = trace_of([[], [Span("load", "load", 3.0, 4.0)]])
+    assert chrome_trace([]) == {"traceEvents": [], "displayTimeUnit": "ms"}
+    trace = chrome_trace([[], [Span("load", "load", 3.0, 4.0)]])
     assert {event["pid"] for event in trace["traceEvents"]} == {1}
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.features.cache import Cache, by_batches, by_degree, hottest_own, keep
+from outgrow.engine.features.cache import CacheSpec, assign_cache, count_accesses, count_out_degrees, hottest_owned
 from outgrow.engine.features.remote import RemoteFeatureStore
-from outgrow.engine.shard import Part
+from outgrow.engine.shard import PartitionShard
 from outgrow.nn.layer import Features
-from outgrow.runtime.distributed.comm import Alone, Comm, Group
+from outgrow.runtime.distributed.comm import Comm, ProcessGroupComm, SingleProcessComm
 from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology
 
@@ -88,7 +88,7 @@ def walk(layout: Layout, me: int) -> tuple[Counter[str], Counter[tuple[Link, Kin
 @contextmanager
 def on_hosts(comm: Comm, hosts: tuple[str, ...]) -> Iterator[None]:
     """The same workers as if they were on these hosts."""
-    assert isinstance(comm, Group)
+    assert isinstance(comm, ProcessGroupComm)
     before = comm.hosts, comm.links
     comm.hosts = hosts
     comm.links = [Link.PEER if host == hosts[comm.rank] else Link.NETWORK for host in hosts]
@@ -96,13 +96,13 @@ def on_hosts(comm: Comm, hosts: tuple[str, ...]) -> Iterator[None]:
     comm.hosts, comm.links = before
 
 
-def tried(comm: Comm, hosts: tuple[str, ...], features: Features, chosen: Cache) -> tuple[bool, RemoteFeatureStore]:
+def tried(comm: Comm, hosts: tuple[str, ...], features: Features, chosen: CacheSpec) -> tuple[bool, RemoteFeatureStore]:
     """Whether every row is right with a cache; the ledger then holds what the batches took, not the filling."""
     with on_hosts(comm, hosts):
-        share = Part(GRAPH, OWNER, comm)
+        share = PartitionShard(GRAPH, OWNER, comm)
         store = RemoteFeatureStore(share, known_to(features, OWNER, comm.rank), torch.float64, chosen)
-        comm.ledger.crossed.clear()
-        rows = [store.ask(store.prepare(batch(comm.rank, number))).wait() for number in range(BATCHES)]
+        comm.ledger.bytes_by_link.clear()
+        rows = [store.send_request(store.prepare_request(batch(comm.rank, number))).wait() for number in range(BATCHES)]
     whole = as_dense(features).double()
     right = [torch.equal(as_dense(each), whole[batch(comm.rank, number)]) for number, each in enumerate(rows)]
     return all(right), store
@@ -110,27 +110,27 @@ def tried(comm: Comm, hosts: tuple[str, ...], features: Features, chosen: Cache)
 
 def asked_for(worker: int) -> Tensor:
     """How often a worker asks for each node, in some of its batches."""
-    return by_batches((batch(worker, number) for number in range(3)), NODES)
+    return count_accesses((batch(worker, number) for number in range(3)), NODES)
 
 
 def caches_save_what_they_should(comm: Comm) -> None:
     """Each place and each way to judge; on one host, on two, and on two of unequal size."""
     wrong = []
     ways = {
-        "degree": (by_degree(GRAPH), [DEGREE] * WORKERS),
+        "degree": (count_out_degrees(GRAPH), [DEGREE] * WORKERS),
         "presampling": (asked_for(comm.rank), [asked_for(worker).tolist() for worker in range(WORKERS)]),
     }
     for hosts, place, way, rows in product(HOSTS, ("worker", "host"), ways, (0, 3, NODES)):
         mine, everyones = ways[way]
         comm.ledger.counters.clear()
-        chosen = Cache(hotness=mine, size=f"{4 * COLUMNS * rows + 7}B", place=place)
+        chosen = CacheSpec(hotness=mine, size=f"{4 * COLUMNS * rows + 7}B", scope=place)
         right, store = tried(comm, hosts, dense(), chosen)
         layout = Layout.of(hosts, place, everyones, rows)
         counts, sent = walk(layout, comm.rank)
         found = {
             "rows": right,
             "counts": comm.ledger.counters == counts,
-            "bytes": comm.ledger.crossed == sent,
+            "bytes": comm.ledger.bytes_by_link == sent,
             "copies": torch.equal(as_dense(store.copies), dense()[layout.kept[comm.rank]]),
         }
         wrong += [] if all(found.values()) else [(hosts, place, way, rows, found)]
@@ -139,9 +139,9 @@ def caches_save_what_they_should(comm: Comm) -> None:
 
 def a_host_caches_what_other_hosts_own(comm: Comm) -> None:
     """All of it, if there is room: then no row crosses the network. On one host there is nothing to keep."""
-    everything = Cache(hotness=torch.ones(NODES, dtype=torch.int64), size=0.5, place="host")
+    everything = CacheSpec(hotness=torch.ones(NODES, dtype=torch.int64), size=0.5, scope="host")
     right, store = tried(comm, TWO_HOSTS, dense(), everything)
-    over_network = comm.ledger.crossed[Link.NETWORK, Kind.FEATURES]
+    over_network = comm.ledger.bytes_by_link[Link.NETWORK, Kind.FEATURES]
     _, alone = tried(comm, ONE_HOST, dense(), everything)
     assert right
     assert over_network == 0
@@ -151,7 +151,7 @@ def a_host_caches_what_other_hosts_own(comm: Comm) -> None:
 
 def other_rows_are_cached_too(comm: Comm) -> None:
     """Half precision and sparse rows; a share of all rows."""
-    share = Cache(hotness=by_degree(GRAPH), size=0.25, place="host")
+    share = CacheSpec(hotness=count_out_degrees(GRAPH), size=0.25, scope="host")
     found = [tried(comm, TWO_HOSTS, features, share) for features in (dense(torch.float16), sparse())]
     kept = Layout.of(TWO_HOSTS, "host", [DEGREE] * WORKERS, NODES // 4).kept[comm.rank]
     assert all(right for right, _ in found)
@@ -163,13 +163,13 @@ def other_rows_are_cached_too(comm: Comm) -> None:
 
 def filling_is_one_exchange_of_rows(comm: Comm) -> None:
     """Counted as features, and not as rows of a batch."""
-    share = Part(GRAPH, OWNER, comm)
-    comm.ledger.crossed.clear()
+    share = PartitionShard(GRAPH, OWNER, comm)
+    comm.ledger.bytes_by_link.clear()
     comm.ledger.counters.clear()
-    RemoteFeatureStore(share, dense(), torch.float32, Cache(hotness=by_degree(GRAPH), size=0.2))
+    RemoteFeatureStore(share, dense(), torch.float32, CacheSpec(hotness=count_out_degrees(GRAPH), size=0.2))
     kept = Layout.of(ONE_HOST, "worker", [DEGREE] * WORKERS, NODES // 5).kept
     sent = sum(int(OWNER[node]) == comm.rank for nodes in kept for node in nodes)
-    assert comm.ledger.crossed == {
+    assert comm.ledger.bytes_by_link == {
         (Link.PEER, Kind.METRICS): 8 * (WORKERS - 1),
         (Link.PEER, Kind.IDS): 8 * len(kept[comm.rank]),
         (Link.PEER, Kind.FEATURES): 4 * COLUMNS * sent,
@@ -189,13 +189,13 @@ test_four_workers = on_workers(CHECKS, WORKERS)
 
 
 def test_degrees_count_edges_that_leave() -> None:
-    assert by_degree(GRAPH).tolist() == DEGREE
+    assert count_out_degrees(GRAPH).tolist() == DEGREE
     assert sum(DEGREE) == len(destinations_of(GRAPH.block.edges))
 
 
 def test_batches_are_counted() -> None:
     batches = [torch.tensor([3, 0]), torch.tensor([], dtype=torch.int64), torch.tensor([3])]
-    assert by_batches(batches, 5).tolist() == [1, 0, 0, 2, 0]
+    assert count_accesses(batches, 5).tolist() == [1, 0, 0, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -213,19 +213,19 @@ def test_batches_are_counted() -> None:
     ],
 )
 def test_the_size_of_a_cache(size: str | float, features: Features, rows: int) -> None:
-    comm = Alone()
+    comm = SingleProcessComm()
     comm.size, comm.hosts = 2, ("a", "a")
-    hot = Cache(hotness=torch.arange(NODES) + 1, size=size)
-    kept = keep(hot, features, torch.ones(NODES, dtype=torch.int16), comm)
+    hot = CacheSpec(hotness=torch.arange(NODES) + 1, size=size)
+    kept = assign_cache(hot, features, torch.ones(NODES, dtype=torch.int16), comm)
     assert kept.nodes.tolist() == list(range(NODES))[::-1][:rows]
     assert kept.holder.tolist() == [1] * (NODES - rows) + [2] * rows
 
 
 def test_own_and_cold_rows_are_not_kept() -> None:
-    comm = Alone()
+    comm = SingleProcessComm()
     comm.size, comm.hosts = 2, ("a", "a")
-    hot = Cache(hotness=torch.tensor([9, 0, 1, 1, 3]), size=1.0)
-    kept = keep(hot, normal(5, 2), torch.tensor([0, 1, 1, 1, 1]), comm)
+    hot = CacheSpec(hotness=torch.tensor([9, 0, 1, 1, 3]), size=1.0)
+    kept = assign_cache(hot, normal(5, 2), torch.tensor([0, 1, 1, 1, 1]), comm)
     assert kept.nodes.tolist() == [4, 2, 3]
     assert kept.holder.tolist() == [0, 1, 2, 2, 2]
 
@@ -233,9 +233,9 @@ def test_own_and_cold_rows_are_not_kept() -> None:
 @pytest.mark.parametrize("own", [OWNER == 1, OWNER < 9, OWNER > 9])
 @pytest.mark.parametrize(("size", "rows"), [("0", 0), ("119B", 5), (0.1, 4), (1.0, NODES)])
 def test_the_hottest_of_own_rows(own: Tensor, size: str | float, rows: int) -> None:
-    hotness, mine = by_degree(GRAPH), own.nonzero()[:, 0]
+    hotness, mine = count_out_degrees(GRAPH), own.nonzero()[:, 0]
     assert (hotness == 0).any()
-    found = hottest_own(hotness, mine, size, dense())
+    found = hottest_owned(hotness, mine, size, dense())
     assert found.dtype == torch.int64
     assert found.tolist() == sorted(mine.tolist(), key=lambda node: (-DEGREE[node], node))[:rows]
 
@@ -243,9 +243,9 @@ def test_the_hottest_of_own_rows(own: Tensor, size: str | float, rows: int) -> N
 @pytest.mark.parametrize("size", ["many", 1.5, -0.1, float("nan")])
 def test_no_size(size: str | float) -> None:
     with pytest.raises(InputError, match=r"many.*not a size|cannot hold"):
-        Cache(hotness=torch.ones(3), size=size)
+        CacheSpec(hotness=torch.ones(3), size=size)
 
 
 def test_no_place() -> None:
     with pytest.raises(InputError, match="place of a cache"):
-        Cache(hotness=torch.ones(3), size=0.1, place="hosts")
+        CacheSpec(hotness=torch.ones(3), size=0.1, scope="hosts")

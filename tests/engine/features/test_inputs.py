@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.features.inputs import SeedLabels
-from outgrow.engine.shard import Part, Whole
-from outgrow.runtime.distributed.comm import Alone, Comm
+from outgrow.engine.features.inputs import TrainingLabels
+from outgrow.engine.shard import FullGraphShard, PartitionShard
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from suites.checks import named, on_workers
 from suites.traffic import LONG, gathered
 from support import random_topology
@@ -59,10 +59,10 @@ def every_label_is_right(comm: Comm) -> None:
     for dealt, owner in OWNERS.items():
         for kind, labels in LABELS.items():
             for order, train in TRAIN.items():
-                found = SeedLabels(Part(GRAPH, owner, comm), own_rows(labels, owner, comm.rank), train)
+                found = TrainingLabels(PartitionShard(GRAPH, owner, comm), own_rows(labels, owner, comm.rank), train)
                 for number in range(4):
                     seeds = asked(train, number + 5 * comm.rank)
-                    mine = found.of(seeds)
+                    mine = found.lookup(seeds)
                     if mine.dtype != labels.dtype or not torch.equal(mine, labels[seeds]):
                         wrong.append((dealt, kind, order, number))
     assert wrong == []
@@ -74,11 +74,11 @@ def labels_are_fetched_once(comm: Comm) -> None:
     for owner in OWNERS.values():
         for labels in LABELS.values():
             for train in TRAIN.values():
-                before = comm.ledger.crossed.copy()
-                found = SeedLabels(Part(GRAPH, owner, comm), own_rows(labels, owner, comm.rank), train)
-                found.of(train)
-                found.of(train)
-                added = comm.ledger.crossed - before
+                before = comm.ledger.bytes_by_link.copy()
+                found = TrainingLabels(PartitionShard(GRAPH, owner, comm), own_rows(labels, owner, comm.rank), train)
+                found.lookup(train)
+                found.lookup(train)
+                added = comm.ledger.bytes_by_link - before
                 mine = Counter(owner[train].tolist())
                 others = len(train) - mine[comm.rank]
                 counts = [tuple(mine[peer] * (peer != rank) for peer in range(WORKERS)) for rank in range(WORKERS)]
@@ -97,10 +97,10 @@ def labels_are_the_workers_own_copy(comm: Comm) -> None:
     """To change what was given changes nothing."""
     owner, labels, train = OWNERS["scattered"], LABELS["int64"], TRAIN["in any order"]
     given = own_rows(labels, owner, comm.rank).clone()
-    found = SeedLabels(Part(GRAPH, owner, comm), given, train)
+    found = TrainingLabels(PartitionShard(GRAPH, owner, comm), given, train)
     given.zero_()
     comm.barrier()
-    assert torch.equal(found.of(train), labels[train])
+    assert torch.equal(found.lookup(train), labels[train])
 
 
 test_three_workers = on_workers(
@@ -111,10 +111,10 @@ test_three_workers = on_workers(
 @pytest.mark.parametrize("order", TRAIN)
 @pytest.mark.parametrize("kind", LABELS)
 def test_one_worker_knows_them_all(kind: str, order: str) -> None:
-    labels, train, comm = LABELS[kind], TRAIN[order], Alone()
-    found = SeedLabels(Whole(GRAPH, comm), labels, train)
+    labels, train, comm = LABELS[kind], TRAIN[order], SingleProcessComm()
+    found = TrainingLabels(FullGraphShard(GRAPH, comm), labels, train)
     for number in range(4):
         seeds = asked(train, number)
-        assert found.of(seeds).dtype == labels.dtype
-        assert torch.equal(found.of(seeds), labels[seeds])
-    assert not comm.ledger.crossed
+        assert found.lookup(seeds).dtype == labels.dtype
+        assert torch.equal(found.lookup(seeds), labels[seeds])
+    assert not comm.ledger.bytes_by_link

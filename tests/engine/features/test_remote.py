@@ -13,16 +13,16 @@ from torch import Tensor
 
 from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
 from outgrow.core.ledger import Kind, Ledger, Link
-from outgrow.engine.features.assembly import DenseDraft
-from outgrow.engine.features.cache import Cache
-from outgrow.engine.features.remote import RemoteFeatureStore, row_type
-from outgrow.engine.shard import Part, Whole
+from outgrow.engine.features.assembly import DenseMatrixBuilder
+from outgrow.engine.features.cache import CacheSpec
+from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.shard import FullGraphShard, PartitionShard
 from outgrow.nn import GCN, SAGE
 from outgrow.nn.layer import Features
 from outgrow.ops import memory_pool
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.distributed.comm import Alone, Comm
-from outgrow.runtime.system.process_memory import PeakMemory, resident_bytes
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
+from outgrow.runtime.system.process_memory import PeakMemorySampler, resident_bytes
 from suites.checks import named, on_workers
 from support import normal, random_topology
 
@@ -42,7 +42,7 @@ CONVERSIONS = (
 
 def store_on(comm: Comm, owner: Tensor, features: Features, dtype: torch.dtype) -> RemoteFeatureStore:
     """A store whose worker knows the rows of its own nodes only."""
-    return RemoteFeatureStore(Part(GRAPH, owner, comm), known_to(features, owner, comm.rank), dtype)
+    return RemoteFeatureStore(PartitionShard(GRAPH, owner, comm), known_to(features, owner, comm.rank), dtype)
 
 
 def got(store: RemoteFeatureStore, nodes: Tensor) -> Features:
@@ -115,12 +115,12 @@ def only_remote_rows_travel(comm: Comm) -> None:
     ):
         for owner in (SCATTERED, RANGES):
             store = store_on(comm, owner, features, dtype)
-            comm.ledger.crossed.clear()
+            comm.ledger.bytes_by_link.clear()
             comm.ledger.counters.clear()
             for number in range(BATCHES):
                 got(store, batch(comm.rank, number))
             expected = walk(owner, comm.rank, row_bytes)
-            crossed, counters = comm.ledger.crossed, comm.ledger.counters
+            crossed, counters = comm.ledger.bytes_by_link, comm.ledger.counters
             pairs += [
                 (crossed[Link.PEER, Kind.FEATURES], expected["bytes"]),
                 (crossed[Link.PEER, Kind.IDS], 8 * expected["remote_rows"]),
@@ -139,19 +139,19 @@ test_three_workers = on_workers(CHECKS, WORKERS)
 @pytest.mark.parametrize("features", [dense(), dense(torch.float16), sparse()], ids=["dense", "half", "sparse"])
 def test_one_worker_reads_them_all(features: Features) -> None:
     ledger = Ledger()
-    cache = Cache(hotness=torch.ones(NODES), size=0.5)
-    store = RemoteFeatureStore(Whole(GRAPH, Alone(ledger)), features, torch.float64, cache)
+    cache = CacheSpec(hotness=torch.ones(NODES), size=0.5)
+    store = RemoteFeatureStore(FullGraphShard(GRAPH, SingleProcessComm(ledger)), features, torch.float64, cache)
     for number in range(BATCHES):
         nodes = batch(0, number)
         assert torch.equal(as_dense(got(store, nodes)), as_dense(features)[nodes].double())
     loaded = sum(len(batch(0, number)) for number in range(BATCHES))
     assert ledger.counters == {"rows_loaded": loaded, "remote_rows": 0}
-    assert not ledger.crossed
+    assert not ledger.bytes_by_link
 
 
 def test_threads_side_by_side() -> None:
     features = normal(2000, 8)
-    store = RemoteFeatureStore(Whole(random_topology(2000, 10)), features, torch.float32)
+    store = RemoteFeatureStore(FullGraphShard(random_topology(2000, 10)), features, torch.float32)
     batches = [torch.randperm(2000)[:1500] for _ in range(20)]
     with ThreadPoolExecutor(4) as pool:
         prepared = list(pool.map(store.prepare_request, batches))
@@ -165,10 +165,10 @@ def test_mapped_features_are_not_copied(tmp_path: Path) -> None:
     mapped[:: 1 << 12] = 7
     features, nodes = torch.from_numpy(mapped), torch.arange(0, rows, 1 << 12)
     graph = random_topology(rows, 10)
-    got(RemoteFeatureStore(Whole(graph), dense(), torch.float32), nodes[:1])  # compiles
+    got(RemoteFeatureStore(FullGraphShard(graph), dense(), torch.float32), nodes[:1])  # compiles
     before = resident_bytes()
-    with PeakMemory() as memory:
-        store = RemoteFeatureStore(Whole(graph), features, torch.float32)
+    with PeakMemorySampler() as memory:
+        store = RemoteFeatureStore(FullGraphShard(graph), features, torch.float32)
         found = got(store, nodes)
     assert torch.equal(as_dense(found), torch.full((16, columns), 7.0))
     assert store.features is features
@@ -177,15 +177,15 @@ def test_mapped_features_are_not_copied(tmp_path: Path) -> None:
 
 def test_batches_of_about_one_size_take_the_same_memory() -> None:
     like = torch.empty(0, 256)
-    memory_pool.clear()
+    memory_pool.release_idle_memory()
     for rows in (20_000, 20_010, 20_479, 20_300):
-        assert DenseDraft(rows, like, torch.float32).out.shape == (rows, 256)
+        assert DenseMatrixBuilder(rows, like, torch.float32).out.shape == (rows, 256)
     assert 0 < memory_pool.idle_bytes() <= 20_480 * 1024
 
 
 def test_the_type_that_a_model_takes() -> None:
     half, torch_half = dense(torch.float16), torch.float16
     takes_half, doubled = SAGE(COLUMNS, 8, 3), GCN(COLUMNS, 8, 3).double()
-    assert row_type(takes_half, half) == (torch_half if takes_half.stages()[0].takes_half else torch.float32)
-    assert row_type(doubled, half) == torch.float64
-    assert row_type(takes_half, dense(torch.float64)) == torch.float32
+    assert input_dtype(takes_half, half) == (torch_half if takes_half.layers_list()[0].accepts_half else torch.float32)
+    assert input_dtype(doubled, half) == torch.float64
+    assert input_dtype(takes_half, dense(torch.float64)) == torch.float32

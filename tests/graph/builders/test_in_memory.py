@@ -8,8 +8,8 @@ from scipy.sparse import csr_array
 from graph.bad_input import BAD_EDGES, BAD_TABLES
 from graph.handmade import Edge, Listed, edges_of, expected, source, tables
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.in_memory import assemble
-from outgrow.graph.readers.source import Tables
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.readers.source import NodeTableSource
 
 ids = st.integers(0, 6)
 edge_lists = st.lists(st.builds(Edge, ids, ids, st.integers(0, 2), st.integers(0, 3).map(float)), max_size=60)
@@ -19,8 +19,8 @@ edge_lists = st.lists(st.builds(Edge, ids, ids, st.integers(0, 2), st.integers(0
 @settings(deadline=None, max_examples=150)
 def test_edges_are_those_of_the_definition(edges, undirected, typed, weighted):
     names = ("p", "q", "r") if typed else ()
-    listed = Listed(edges, Tables(num_nodes=7, relation_names=names), typed=typed, weighted=weighted)
-    made = assemble(listed, undirected=undirected)
+    listed = Listed(edges, NodeTableSource(num_nodes=7, relation_names=names), typed=typed, weighted=weighted)
+    made = assemble_graph(listed, undirected=undirected)
     wanted = expected(edges, undirected=undirected, num_relations=len(names))
     assert [e[:3] for e in edges_of(made)] == [e[:3] for e in wanted]
     if weighted and edges:
@@ -29,15 +29,15 @@ def test_edges_are_those_of_the_definition(edges, undirected, typed, weighted):
 
 
 def test_types_are_the_narrowest():
-    made = assemble(source())
+    made = assemble_graph(source())
     assert made.topology.indices.dtype == torch.int32
     assert made.topology.relation.dtype == torch.int8
     assert made.topology.weight.dtype == torch.float32
     assert made.labels.dtype == torch.int16
-    many = Listed([Edge(0, 1, 100), Edge(1, 0, 3)], Tables(), typed=True)
-    assert assemble(many).topology.relation.dtype == torch.int8
-    assert assemble(many, undirected=True).topology.relation.dtype == torch.int16
-    assert assemble(many).relation_names == tuple(map(str, range(101)))
+    many = Listed([Edge(0, 1, 100), Edge(1, 0, 3)], NodeTableSource(), typed=True)
+    assert assemble_graph(many).topology.relation.dtype == torch.int8
+    assert assemble_graph(many, undirected=True).topology.relation.dtype == torch.int16
+    assert assemble_graph(many).relation_names == tuple(map(str, range(101)))
 
 
 @pytest.mark.parametrize(
@@ -46,31 +46,31 @@ def test_types_are_the_narrowest():
 )
 def test_features_keep_their_floating_type(given_dtype, kept):
     features = np.ones((40, 2), dtype=given_dtype)
-    assert str(assemble(source(features=features)).features.dtype) == f"torch.{kept}"
+    assert str(assemble_graph(source(features=features)).features.dtype) == f"torch.{kept}"
     if given_dtype != "f2":  # SciPy has no such matrices
-        assert str(assemble(source(features=csr_array(features))).features.dtype) == f"torch.{kept}"
+        assert str(assemble_graph(source(features=csr_array(features))).features.dtype) == f"torch.{kept}"
 
 
 def test_sparse_rows_are_put_in_order_and_duplicates_are_summed():
     rows = csr_array((np.array([1.0, 2, 3, 4], "f4"), np.array([2, 0, 2, 1]), np.array([0, 3, 4])), shape=(2, 3))
-    made = assemble(Listed([Edge(0, 1)], Tables(features=rows))).features
+    made = assemble_graph(Listed([Edge(0, 1)], NodeTableSource(features=rows))).features
     assert made.indptr.tolist() == [0, 2, 3]
     assert made.indices.tolist() == [0, 2, 1]
     assert made.values.tolist() == [2.0, 4.0, 4.0]
 
 
 def test_number_of_nodes_comes_from_what_is_known():
-    assert assemble(Listed([Edge(0, 5)])).num_nodes == 6
-    assert assemble(Listed([Edge(0, 5)], Tables(labels=np.zeros(9, int)))).num_nodes == 9
-    assert assemble(Listed([], Tables(num_nodes=3))).topology.indptr.tolist() == [0, 0, 0, 0]
+    assert assemble_graph(Listed([Edge(0, 5)])).num_nodes == 6
+    assert assemble_graph(Listed([Edge(0, 5)], NodeTableSource(labels=np.zeros(9, int)))).num_nodes == 9
+    assert assemble_graph(Listed([], NodeTableSource(num_nodes=3))).topology.indptr.tolist() == [0, 0, 0, 0]
     with pytest.raises(InputError, match="no nodes"):
-        assemble(Listed([]))
+        assemble_graph(Listed([]))
 
 
 @pytest.mark.parametrize(("changes", "what", "got"), BAD_TABLES)
 def test_bad_tables_are_refused_with_their_numbers(changes, what, got):
     with pytest.raises(InputError) as caught:
-        assemble(Listed([Edge(0, 1)], tables(**changes)))
+        assemble_graph(Listed([Edge(0, 1)], tables(**changes)))
     assert what in caught.value.what
     assert got in caught.value.got
     assert caught.value.needed
@@ -80,11 +80,11 @@ def test_bad_tables_are_refused_with_their_numbers(changes, what, got):
 @pytest.mark.parametrize(("edges", "what", "got"), BAD_EDGES)
 def test_bad_edges_are_refused_with_their_numbers(edges, what, got):
     with pytest.raises(InputError) as caught:
-        assemble(source(edges))
+        assemble_graph(source(edges))
     assert what in caught.value.what
     assert got in caught.value.got
 
 
 def test_ids_that_cannot_be_numbered_are_refused():
     with pytest.raises(InputError, match="node ids cannot be used"):
-        assemble(Listed([Edge(0, 1), Edge(2**40, 1)]))
+        assemble_graph(Listed([Edge(0, 1), Edge(2**40, 1)]))

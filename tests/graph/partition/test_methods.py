@@ -9,16 +9,23 @@ from tests.support import random_topology, topology_of
 
 import outgrow as og
 from outgrow.core.errors import InputError
-from outgrow.graph.partition.balanced_ranges import range_ends
-from outgrow.graph.partition.methods import METHODS, Hash, Metis, Range, TwoLevel, method_of
-from outgrow.graph.partition.quality import quality_of
+from outgrow.graph.partition.balanced_ranges import balanced_range_ends
+from outgrow.graph.partition.methods import (
+    METHODS,
+    ChunkedPartitioner,
+    HashPartitioner,
+    MetisPartitioner,
+    RangePartitioner,
+    make_partitioner,
+)
+from outgrow.graph.partition.quality import measure_quality
 from outgrow.graph.topology import Topology
 
 QUICK = ("range", "range-edges", "hash")
 
 
-def chunked_by_range(chunks: int) -> TwoLevel:
-    return TwoLevel(chunks=chunks, first=Range())
+def chunked_by_range(chunks: int) -> ChunkedPartitioner:
+    return ChunkedPartitioner(chunks=chunks, first=RangePartitioner())
 
 
 @st.composite
@@ -32,35 +39,40 @@ def graphs(draw: st.DrawFn) -> tuple[Topology, int]:
 @given(graphs(), st.sampled_from(QUICK))
 def test_every_node_is_in_one_part_and_no_part_is_empty(graph: tuple[Topology, int], name: str) -> None:
     topology, num_parts = graph
-    made = METHODS[name].split(topology, num_parts)
+    made = METHODS[name].partition_nodes(topology, num_parts)
     assert made.part.dtype == torch.int16
-    assert sorted(v for p in range(num_parts) for v in made.nodes(p).tolist()) == list(range(topology.num_nodes))
-    assert int(made.sizes.min()) > 0
+    assert sorted(v for p in range(num_parts) for v in made.nodes_of_part(p).tolist()) == list(
+        range(topology.num_nodes)
+    )
+    assert int(made.part_sizes.min()) > 0
 
 
 @settings(deadline=None)
 @given(graphs())
 def test_ranges_are_contiguous_and_even(graph: tuple[Topology, int]) -> None:
     topology, num_parts = graph
-    by_nodes, by_edges = Range().split(topology, num_parts), Range(balance="edges").split(topology, num_parts)
+    by_nodes, by_edges = (
+        RangePartitioner().partition_nodes(topology, num_parts),
+        RangePartitioner(balance="edges").partition_nodes(topology, num_parts),
+    )
     for made in (by_nodes, by_edges):
         assert bool((made.part[1:] >= made.part[:-1]).all())
-    assert int(by_nodes.sizes.max()) - int(by_nodes.sizes.min()) <= 1
+    assert int(by_nodes.part_sizes.max()) - int(by_nodes.part_sizes.min()) <= 1
     heaviest = int(topology.indptr.diff().max())
-    assert max(quality_of(topology, by_edges).edges) <= topology.num_edges / num_parts + heaviest
+    assert max(measure_quality(topology, by_edges).edges) <= topology.num_edges / num_parts + heaviest
 
 
 def test_ranges_by_edges_follow_the_edges() -> None:
     topology = topology_of(6, [(0, 0)] * 6 + [(0, 4), (0, 5), (0, 3)])
-    assert Range(balance="edges").split(topology, 2).part.tolist() == [0, 1, 1, 1, 1, 1]
-    assert Range(balance="nodes").split(topology, 2).part.tolist() == [0, 0, 0, 1, 1, 1]
+    assert RangePartitioner(balance="edges").partition_nodes(topology, 2).part.tolist() == [0, 1, 1, 1, 1, 1]
+    assert RangePartitioner(balance="nodes").partition_nodes(topology, 2).part.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.data())
 def test_range_ends_are_the_nearest_ones(costs: list[int], data: st.DataObject) -> None:
     count = data.draw(st.integers(1, len(costs)))
     before = np.concatenate(([0], np.cumsum(costs)))
-    ends = range_ends(before, count)
+    ends = balanced_range_ends(before, count)
     assert ends[0] == 0
     assert ends[-1] == len(costs)
     assert (np.diff(ends) >= 1).all()
@@ -74,14 +86,17 @@ def test_range_ends_are_the_nearest_ones(costs: list[int], data: st.DataObject) 
 @given(graphs(), st.integers(0, 3))
 def test_hash_deals_out_evenly(graph: tuple[Topology, int], seed: int) -> None:
     topology, num_parts = graph
-    made = Hash(seed=seed).split(topology, num_parts)
-    assert int(made.sizes.max()) - int(made.sizes.min()) <= 1
-    assert torch.equal(made.part, Hash(seed=seed).split(topology, num_parts).part)
+    made = HashPartitioner(seed=seed).partition_nodes(topology, num_parts)
+    assert int(made.part_sizes.max()) - int(made.part_sizes.min()) <= 1
+    assert torch.equal(made.part, HashPartitioner(seed=seed).partition_nodes(topology, num_parts).part)
 
 
 def test_hash_depends_on_its_seed_and_not_on_the_order() -> None:
     topology = random_topology(400, 1000)
-    one, other = Hash(seed=1).split(topology, 4).part, Hash(seed=2).split(topology, 4).part
+    one, other = (
+        HashPartitioner(seed=1).partition_nodes(topology, 4).part,
+        HashPartitioner(seed=2).partition_nodes(topology, 4).part,
+    )
     assert 0.6 < (one != other).double().mean() < 0.9
     assert 0.6 < (one[1:] != one[:-1]).double().mean() < 0.9
 
@@ -90,19 +105,19 @@ def test_hash_depends_on_its_seed_and_not_on_the_order() -> None:
 @given(graphs(), st.integers(1, 5))
 def test_chunks_are_contiguous_ranges_of_parts_with_even_computation(graph: tuple[Topology, int], chunks: int) -> None:
     topology, num_parts = graph
-    method = TwoLevel(chunks=chunks, first=Hash())
-    made = method.split(topology, num_parts)
+    method = ChunkedPartitioner(chunks=chunks, first=HashPartitioner())
+    made = method.partition_nodes(topology, num_parts)
     assert made.num_chunks == chunks
-    assert torch.equal(made.part, Hash().split(topology, num_parts).part)
+    assert torch.equal(made.part, HashPartitioner().partition_nodes(topology, num_parts).part)
     assert made.chunk is not None
     cost = topology.indptr.diff() + 1
     for part in range(num_parts):
-        nodes = made.nodes(part)
+        nodes = made.nodes_of_part(part)
         chunk = made.chunk[nodes]
         assert bool((chunk[1:] >= chunk[:-1]).all())
         used = min(chunks, len(nodes))
         assert chunk.unique().tolist() == list(range(used))
-        most = max(int(cost[made.by_chunk.nodes(part * chunks + c)].sum()) for c in range(chunks))
+        most = max(int(cost[made.chunks_as_parts.nodes_of_part(part * chunks + c)].sum()) for c in range(chunks))
         assert most <= int(cost[nodes].sum()) / used + int(cost[nodes].max())
 
 
@@ -110,26 +125,28 @@ def test_chunks_are_contiguous_ranges_of_parts_with_even_computation(graph: tupl
 @pytest.mark.parametrize(("num_nodes", "num_parts"), [(3, 4), (3, 0), (3, -1), (0, 1), (0, 0)])
 def test_more_parts_than_nodes_are_refused(name: str, num_nodes: int, num_parts: int) -> None:
     with pytest.raises(InputError, match="as many parts") as caught:
-        METHODS[name].split(topology_of(num_nodes, []), num_parts)
+        METHODS[name].partition_nodes(topology_of(num_nodes, []), num_parts)
     assert caught.value.got == f"{num_parts} parts"
 
 
 def test_metis_refuses_too_many_parts_before_it_starts() -> None:
     with pytest.raises(InputError, match="as many parts"):
-        Metis().split(topology_of(3, []), 4)
+        MetisPartitioner().partition_nodes(topology_of(3, []), 4)
 
 
 def test_names_and_options() -> None:
-    assert method_of("metis-edges") == Metis(balance="edges")
-    assert method_of("metis", {"balance": "both", "seed": 3}) == Metis(balance="both", seed=3)
-    assert method_of("two-level", {"chunks": 7}).label.startswith("two-level-chunks=7-first=metis-balance=both")
-    assert len({method.label for method in METHODS.values()}) == len(METHODS)
+    assert make_partitioner("metis-edges") == MetisPartitioner(balance="edges")
+    assert make_partitioner("metis", {"balance": "both", "seed": 3}) == MetisPartitioner(balance="both", seed=3)
+    assert make_partitioner("two-level", {"chunks": 7}).cache_key.startswith(
+        "two-level-chunks=7-first=metis-balance=both"
+    )
+    assert len({method.cache_key for method in METHODS.values()}) == len(METHODS)
 
 
 def test_the_label_leaves_out_what_does_not_change_the_partition() -> None:
-    assert Metis(memory_bytes=1 << 40).label == Metis().label
-    assert Metis(seed=1).label != Metis().label
-    assert chunked_by_range(3).label == "two-level-chunks=3-first=range-balance=nodes"
+    assert MetisPartitioner(memory_bytes=1 << 40).cache_key == MetisPartitioner().cache_key
+    assert MetisPartitioner(seed=1).cache_key != MetisPartitioner().cache_key
+    assert chunked_by_range(3).cache_key == "two-level-chunks=3-first=range-balance=nodes"
 
 
 @pytest.mark.parametrize(
@@ -148,13 +165,15 @@ def test_the_label_leaves_out_what_does_not_change_the_partition() -> None:
 )
 def test_wrong_names_and_options_are_refused(name: str, options: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as caught:
-        method_of(name, options)
+        make_partitioner(name, options)
     assert words in str(caught.value)
 
 
 def test_on_real_data_metis_cuts_less_than_ranges_and_these_less_than_hash() -> None:
     topology = og.load("wordnet").topology
-    metis, ranges, hashed = (quality_of(topology, METHODS[name].split(topology, 4)) for name in ("metis", *QUICK[::2]))
+    metis, ranges, hashed = (
+        measure_quality(topology, METHODS[name].partition_nodes(topology, 4)) for name in ("metis", *QUICK[::2])
+    )
     assert 3 * metis.edge_cut < ranges.edge_cut
     assert 2 * ranges.edge_cut < hashed.edge_cut
     assert metis.replication_factor < 1.2 < ranges.replication_factor < hashed.replication_factor

@@ -17,9 +17,9 @@ from tests.support import random_topology, topology_of
 import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.graph.partition import metis
-from outgrow.graph.partition.methods import Metis, TwoLevel
-from outgrow.graph.partition.quality import quality_of
-from outgrow.graph.partition.symmetrize import both_ways, count_neighbours, fill_neighbours
+from outgrow.graph.partition.methods import ChunkedPartitioner, MetisPartitioner
+from outgrow.graph.partition.quality import measure_quality
+from outgrow.graph.partition.symmetrize import count_neighbours, fill_neighbours, symmetrize
 from outgrow.graph.topology import Topology
 
 
@@ -47,7 +47,7 @@ def test_neighbours_are_those_of_the_graph_without_directions(
     np.add.at(times, (topology.indices.numpy(), torch.repeat_interleave(topology.indptr.diff()).numpy()), 1)
     times += times.T
     np.fill_diagonal(times, 0)
-    edges = both_ways(topology)
+    edges = symmetrize(topology)
     count = count_neighbours(edges)
     np.testing.assert_array_equal(count, (times > 0).sum(1))
     indptr = np.concatenate(([0], np.cumsum(count)))
@@ -64,11 +64,11 @@ def test_every_node_is_in_one_part_and_no_part_is_empty(
 ) -> None:
     topology = random_topology(num_nodes, num_edges, seed=seed)
     num_parts = data.draw(st.integers(2, num_nodes))
-    method = Metis(balance=data.draw(st.sampled_from(["nodes", "edges", "both"])))
-    made = method.split(topology, num_parts)
+    method = MetisPartitioner(balance=data.draw(st.sampled_from(["nodes", "edges", "both"])))
+    made = method.partition_nodes(topology, num_parts)
     assert made.num_nodes == num_nodes
-    assert int(made.sizes.sum()) == num_nodes
-    assert int(made.sizes.min()) > 0
+    assert int(made.part_sizes.sum()) == num_nodes
+    assert int(made.part_sizes.min()) > 0
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,17 @@ def test_every_node_is_in_one_part_and_no_part_is_empty(
 @pytest.mark.parametrize("balance", ["nodes", "edges", "both"])
 def test_odd_graphs(topology: Topology, balance: str) -> None:
     for num_parts in (1, 2, 5):
-        assert int(Metis(balance=balance).split(topology, num_parts).sizes.min()) > 0
+        assert int(MetisPartitioner(balance=balance).partition_nodes(topology, num_parts).part_sizes.min()) > 0
 
 
 def test_one_node_is_one_part() -> None:
-    assert Metis().split(topology_of(1, [(0, 0)]), 1).part.tolist() == [0]
+    assert MetisPartitioner().partition_nodes(topology_of(1, [(0, 0)]), 1).part.tolist() == [0]
 
 
 @pytest.mark.parametrize("imbalance", [0.01, 0.1])
 def test_parts_are_as_even_as_was_asked(imbalance: float) -> None:
     topology = grid(40, 50)
-    quality = quality_of(topology, Metis(imbalance=imbalance).split(topology, 5))
+    quality = measure_quality(topology, MetisPartitioner(imbalance=imbalance).partition_nodes(topology, 5))
     assert quality.node_balance <= 1 + imbalance + 1e-9
     assert quality.cut_share < 0.08
 
@@ -103,7 +103,9 @@ def test_the_balance_is_of_what_was_asked() -> None:
     topology = clustered((20,) * 4 + (1,) * 300)
     mean = -(-topology.num_edges // topology.num_nodes)
     for balance in ("nodes", "edges", "both"):
-        quality = quality_of(topology, Metis(balance=balance, imbalance=0.1).split(topology, 2))
+        quality = measure_quality(
+            topology, MetisPartitioner(balance=balance, imbalance=0.1).partition_nodes(topology, 2)
+        )
         nodes, edges = torch.tensor(quality.nodes), torch.tensor(quality.edges)
         weights = {"nodes": nodes, "edges": edges, "both": edges + mean * nodes}
         even = {name: bool(weight.max() <= 1.1 * weight.sum() / 2) for name, weight in weights.items()}
@@ -113,34 +115,34 @@ def test_the_balance_is_of_what_was_asked() -> None:
 def test_parallel_edges_are_kept_together() -> None:
     ring = [(v, (v + 1) % 12) for v in range(12)]
     doubled = [edge for edge in ring if edge[0] not in (2, 8)] * 9
-    part = Metis().split(topology_of(12, ring + doubled), 2).part.tolist()
+    part = MetisPartitioner().partition_nodes(topology_of(12, ring + doubled), 2).part.tolist()
     assert part[2] != part[3]
     assert part[8] != part[9]
 
 
 def test_the_same_seed_gives_the_same_partition() -> None:
     topology = random_topology(600, 4000, seed=3)
-    one, again, other = (Metis(seed=seed).split(topology, 4).part for seed in (5, 5, 6))
+    one, again, other = (MetisPartitioner(seed=seed).partition_nodes(topology, 4).part for seed in (5, 5, 6))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
 
 def test_two_levels_of_metis_and_ranges() -> None:
     topology = grid(20, 20)
-    made = TwoLevel(chunks=4, first=Metis()).split(topology, 3)
-    assert torch.equal(made.part, Metis().split(topology, 3).part)
-    assert int(made.by_chunk.sizes.min()) > 20
+    made = ChunkedPartitioner(chunks=4, first=MetisPartitioner()).partition_nodes(topology, 3)
+    assert torch.equal(made.part, MetisPartitioner().partition_nodes(topology, 3).part)
+    assert int(made.chunks_as_parts.part_sizes.min()) > 20
 
 
 def test_too_little_memory_is_refused_before_metis_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     topology = random_topology(600, 4000)
-    neighbours = int(count_neighbours(both_ways(topology)).sum())
-    needed = metis.estimate_bytes(600, neighbours, pymetis.zero_copy_dtype().itemsize)
-    assert Metis(memory_bytes=needed).split(topology, 2).num_parts == 2
-    monkeypatch.setattr(metis, "_run", None)
+    neighbours = int(count_neighbours(symmetrize(topology)).sum())
+    needed = metis.estimate_metis_bytes(600, neighbours, pymetis.zero_copy_dtype().itemsize)
+    assert MetisPartitioner(memory_bytes=needed).partition_nodes(topology, 2).num_parts == 2
+    monkeypatch.setattr(metis, "_run_metis_child", None)
     for budget in (0, needed - 1):
         with pytest.raises(InputError, match="METIS cannot") as caught:
-            Metis(memory_bytes=budget).split(topology, 2)
+            MetisPartitioner(memory_bytes=budget).partition_nodes(topology, 2)
         assert f"{budget:,} bytes" in caught.value.got
         assert "range" in caught.value.repair
 
@@ -151,9 +153,9 @@ def test_the_estimate_holds_for_a_real_graph(monkeypatch: pytest.MonkeyPatch, tm
     keep_status = f"import shutil\nshutil.copyfile('/proc/self/status', {str(peak)!r})\n"
     child.write_text(metis._CHILD.read_text("utf-8") + keep_status, "utf-8")
     monkeypatch.setattr(metis, "_CHILD", child)
-    Metis().split(topology, 16)
-    neighbours = int(count_neighbours(both_ways(topology)).sum())
-    needed = metis.estimate_bytes(topology.num_nodes, neighbours, pymetis.zero_copy_dtype().itemsize)
+    MetisPartitioner().partition_nodes(topology, 16)
+    neighbours = int(count_neighbours(symmetrize(topology)).sum())
+    needed = metis.estimate_metis_bytes(topology.num_nodes, neighbours, pymetis.zero_copy_dtype().itemsize)
     kilobytes = next(line.split()[1] for line in peak.read_text("utf-8").splitlines() if line.startswith("VmHWM"))
     assert needed / 3 < 1024 * int(kilobytes) < needed
 
@@ -161,7 +163,7 @@ def test_the_estimate_holds_for_a_real_graph(monkeypatch: pytest.MonkeyPatch, tm
 def test_numbers_that_metis_does_not_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pymetis, "zero_copy_dtype", lambda: np.dtype(np.int8))
     with pytest.raises(InputError, match="METIS cannot") as caught:
-        Metis().split(random_topology(600, 4000), 2)
+        MetisPartitioner().partition_nodes(random_topology(600, 4000), 2)
     assert "8 bits" in caught.value.needed
 
 
@@ -179,7 +181,7 @@ def test_a_failure_of_metis_names_the_fallback(
     child.write_text(source, "utf-8")
     monkeypatch.setattr(metis, "_CHILD", child)
     with pytest.raises(InputError, match="METIS cannot") as caught:
-        Metis().split(random_topology(60, 400), 2)
+        MetisPartitioner().partition_nodes(random_topology(60, 400), 2)
     assert words in caught.value.got
     assert "range" in caught.value.repair
 
@@ -197,6 +199,6 @@ def test_metis_does_not_outlive_a_parent_that_is_gone_before_it_looks(tmp_path: 
 def test_no_process_for_metis_names_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "no-such-python")
     with pytest.raises(InputError, match="METIS cannot") as caught:
-        Metis().split(random_topology(60, 400), 2)
+        MetisPartitioner().partition_nodes(random_topology(60, 400), 2)
     assert "no-such-python" in caught.value.got
     assert "range" in caught.value.repair

@@ -12,9 +12,9 @@ import torch
 from tests.support import random_topology
 
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.methods import Hash, Method, TwoLevel
+from outgrow.graph.partition.methods import ChunkedPartitioner, HashPartitioner, Partitioner
 from outgrow.graph.partition.partition import Partition
-from outgrow.graph.partition.partition_cache import FOLDER, partition_of
+from outgrow.graph.partition.partition_cache import FOLDER, load_or_make_partition
 from outgrow.graph.store.reader import open_store, write_store
 from outgrow.graph.topology import Topology
 
@@ -23,13 +23,13 @@ MADE: list[int] = []
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted(Method):
+class Counted(Partitioner):
     name: ClassVar[str] = "counted"
     seed: int = 0
 
-    def _split(self, topology: Topology, num_parts: int) -> Partition:
+    def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
         MADE.append(num_parts)
-        return TwoLevel(chunks=2, first=Hash(seed=self.seed)).split(topology, num_parts)
+        return ChunkedPartitioner(chunks=2, first=HashPartitioner(seed=self.seed)).partition_nodes(topology, num_parts)
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +37,12 @@ def nothing_made() -> None:
     MADE.clear()
 
 
-def made(store: Path | None, *, times: int, num_parts: int = 3, method: Method | None = None) -> None:
+def made(store: Path | None, *, times: int, num_parts: int = 3, method: Partitioner | None = None) -> None:
     """Assert that the right partition comes back, and that it was made ``times`` times since the test began."""
     method = method or Counted()
-    got = partition_of(TOPOLOGY, method, num_parts, store=store)
+    got = load_or_make_partition(TOPOLOGY, method, num_parts, store=store)
     assert len(MADE) == times
-    right = method.split(TOPOLOGY, num_parts)
+    right = method.partition_nodes(TOPOLOGY, num_parts)
     MADE.pop()
     assert got.part.dtype == right.part.dtype
     assert torch.equal(got.part, right.part)
@@ -69,8 +69,8 @@ def test_without_a_store_it_is_made_each_time() -> None:
 
 
 def test_parts_without_chunks_are_kept_too(tmp_path: Path) -> None:
-    first = partition_of(TOPOLOGY, Hash(), 3, store=tmp_path)
-    again = partition_of(TOPOLOGY, Hash(), 3, store=tmp_path)
+    first = load_or_make_partition(TOPOLOGY, HashPartitioner(), 3, store=tmp_path)
+    again = load_or_make_partition(TOPOLOGY, HashPartitioner(), 3, store=tmp_path)
     assert torch.equal(first.part, again.part)
     assert again.chunk is None
 
@@ -108,7 +108,7 @@ def test_a_wrong_record_is_made_anew(tmp_path: Path, text: str) -> None:
 
 
 def test_that_of_another_graph_is_not_taken(tmp_path: Path) -> None:
-    partition_of(random_topology(50, 201), Counted(), 3, store=tmp_path)
+    load_or_make_partition(random_topology(50, 201), Counted(), 3, store=tmp_path)
     made(tmp_path, times=2)
 
 
@@ -140,6 +140,9 @@ def test_a_store_with_partitions_is_whole(tmp_path: Path) -> None:
     write_store(Graph(name="g", topology=TOPOLOGY), store)
     made(store, times=1)
     opened = open_store(store, verify=True)
-    assert torch.equal(partition_of(opened.topology, Counted(), 3, store=store).part, Counted().split(TOPOLOGY, 3).part)
+    assert torch.equal(
+        load_or_make_partition(opened.topology, Counted(), 3, store=store).part,
+        Counted().partition_nodes(TOPOLOGY, 3).part,
+    )
     write_store(Graph(name="g", topology=TOPOLOGY), store, overwrite=True)
     assert not (store / FOLDER).exists()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.readers import text as text_file
 from outgrow.graph.readers.edge_list import EdgeListSource
 
@@ -14,7 +14,7 @@ from outgrow.graph.readers.edge_list import EdgeListSource
 def read(path, content, **options):
     """All edges of a file as lists: src, dst, relation, weight."""
     path.write_bytes(content)
-    columns = zip(*EdgeListSource(path, **options).edges(), strict=True)
+    columns = zip(*EdgeListSource(path, **options).read_edges(), strict=True)
     return [None if parts[0] is None else np.concatenate(parts).tolist() for parts in columns]
 
 
@@ -71,8 +71,8 @@ def test_nothing(tmp_path, content):
     path = tmp_path / "e.csv"
     path.write_bytes(content)
     with pytest.raises(InputError, match="no nodes"):
-        assemble(EdgeListSource(path))
-    assert assemble(EdgeListSource(path, num_nodes=3)).num_nodes == 3
+        assemble_graph(EdgeListSource(path))
+    assert assemble_graph(EdgeListSource(path, num_nodes=3)).num_nodes == 3
 
 
 BAD_LINES = [
@@ -105,9 +105,9 @@ def test_negative_ids_are_refused_unless_renumbered(tmp_path):
     content = b"-5 100000000000\n7 -5\n"
     (tmp_path / "e.txt").write_bytes(content)
     with pytest.raises(InputError, match="node ids cannot be used"):
-        assemble(EdgeListSource(tmp_path / "e.txt"))
+        assemble_graph(EdgeListSource(tmp_path / "e.txt"))
     assert read(tmp_path / "e.txt", content, relabel=True)[:2] == [[0, 1], [2, 0]]
-    assert EdgeListSource(tmp_path / "e.txt", relabel=True).tables().num_nodes == 3
+    assert EdgeListSource(tmp_path / "e.txt", relabel=True).read_tables().num_nodes == 3
     with pytest.raises(InputError, match="exclude each other"):
         EdgeListSource(tmp_path / "e.txt", relabel=True, num_nodes=9)
 

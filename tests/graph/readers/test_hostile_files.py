@@ -13,18 +13,18 @@ from scipy.sparse import csr_array, csr_matrix
 
 from graph.readers.test_readers import INDEX, npz, planetoid
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.in_memory import assemble
-from outgrow.graph.builders.to_store import convert
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.builders.to_store import convert_to_store
 from outgrow.graph.readers import planetoid as planetoid_reader
 from outgrow.graph.readers.arrays import ArraySource
-from outgrow.graph.readers.detect import source_of
+from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.planetoid import PlanetoidSource
-from outgrow.graph.readers.source import Tables
+from outgrow.graph.readers.source import NodeTableSource
 
 
 def refused(path, what, **options):
     with pytest.raises(InputError, match=what) as caught:
-        assemble(source_of(path, **options))
+        assemble_graph(detect_reader(path, **options))
     assert len(str(caught.value)) < 2000
 
 
@@ -61,10 +61,10 @@ def test_edge_lists_that_claim_all_memory(tmp_path, text, what):
 def test_as_many_nodes_as_the_user_says(tmp_path):
     (tmp_path / "e.csv").write_bytes(b"0 9000000\n")
     refused(tmp_path / "e.csv", "leave out nearly all numbers")
-    assert assemble(source_of(tmp_path / "e.csv", num_nodes=9_000_001)).num_nodes == 9_000_001
-    assert assemble(source_of(tmp_path / "e.csv", relabel=True)).num_nodes == 2
+    assert assemble_graph(detect_reader(tmp_path / "e.csv", num_nodes=9_000_001)).num_nodes == 9_000_001
+    assert assemble_graph(detect_reader(tmp_path / "e.csv", relabel=True)).num_nodes == 2
     with pytest.raises(InputError, match="leave out nearly all numbers"):
-        convert(source_of(tmp_path / "e.csv"), tmp_path / "s")
+        convert_to_store(detect_reader(tmp_path / "e.csv"), tmp_path / "s")
     assert [path.name for path in tmp_path.iterdir()] == ["e.csv"]
 
 
@@ -135,7 +135,7 @@ def test_ends_of_rows_outside_the_values(tmp_path, ends):
     rows = csr_array(np.eye(3))
     rows.indptr = np.array(ends)
     with pytest.raises(InputError, match="sparse features"):
-        assemble(ArraySource(INDEX, Tables(features=rows)))
+        assemble_graph(ArraySource(INDEX, NodeTableSource(features=rows)))
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_matrices_of_planetoid_whose_rows_end_elsewhere(tmp_path, monkeypatch, e
     rows = csr_matrix(np.eye(3))
     rows.indptr = np.array(ends)
     with pytest.raises(InputError, match=r"ind.tiny.allx cannot be read"):
-        assemble(PlanetoidSource(planetoid(tmp_path / "p", allx=rows), "tiny"))
+        assemble_graph(PlanetoidSource(planetoid(tmp_path / "p", allx=rows), "tiny"))
 
 
 def test_labels_without_a_sign(tmp_path):
-    made = assemble(source_of(npz(tmp_path / "g.npz", label=np.array([0, 1, 0], np.uint64))))
+    made = assemble_graph(detect_reader(npz(tmp_path / "g.npz", label=np.array([0, 1, 0], np.uint64))))
     assert made.labels.tolist() == [0, 1, 0]
     refused(npz(tmp_path / "h.npz", label=np.array([0, 2**64 - 1, 0], np.uint64)), "label is out of range")
 
@@ -237,7 +237,7 @@ def test_planetoid_files_that_do_not_fit(tmp_path, monkeypatch, part, value):
     monkeypatch.setattr(planetoid_reader, "_NUM_VAL", 0)
     folder = planetoid(tmp_path / "p", **{part: value})
     with pytest.raises(InputError, match=f"ind.tiny.{part} cannot be read"):
-        assemble(PlanetoidSource(folder, "tiny"))
+        assemble_graph(PlanetoidSource(folder, "tiny"))
 
 
 @pytest.mark.parametrize("text", ["-1 2", "9" * 100, "", "4000000000 2", "\xff"])
@@ -246,7 +246,7 @@ def test_nodes_to_test_on_that_are_none(tmp_path, monkeypatch, text):
     folder = planetoid(tmp_path / "p")
     (folder / "ind.tiny.test.index").write_text(text)
     with pytest.raises(InputError, match=r"test.index|ind.tiny.tx"):
-        assemble(PlanetoidSource(folder, "tiny"))
+        assemble_graph(PlanetoidSource(folder, "tiny"))
 
 
 @pytest.mark.parametrize("name", ["e.csv", "e.parquet", "g.npz"])

@@ -7,8 +7,8 @@ from scipy.sparse import csr_array
 
 from graph.handmade import edges_of
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.in_memory import assemble
-from outgrow.graph.readers.matrices import RANDOM_WIDTH, random_vectors
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.readers.matrices import RANDOM_WIDTH, draw_type_vectors
 from outgrow.graph.readers.networkx import NetworkxSource
 from outgrow.graph.readers.pyg import PygSource
 from outgrow.ops.sparse import SparseRows
@@ -31,7 +31,7 @@ def test_networkx(nx):
     given.add_edge("b", "a", weight=2.0, relation=1)
     given.add_edge("b", "a", weight=3.0, relation=0)
     given.add_edge("c", "c", weight=1.0, relation=0)
-    made = assemble(NetworkxSource(given))
+    made = assemble_graph(NetworkxSource(given))
     assert made.name == "small"
     assert edges_of(made) == [(0, 1, 0, 3.0), (0, 1, 1, 2.0), (2, 2, 0, 1.0)]
     assert made.features.tolist() == [[1, 98], [1, 97], [1, 99]]
@@ -42,14 +42,20 @@ def test_networkx(nx):
 
 def test_undirected_networkx_goes_both_ways(nx):
     given = nx.Graph([(0, 1), (1, 1), (1, 2)])
-    assert [edge[:2] for edge in edges_of(assemble(NetworkxSource(given)))] == [(1, 0), (0, 1), (1, 1), (2, 1), (1, 2)]
+    assert [edge[:2] for edge in edges_of(assemble_graph(NetworkxSource(given)))] == [
+        (1, 0),
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (1, 2),
+    ]
 
 
 def test_bfloat16_of_pyg_is_widened(pyg):
     x = torch.arange(6.0).reshape(3, 2)
     edge_index = torch.tensor([[0, 1], [1, 2]])
     weight = torch.tensor([0.5, 2.0], dtype=torch.bfloat16)
-    made = assemble(PygSource(pyg.Data(x=x.bfloat16(), edge_index=edge_index, edge_weight=weight)))
+    made = assemble_graph(PygSource(pyg.Data(x=x.bfloat16(), edge_index=edge_index, edge_weight=weight)))
     assert made.features.dtype == torch.float32
     assert torch.equal(made.features, x)
     assert made.topology.weight.tolist() == [0.5, 2.0]
@@ -67,7 +73,7 @@ def test_bad_networkx(nx):
         given.nodes[1].update(node)
         given.edges[0, 1].update(edge)
         with pytest.raises(InputError, match=what):
-            assemble(NetworkxSource(given))
+            assemble_graph(NetworkxSource(given))
 
 
 def test_pyg(pyg):
@@ -80,7 +86,7 @@ def test_pyg(pyg):
         train_mask=torch.tensor([True, False, False]),
         test_mask=torch.tensor([False, False, True]),
     )
-    made = assemble(PygSource(data))
+    made = assemble_graph(PygSource(data))
     assert edges_of(made) == [(2, 0, 1, 3.0), (0, 1, 0, 1.0), (1, 2, 1, 2.0)]
     assert torch.equal(made.features, data.x)
     assert made.labels.tolist() == [0, 2, 1]
@@ -96,7 +102,7 @@ def test_pyg_with_sparse_features_and_label_sets(pyg):
         y=torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]),
         edge_index=torch.tensor([[0], [1]]),
     )
-    made = assemble(PygSource(data))
+    made = assemble_graph(PygSource(data))
     assert isinstance(made.features, SparseRows)
     assert made.multi_label
     assert made.labels.dtype == torch.uint8
@@ -120,7 +126,7 @@ def dense_of(made):
 
 
 def test_hetero(pyg):
-    made = assemble(PygSource(hetero(pyg)))
+    made = assemble_graph(PygSource(hetero(pyg)))
     assert [(t.name, t.first, t.last) for t in made.node_types] == [("paper", 0, 3), ("author", 3, 5), ("venue", 5, 6)]
     assert made.relation_names == ("author__writes__paper", "paper__in__venue")
     assert [edge[:3] for edge in edges_of(made)] == [(4, 0, 0), (3, 2, 0), (1, 5, 1)]
@@ -129,16 +135,16 @@ def test_hetero(pyg):
 
 
 def test_hetero_types_of_other_width_have_columns_of_their_own(pyg):
-    made = assemble(PygSource(hetero(pyg, width=1)))
+    made = assemble_graph(PygSource(hetero(pyg, width=1)))
     dense = dense_of(made)
     assert dense[:, :3].tolist() == [[1, 1, 0]] * 3 + [[0, 0, 2]] * 2 + [[0, 0, 0]]
-    assert np.array_equal(dense[:, 3:], np.concatenate([np.zeros((5, RANDOM_WIDTH)), random_vectors("venue", 1)]))
+    assert np.array_equal(dense[:, 3:], np.concatenate([np.zeros((5, RANDOM_WIDTH)), draw_type_vectors("venue", 1)]))
 
 
 def test_hetero_types_of_one_width_share_columns(pyg):
     data = hetero(pyg)
     data["venue"].x = torch.full((1, 2), 3.0)
-    assert assemble(PygSource(data)).features.tolist() == [[1, 1]] * 3 + [[2, 2]] * 2 + [[3, 3]]
+    assert assemble_graph(PygSource(data)).features.tolist() == [[1, 1]] * 3 + [[2, 2]] * 2 + [[3, 3]]
 
 
 def test_bad_pyg(pyg):
@@ -151,18 +157,18 @@ def test_bad_pyg(pyg):
         ({"y": torch.tensor([0.5, 1, 2])}, "y cannot be used"),
     ):
         with pytest.raises(InputError, match=what):
-            assemble(PygSource(pyg.Data(**{"edge_index": index, "num_nodes": 3, **changes})))
+            assemble_graph(PygSource(pyg.Data(**{"edge_index": index, "num_nodes": 3, **changes})))
     two = hetero(pyg)
     two["author"].y = torch.tensor([0, 1])
     with pytest.raises(InputError, match="labels of 2 types"):
-        assemble(PygSource(two))
+        assemble_graph(PygSource(two))
     outside = hetero(pyg)
     outside["paper", "in", "venue"].edge_index = torch.tensor([[1], [1]])
     with pytest.raises(InputError, match="ids of venue from 0 to 0"):
-        assemble(PygSource(outside))
+        assemble_graph(PygSource(outside))
 
 
 def test_masks_become_ids_in_order(pyg):
     mask = torch.from_numpy(np.random.default_rng(0).random(100) < 0.3)
     data = pyg.Data(edge_index=torch.tensor([[0], [1]]), num_nodes=100, y=torch.zeros(100).long(), val_mask=mask)
-    assert torch.equal(assemble(PygSource(data)).split.val, mask.nonzero().view(-1))
+    assert torch.equal(assemble_graph(PygSource(data)).split.val, mask.nonzero().view(-1))

@@ -13,10 +13,10 @@ from scipy.sparse import csr_array, csr_matrix
 
 from graph.handmade import edges_of
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.readers import npz_archive
 from outgrow.graph.readers import planetoid as planetoid_reader
-from outgrow.graph.readers.detect import FolderSource, source_of
+from outgrow.graph.readers.detect import FolderSource, detect_reader
 from outgrow.graph.readers.edge_list import EdgeListSource
 from outgrow.graph.readers.npz import NpzSource
 from outgrow.graph.readers.ogb import OgbSource
@@ -52,7 +52,7 @@ def npz(path, *, save=np.savez, **changes):
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_npz(tmp_path, monkeypatch, save, large):
     monkeypatch.setattr(npz_archive, "_LARGE_BYTES", large)
-    made = assemble(NpzSource(npz(tmp_path / "g.npz", save=save)))
+    made = assemble_graph(NpzSource(npz(tmp_path / "g.npz", save=save)))
     assert made.name == "g"
     assert pairs(made) == [(2, 0), (0, 1), (2, 1), (1, 2)]
     assert isinstance(made.features, SparseRows)
@@ -73,7 +73,7 @@ def test_npz_with_types_weights_and_dense_features(tmp_path):
         edge_weight=np.array([1.0, 2, 3, 4]),
         rel_names=np.array(["r", "s"]),
     )
-    made = assemble(NpzSource(path, "named"))
+    made = assemble_graph(NpzSource(path, "named"))
     assert made.name == "named"
     assert made.relation_names == ("r", "s")
     assert edges_of(made) == [(2, 0, 0, 3.0), (0, 1, 1, 1.0), (2, 1, 1, 4.0), (1, 2, 0, 2.0)]
@@ -95,7 +95,7 @@ def test_npz_with_types_weights_and_dense_features(tmp_path):
 )
 def test_bad_npz(tmp_path, changes, what):
     with pytest.raises(InputError, match=what):
-        assemble(NpzSource(npz(tmp_path / "g.npz", **changes)))
+        assemble_graph(NpzSource(npz(tmp_path / "g.npz", **changes)))
 
 
 def test_damaged_npz(tmp_path):
@@ -103,14 +103,14 @@ def test_damaged_npz(tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError, match="cannot be read"):
-        assemble(NpzSource(path))
+        assemble_graph(NpzSource(path))
     path.write_bytes(content.replace(INDEX.astype(np.int32).tobytes(), INDEX.astype(np.int32).tobytes()[::-1]))
     with pytest.raises(InputError, match="cannot be read"):
-        assemble(NpzSource(path))
+        assemble_graph(NpzSource(path))
     with zipfile.ZipFile(path, "w"):
         pass
     with pytest.raises(InputError, match="has no edge_index"):
-        assemble(NpzSource(path))
+        assemble_graph(NpzSource(path))
 
 
 class Evil:
@@ -141,7 +141,7 @@ def planetoid(folder, **changes):
 
 def test_planetoid(tmp_path, monkeypatch):
     monkeypatch.setattr(planetoid_reader, "_NUM_VAL", 0)
-    made = assemble(PlanetoidSource(planetoid(tmp_path / "p"), "tiny"))
+    made = assemble_graph(PlanetoidSource(planetoid(tmp_path / "p"), "tiny"))
     assert pairs(made) == [(1, 0), (0, 1), (4, 2), (4, 3), (2, 4), (3, 4)]
     assert made.features.indptr.tolist() == [0, 1, 2, 3, 3, 4]
     assert made.features.values.tolist() == [1, 1, 6, 5]
@@ -158,19 +158,19 @@ def test_bad_planetoid(tmp_path, monkeypatch, part, value, what):
     monkeypatch.setattr(planetoid_reader, "_NUM_VAL", 0)
     folder = planetoid(tmp_path / "p", **{part: value})
     with pytest.raises(InputError, match=what):
-        assemble(PlanetoidSource(folder, "tiny"))
+        assemble_graph(PlanetoidSource(folder, "tiny"))
     (folder / f"ind.tiny.{part}").write_bytes(b"\x80\x02garbage")
     with pytest.raises(InputError, match=f"ind.tiny.{part} cannot be read"):
-        assemble(PlanetoidSource(folder, "tiny"))
+        assemble_graph(PlanetoidSource(folder, "tiny"))
     (folder / f"ind.tiny.{part}").unlink()
     with pytest.raises(InputError, match=f"ind.tiny.{part} cannot be read"):
-        assemble(PlanetoidSource(folder, "tiny"))
+        assemble_graph(PlanetoidSource(folder, "tiny"))
 
 
 def test_parquet(tmp_path):
     columns = {"Target": pa.array([1, 2, 0, 1], pa.int8()), "note": list("abcd"), "Source": [0, 1, 2, 2]}
     parquet.write_table(pa.table({**columns, "weight": [1, 2, 3, 4], "type": [1, 0, 0, 1]}), tmp_path / "e.parquet")
-    made = assemble(ParquetSource(tmp_path / "e.parquet", num_nodes=5))
+    made = assemble_graph(ParquetSource(tmp_path / "e.parquet", num_nodes=5))
     assert edges_of(made) == [(2, 0, 0, 3.0), (0, 1, 1, 1.0), (2, 1, 1, 4.0), (1, 2, 0, 2.0)]
     assert made.num_nodes == 5
 
@@ -188,10 +188,10 @@ def test_parquet(tmp_path):
 def test_bad_parquet(tmp_path, table, what):
     parquet.write_table(pa.table(table), tmp_path / "e.parquet")
     with pytest.raises(InputError, match=what):
-        assemble(ParquetSource(tmp_path / "e.parquet"))
+        assemble_graph(ParquetSource(tmp_path / "e.parquet"))
     (tmp_path / "e.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match="cannot be read"):
-        assemble(ParquetSource(tmp_path / "e.parquet"))
+        assemble_graph(ParquetSource(tmp_path / "e.parquet"))
 
 
 def ogb(folder, **changes):
@@ -213,7 +213,7 @@ def ogb(folder, **changes):
 
 
 def test_ogb(tmp_path):
-    made = assemble(OgbSource(ogb(tmp_path / "ogbn_tiny")))
+    made = assemble_graph(OgbSource(ogb(tmp_path / "ogbn_tiny")))
     assert made.name == "ogbn-tiny"
     assert pairs(made) == [(2, 0), (0, 1), (2, 1), (1, 2)]
     assert made.features.tolist() == [[0.5, 1], [-1000, 2], [0, 3]]
@@ -223,14 +223,14 @@ def test_ogb(tmp_path):
 
 def test_ogb_multi_label_and_binary(tmp_path):
     folder = ogb(tmp_path / "a", **{"raw/node-label.csv.gz": "1,0\n0,0\n1,1\n"})
-    assert assemble(OgbSource(folder)).labels.tolist() == [[1, 0], [0, 0], [1, 1]]
+    assert assemble_graph(OgbSource(folder)).labels.tolist() == [[1, 0], [0, 0], [1, 1]]
     folder = ogb(tmp_path / "b")
     for path in (folder / "raw").iterdir():
         path.unlink()
     counts = np.array([3])
     np.savez(folder / "raw" / "data.npz", edge_index=INDEX, num_nodes_list=counts, node_feat=np.ones((3, 2), "f2"))
     np.savez(folder / "raw" / "node-label.npz", node_label=np.array([[1.0], [np.nan], [0.0]], "f4"))
-    made = assemble(OgbSource(folder))
+    made = assemble_graph(OgbSource(folder))
     assert pairs(made) == [(2, 0), (0, 1), (2, 1), (1, 2)]
     assert made.labels.tolist() == [1, -1, 0]
     assert made.features.dtype == torch.float16
@@ -250,7 +250,7 @@ def test_ogb_multi_label_and_binary(tmp_path):
 )
 def test_bad_ogb(tmp_path, changes, what):
     with pytest.raises(InputError, match=what):
-        assemble(OgbSource(ogb(tmp_path / "o", **changes)))
+        assemble_graph(OgbSource(ogb(tmp_path / "o", **changes)))
 
 
 def test_the_reader_is_chosen_by_the_path(tmp_path):
@@ -259,12 +259,12 @@ def test_the_reader_is_chosen_by_the_path(tmp_path):
         (tmp_path / name).write_text("0 1\n")
     (tmp_path / "e.csv.gz").write_bytes(gzip.compress(b"0 1\n"))
     parquet.write_table(pa.table({"src": [0], "dst": [1]}), tmp_path / "e.parquet")
-    assert isinstance(source_of(tmp_path / "g.npz"), NpzSource)
+    assert isinstance(detect_reader(tmp_path / "g.npz"), NpzSource)
     for name in ("e.csv", "e.txt", "e.tsv", "e.csv.gz"):
-        assert isinstance(source_of(tmp_path / name, num_nodes=4), EdgeListSource)
-    assert isinstance(source_of(tmp_path / "e.parquet", relabel=True), ParquetSource)
-    assert isinstance(source_of(planetoid(tmp_path / "p")), PlanetoidSource)
-    assert isinstance(source_of(ogb(tmp_path / "o")), OgbSource)
+        assert isinstance(detect_reader(tmp_path / name, num_nodes=4), EdgeListSource)
+    assert isinstance(detect_reader(tmp_path / "e.parquet", relabel=True), ParquetSource)
+    assert isinstance(detect_reader(planetoid(tmp_path / "p")), PlanetoidSource)
+    assert isinstance(detect_reader(ogb(tmp_path / "o")), OgbSource)
 
 
 @pytest.mark.parametrize("table", ["edges.csv", "edges.tsv.gz", "edges.parquet"])
@@ -277,9 +277,9 @@ def test_a_folder_with_edges_and_nodes(tmp_path, table):
         parquet.write_table(pa.table({"src": INDEX[0], "dst": INDEX[1]}), folder / table)
     else:
         (folder / table).write_bytes(gzip.compress(text) if table.endswith("gz") else text)
-    source = source_of(folder)
+    source = detect_reader(folder)
     assert isinstance(source, FolderSource)
-    made = assemble(source)
+    made = assemble_graph(source)
     assert made.name == "mine"
     assert pairs(made) == [(2, 0), (0, 1), (2, 1), (1, 2)]
     assert made.num_classes == 2
@@ -291,10 +291,10 @@ def test_unknown_forms_are_refused(tmp_path):
     npz(tmp_path / "g.npz")
     for name, what in (("cat.jpg", "no known form"), ("folder", "no known form"), ("nothing", "does not exist")):
         with pytest.raises(InputError, match=what) as caught:
-            source_of(tmp_path / name)
+            detect_reader(tmp_path / name)
         assert "edge list" in caught.value.needed
     with pytest.raises(InputError, match="takes no options"):
-        source_of(tmp_path / "g.npz", relabel=True)
+        detect_reader(tmp_path / "g.npz", relabel=True)
 
 
 COUNTS = {
@@ -312,7 +312,7 @@ def test_real_graphs_have_the_published_counts(data_dir, name):
     path = data_dir / name
     if not path.exists():
         pytest.skip(f"{path} is missing")
-    made = assemble(source_of(path))
+    made = assemble_graph(detect_reader(path))
     assert made.sparse
     split = tuple(map(len, (made.split.train, made.split.val, made.split.test)))
     assert (made.num_nodes, made.num_edges, made.num_features, made.num_classes, split) == COUNTS[name]
@@ -327,4 +327,4 @@ def test_sparse_matrices_of_any_version_are_read(tmp_path):
     """`csr_array` pickles under another name than the matrices of Planetoid, and is refused."""
     folder = planetoid(tmp_path / "p", allx=csr_array(np.eye(2, 3, dtype=np.float32)))
     with pytest.raises(InputError, match="no graph needs"):
-        assemble(PlanetoidSource(folder, "tiny"))
+        assemble_graph(PlanetoidSource(folder, "tiny"))

@@ -7,27 +7,29 @@ import pytest
 from scipy.sparse import coo_array, csr_array, save_npz
 
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.in_memory import assemble
+from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.readers.heco import HecoSource
-from outgrow.graph.readers.matrices import RANDOM_WIDTH, random_vectors, side_by_side
+from outgrow.graph.readers.matrices import RANDOM_WIDTH, block_diagonal_features, draw_type_vectors
 
 
 def test_every_type_has_columns_of_its_own() -> None:
-    rows = side_by_side(("a", "b", "c"), (2, 1, 2), (np.ones((2, 3)), csr_array([[0.0, 5.0]]), None)).toarray()
+    rows = block_diagonal_features(
+        ("a", "b", "c"), (2, 1, 2), (np.ones((2, 3)), csr_array([[0.0, 5.0]]), None)
+    ).toarray()
     assert rows.shape == (5, 3 + 2 + RANDOM_WIDTH)
     assert rows[:2, :3].tolist() == [[1, 1, 1]] * 2
     assert rows[2, 3:5].tolist() == [0, 5]
-    assert np.array_equal(rows[3:, 5:], random_vectors("c", 2))
+    assert np.array_equal(rows[3:, 5:], draw_type_vectors("c", 2))
     assert not rows[:2, 3:].any()
     assert not rows[2:, :3].any()
     assert not rows[3:, :5].any()
 
 
 def test_vectors_are_those_of_the_name() -> None:
-    ours, longer = random_vectors("author", 50), random_vectors("author", 60)
-    assert np.array_equal(ours, random_vectors("author", 50))
+    ours, longer = draw_type_vectors("author", 50), draw_type_vectors("author", 60)
+    assert np.array_equal(ours, draw_type_vectors("author", 50))
     assert np.array_equal(ours, longer[:50])
-    assert not np.array_equal(ours, random_vectors("venue", 50))
+    assert not np.array_equal(ours, draw_type_vectors("venue", 50))
     assert abs(np.linalg.norm(ours, axis=1).mean() - 1) < 0.1
 
 
@@ -44,7 +46,7 @@ def folder_of(path: Path) -> Path:
 
 
 def test_the_folder_of_heco(tmp_path: Path) -> None:
-    graph = assemble(HecoSource(folder_of(tmp_path), "acm"))
+    graph = assemble_graph(HecoSource(folder_of(tmp_path), "acm"))
     assert [(each.name, each.first, each.last) for each in graph.node_types] == [
         ("paper", 0, 2),
         ("author", 2, 5),
@@ -68,4 +70,4 @@ def test_the_folder_of_heco(tmp_path: Path) -> None:
 def test_a_broken_file_is_named(tmp_path: Path, file: str) -> None:
     (folder_of(tmp_path) / file).write_text("0 1 2\n3")
     with pytest.raises(InputError, match=file):
-        assemble(HecoSource(tmp_path, "acm"))
+        assemble_graph(HecoSource(tmp_path, "acm"))

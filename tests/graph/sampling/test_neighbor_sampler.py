@@ -16,9 +16,9 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.errors import InputError
 from outgrow.graph.sampling.edge_sampler import Fanout
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
-from outgrow.ops.rng import derive
+from outgrow.ops.rng import fold_in
 from support import random_topology, topologies, topology_of, with_relations
 
 Kept = list[tuple[int, float]]
@@ -29,13 +29,13 @@ def floyd(key: int, count: int, most: int) -> list[int]:
     chosen: set[int] = set()
     for i in range(most):
         last = count - most + i
-        number = derive(key, i) * (last + 1) >> 64
+        number = fold_in(key, i) * (last + 1) >> 64
         chosen.add(last if number in chosen else number)
     return sorted(chosen)
 
 
 def first_to_arrive(key: int, weight: list[float], most: int) -> list[int]:
-    uniform = [(derive(key, j) >> 11) / 2**53 for j in range(len(weight))]
+    uniform = [(fold_in(key, j) >> 11) / 2**53 for j in range(len(weight))]
     times = sorted((-math.log1p(-x) / w, j) for j, (x, w) in enumerate(zip(uniform, weight, strict=True)) if w > 0)
     return sorted(j for _, j in times[:most])
 
@@ -43,7 +43,7 @@ def first_to_arrive(key: int, weight: list[float], most: int) -> list[int]:
 def kept_edges(view: Topology, v: int, fanout: Fanout, key: int, weighted: bool) -> Kept:
     """The in-edges that a node keeps, and how many each stands for."""
     first, end = view.indptr[v : v + 2].tolist()
-    count, row_key = end - first, derive(key, v)
+    count, row_key = end - first, fold_in(key, v)
     if isinstance(fanout, tuple):
         assert view.relation is not None
         out: Kept = []
@@ -54,7 +54,7 @@ def kept_edges(view: Topology, v: int, fanout: Fanout, key: int, weighted: bool)
             if most == -1 or len(same) <= most:
                 out += [(e, 1.0) for e in same]
             else:
-                ranks = floyd(derive(row_key, relation), len(same), most)
+                ranks = floyd(fold_in(row_key, relation), len(same), most)
                 out += [(same[rank], len(same) / most) for rank in ranks]
         return sorted(out)
     if fanout == -1 or count <= fanout:
@@ -86,11 +86,11 @@ def check_block(block: Block, view: Topology, kept: list[Kept], nodes: list[int]
         assert ours is None or whole is None or torch.equal(ours, whole[ids])
     counts = view.indptr.diff()[block.dst_nodes]
     if len(ids) == int(counts.sum()):
-        assert block.stands_for is None
+        assert block.sample_weight is None
         assert block.relation_degree is None
         return
-    assert block.stands_for is not None
-    assert block.stands_for.tolist() == pytest.approx([share for _, share in flat], rel=1e-6)
+    assert block.sample_weight is not None
+    assert block.sample_weight.tolist() == pytest.approx([share for _, share in flat], rel=1e-6)
     assert (block.relation_degree is None) == (view.relation is None)
     if block.relation_degree is not None:
         assert block.relation_degree.tolist() == pytest.approx(relation_degrees(view, ids), rel=1e-6)
@@ -105,12 +105,12 @@ def relation_degrees(view: Topology, ids: Tensor) -> list[float]:
 
 
 def check(views: list[Topology], fanout: list[Fanout], seeds: list[int], weighted: bool, seed: int) -> None:
-    sampler = Sampler(views, fanout, seed, weighted=weighted)
+    sampler = NeighborSampler(views, fanout, seed, weighted=weighted)
     for epoch, step in ((0, 0), (3, 7)):
-        blocks = sampler.blocks(torch.tensor(seeds, dtype=torch.int64), epoch, step)
+        blocks = sampler.sample_blocks(torch.tensor(seeds, dtype=torch.int64), epoch, step)
         nodes = list(seeds)
         for layer in reversed(range(len(views))):
-            key = derive(derive(derive(seed, epoch, step), layer + 1), 2)
+            key = fold_in(fold_in(fold_in(seed, epoch, step), layer + 1), 2)
             number = fanout[len(views) - 1 - layer]
             kept = [kept_edges(views[layer], v, number, key, weighted) for v in nodes]
             for row in kept:
@@ -182,27 +182,27 @@ WAYS: dict[str, tuple[list[Fanout], bool]] = {
 ways = pytest.mark.parametrize("way", WAYS)
 
 
-def sampler_of(topology: Topology, way: str, seed: int = 1) -> Sampler:
+def sampler_of(topology: Topology, way: str, seed: int = 1) -> NeighborSampler:
     fanout, weighted = WAYS[way]
-    return Sampler([topology, topology.with_self_loops, topology], fanout, seed, weighted=weighted)
+    return NeighborSampler([topology, topology.with_self_loops, topology], fanout, seed, weighted=weighted)
 
 
 @ways
 def test_what_a_node_keeps_does_not_depend_on_its_batch(topology: Topology, way: str) -> None:
     sampler, seeds = sampler_of(topology, way), torch.randperm(400, generator=torch.manual_seed(0))
-    whole = kept_by(sampler.blocks(seeds, 2, 5))
+    whole = kept_by(sampler.sample_blocks(seeds, 2, 5))
     for size in (1, 37, 399):
         for part in seeds.split(size):
-            for layer, rows in enumerate(kept_by(sampler.blocks(part, 2, 5))):
+            for layer, rows in enumerate(kept_by(sampler.sample_blocks(part, 2, 5))):
                 assert rows.items() <= whole[layer].items()
 
 
 @ways
 def test_many_threads_draw_what_one_draws(topology: Topology, way: str) -> None:
     sampler, batches = sampler_of(topology, way), torch.arange(400).split(20) * 5
-    alone = [sampler_of(topology, way).blocks(batch, 0, step) for step, batch in enumerate(batches)]
+    alone = [sampler_of(topology, way).sample_blocks(batch, 0, step) for step, batch in enumerate(batches)]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda step: sampler.blocks(batches[step], 0, step), range(len(batches))))
+        together = list(pool.map(lambda step: sampler.sample_blocks(batches[step], 0, step), range(len(batches))))
     for blocks, others in zip(alone, together, strict=True):
         for block, other in zip(blocks, others, strict=True):
             assert_equal(block, other)
@@ -222,11 +222,11 @@ def assert_equal(a: Block, b: Block) -> None:
 def test_every_part_of_the_key_changes_the_draws(topology: Topology, way: str) -> None:
     seeds = torch.arange(300)
     drawn = [
-        kept_by(sampler_of(topology, way, seed).blocks(seeds, epoch, step))[-1]
+        kept_by(sampler_of(topology, way, seed).sample_blocks(seeds, epoch, step))[-1]
         for seed, epoch, step in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))
     ]
     assert all(a != b for i, a in enumerate(drawn) for b in drawn[:i])
-    layers = Sampler([topology] * 2, [3, 3], 1).blocks(seeds, 0, 0)
+    layers = NeighborSampler([topology] * 2, [3, 3], 1).sample_blocks(seeds, 0, 0)
     first, last = kept_by(layers)
     assert {v: first[v] for v in last} != last
 
@@ -234,27 +234,29 @@ def test_every_part_of_the_key_changes_the_draws(topology: Topology, way: str) -
 def test_results_stay_when_the_next_batch_is_drawn(topology: Topology) -> None:
     """Memory is lent again only when nothing refers to it: all blocks of many batches, and parts of blocks."""
     big = random_topology(20_000, 400_000)
-    sampler, seeds = Sampler([big, big], [10, 10], 0), torch.arange(15_000)
-    held = [(step, sampler.blocks(seeds[step:], 0, step)) for step in range(4)]
-    parts = [sampler.blocks(seeds[step:], 0, step)[0].src_nodes[5:] for step in range(4, 6)]
+    sampler, seeds = NeighborSampler([big, big], [10, 10], 0), torch.arange(15_000)
+    held = [(step, sampler.sample_blocks(seeds[step:], 0, step)) for step in range(4)]
+    parts = [sampler.sample_blocks(seeds[step:], 0, step)[0].src_nodes[5:] for step in range(4, 6)]
     for step in range(6, 9):
-        sampler.blocks(seeds, 1, step)
-    fresh = Sampler([big, big], [10, 10], 0)
+        sampler.sample_blocks(seeds, 1, step)
+    fresh = NeighborSampler([big, big], [10, 10], 0)
     for step, blocks in held:
-        for block, other in zip(blocks, fresh.blocks(seeds[step:], 0, step), strict=True):
+        for block, other in zip(blocks, fresh.sample_blocks(seeds[step:], 0, step), strict=True):
             assert_equal(block, other)
     for step, part in zip((4, 5), parts, strict=True):
-        assert torch.equal(part, fresh.blocks(seeds[step:], 0, step)[0].src_nodes[5:])
+        assert torch.equal(part, fresh.sample_blocks(seeds[step:], 0, step)[0].src_nodes[5:])
 
 
 def test_numbers_of_nodes_begin_anew_before_they_overflow(topology: Topology) -> None:
     sampler, seeds = sampler_of(topology, "uniform"), torch.arange(50)
-    sampler.blocks(seeds, 0, 0)
+    sampler.sample_blocks(seeds, 0, 0)
     (scratch,) = sampler._idle
     scratch._base = 2**31 - 1 - topology.num_nodes
     for step in range(1, 4):
         for block, other in zip(
-            sampler.blocks(seeds, 0, step), sampler_of(topology, "uniform").blocks(seeds, 0, step), strict=True
+            sampler.sample_blocks(seeds, 0, step),
+            sampler_of(topology, "uniform").sample_blocks(seeds, 0, step),
+            strict=True,
         ):
             assert_equal(block, other)
     assert scratch._base < 1500
@@ -262,8 +264,8 @@ def test_numbers_of_nodes_begin_anew_before_they_overflow(topology: Topology) ->
 
 def test_nothing_is_cut_by_a_fanout_of_all(topology: Topology) -> None:
     for fanout in (-1, topology.num_edges, (-1, -1, -1)):
-        (block,) = Sampler([topology], [fanout], 0).blocks(topology.nodes, 0, 0)
-        assert block.stands_for is None
+        (block,) = NeighborSampler([topology], [fanout], 0).sample_blocks(topology.nodes, 0, 0)
+        assert block.sample_weight is None
         assert block.relation_degree is None
         assert_equal(replace(block, edge_ids=None), replace(topology.block, edges=block.edges))
         assert torch.equal(block.edges.indptr, topology.indptr)
@@ -272,14 +274,14 @@ def test_nothing_is_cut_by_a_fanout_of_all(topology: Topology) -> None:
 
 @ways
 def test_a_batch_of_nothing(topology: Topology, way: str) -> None:
-    for block in sampler_of(topology, way).blocks(torch.empty(0, dtype=torch.int64), 0, 0):
+    for block in sampler_of(topology, way).sample_blocks(torch.empty(0, dtype=torch.int64), 0, 0):
         assert block.edges.indptr.tolist() == [0]
         assert block.edges.num_edges == block.edges.num_src == block.edges.num_dst == 0
         assert len(block.src_nodes) == len(block.dst_nodes) == len(block.src_degree) == len(block.dst_degree) == 0
 
 
 def test_a_graph_without_edges() -> None:
-    (block,) = Sampler([topology_of(3, [])], [2], 0).blocks(torch.tensor([2, 0]), 0, 0)
+    (block,) = NeighborSampler([topology_of(3, [])], [2], 0).sample_blocks(torch.tensor([2, 0]), 0, 0)
     assert block.edges.indptr.tolist() == [0, 0, 0]
     assert block.src_nodes.tolist() == [2, 0]
 
@@ -287,10 +289,10 @@ def test_a_graph_without_edges() -> None:
 @pytest.mark.parametrize("seeds", [[0, 1, 0], [400], [-1]])
 def test_seeds_are_nodes_and_come_once(topology: Topology, seeds: list[int]) -> None:
     sampler = sampler_of(topology, "uniform")
-    before = sampler.blocks(torch.arange(5), 0, 0)
+    before = sampler.sample_blocks(torch.arange(5), 0, 0)
     with pytest.raises(InputError, match=f"{seeds[-1]} at position {len(seeds) - 1}"):
-        sampler.blocks(torch.tensor(seeds), 0, 0)
-    assert_equal(sampler.blocks(torch.arange(5), 0, 0)[0], before[0])
+        sampler.sample_blocks(torch.tensor(seeds), 0, 0)
+    assert_equal(sampler.sample_blocks(torch.arange(5), 0, 0)[0], before[0])
 
 
 def test_what_cannot_be_sampled_is_refused(topology: Topology) -> None:
@@ -313,4 +315,4 @@ def test_what_cannot_be_sampled_is_refused(topology: Topology) -> None:
     ]
     for views, fanout, weighted, needed in refused:
         with pytest.raises(InputError, match=needed):
-            Sampler(views, fanout, 0, weighted=weighted)
+            NeighborSampler(views, fanout, 0, weighted=weighted)

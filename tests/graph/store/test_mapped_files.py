@@ -28,11 +28,11 @@ def store(tmp_path: Path) -> Path:
 
 def test_the_rest_of_a_page_would_read_as_zeros(store: Path) -> None:
     graph = open_store(store)
-    graph.files.require_whole()
+    graph.files.require_same_sizes()
     os.truncate(store / "train.npy", HEADER_BYTES + 8)
     assert graph.split.train.tolist() == [0, 0]
     with pytest.raises(StoreError, match=r"train\.npy has another size than when it was opened") as told:
-        graph.files.require_whole()
+        graph.files.require_same_sizes()
     assert f"{HEADER_BYTES + 16} bytes" in told.value.needed
     assert told.value.got == f"{HEADER_BYTES + 8} bytes"
 
@@ -42,7 +42,7 @@ def test_a_file_that_has_grown(store: Path) -> None:
     with (store / "indices.npy").open("ab") as file:
         file.write(b"x")
     with pytest.raises(StoreError, match=r"indices\.npy"):
-        graph.files.require_whole()
+        graph.files.require_same_sizes()
 
 
 @pytest.mark.parametrize("change", ["removed", "replaced"])
@@ -51,7 +51,7 @@ def test_a_file_that_is_still_there_for_who_has_mapped_it(store: Path, change: s
     (store / "train.npy").unlink()
     if change == "replaced":
         (store / "train.npy").write_bytes(b"x")
-    graph.files.require_whole()
+    graph.files.require_same_sizes()
     assert graph.split.train.tolist() == [0, 2]
 
 
@@ -59,7 +59,7 @@ def test_the_cause_is_told_in_place_of_its_effect(store: Path) -> None:
     graph = open_store(store)
 
     def fail() -> None:
-        with graph.files.kept_whole():
+        with graph.files.check_sizes_on_exit():
             raise ValueError("no such node")
 
     with pytest.raises(ValueError, match="no such node"):
@@ -67,7 +67,7 @@ def test_the_cause_is_told_in_place_of_its_effect(store: Path) -> None:
     os.truncate(store / "train.npy", HEADER_BYTES)
     with pytest.raises(StoreError, match="has another size"):
         fail()
-    with pytest.raises(StoreError, match="has another size"), graph.files.kept_whole():
+    with pytest.raises(StoreError, match="has another size"), graph.files.check_sizes_on_exit():
         pass
 
 
@@ -76,5 +76,5 @@ def test_a_graph_that_was_changed_in_part_still_needs_its_files(store: Path) -> 
     changed, copy = replace(graph, name="other"), pickle.loads(pickle.dumps(graph))
     os.truncate(store / "train.npy", HEADER_BYTES)
     with pytest.raises(StoreError, match="has another size"):
-        changed.files.require_whole()
+        changed.files.require_same_sizes()
     copy.files.require_whole()  # it holds the numbers themselves

@@ -154,7 +154,7 @@ def test_row_ends_are_checked_always(store):
 
 def rewrite(store, change):
     """Change the manifest and give it the checksum that it should then have."""
-    from outgrow.graph.store.reader import manifest
+    from outgrow.graph.store import manifest
 
     record = json.loads((store / FILE).read_text())
     change(record)

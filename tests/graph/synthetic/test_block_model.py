@@ -10,17 +10,17 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.synthetic.block_model import BlockModel
-from outgrow.graph.synthetic.block_model_kernels import _community, _node
-from outgrow.graph.synthetic.node_features import NodeSignal
+from outgrow.graph.synthetic.block_model_kernels import _community_of_rank, _node_of_member
+from outgrow.graph.synthetic.node_features import SyntheticNodes
 from outgrow.graph.synthetic.structure import BlockStructure
-from outgrow.ops.backend import sequential
+from outgrow.ops.backend import serial_kernel
 
-SIGNAL = NodeSignal(classes=8, features=16)
+SIGNAL = SyntheticNodes(classes=8, features=16)
 STRUCTURE = BlockStructure(nodes=20_003, edges=200_000, communities=50, locality=0.6, homophily=0.8)
 
 
 def model(signal=SIGNAL, seed=0, **changes):
-    return BlockModel(structure=dataclasses.replace(STRUCTURE, **changes), signal=signal, seed=seed)
+    return BlockModel(structure=dataclasses.replace(STRUCTURE, **changes), node_spec=signal, seed=seed)
 
 
 def all_edges(source):
@@ -39,10 +39,10 @@ def nodes_by_rank(made):
     return out
 
 
-@sequential
+@serial_kernel
 def _name_ranks(law, out):
     for rank in range(law.nodes):
-        out[rank] = _node(law, _community(law, rank), rank // law.communities)
+        out[rank] = _node_of_member(law, _community_of_rank(law, rank), rank // law.communities)
 
 
 def rank_shares(structure):
@@ -70,14 +70,14 @@ def test_any_structure_gives_a_sound_graph(nodes, share, edges, locality, decay,
         decay=decay,
         shuffled=shuffled,
     )
-    made = BlockModel(structure=structure, signal=NodeSignal(classes=classes, features=3))
-    tables = made.tables()
+    made = BlockModel(structure=structure, node_spec=SyntheticNodes(classes=classes, features=3))
+    tables = made.read_tables()
     assert np.array_equal(np.sort(nodes_by_rank(made)), np.arange(nodes))
     assert tables.labels.min() >= 0
     assert tables.labels.max() < classes
     parts = np.concatenate([tables.train, tables.val, tables.test])
     assert len(np.unique(parts)) == len(parts)
-    ends = np.concatenate([np.concatenate(chunk[:2]) for chunk in made.edges()] or [np.zeros(0)])
+    ends = np.concatenate([np.concatenate(chunk[:2]) for chunk in made.read_edges()] or [np.zeros(0)])
     assert len(ends) == 2 * edges
     assert edges == 0 or (ends.min() >= 0 and ends.max() < nodes)
 
@@ -156,21 +156,21 @@ def test_distances_do_not_depend_on_degrees():
 def test_graphs_without_decay_are_those_of_all_versions():
     """Figures of earlier benchmarks hold only as long as this does."""
     hashed = hashlib.sha256()
-    for chunk in model().edges():
+    for chunk in model().read_edges():
         hashed.update(chunk.src)
         hashed.update(chunk.dst)
-    hashed.update(model().tables().labels)
+    hashed.update(model().read_tables().labels)
     assert hashed.hexdigest().startswith("47e1718a0470163f")
 
 
 def test_homophily_is_the_share_of_nodes_with_the_class_of_their_community():
-    labels = model().tables().labels
+    labels = model().read_tables().labels
     own = communities(STRUCTURE) % SIGNAL.classes
     assert np.mean(labels == own) == pytest.approx(0.8 + 0.2 / SIGNAL.classes, abs=0.01)
 
 
 def test_few_communities_share_the_classes_among_them():
-    labels = model(communities=3, homophily=1.0).tables().labels
+    labels = model(communities=3, homophily=1.0).read_tables().labels
     home = communities(dataclasses.replace(STRUCTURE, communities=3))
     for community, classes in enumerate(({0, 3, 6}, {1, 4, 7}, {2, 5})):
         assert set(labels[home == community]) == classes
@@ -182,9 +182,9 @@ def test_shuffled_ids_give_the_same_graph_under_other_names():
     names[nodes_by_rank(plain)] = nodes_by_rank(shuffled)
     for one, other in zip(all_edges(plain), all_edges(shuffled), strict=True):
         assert np.array_equal(names[one], other)
-    assert np.array_equal(shuffled.tables().labels[names], plain.tables().labels)
-    labels = shuffled.tables().labels
-    assert np.mean(labels[1:] == labels[:-1]) < 0.2 < np.mean(np.diff(plain.tables().labels) == 0)
+    assert np.array_equal(shuffled.read_tables().labels[names], plain.read_tables().labels)
+    labels = shuffled.read_tables().labels
+    assert np.mean(labels[1:] == labels[:-1]) < 0.2 < np.mean(np.diff(plain.read_tables().labels) == 0)
 
 
 def test_self_loops_and_duplicates_are_rare():
@@ -195,8 +195,8 @@ def test_self_loops_and_duplicates_are_rare():
 
 
 def test_neighbours_tell_much_more_than_a_nodes_own_features():
-    made = model(signal=NodeSignal(classes=8, features=16, strength=1.2), homophily=0.95, locality=0.8)
-    tables = made.tables()
+    made = model(signal=SyntheticNodes(classes=8, features=16, strength=1.2), homophily=0.95, locality=0.8)
+    tables = made.read_tables()
     own = np.asarray(tables.features)
     src, dst = all_edges(made)
     ones = np.ones(2 * len(src), np.float32)
@@ -217,7 +217,7 @@ def linear_accuracy(features, tables):
 
 
 def test_features_are_normal_around_the_mean_of_the_class():
-    tables = model(signal=NodeSignal(classes=2, features=64, strength=5.0)).tables()
+    tables = model(signal=SyntheticNodes(classes=2, features=64, strength=5.0)).read_tables()
     features = np.asarray(tables.features)
     groups = [features[tables.labels == label] for label in (0, 1)]
     means = [group.mean(axis=0) for group in groups]
@@ -230,7 +230,7 @@ def test_features_are_normal_around_the_mean_of_the_class():
 
 
 def test_rows_read_in_slices_are_the_rows_read_at_once():
-    rows = model().tables().features
+    rows = model().read_tables().features
     whole = np.asarray(rows)
     assert whole.shape == rows.shape == (STRUCTURE.nodes, SIGNAL.features)
     assert whole.dtype == rows.dtype == np.float32
@@ -239,18 +239,18 @@ def test_rows_read_in_slices_are_the_rows_read_at_once():
 
 
 def test_the_split_has_exact_sizes_and_depends_on_the_seed():
-    signal = NodeSignal(classes=8, features=0, shares=(0.01, 0.002, 0.5))
-    tables = model(signal=signal).tables()
+    signal = SyntheticNodes(classes=8, features=0, shares=(0.01, 0.002, 0.5))
+    tables = model(signal=signal).read_tables()
     assert [len(part) for part in (tables.train, tables.val, tables.test)] == [200, 40, 10_002]
     assert tables.features is None
     assert np.all(np.diff(tables.train) > 0)
-    assert not np.array_equal(tables.train, model(signal=signal, seed=1).tables().train)
+    assert not np.array_equal(tables.train, model(signal=signal, seed=1).read_tables().train)
 
 
 def test_threads_and_chunks_do_not_matter(monkeypatch):
     def everything():
         made = model(shuffled=True, decay=1.2)
-        tables = made.tables()
+        tables = made.read_tables()
         return *all_edges(made), tables.labels, np.asarray(tables.features), tables.train
 
     before, many = numba.get_num_threads(), everything()

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.in_memory import assemble
-from outgrow.graph.partition.methods import Metis
-from outgrow.graph.partition.quality import quality_of
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.partition.methods import MetisPartitioner
+from outgrow.graph.partition.quality import measure_quality
 from outgrow.graph.synthetic.block_model import BlockModel
-from outgrow.graph.synthetic.presets import presets
+from outgrow.graph.synthetic.presets import graph_presets
 
 PUBLISHED = {
     "reddit": (232_965, 114.6e6, 602, 41, 0.66),
@@ -29,53 +29,53 @@ FITTED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_full_size_has_the_published_statistics(name):
-    preset = presets()[name]
-    made = preset.at(1.0)
+    preset = graph_presets()[name]
+    made = preset.at_scale(1.0)
     nodes, edges, features, classes, train = PUBLISHED[name]
     assert made.structure.nodes == pytest.approx(nodes, rel=0.001)
     assert made.structure.edges / preset.draws == pytest.approx(edges, rel=0.002)
-    assert (made.signal.features, made.signal.classes) == (features, classes)
-    assert made.signal.shares[0] == pytest.approx(train, rel=0.02)
-    top = 2 * made.structure.edges * made.structure._top(made.structure.offset)
+    assert (made.node_spec.features, made.node_spec.classes) == (features, classes)
+    assert made.node_spec.shares[0] == pytest.approx(train, rel=0.02)
+    top = 2 * made.structure.edges * made.structure._top_rank_share(made.structure.offset)
     assert top == pytest.approx(preset.max_degree, rel=0.001)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_scale_keeps_average_degree_width_and_classes(name):
-    preset = presets()[name]
-    full, small = preset.at(1.0), preset.at(max(preset.smallest_scale, 3000 / preset.nodes), seed=1)
+    preset = graph_presets()[name]
+    full, small = preset.at_scale(1.0), preset.at_scale(max(preset.smallest_scale, 3000 / preset.nodes), seed=1)
     assert small.structure.average_degree == pytest.approx(full.structure.average_degree, rel=0.01)
     assert small.structure.locality == full.structure.locality == preset.locality
-    src = np.concatenate([chunk.src for chunk in small.edges()])
+    src = np.concatenate([chunk.src for chunk in small.read_edges()])
     assert len(src) == small.structure.edges
-    tables = small.tables()
+    tables = small.read_tables()
     assert tables.features.shape == (small.structure.nodes, preset.features)
     assert len(tables.train) == round(preset.shares[0] * small.structure.nodes)
     assert tables.labels.max() < preset.classes
 
 
 def test_every_class_has_nodes_and_is_told_by_communities():
-    made = presets()["products"].at(0.005, locality=0.9)
-    src, dst = (np.concatenate(ends) for ends in zip(*((c.src, c.dst) for c in made.edges()), strict=True))
-    labels = made.tables().labels
+    made = graph_presets()["products"].at_scale(0.005, locality=0.9)
+    src, dst = (np.concatenate(ends) for ends in zip(*((c.src, c.dst) for c in made.read_edges()), strict=True))
+    labels = made.read_tables().labels
     assert len(np.unique(labels)) == 47
     assert np.mean(labels[src] == labels[dst]) > 0.6
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, 1e-9, float("nan"), float("inf")])
 def test_a_scale_too_small_is_refused_with_the_smallest_one(scale):
-    preset = presets()["reddit"]
+    preset = graph_presets()["reddit"]
     with pytest.raises(InputError, match="reddit cannot be generated") as error:
-        preset.at(scale)
+        preset.at_scale(scale)
     assert f"{preset.smallest_scale:.2g}" in error.value.needed
-    assert preset.at(float(f"{preset.smallest_scale:.2g}")).structure.nodes > 1000
+    assert preset.at_scale(float(f"{preset.smallest_scale:.2g}")).structure.nodes > 1000
 
 
 @pytest.mark.parametrize("name", FITTED)
 def test_fitted_parameters_stay_as_they_were_when_results_were_measured(name):
-    found = presets()[name]
+    found = graph_presets()[name]
     assert (found.exponent, found.max_degree, found.community_size, found.locality, found.decay) == FITTED[name]
-    made = found.at(1.0 if name == "arxiv" else 0.01).structure
+    made = found.at_scale(1.0 if name == "arxiv" else 0.01).structure
     assert (made.exponent, made.locality, made.decay) == (found.exponent, found.locality, found.decay)
     assert made.communities == pytest.approx(made.nodes / found.community_size, rel=0.01)
 
@@ -86,7 +86,7 @@ def test_fitted_parameters_stay_as_they_were_when_results_were_measured(name):
 )
 def test_presets_that_were_not_fitted_have_the_edges_of_all_versions(name, scale, digest):
     hashed = hashlib.sha256()
-    for chunk in presets()[name].at(scale).edges():
+    for chunk in graph_presets()[name].at_scale(scale).read_edges():
         hashed.update(chunk.src)
         hashed.update(chunk.dst)
     assert hashed.hexdigest()[:8] == digest
@@ -103,10 +103,13 @@ def test_presets_that_were_not_fitted_have_the_edges_of_all_versions(name, scale
 )
 def test_replication_under_metis_stays_where_it_was(name, scale, of_2, of_32):
     """A quick look at a small scale; benchmarks/replication.py, and for arxiv migrate.py, measure at the fitted one."""
-    preset = presets()[name]
-    made = preset.at(scale)
-    bare = BlockModel(structure=made.structure, signal=replace(made.signal, features=0))
-    topology = assemble(bare, undirected=preset.undirected).topology
-    two, many = (quality_of(topology, Metis(balance="both").split(topology, n)).replication_factor for n in (2, 32))
+    preset = graph_presets()[name]
+    made = preset.at_scale(scale)
+    bare = BlockModel(structure=made.structure, node_spec=replace(made.node_spec, features=0))
+    topology = assemble_graph(bare, undirected=preset.undirected).topology
+    two, many = (
+        measure_quality(topology, MetisPartitioner(balance="both").partition_nodes(topology, n)).replication_factor
+        for n in (2, 32)
+    )
     assert two - 1 == pytest.approx(of_2 - 1, rel=0.08)
     assert many - 1 == pytest.approx(of_32 - 1, rel=0.08)

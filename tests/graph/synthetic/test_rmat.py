@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
-from outgrow.graph.synthetic.node_features import NodeSignal
+from outgrow.graph.synthetic.node_features import SyntheticNodes
 from outgrow.graph.synthetic.rmat import RMat
-from outgrow.ops.rng import permute
+from outgrow.ops.rng import permute_range
 
 
 def all_edges(source):
@@ -18,17 +18,17 @@ def all_edges(source):
 @given(n=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
 @settings(deadline=None, max_examples=60)
 def test_a_permutation_reaches_every_number_once(n, key):
-    images = permute(0, n, n, key)
+    images = permute_range(0, n, n, key)
     assert np.array_equal(np.sort(images), np.arange(n))
-    assert np.array_equal(permute(n // 3, n // 2, n, key), images[n // 3 : n // 2])
+    assert np.array_equal(permute_range(n // 3, n // 2, n, key), images[n // 3 : n // 2])
 
 
 def test_a_permutation_mixes_and_depends_on_its_key():
     n = 100_003
-    images = permute(0, n, n, 1)
+    images = permute_range(0, n, n, 1)
     assert abs(np.corrcoef(np.arange(n), images)[0, 1]) < 0.02
     assert (np.abs(np.diff(images)) < n / 100).mean() == pytest.approx(0.02, abs=0.01)
-    assert (images == permute(0, n, n, 2)).mean() < 0.001
+    assert (images == permute_range(0, n, n, 2)).mean() < 0.001
 
 
 def test_counts_range_and_repeatability():
@@ -45,7 +45,7 @@ def test_counts_range_and_repeatability():
 def test_chunks_join_to_the_same_edges(monkeypatch):
     whole = all_edges(RMat(scale=10, edge_factor=5))
     monkeypatch.setattr("outgrow.graph.synthetic.rmat.CHUNK_EDGES", 777)
-    chunks = list(RMat(scale=10, edge_factor=5).edges())
+    chunks = list(RMat(scale=10, edge_factor=5).read_edges())
     assert max(len(chunk.src) for chunk in chunks) == 777
     assert np.array_equal(np.concatenate([chunk.src for chunk in chunks]), whole[0])
     assert np.array_equal(np.concatenate([chunk.dst for chunk in chunks]), whole[1])
@@ -84,13 +84,13 @@ def test_degrees_are_skewed():
 
 
 def test_a_signal_adds_labels_features_and_a_split():
-    signal = NodeSignal(classes=5, features=12, shares=(0.5, 0.2, 0.1))
-    tables = RMat(scale=9, signal=signal).tables()
+    signal = SyntheticNodes(classes=5, features=12, shares=(0.5, 0.2, 0.1))
+    tables = RMat(scale=9, node_spec=signal).read_tables()
     assert tables.num_nodes == 512
     assert np.asarray(tables.features).shape == (512, 12)
     assert set(tables.labels) == set(range(5))
     assert [len(part) for part in (tables.train, tables.val, tables.test)] == [256, 102, 51]
-    assert RMat(scale=9).tables().features is None
+    assert RMat(scale=9).read_tables().features is None
 
 
 @pytest.mark.parametrize("options", [{"scale": 0}, {"scale": 41}, {"scale": 5, "edge_factor": 0}])
@@ -107,9 +107,9 @@ def test_wrong_probabilities_are_refused(quarters):
 
 def unscramble(graph, seed):
     from outgrow.graph.synthetic import rmat
-    from outgrow.ops.rng import derive
+    from outgrow.ops.rng import fold_in
 
-    names = permute(0, graph.num_nodes, graph.num_nodes, derive(seed, rmat._NAMES))
+    names = permute_range(0, graph.num_nodes, graph.num_nodes, fold_in(seed, rmat._NAMES))
     inverse = np.empty_like(names)
     inverse[names] = np.arange(len(names))
     return inverse

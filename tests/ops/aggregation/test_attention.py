@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from outgrow.core.block import Edges
 from outgrow.ops.aggregation.attention import attention_weight
-from outgrow.ops.kernels.work_split import cut_rows, even_parts
+from outgrow.ops.kernels.work_split import balanced_work, split_rows
 from support import Drawn, bipartite, destinations_of, normal, random_topology
 
 
@@ -114,7 +114,7 @@ def in_edges(degrees: list[int], num_src: int) -> Edges:
 )
 def test_rows_that_are_cut(degrees: list[int], cut: list[int], with_edges: bool) -> None:
     edges = in_edges(degrees, 60)
-    assert set(cut) <= set(cut_rows(even_parts(edges.indptr.numpy()), edges.indptr.numpy()).tolist())
+    assert set(cut) <= set(split_rows(balanced_work(edges.indptr.numpy()), edges.indptr.numpy()).tolist())
     scores = 3 * normal(60, 2), normal(len(degrees), 2, seed=1)
     assert_same(edges, *scores, 1e-12, 2 * normal(edges.num_edges, 2, seed=2) if with_edges else None)
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
-from outgrow.ops.aggregation.relation_edges import require_relations
-from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean
+from outgrow.ops.aggregation.relation_edges import validate_relations
+from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean_weight
 from support import Drawn, bipartite, block_of, destinations_of, naive_sum, normal, random_topology, with_relations
 
 RELATIONS = 4
@@ -41,7 +41,7 @@ def naive_mean(edges: Edges) -> Tensor:
 @settings(deadline=None, max_examples=40)
 def test_a_mean_per_relation_on_any_graph(drawn: Drawn) -> None:
     edges = typed(drawn.edges())
-    mean = relation_mean(block_of(edges), RELATIONS, torch.float64)
+    mean = relation_mean_weight(block_of(edges), RELATIONS, torch.float64)
     torch.testing.assert_close(mean[:, 0], naive_mean(edges), rtol=1e-14, atol=0)
 
 
@@ -49,15 +49,15 @@ def test_a_mean_per_relation_on_any_graph(drawn: Drawn) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_mean_per_relation_is_computed_once_per_block_and_type(weighted: bool, dtype: torch.dtype) -> None:
     block = block_of(edges_of(weighted=weighted))
-    mean = relation_mean(block, RELATIONS, dtype)
+    mean = relation_mean_weight(block, RELATIONS, dtype)
     torch.testing.assert_close(mean[:, 0], naive_mean(block.edges).to(dtype), rtol=1e-6, atol=0)
-    assert relation_mean(block, RELATIONS, dtype) is mean
+    assert relation_mean_weight(block, RELATIONS, dtype) is mean
 
 
 def test_edges_that_weigh_nothing_have_no_mean_to_divide() -> None:
     edges = typed(Drawn(2, 1, [(0, 0), (1, 0)]).edges())
-    edges = replace(edges, weight=torch.zeros(2), derived={})
-    assert relation_mean(block_of(edges), RELATIONS, torch.float64).tolist() == [[0.0], [0.0]]
+    edges = replace(edges, weight=torch.zeros(2), cache={})
+    assert relation_mean_weight(block_of(edges), RELATIONS, torch.float64).tolist() == [[0.0], [0.0]]
 
 
 @given(drawn=bipartite(), bases=st.integers(1, 3))
@@ -84,7 +84,7 @@ def scaled(edges: Edges, src: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 def naive_scaled(edges: Edges, src: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     assert edges.relation is not None
     rows = src[edges.indices.long()] * scale[edges.relation.long()][:, None]
-    order = replace(edges, indices=torch.arange(edges.num_edges), num_src=edges.num_edges, derived={})
+    order = replace(edges, indices=torch.arange(edges.num_edges), num_src=edges.num_edges, cache={})
     return naive_sum(order, rows, weight)
 
 
@@ -148,4 +148,4 @@ def test_relations_that_are_missing_or_out_of_range(relation: list[int] | None, 
         edges = replace(edges, relation=torch.tensor(relation, dtype=torch.int16))
     for _ in range(2):
         with pytest.raises(InputError, match=words):
-            require_relations(edges, RELATIONS)
+            validate_relations(edges, RELATIONS)

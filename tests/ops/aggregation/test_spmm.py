@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.aggregation import spmm
-from outgrow.ops.aggregation.spmm import dot_rows, gather_rows, reduce_rows, spread_rows
-from outgrow.ops.kernels.numerics import edges_ahead, prefetch
-from outgrow.ops.kernels.work_split import cut_rows, even_parts
-from outgrow.ops.memory_pool import LARGE_ROWS, empty_rows, with_padding
+from outgrow.ops.aggregation import spmm as spmm_module
+from outgrow.ops.aggregation.spmm import sddmm_dot, spmm, spmm_backward_fused, spmm_sum_heads
+from outgrow.ops.kernels.numerics import prefetch_distance, prefetch_line
+from outgrow.ops.kernels.work_split import balanced_work, split_rows
+from outgrow.ops.memory_pool import LARGE_ROWS, pooled_empty_rows, with_padding
 from support import Drawn, destinations_of, normal
 
 RESULTS, GIVEN, COLUMNS = 40, 30, 19
@@ -42,7 +42,7 @@ PLACE = torch.randperm(EDGES.num_edges, generator=torch.Generator().manual_seed(
 @pytest.fixture(params=[False, True], ids=["any-width", "fixed-width"])
 def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel for all widths, and the one that is compiled for the width."""
-    monkeypatch.setattr(spmm, "_LARGE", 0 if request.param else 1 << 60)
+    monkeypatch.setattr(spmm_module, "_LARGE", 0 if request.param else 1 << 60)
 
 
 def total(message_EKF: Tensor, rows: int = RESULTS) -> Tensor:
@@ -60,7 +60,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 
 def test_one_row_is_cut() -> None:
     """Otherwise the tests below would not show that pieces are added up."""
-    assert cut_rows(even_parts(INDPTR.numpy()), INDPTR.numpy()).tolist() == [11]
+    assert split_rows(balanced_work(INDPTR.numpy()), INDPTR.numpy()).tolist() == [11]
 
 
 @pytest.mark.usefixtures("width")
@@ -69,7 +69,7 @@ def test_one_row_is_cut() -> None:
 def test_gather(weights: int, channels: int, edge: Tensor | None) -> None:
     weight, rows = normal(EDGES.num_edges, weights), normal(GIVEN, channels, COLUMNS, seed=1)
     out = unset(RESULTS, weights, COLUMNS)
-    gather_rows(INDPTR, INDICES, edge, weight, rows, out)
+    spmm(INDPTR, INDICES, edge, weight, rows, out)
     factor = weight if edge is None else weight[edge.long()]
     assert_close(out, total(factor[:, :, None] * rows[SOURCE]))
 
@@ -78,7 +78,7 @@ def test_gather(weights: int, channels: int, edge: Tensor | None) -> None:
 @pytest.mark.parametrize("edge", [PLACE, None], ids=["permuted", "in-order"])
 def test_gather_without_weights(edge: Tensor | None) -> None:
     rows, out = normal(GIVEN, 1, COLUMNS), unset(RESULTS, 1, COLUMNS)
-    gather_rows(INDPTR, INDICES, edge, None, rows, out)
+    spmm(INDPTR, INDICES, edge, None, rows, out)
     assert_close(out, total(rows[SOURCE]))
 
 
@@ -87,7 +87,7 @@ def test_gather_without_weights(edge: Tensor | None) -> None:
 def test_reduce(weights: int) -> None:
     weight, rows = normal(EDGES.num_edges, weights), normal(GIVEN, weights, COLUMNS, seed=1)
     out = unset(RESULTS, 1, COLUMNS)
-    reduce_rows(INDPTR, INDICES, PLACE, weight, rows, out)
+    spmm_sum_heads(INDPTR, INDICES, PLACE, weight, rows, out)
     assert_close(out, total((weight[PLACE.long(), :, None] * rows[SOURCE]).sum(1, keepdim=True)))
 
 
@@ -96,7 +96,7 @@ def test_reduce(weights: int) -> None:
 def test_dot(weights: int, channels: int) -> None:
     rows, other = normal(GIVEN, channels, COLUMNS), normal(RESULTS, weights, COLUMNS, seed=1)
     out = unset(EDGES.num_edges, weights)
-    dot_rows(INDPTR, INDICES, rows, other, out)
+    sddmm_dot(INDPTR, INDICES, rows, other, out)
     assert_close(out, (other[OWNER] * rows[SOURCE]).sum(2))
 
 
@@ -106,13 +106,13 @@ def test_spread_does_what_two_others_do(weights: int, channels: int) -> None:
     weight, rows = normal(EDGES.num_edges, weights), normal(GIVEN, weights, COLUMNS, seed=1)
     own = normal(RESULTS, channels, COLUMNS, seed=2)
     out, d_weight = unset(RESULTS, channels, COLUMNS), unset(EDGES.num_edges, weights)
-    spread_rows(INDPTR, INDICES, PLACE, weight, rows, own, out, d_weight)
+    spmm_backward_fused(INDPTR, INDICES, PLACE, weight, rows, own, out, d_weight)
 
     sums = unset(RESULTS, channels, COLUMNS)
     if channels < weights:
-        reduce_rows(INDPTR, INDICES, PLACE, weight, rows, sums)
+        spmm_sum_heads(INDPTR, INDICES, PLACE, weight, rows, sums)
     else:
-        gather_rows(INDPTR, INDICES, PLACE, weight, rows, sums)
+        spmm(INDPTR, INDICES, PLACE, weight, rows, sums)
     assert_close(out, sums)
     dots = torch.empty_like(d_weight)
     dots[PLACE.long()] = (own[OWNER] * rows[SOURCE]).sum(2)
@@ -128,9 +128,9 @@ def test_rows_in_half_precision_are_their_floats(half: torch.dtype) -> None:
     sums, dots = [], []
     for given in (rows, rows.float()):
         sums.append(unset(RESULTS, weights, COLUMNS, dtype=torch.float32))
-        gather_rows(INDPTR, INDICES, None, weight, given, sums[-1])
+        spmm(INDPTR, INDICES, None, weight, given, sums[-1])
         dots.append(unset(EDGES.num_edges, weights, dtype=torch.float32))
-        dot_rows(INDPTR, INDICES, given, other, dots[-1])
+        sddmm_dot(INDPTR, INDICES, given, other, dots[-1])
     assert torch.equal(*sums)
     assert torch.equal(*dots)
     assert_close(sums[0], total(weight[:, :, None].double() * rows[SOURCE].double()))
@@ -139,7 +139,7 @@ def test_rows_in_half_precision_are_their_floats(half: torch.dtype) -> None:
 @pytest.mark.parametrize("half", HALVES)
 def test_rows_in_half_precision_that_are_not_contiguous(half: torch.dtype) -> None:
     rows, out = normal(GIVEN, 7, COLUMNS, dtype=half)[:, 2:3], unset(RESULTS, 1, COLUMNS, dtype=torch.float32)
-    gather_rows(INDPTR, INDICES, None, None, rows, out)
+    spmm(INDPTR, INDICES, None, None, rows, out)
     assert_close(out, total(rows[SOURCE].float()))
 
 
@@ -148,14 +148,14 @@ def test_rows_in_half_precision_that_are_not_contiguous(half: torch.dtype) -> No
 def test_rows_with_padding(results: int, given: int) -> None:
     """What is behind rows of 31 columns, up to 32, means nothing."""
     indptr = torch.cat([INDPTR, INDPTR.new_full((results - RESULTS,), EDGES.num_edges)])
-    rows, guarded = (empty_rows(count, (1, 31), unset(0)) for count in (given, results + 1))
+    rows, guarded = (pooled_empty_rows(count, (1, 31), unset(0)) for count in (given, results + 1))
     for padded in (rows, guarded):
         with_padding(padded.flatten(1)).fill_(torch.nan)
     out = guarded[:-1]
     rows.copy_(normal(given, 1, 31))
     assert any(padded.stride(0) == 32 for padded in (rows, out))
     weight = normal(EDGES.num_edges, 1, seed=1)
-    gather_rows(indptr, INDICES, PLACE, weight, rows, out)
+    spmm(indptr, INDICES, PLACE, weight, rows, out)
     assert_close(out, total(weight[PLACE.long(), :, None] * rows[SOURCE], results))
     assert bool(guarded[-1].isnan().all())
 
@@ -165,8 +165,8 @@ def test_a_part_of_the_rows() -> None:
     """The edges of the first row need not be the first edges."""
     weight, rows = normal(EDGES.num_edges, 1), normal(GIVEN, 1, COLUMNS, seed=1)
     whole, part = unset(RESULTS, 1, COLUMNS), unset(RESULTS - 9, 1, COLUMNS)
-    gather_rows(INDPTR, INDICES, PLACE, weight, rows, whole)
-    gather_rows(INDPTR[9:], INDICES, PLACE, weight, rows, part)
+    spmm(INDPTR, INDICES, PLACE, weight, rows, whole)
+    spmm(INDPTR[9:], INDICES, PLACE, weight, rows, part)
     assert_close(part, whole[9:])
 
 
@@ -175,27 +175,27 @@ def test_no_edges(rows: int) -> None:
     indptr, nothing = torch.zeros(rows + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32)
     weight, given, d_weight = normal(0, 4), normal(2, 4, COLUMNS), unset(0, 4)
     narrow, wide = unset(rows, 1, COLUMNS), unset(rows, 4, COLUMNS)
-    gather_rows(indptr, nothing, nothing, weight, given, wide)
-    reduce_rows(indptr, nothing, nothing, weight, given, narrow)
+    spmm(indptr, nothing, nothing, weight, given, wide)
+    spmm_sum_heads(indptr, nothing, nothing, weight, given, narrow)
     assert not wide.any()
     assert not narrow.any()
     out = unset(rows, 4, COLUMNS)
-    spread_rows(indptr, nothing, nothing, weight, given, wide, out, d_weight)
+    spmm_backward_fused(indptr, nothing, nothing, weight, given, wide, out, d_weight)
     assert not out.any()
-    dot_rows(indptr, nothing, given, wide, d_weight)
+    sddmm_dot(indptr, nothing, given, wide, d_weight)
 
 
 @pytest.mark.parametrize("size", [1, 31, 32])
 def test_kernels_of_a_fixed_width_are_for_large_work(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, make = [], spmm._gather_of
+    asked, make = [], spmm_module._make_spmm_kernel
 
     def noted(fixed: tuple[int, int, int] | None) -> Any:
         asked.append(fixed)
         return make(None)
 
-    monkeypatch.setattr(spmm, "_gather_of", noted)
-    monkeypatch.setattr(spmm, "_LARGE", 64 * EDGES.num_edges)
-    gather_rows(INDPTR, INDICES, None, None, normal(GIVEN, 2, size), unset(RESULTS, 2, size))
+    monkeypatch.setattr(spmm_module, "_make_spmm_kernel", noted)
+    monkeypatch.setattr(spmm_module, "_LARGE", 64 * EDGES.num_edges)
+    spmm(INDPTR, INDICES, None, None, normal(GIVEN, 2, size), unset(RESULTS, 2, size))
     assert asked == [(2, 2, 32) if size == 32 else None]
 
 
@@ -203,8 +203,8 @@ def test_kernels_of_a_fixed_width_are_for_large_work(size: int, monkeypatch: pyt
 def prefetched_sum(rows: NDArray[Any], indices: NDArray[Any], ahead: int) -> float:
     total = 0.0
     for i in range(len(indices)):
-        prefetch(rows, indices[min(i + ahead, len(indices) - 1)], 0)
-        prefetch(rows, indices[i], rows.shape[1] - 1)
+        prefetch_line(rows, indices[min(i + ahead, len(indices) - 1)], 0)
+        prefetch_line(rows, indices[i], rows.shape[1] - 1)
         total += rows[indices[i], 0]
     return total
 
@@ -220,7 +220,7 @@ def test_asking_for_memory_changes_nothing(dtype: type[Any], index: type[Any]) -
 
 
 def test_wide_rows_are_asked_for_fewer_edges_ahead() -> None:
-    ahead = [edges_ahead(size) for size in (0, 4, 64, 256, 257, 512, 1024, 4096, 1 << 20)]
+    ahead = [prefetch_distance(size) for size in (0, 4, 64, 256, 257, 512, 1024, 4096, 1 << 20)]
     assert ahead == [16, 16, 16, 16, 15, 8, 4, 2, 2]
 
 
@@ -230,8 +230,8 @@ def test_sums_that_go_on_from_what_is_there(width: None, columns: int, weights: 
     """Also in rows of whole cache lines; rows without edges are left as they are, to the bit."""
     rows, weight = normal(GIVEN, channels, columns), normal(EDGES.num_edges, weights, seed=1)
     there = normal(RESULTS, weights, columns, seed=2)
-    out = empty_rows(RESULTS, (weights, columns), there).copy_(there)
-    gather_rows(INDPTR, INDICES, PLACE, weight, rows, out, add=True)
+    out = pooled_empty_rows(RESULTS, (weights, columns), there).copy_(there)
+    spmm(INDPTR, INDICES, PLACE, weight, rows, out, add=True)
     new = total(weight[PLACE.long()][:, :, None] * rows[SOURCE])
     torch.testing.assert_close(out, there + new, rtol=1e-12, atol=1e-12)
     bare = INDPTR.diff() == 0

@@ -91,7 +91,7 @@ def test_the_transpose_reads_no_source_row() -> None:
     weight, grad = normal(edges.num_edges, 1), normal(30, 1, 4, seed=5)
     src = normal(30, 1, 4, seed=6).requires_grad_()
     (expected,) = torch.autograd.grad(naive_sum(edges, src, weight), src, grad)
-    torch.testing.assert_close(WeightedSum.transpose(edges, weight, grad, 1), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(WeightedSum.source_gradient(edges, weight, grad, 1), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_sum_over_parts_of_the_edges_is_the_sum_of_the_sums() -> None:
@@ -124,7 +124,7 @@ def test_the_transpose_adds_to_what_is_there(heads: int, channels: int) -> None:
     edges = random_topology(9, 60).block.edges
     weight, grad = weights(edges, heads, torch.float64), normal(9, max(1, heads), 5)
     there = normal(9, channels, 5, seed=4)
-    expected = there + SUM.transpose(edges, weight, grad, channels)
-    found = SUM.transpose(edges, weight, grad, channels, into=there)
+    expected = there + SUM.source_gradient(edges, weight, grad, channels)
+    found = SUM.source_gradient(edges, weight, grad, channels, into=there)
     assert found.data_ptr() == there.data_ptr()
     torch.testing.assert_close(there, expected, rtol=1e-12, atol=1e-12)

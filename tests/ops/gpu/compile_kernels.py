@@ -19,7 +19,7 @@ from outgrow.ops import backend
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.epilogue import layer_norm
 from outgrow.ops.rng import dropout, dropout_sparse
-from outgrow.ops.rows.gather import take_rows
+from outgrow.ops.rows.gather import gather_rows
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, with_relations
 
@@ -57,6 +57,6 @@ for dtype, index in [(torch.float32, torch.int32), (torch.float64, torch.int64)]
         indptr=torch.tensor([0, 2]), indices=torch.arange(2), values=normal(2, dtype=dtype), num_columns=2
     )
     dropout_sparse(rows, torch.arange(1), 2**64 - 1, 0.5)
-    take_rows(normal(40, 7, dtype=dtype), torch.arange(9, dtype=index), normal(9, 7, dtype=dtype), torch.arange(9))
+    gather_rows(normal(40, 7, dtype=dtype), torch.arange(9, dtype=index), normal(9, 7, dtype=dtype), torch.arange(9))
     weight = normal(topology.num_edges, 2, dtype=dtype).requires_grad_()
     WeightedSum()(topology.block, normal(40, 1, 5, dtype=dtype).bfloat16(), None, weight).sum().backward()

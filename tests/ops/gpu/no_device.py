@@ -56,7 +56,7 @@ def twins_that_check() -> Iterator[list[str]]:
 def _twin(name: str, names: list[str]) -> Callable[..., object]:
     def check(*given: object, **how: bool) -> object:
         names.append(name)
-        read_in_place = 1 if name == "take_rows" else 0  # from pinned memory
+        read_in_place = 1 if name == "gather_rows" else 0  # from pinned memory
         tensors = [each for each in given[read_in_place:] if isinstance(each, Tensor)]
         assert all(each.is_meta for each in tensors), name
         if name == "transposed":

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.core.block import Edges
-from outgrow.ops.csc import transpose
+from outgrow.ops.csc import cached_transpose
 from support import destinations_of, normal, random_topology
 
 INDEX = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -56,7 +56,7 @@ def test_softmax(
     if score is not None:
         assert_close(d_score, torch.autograd.grad(expected, score, grad.double())[0])
 
-    back, summed = transpose(edges), torch.full_like(src, torch.nan)
+    back, summed = cached_transpose(edges), torch.full_like(src, torch.nan)
     call(twin.sum_edges, back.indptr, back.edge, d_score, summed)
     assert_close(summed, d_src)
 

@@ -22,7 +22,7 @@ def kernels() -> set[str]:
         f"{module}.{node.name}"
         for module, tree in trees.items()
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and "kernel" in [ast.unparse(mark) for mark in node.decorator_list]
+        if isinstance(node, ast.FunctionDef) and "triton_kernel" in [ast.unparse(mark) for mark in node.decorator_list]
     }
 
 

@@ -17,11 +17,11 @@ def functions(path: Path) -> dict[str, ast.FunctionDef]:
 
 
 def twinned(path: Path) -> dict[str, ast.FunctionDef]:
-    """The functions of a module that are decorated with ``twinned``."""
+    """The functions of a module that are decorated with ``gpu_dispatch``."""
     return {
         name: node
         for name, node in functions(path).items()
-        if "twinned" in [ast.unparse(mark) for mark in node.decorator_list]
+        if "gpu_dispatch" in [ast.unparse(mark) for mark in node.decorator_list]
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from outgrow.ops.csc import transpose
+from outgrow.ops.csc import cached_transpose
 from support import destinations_of, normal, random_topology
 
 INDEX = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -22,7 +22,7 @@ def test_film_sum(
     twin: ModuleType, call: Callable[..., None], dtype: torch.dtype, weighted: bool, slope: float
 ) -> None:
     edges = random_topology(8, 16, index=INDEX[dtype]).block.edges
-    back, at = transpose(edges), destinations_of(edges)
+    back, at = cached_transpose(edges), destinations_of(edges)
     src, dst, grad = normal(8, 1, 5, dtype=dtype), normal(8, 2, 5, seed=1, dtype=dtype), normal(8, 1, 5, dtype=dtype)
     weight = normal(edges.num_edges, seed=2, dtype=dtype) if weighted else None
     leaves = [each.double().clone().requires_grad_() for each in (src, dst)]

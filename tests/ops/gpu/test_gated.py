@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from outgrow.ops.csc import transpose
+from outgrow.ops.csc import cached_transpose
 from support import destinations_of, normal, random_topology
 
 INDEX = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -19,7 +19,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gated_sum(twin: ModuleType, call: Callable[..., None], dtype: torch.dtype, weighted: bool) -> None:
     edges = random_topology(8, 16, index=INDEX[dtype]).block.edges
-    back, at = transpose(edges), destinations_of(edges)
+    back, at = cached_transpose(edges), destinations_of(edges)
     src, dst, grad = normal(8, 2, 5, dtype=dtype), normal(8, 1, 5, seed=1, dtype=dtype), normal(8, 1, 5, dtype=dtype)
     src[0, 0], src[1, 0] = 60, -60
     weight = normal(edges.num_edges, seed=2, dtype=dtype) if weighted else None

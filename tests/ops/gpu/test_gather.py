@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from outgrow.ops.rows.gather import take_rows
+from outgrow.ops.rows.gather import gather_rows
 from support import normal
 
 ROWS, COUNT = 37, 19
@@ -28,7 +28,7 @@ def test_rows_to_their_places(
     at, to = places(COUNT, index, 1), places(COUNT, index, 2)
     expected = torch.full((ROWS, columns), 7.0, dtype=torch.promote_types(given, torch.float32))
     mine = expected.clone()
-    take_rows(rows, at, expected, to)
+    gather_rows(rows, at, expected, to)
     call(twin.take_rows, rows, at, mine, to)
     assert torch.equal(mine, expected)
 
@@ -41,7 +41,7 @@ def test_rows_in_order(twin: ModuleType, call: Callable[..., None], chosen: bool
     count = COUNT if chosen else ROWS
     to = places(count, torch.int64, 2) if placed else None
     expected, mine = torch.zeros(ROWS, 5, dtype=torch.float64), torch.zeros(ROWS, 5, dtype=torch.float64)
-    take_rows(rows, at, expected, to)
+    gather_rows(rows, at, expected, to)
     call(twin.take_rows, rows, at, mine, to)
     assert torch.equal(mine, expected)
 

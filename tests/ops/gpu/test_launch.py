@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.ops.epilogue import norm_gradients
+from outgrow.ops.epilogue import layer_norm_gradients
 
 
 def test_results_must_be_contiguous(twin: ModuleType) -> None:
@@ -31,4 +31,4 @@ def test_triton_is_missing_or_too_old(monkeypatch: pytest.MonkeyPatch, triton: o
     monkeypatch.setitem(sys.modules, "triton", triton)
     for _ in range(2):
         with pytest.raises(InputError, match=rf"(?s)need Triton.*got:\s+{got}.*repair: install"):
-            norm_gradients(*(torch.ones(1, 1) for _ in range(6)))
+            layer_norm_gradients(*(torch.ones(1, 1) for _ in range(6)))

@@ -16,7 +16,7 @@ from outgrow.core.block import Block
 from outgrow.nn import Layer
 from outgrow.ops.aggregation.attention import attention_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.epilogue import Drop, Norm, finish, layer_norm
+from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue, layer_norm
 from outgrow.ops.linear import affine
 from outgrow.ops.rng import dropout_sparse
 from outgrow.ops.sparse import SparseRows
@@ -64,7 +64,7 @@ def compare(device: str, monkeypatch: pytest.MonkeyPatch) -> Compare:
         if device == "cpu":
             monkeypatch.setattr("outgrow.ops.gpu.launch.SEGMENT", 5)
             monkeypatch.setattr("outgrow.ops.backend._on_gpu", is_tensor)
-            monkeypatch.setattr("outgrow.ops.epilogue.in_one_pass", lambda activation: False)  # as on a GPU
+            monkeypatch.setattr("outgrow.ops.epilogue.is_fused_activation", lambda activation: False)  # as on a GPU
         mine = results(work, [moved(each, device) for each in given])
         assert seen or device == "cuda"
         for one, other in zip(mine, expected, strict=True):
@@ -77,7 +77,7 @@ def compare(device: str, monkeypatch: pytest.MonkeyPatch) -> Compare:
 def block_for(layer: Layer | None = None) -> Block:
     """A block of 8 nodes, of which one has many edges."""
     topology = with_relations(random_topology(8, 20, weighted=True), RELATIONS)
-    return (topology.with_self_loops if layer is not None and layer.widths.self_loops else topology).block
+    return (topology.with_self_loops if layer is not None and layer.spec.self_loops else topology).block
 
 
 def leaf(*shape: int, seed: int = 0) -> Tensor:
@@ -90,7 +90,7 @@ def test_layers(compare: Compare, conv: str) -> None:
 
     def forward(block: Block, x: Tensor, *parameters: Tensor) -> Tensor:
         named = dict(zip(dict(layer.named_parameters()), parameters, strict=True))
-        return torch.func.functional_call(layer, named, (block.keyed(KEY), x, x))
+        return torch.func.functional_call(layer, named, (block.with_rng_key(KEY), x, x))
 
     compare(forward, block_for(layer), leaf(8, IN), *layer.parameters())
 
@@ -131,7 +131,7 @@ def test_norm_and_dropout(compare: Compare) -> None:
 
     def run(wide: Tensor, weight: Tensor, bias: Tensor, nodes: Tensor) -> Tensor:
         normed = layer_norm(wide[:, ::2], weight, bias, 1e-5)
-        return finish(normed, drop=Drop(nodes, KEY, 0.4))
+        return epilogue(normed, drop=DropoutSpec(nodes, KEY, 0.4))
 
     compare(run, wide, weight, bias, torch.arange(5) * 10**9)
 
@@ -142,8 +142,8 @@ def test_everything_that_follows_a_layer(compare: Compare) -> None:
     def run(x: Tensor, y: Tensor, to_x: Tensor, to_y: Tensor, bias: Tensor, *then: Tensor) -> Tensor:
         weight, shift, residual, nodes = then
         out = affine((x, to_x), (y, to_y), bias_O=bias)
-        norm, drop = Norm(weight, shift, 1e-5), Drop(nodes, KEY, 0.4)
-        return finish(out, norm=norm, activation=torch.nn.functional.elu, residual_NF=residual, drop=drop)
+        norm, drop = LayerNormSpec(weight, shift, 1e-5), DropoutSpec(nodes, KEY, 0.4)
+        return epilogue(out, norm=norm, activation=torch.nn.functional.elu, residual_NF=residual, drop=drop)
 
     compare(run, *(leaf(*shape, seed=at) for at, shape in enumerate(shapes)), torch.arange(5))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from outgrow.core.block import Edges
-from outgrow.ops.csc import transpose
+from outgrow.ops.csc import cached_transpose
 from support import destinations_of, normal, random_topology, with_relations
 
 Call = Callable[..., None]
@@ -61,7 +61,7 @@ def test_basis_weights(twin: ModuleType, call: Call, dtype: torch.dtype) -> None
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_scales_of_relations(twin: ModuleType, call: Call, dtype: torch.dtype) -> None:
     edges, at, relation = graph()
-    back, src = transpose(edges), edges.indices.long()
+    back, src = cached_transpose(edges), edges.indices.long()
     scale, rows, grad = normal(3, 5, dtype=dtype), normal(8, 5, seed=1, dtype=dtype), normal(8, 5, seed=2, dtype=dtype)
     weight = normal(edges.num_edges, seed=3, dtype=dtype)
     leaves = [each.double().clone().requires_grad_() for each in (rows, scale)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from outgrow.core.block import Edges
-from outgrow.ops.csc import transpose
+from outgrow.ops.csc import cached_transpose
 from support import destinations_of, naive_sum, normal, random_topology
 
 Call = Callable[..., None]
@@ -99,7 +99,7 @@ def test_the_transposed_sum_and_the_gradient_of_the_weights(
     twin: ModuleType, call: Call, dtype: torch.dtype, channels: int, weights: int
 ) -> None:
     edges = graph(INDEX[dtype])
-    back, at = transpose(edges), destinations_of(edges)
+    back, at = cached_transpose(edges), destinations_of(edges)
     grad, own = normal(8, weights, 6, dtype=dtype), normal(8, channels, 6, seed=2, dtype=dtype)
     weight = normal(edges.num_edges, weights, seed=1, dtype=dtype)
     message = weight.double()[:, :, None] * grad.double()[at]

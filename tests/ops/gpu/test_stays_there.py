@@ -14,8 +14,8 @@ from ops.gpu.no_device import real, twins_that_check, whole
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation.attention import attention_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.csc import in_degree, self_looped
-from outgrow.ops.epilogue import Drop, Norm, finish
+from outgrow.ops.csc import in_degree, replace_self_loops
+from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
 from outgrow.ops.linear import affine
 from outgrow.ops.memory_pool import LARGE_ROWS
 from outgrow.ops.rng import dropout_edges, dropout_sparse
@@ -44,11 +44,11 @@ def block() -> Block:
         relation=whole(EDGES, dtype=torch.int8),
         weight=real(EDGES),
     )
-    pairs = replace(edges, indptr=whole(NODES * RELATIONS + 1), num_src=NODES * RELATIONS, derived={})
-    edges.derived["relations"] = [0, RELATIONS - 1]
-    edges.derived[f"pairs of {RELATIONS} relations"] = pairs, whole(EDGES)
-    edges.derived[f"loops of relation {RELATIONS}"] = replace(edges, derived={"relations": [0, RELATIONS]})
-    edges.derived["edge_index"] = whole(2, EDGES)
+    pairs = replace(edges, indptr=whole(NODES * RELATIONS + 1), num_src=NODES * RELATIONS, cache={})
+    edges.cache["relations"] = [0, RELATIONS - 1]
+    edges.cache[f"pairs of {RELATIONS} relations"] = pairs, whole(EDGES)
+    edges.cache[f"loops of relation {RELATIONS}"] = replace(edges, cache={"relations": [0, RELATIONS]})
+    edges.cache["edge_index"] = whole(2, EDGES)
     nodes, degree = whole(NODES), real(NODES, dtype=torch.float64)
     return Block(edges=edges, src_nodes=nodes, dst_nodes=nodes, src_degree=degree, dst_degree=degree, key=7)
 
@@ -80,8 +80,8 @@ def test_products(columns: int) -> None:
 @pytest.mark.parametrize("activation", [torch.relu, torch.nn.functional.elu, torch.tanh, None])
 def test_what_follows(activation: Callable[[Tensor], Tensor] | None) -> None:
     y, weight, bias, residual = leaf(NODES, 7), leaf(7), leaf(7), leaf(NODES, 7)
-    norm, drop = Norm(weight, bias, 1e-5), Drop(whole(NODES), 7, 0.5)
-    out = finish(y, norm=norm, activation=activation, residual_NF=residual, drop=drop)
+    norm, drop = LayerNormSpec(weight, bias, 1e-5), DropoutSpec(whole(NODES), 7, 0.5)
+    out = epilogue(y, norm=norm, activation=activation, residual_NF=residual, drop=drop)
     backward(out, y, weight, bias, residual)
 
 
@@ -108,5 +108,5 @@ def test_topology(called: list[str]) -> None:
     given = whole(NODES + 1), whole(EDGES), real(EDGES)
     assert in_degree(given[0], given[2]).is_meta
     assert in_degree(given[0], None).is_meta
-    assert self_looped(*given) == given
+    assert replace_self_loops(*given) == given
     assert called == ["row_weights", "self_looped"]

@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import kernel, prange
-from outgrow.ops.kernels.numerics import exp_of, expm1_of
+from outgrow.ops.backend import parallel_kernel, prange
+from outgrow.ops.kernels.numerics import exp_nonpositive, expm1_nonpositive
 
 Array = NDArray[Any]
 
 
-@kernel
+@parallel_kernel
 def exp_all(x: Array, out: Array) -> None:
     for part in prange(len(x) // 64):
         for i in range(part * 64, part * 64 + 64):
-            out[i] = exp_of(x[i])
+            out[i] = exp_nonpositive(x[i])
 
 
-@kernel
+@parallel_kernel
 def expm1_all(x: Array, out: Array) -> None:
     for part in prange(len(x) // 64):
         for i in range(part * 64, part * 64 + 64):
-            out[i] = expm1_of(x[i])
+            out[i] = expm1_nonpositive(x[i])
 
 
 def applied(run: Any, values: Array) -> Array:
@@ -69,4 +69,4 @@ def test_below_the_normal_numbers_it_is_zero() -> None:
 
 def test_it_is_for_kernels() -> None:
     with pytest.raises(NotImplementedError, match="kernels"):
-        exp_of(np.float32(-1))
+        exp_nonpositive(np.float32(-1))

@@ -17,11 +17,11 @@ from outgrow.core.block import Edges
 from outgrow.ops.aggregation.film import Film
 from outgrow.ops.aggregation.gated import Gated
 from outgrow.ops.aggregation.max import Max
-from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean
-from outgrow.ops.csc import in_degree, self_looped
+from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean_weight
+from outgrow.ops.csc import in_degree, replace_self_loops
 from outgrow.ops.edge_weight import symmetric_weight
 from outgrow.ops.kernels import work_split
-from outgrow.ops.kernels.work_split import ROW, even_parts, is_continued
+from outgrow.ops.kernels.work_split import ROW, balanced_work, continues_row
 from outgrow.ops.rng import dropout_sparse
 from outgrow.ops.sparse import SparseRows
 from support import Drawn, block_of, destinations_of, normal
@@ -179,11 +179,11 @@ def test_results_and_gradients(name: str, threads: list[int]) -> None:
 
 def narrow_results() -> list[Tensor]:
     """What is computed per edge or per node, without columns."""
-    block = block_of(replace(EDGES, derived={}))
+    block = block_of(replace(EDGES, cache={}))
     dropped = dropout_sparse(sparse_rows(WEIGHT), torch.arange(NODES), 5, 0.5)
-    looped = self_looped(EDGES.indptr, EDGES.indices, WEIGHT)
+    looped = replace_self_loops(EDGES.indptr, EDGES.indices, WEIGHT)
     assert looped[2] is not None
-    means = relation_mean(block, RELATIONS, torch.float64)[:, 0], symmetric_weight(block, torch.float64)[:, 0]
+    means = relation_mean_weight(block, RELATIONS, torch.float64)[:, 0], symmetric_weight(block, torch.float64)[:, 0]
     return [in_degree(EDGES.indptr, WEIGHT), *means, dropped.values, looped[0], looped[1], looped[2]]
 
 
@@ -218,8 +218,8 @@ def assert_looped(indptr: Tensor, indices: Tensor, weight: Tensor) -> None:
 
 def test_heavy_rows_are_cut() -> None:
     """Otherwise the tests above would show nothing."""
-    parts = even_parts(EDGES.indptr.numpy())
-    assert sum(is_continued(parts, part, EDGES.indptr.numpy(), parts[part, ROW]) for part in range(len(parts))) > 10
+    parts = balanced_work(EDGES.indptr.numpy())
+    assert sum(continues_row(parts, part, EDGES.indptr.numpy(), parts[part, ROW]) for part in range(len(parts))) > 10
 
 
 def test_what_is_not_a_number_loses_in_any_piece() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from outgrow.ops.kernels.numerics import as_float, bits_of, is_half
+from outgrow.ops.kernels.numerics import as_float, is_half, kernel_view
 
 
 @numba.njit  # not kept on disk: what is kept does not notice changes of the functions that it calls
@@ -23,7 +23,7 @@ def widen(values: NDArray[Any], out: NDArray[Any]) -> None:
 def test_every_pattern_of_bits(half: torch.dtype) -> None:
     stored = torch.from_numpy(np.arange(1 << 16, dtype=np.uint16).view(np.int16)).view(half)
     found, expected = torch.empty(1 << 16), stored.float()
-    widen(bits_of(stored).numpy(), found.numpy())
+    widen(kernel_view(stored).numpy(), found.numpy())
     numbers = ~expected.isnan()
     assert torch.equal(found.isnan(), ~numbers)
     assert torch.equal(found[numbers].view(torch.int32), expected[numbers].view(torch.int32))  # the sign of 0 included
@@ -35,7 +35,7 @@ def test_other_types_are_left_as_they_are(dtype: torch.dtype) -> None:
     out = torch.empty_like(given)
     widen(given.numpy(), out.numpy())
     assert torch.equal(out, given)
-    assert bits_of(given) is given
+    assert kernel_view(given) is given
     assert not is_half(dtype)
 
 
@@ -43,6 +43,6 @@ def test_other_types_are_left_as_they_are(dtype: torch.dtype) -> None:
 def test_bits_are_the_same_memory(half: torch.dtype, bits: torch.dtype) -> None:
     x = torch.ones(4, 6, dtype=half)[:, 1:3]
     assert is_half(half)
-    assert bits_of(x).dtype == bits
-    assert bits_of(x).shape == x.shape
-    assert bits_of(x).data_ptr() == x.data_ptr()
+    assert kernel_view(x).dtype == bits
+    assert kernel_view(x).shape == x.shape
+    assert kernel_view(x).data_ptr() == x.data_ptr()

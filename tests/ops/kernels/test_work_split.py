@@ -19,17 +19,17 @@ from outgrow.ops.kernels.work_split import (
     END_EDGE,
     END_ROW,
     ROW,
-    add_cut,
-    as_array,
-    begins,
-    cut_rows,
-    even_parts,
-    fixed_width,
-    is_continued,
-    is_whole,
-    piece,
-    place,
-    run_over_parts,
+    add_split_rows,
+    as_kernel_array,
+    balanced_work,
+    continues_row,
+    covers_row,
+    first_owner,
+    launch_balanced,
+    row_span,
+    specialised_width,
+    split_rows,
+    store_row,
 )
 from support import normal
 
@@ -57,7 +57,7 @@ ROWS = st.one_of(
 @settings(deadline=None, max_examples=300)
 def test_parts_cover_every_edge_and_every_row_once(degrees: list[int], origin: int) -> None:
     indptr = ends_of(degrees, origin)
-    parts = even_parts(indptr)
+    parts = balanced_work(indptr)
     assert 1 <= len(parts) <= 64
     assert parts[0, ROW] == 0
     assert parts[0, EDGE] == origin
@@ -68,11 +68,11 @@ def test_parts_cover_every_edge_and_every_row_once(degrees: list[int], origin: i
     begun, edges = [], []
     for part in range(len(parts)):
         for row in range(parts[part, ROW], parts[part, END_ROW]):
-            if is_continued(parts, part, indptr, row):
+            if continues_row(parts, part, indptr, row):
                 assert row == parts[part, ROW]
             else:
                 begun.append(row)
-            first, last = piece(parts, part, indptr, row)
+            first, last = row_span(parts, part, indptr, row)
             assert indptr[row] <= first <= last <= indptr[row + 1]
             if first < last:
                 edges.append((first, last))
@@ -85,28 +85,28 @@ def test_parts_cover_every_edge_and_every_row_once(degrees: list[int], origin: i
 @settings(deadline=None, max_examples=300)
 def test_parts_are_even(degrees: list[int]) -> None:
     indptr = ends_of(degrees)
-    parts = even_parts(indptr)
+    parts = balanced_work(indptr)
     size = (sum(degrees) + len(degrees)) / len(parts)
     for row, end_row, edge, end_edge in parts.tolist():
         assert end_edge - edge + end_row - row <= 2 * size + 2
-    for row in cut_rows(parts, indptr):
+    for row in split_rows(parts, indptr):
         assert degrees[row] >= size - 1
 
 
 def check_cut_rows(degrees: list[int]) -> None:
     """What is said of cut rows agrees: a row is whole in one part, or it is cut and whole in none."""
     indptr = ends_of(degrees)
-    parts, firsts = even_parts(indptr), begins(even_parts(indptr), indptr)
-    cut = cut_rows(parts, indptr).tolist()
+    parts, firsts = balanced_work(indptr), first_owner(balanced_work(indptr), indptr)
+    cut = split_rows(parts, indptr).tolist()
     assert cut == sorted(set(cut))
     start, whole = {}, []
     for part in range(len(parts)):
         for row in range(parts[part, ROW], parts[part, END_ROW]):
-            if not is_continued(parts, part, indptr, row):
+            if not continues_row(parts, part, indptr, row):
                 start[row] = part
             if row == parts[part, ROW]:
                 assert firsts[part] == start[row]
-            if is_whole(parts, part, indptr, row):
+            if covers_row(parts, part, indptr, row):
                 whole.append(row)
     assert sorted(whole + cut) == list(range(len(degrees)))
 
@@ -136,9 +136,9 @@ def test_a_row_of_which_all_edges_are_in_one_part_is_not_cut() -> None:
 )
 def test_how_many_parts_there_are_and_which_rows_are_cut(degrees: list[int], count: int, cut: list[int]) -> None:
     indptr = ends_of(degrees)
-    parts = even_parts(indptr)
+    parts = balanced_work(indptr)
     assert len(parts) == count
-    assert cut_rows(parts, indptr).tolist() == cut
+    assert split_rows(parts, indptr).tolist() == cut
 
 
 @cache
@@ -154,11 +154,11 @@ def add_rows_of(fixed: int | None) -> Any:
             total = np.empty(width, out.dtype)
             for m in range(parts[part, ROW], parts[part, END_ROW]):
                 total[:] = 0
-                for i in range(*piece(parts, part, indptr, m)):
+                for i in range(*row_span(parts, part, indptr, m)):
                     for f in range(width):
                         total[f] += factor * rows[indices[i], f]
-                place(parts, part, indptr, m, total, out, cut)
-        add_cut(parts, indptr, out, cut)
+                store_row(parts, part, indptr, m, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
     return add_rows
 
@@ -181,20 +181,20 @@ def test_pieces_add_up(degrees: list[int], large: bool, monkeypatch: pytest.Monk
     rows = torch.randint(-8, 8, (50, 3), generator=torch.Generator().manual_seed(0)).double()
     indices = torch.randint(0, 50, (sum(degrees),), generator=torch.Generator().manual_seed(1))
     out = torch.full((len(degrees), 3), torch.nan, dtype=torch.float64)
-    run_over_parts(make, torch.from_numpy(ends_of(degrees)), indices, rows, 0.5, out=out)
+    launch_balanced(make, torch.from_numpy(ends_of(degrees)), indices, rows, 0.5, out=out)
     sums = [part.sum(0) for part in (0.5 * rows[indices]).split(degrees)]
     assert torch.equal(out, torch.stack(sums))  # all numbers are halves, so no order of summation rounds
     assert asked == [3 if large else None]
 
 
 def test_the_width_is_fixed_where_the_work_is_large() -> None:
-    assert fixed_width((1 << 18) - 1, 64) is None
-    assert fixed_width(1 << 18, 64) == 64
+    assert specialised_width((1 << 18) - 1, 64) is None
+    assert specialised_width(1 << 18, 64) == 64
 
 
 def test_operands_of_kernels_over_parts() -> None:
-    assert as_array(normal(5)).shape == (5,)
-    assert as_array(normal(5, 2, 3)).shape == (5, 6)
+    assert as_kernel_array(normal(5)).shape == (5,)
+    assert as_kernel_array(normal(5, 2, 3)).shape == (5, 6)
     x = normal(5, 2, 3)
-    as_array(x)[4, 5] = 7
+    as_kernel_array(x)[4, 5] = 7
     assert x[4, 1, 2] == 7

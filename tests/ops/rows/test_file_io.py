@@ -170,8 +170,8 @@ def test_moving_begins_again_where_it_stopped(monkeypatch: pytest.MonkeyPatch, f
     at_most("pwrite")
     monkeypatch.setattr(file_io, "_errno_place", lambda: ctypes.pointer(code))
     values, found = np.random.default_rng(0).random((10, 10)), np.empty((10, 10))
-    assert file_io.put_memory.py_func(file, 5, values) == 0
-    assert file_io.fill_memory.py_func(file, 5, found) == 0
+    assert file_io.pwrite_memory.py_func(file, 5, values) == 0
+    assert file_io.pread_memory.py_func(file, 5, found) == 0
     assert np.array_equal(found, values)
     assert len(calls) == 3 * values.nbytes / size - 1  # of three calls one is interrupted
 
@@ -179,7 +179,7 @@ def test_moving_begins_again_where_it_stopped(monkeypatch: pytest.MonkeyPatch, f
 def test_kernels_are_kept_on_disk(file: int) -> None:
     """Calls of the system by name are; calls by address would be compiled again by each process."""
     rows, staged, out = np.arange(3), torch.empty(4, 2), torch.empty(3, 2)
-    file_io.put(file, 0, np.zeros(100, dtype=np.uint8))
+    file_io.pwrite_from(file, 0, np.zeros(100, dtype=np.uint8))
     copies = [file_io, another("file_rows_again")]
     for module in copies:
         module.read_rows(file, 0, rows, 0, staged, out, rows)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outgrow.ops.rows.gather import count_into, deal, take_rows
+from outgrow.ops.rows.gather import add_bincount, gather_rows, group_by_owner
 from support import normal
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -27,7 +27,7 @@ def test_rows_are_taken_and_converted(given_type: torch.dtype, wanted_type: torc
         expected = out.clone()
         taken = rows[at] if where is not None else rows
         expected[torch.arange(len(taken)) if place is None else place] = taken.to(wanted_type)
-        take_rows(rows, where, out, place)
+        gather_rows(rows, where, out, place)
         assert torch.equal(out, expected)
 
 
@@ -38,15 +38,15 @@ def test_rows_may_lie_anywhere(wanted_type: torch.dtype) -> None:
     for rows in (wide.t(), wide[:, 2:5], wide[::2, ::3]):
         some = at % len(rows)
         out = torch.empty(3, rows.shape[1], dtype=wanted_type)
-        take_rows(rows, some, out, None)
+        gather_rows(rows, some, out, None)
         assert torch.equal(out, rows[some].to(wanted_type))
 
 
 def test_no_rows() -> None:
     none = torch.empty(0, dtype=torch.int64)
     out = normal(2, 3)
-    take_rows(normal(4, 3), none, out, none)
-    take_rows(normal(0, 3), None, out, None)
+    gather_rows(normal(4, 3), none, out, none)
+    gather_rows(normal(0, 3), None, out, None)
     assert torch.equal(out, normal(2, 3))
 
 
@@ -55,7 +55,7 @@ def test_threads_side_by_side() -> None:
 
     def taken(at: Tensor) -> Tensor:
         out = torch.empty(len(at), 8, dtype=torch.float64)
-        take_rows(rows, at, out, None)
+        gather_rows(rows, at, out, None)
         return out
 
     with ThreadPoolExecutor(4) as pool:
@@ -67,7 +67,7 @@ def test_threads_side_by_side() -> None:
 def test_nodes_are_dealt_out_in_order(holders: list[int], data: st.DataObject) -> None:
     nodes = data.draw(st.lists(st.integers(0, len(holders) - 1), max_size=40) if holders else st.just([]))
     holder = torch.tensor(holders, dtype=torch.int16)
-    places, sizes = deal(torch.tensor(nodes, dtype=torch.int64), holder, 6)
+    places, sizes = group_by_owner(torch.tensor(nodes, dtype=torch.int64), holder, 6)
     by_hand = [[i for i, node in enumerate(nodes) if holders[node] == group] for group in range(6)]
     assert places.tolist() == [i for group in by_hand for i in group]
     assert sizes == [len(group) for group in by_hand]
@@ -76,5 +76,5 @@ def test_nodes_are_dealt_out_in_order(holders: list[int], data: st.DataObject) -
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 def test_counts_are_added(index: torch.dtype) -> None:
     counts = torch.tensor([1, 0, 5])
-    count_into(counts, torch.tensor([2, 0, 2], dtype=index))
+    add_bincount(counts, torch.tensor([2, 0, 2], dtype=index))
     assert counts.tolist() == [2, 0, 7]

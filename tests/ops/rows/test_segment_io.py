@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outgrow.ops.rows import segment_io
 from outgrow.ops.rows.file_io import PAGE_BYTES
-from outgrow.ops.rows.segment_io import read_parcels, write_parcels
+from outgrow.ops.rows.segment_io import read_segments, write_segments
 from support import normal
 
 counts = st.lists(st.integers(0, 400), min_size=1, max_size=6)
@@ -61,7 +61,7 @@ def test_what_was_written_is_read(form, file, counts, width, dtype, page, pages,
     values = [normal(count, width, seed=i).to(dtype) for i, count in enumerate(counts)]
     flat = torch.cat(values).contiguous().view(-1).view(torch.uint8).numpy()
     ends = np.cumsum([0, *counts])
-    written = write_parcels(file, (begins[:-1], ends * row_bytes), page, staged, flat)
+    written = write_segments(file, (begins[:-1], ends * row_bytes), page, staged, flat)
     assert written == (begins[-1] if page > 1 else len(flat))
     some = sorted(chosen.draw(st.sets(st.integers(0, len(counts) - 1))))
     rows = torch.cat([values[i] for i in some]) if some else values[0][:0]
@@ -72,7 +72,7 @@ def test_what_was_written_is_read(form, file, counts, width, dtype, page, pages,
     expected = wide.clone()
     expected[to[low:high], 1:-1] = rows[low:high]
     places = begins[:-1][some], np.cumsum([0, *(counts[i] for i in some)])
-    reads, read_pages = read_parcels(file, places, (low, high), page, staged, (wide[:, 1:-1], to))
+    reads, read_pages = read_segments(file, places, (low, high), page, staged, (wide[:, 1:-1], to))
     assert torch.equal(wide, expected)
     assert (reads == 0) == (low == high)
     assert reads <= read_pages
@@ -80,7 +80,7 @@ def test_what_was_written_is_read(form, file, counts, width, dtype, page, pages,
     in_order = torch.full((len(rows), width), -1.0, dtype=dtype)
     expected = in_order.clone()
     expected[low:high] = rows[low:high]
-    reads, read_pages = read_parcels(file, places, (low, high), page, staged, (in_order, None))
+    reads, read_pages = read_segments(file, places, (low, high), page, staged, (in_order, None))
     assert torch.equal(in_order, expected)
     assert (reads == 0) == (low == high)
     assert read_pages * PAGE_BYTES >= (high - low) * row_bytes
@@ -93,8 +93,8 @@ def test_neighbours_are_moved_at_once(form, file) -> None:
     os.ftruncate(file, 200 * PAGE_BYTES)
     values = normal(24, 256).float()
     given = values.view(-1).view(torch.uint8).numpy()
-    assert write_parcels(file, (begins, ends * 1024), PAGE_BYTES, staged, given) == 8 * PAGE_BYTES
-    assert read_parcels(file, (begins, ends), (0, 24), PAGE_BYTES, staged, (out, np.arange(24))) == (3, 8)
+    assert write_segments(file, (begins, ends * 1024), PAGE_BYTES, staged, given) == 8 * PAGE_BYTES
+    assert read_segments(file, (begins, ends), (0, 24), PAGE_BYTES, staged, (out, np.arange(24))) == (3, 8)
     assert torch.equal(out, values)
 
 
@@ -103,7 +103,7 @@ def test_what_lies_beside_a_parcel_stays(form, file) -> None:
     os.pwrite(file, b"x" * 100, 0)
     ends = np.array([0, 8, 16])
     staged = np.empty(PAGE_BYTES, dtype=np.uint8)
-    assert write_parcels(file, (np.array([8, 40]), ends), 1, staged, np.full(16, ord("a"), dtype=np.uint8)) == 16
+    assert write_segments(file, (np.array([8, 40]), ends), 1, staged, np.full(16, ord("a"), dtype=np.uint8)) == 16
     assert os.pread(file, 100, 0) == b"x" * 8 + b"a" * 8 + b"x" * 24 + b"a" * 8 + b"x" * 52
 
 
@@ -111,8 +111,8 @@ def test_errors_of_the_system(form, file, tmp_path: Path) -> None:
     staged, one = np.empty(2 * PAGE_BYTES, dtype=np.uint8), (np.array([0]), np.array([0, 4]))
     os.ftruncate(file, 3)
     with pytest.raises(EOFError):
-        read_parcels(file, one, (0, 4), 1, staged, (torch.empty(4, 1), np.arange(4)))
+        read_segments(file, one, (0, 4), 1, staged, (torch.empty(4, 1), np.arange(4)))
     closed = os.open(tmp_path / "closed", os.O_RDONLY | os.O_CREAT)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        write_parcels(closed, one, 1, staged, np.zeros(4, dtype=np.uint8))
+        write_segments(closed, one, 1, staged, np.zeros(4, dtype=np.uint8))
     os.close(closed)

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from outgrow.ops.sampling import bitset
-from outgrow.ops.sampling.bitset import common_sizes, num_words, put, put_ranks, size_of, size_without, sizes_before
+from outgrow.ops.sampling.bitset import (
+    count_bits,
+    count_difference,
+    count_intersections,
+    num_words,
+    ranks_before_words,
+    set_bits,
+    set_rank_bits,
+)
 
 IDS = st.sets(st.integers(0, 299), max_size=80)
 
@@ -20,7 +28,7 @@ def words_of(*sets: set[int], count: int = 300) -> NDArray[np.uint64]:
     """``[number of sets, W]``."""
     words = np.zeros((len(sets), num_words(count)), dtype=np.uint64)
     for numbers, row in zip(sets, words, strict=True):
-        put(np.array(sorted(numbers), dtype=np.int64), row)
+        set_bits(np.array(sorted(numbers), dtype=np.int64), row)
     return words
 
 
@@ -37,7 +45,7 @@ def test_words_hold_64_numbers_each(count: int, words: int) -> None:
 @given(IDS, IDS)
 def test_numbers_are_added_to_a_set(first: set[int], second: set[int]) -> None:
     (row,) = words_of(first)
-    put(np.array(sorted(second), dtype=np.int32), row)
+    set_bits(np.array(sorted(second), dtype=np.int32), row)
     assert numbers_in(row) == first | second
 
 
@@ -45,9 +53,9 @@ def test_numbers_are_added_to_a_set(first: set[int], second: set[int]) -> None:
 @given(IDS, IDS)
 def test_sizes(numbers: set[int], others: set[int]) -> None:
     mine, theirs = words_of(numbers, others)
-    assert size_of(mine) == len(numbers)
-    assert size_without(mine, theirs) == len(numbers - others)
-    before = sizes_before(mine)
+    assert count_bits(mine) == len(numbers)
+    assert count_difference(mine, theirs) == len(numbers - others)
+    before = ranks_before_words(mine)
     assert before.dtype == np.int64
     assert before.tolist() == [sum(number < 64 * w for number in numbers) for w in range(len(mine))]
 
@@ -57,23 +65,23 @@ def test_sizes(numbers: set[int], others: set[int]) -> None:
 def test_ranks_in_a_sample(numbers: set[int], sample: set[int]) -> None:
     (drawn,) = words_of(sample)
     (row,) = words_of(set(), count=len(sample) + 1)
-    put_ranks(np.array(sorted(numbers), dtype=np.int64), drawn, sizes_before(drawn), row)
+    set_rank_bits(np.array(sorted(numbers), dtype=np.int64), drawn, ranks_before_words(drawn), row)
     assert numbers_in(row) == {rank for rank, number in enumerate(sorted(sample)) if number in numbers}
 
 
 def test_words_that_are_full() -> None:
     (row,) = words_of(set(range(64)), count=64)
     assert row.tolist() == [2**64 - 1]
-    assert size_of(row) == 64
+    assert count_bits(row) == 64
     (ranks,) = words_of(set(), count=64)
-    put_ranks(np.arange(64), row, sizes_before(row), ranks)
+    set_rank_bits(np.arange(64), row, ranks_before_words(row), ranks)
     assert ranks.tolist() == row.tolist()
 
 
 @settings(deadline=None)
 @given(st.lists(IDS, max_size=6), st.lists(IDS, max_size=6))
 def test_common_numbers_of_pairs(sets: list[set[int]], others: list[set[int]]) -> None:
-    common = common_sizes(words_of(*sets), words_of(*others))
+    common = count_intersections(words_of(*sets), words_of(*others))
     assert common.shape == (len(sets), len(others))
     assert common.tolist() == [[len(a & b) for b in others] for a in sets]
 
@@ -85,4 +93,4 @@ def test_many_words_are_counted_once_by_some_threads(threads: int, monkeypatch: 
     sets, others = (rng.integers(0, 2**64, (count, 1001), dtype=np.uint64) for count in (4, 7))
     sets[rng.random(sets.shape) < 0.5] = 0
     expected = np.bitwise_count(sets[:, None] & others[None]).sum(axis=2, dtype=np.int64)
-    assert (common_sizes(sets, others) == expected).all()
+    assert (count_intersections(sets, others) == expected).all()

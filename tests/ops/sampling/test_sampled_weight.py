@@ -10,8 +10,8 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.graph.topology import Topology
-from outgrow.ops.aggregation.relational import relation_mean
-from outgrow.ops.edge_weight import graph_weight, mean_weight, symmetric_weight
+from outgrow.ops.aggregation.relational import relation_mean_weight
+from outgrow.ops.edge_weight import graph_edge_weight, mean_weight, symmetric_weight
 from support import destinations_of, random_topology, with_relations
 
 RELATIONS = 3
@@ -42,13 +42,13 @@ def every_other(topology: Topology) -> Block:
             weight=None if edges.weight is None else edges.weight[kept],
         ),
         edge_ids=kept,
-        stands_for=(edges.indptr.diff() / count)[dst[kept]].float(),
+        sample_weight=(edges.indptr.diff() / count)[dst[kept]].float(),
         relation_degree=relation_degree,
     )
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("function", [mean_weight, symmetric_weight, graph_weight, relation_mean])
+@pytest.mark.parametrize("function", [mean_weight, symmetric_weight, graph_edge_weight, relation_mean_weight])
 def test_an_edge_weighs_as_much_as_in_the_graph_times_those_that_it_stands_for(
     function: object, weighted: bool
 ) -> None:
@@ -56,13 +56,13 @@ def test_an_edge_weighs_as_much_as_in_the_graph_times_those_that_it_stands_for(
     block = every_other(topology)
 
     def of(which: Block) -> Tensor:
-        given = (which, RELATIONS, torch.float64) if function is relation_mean else (which, torch.float64)
+        given = (which, RELATIONS, torch.float64) if function is relation_mean_weight else (which, torch.float64)
         weight = function(*given)  # type: ignore[operator]
         return torch.ones(which.edges.num_edges, 1, dtype=torch.float64) if weight is None else weight
 
     assert block.edge_ids is not None
-    assert block.stands_for is not None
-    expected = of(topology.block)[block.edge_ids] * block.stands_for[:, None]
+    assert block.sample_weight is not None
+    expected = of(topology.block)[block.edge_ids] * block.sample_weight[:, None]
     torch.testing.assert_close(of(block), expected, rtol=1e-6, atol=0)
     assert topology.weight is None or torch.equal(topology.block.edges.weight, topology.weight)
 
@@ -77,6 +77,6 @@ def test_the_mean_of_a_sample_is_its_plain_mean() -> None:
 def test_destinations_keep_what_they_stand_for() -> None:
     block = every_other(with_relations(random_topology(40, 400), RELATIONS))
     low, high = int(block.edges.indptr[10]), int(block.edges.indptr[25])
-    part = block.destinations(10, 25)
+    part = block.slice_destinations(10, 25)
     for name in ("stands_for", "relation_degree"):
         assert torch.equal(getattr(part, name), getattr(block, name)[low:high])

@@ -10,14 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import sequential
-from outgrow.ops.memory_pool import Memory
-from outgrow.ops.rng import derive
-from outgrow.ops.sampling.bitset import add, has, lowest, move_out, new_bits, note, scaled
-from outgrow.ops.sampling.by_relation import choose_related
-from outgrow.ops.sampling.renumber import number_seeds, number_sources
-from outgrow.ops.sampling.uniform import choose, fill_uniform, measure
-from outgrow.ops.sampling.weighted import choose_weighted
+from outgrow.ops.backend import serial_kernel
+from outgrow.ops.memory_pool import ArrayPool
+from outgrow.ops.rng import fold_in
+from outgrow.ops.sampling.bitset import (
+    add_bit,
+    drain_bitset,
+    empty_bitset,
+    has_bit,
+    lowest_bit,
+    mark_word,
+    scale_to_range,
+)
+from outgrow.ops.sampling.by_relation import sample_by_relation
+from outgrow.ops.sampling.renumber import renumber_seeds, renumber_sources
+from outgrow.ops.sampling.uniform import fill_uniform, find_row_bounds, sample_uniform
+from outgrow.ops.sampling.weighted import sample_weighted
 
 Draws = tuple[NDArray[np.int64], NDArray[np.float32]]
 WORD = st.integers(0, 2**64 - 1)
@@ -29,13 +37,13 @@ def draw(kind: str, data: NDArray | None, count: int, most: int | list[int], key
     rows = ids, np.zeros(len(ids), np.int64), np.full(len(ids), count)
     room = len(ids) * (most if isinstance(most, int) else count)
     out = np.empty(len(ids) + 1, np.int64), np.empty(room, np.int64), np.empty(room, np.float32)
-    bits = new_bits(count + 64 * 8)
+    bits = empty_bitset(count + 64 * 8)
     if kind == "uniform":
-        kept = choose(rows, most, np.uint64(key), bits, out)
+        kept = sample_uniform(rows, most, np.uint64(key), bits, out)
     elif kind == "weighted":
-        kept = choose_weighted(rows, data, most, np.uint64(key), bits, out)
+        kept = sample_weighted(rows, data, most, np.uint64(key), bits, out)
     else:
-        kept = choose_related(rows, data, np.array(most), np.uint64(key), bits, out)
+        kept = sample_by_relation(rows, data, np.array(most), np.uint64(key), bits, out)
     assert not bits[0].any()
     assert not bits[1].any()
     assert (np.diff(out[0]) == kept // len(ids)).all()
@@ -76,7 +84,7 @@ def test_uniform_choice(count: int, most: int) -> None:
 
 
 def test_uniform_over_keys_of_one_node() -> None:
-    chosen = np.concatenate([draw("uniform", None, 9, 3, derive(1, step), [4])[0] for step in range(4000)])
+    chosen = np.concatenate([draw("uniform", None, 9, 3, fold_in(1, step), [4])[0] for step in range(4000)])
     often, expected = np.bincount(chosen.ravel(), minlength=9), 4000 / 3
     assert_like_chi_square(((often - expected) ** 2).sum() / (expected * 2 / 3) * 8 / 9, 8)
 
@@ -88,7 +96,7 @@ def test_uniform_over_keys_of_one_node() -> None:
 def test_layers_epochs_and_steps_are_independent(parts: tuple[tuple[int, ...], ...], count: int) -> None:
     """The joint choice of one in-edge for two keys: all pairs are equally frequent."""
     number = 40_000
-    one, other = (draw("uniform", None, count, 1, derive(3, *part), number)[0][:, 0] * 6 // count for part in parts)
+    one, other = (draw("uniform", None, count, 1, fold_in(3, *part), number)[0][:, 0] * 6 // count for part in parts)
     size = np.bincount(np.arange(count) * 6 // count)
     expected = number * np.outer(size, size) / count**2
     joint = np.bincount(one * 6 + other, minlength=36).reshape(6, 6)
@@ -158,21 +166,21 @@ def test_the_mean_of_estimates_is_the_sum(kind: str, most: int | list[int]) -> N
 def test_draws_of_numbers() -> None:
     out = np.empty(20_000)
     fill_uniform(np.uint64(5), out)
-    assert out[3] == (derive(5, 3) >> 11) / 2**53
+    assert out[3] == (fold_in(5, 3) >> 11) / 2**53
     assert_like_chi_square(((np.bincount((out * 50).astype(int)) - 400) ** 2).sum() / 400, 49)
 
 
 def test_rows_are_measured() -> None:
     nodes = np.array([3, 0, 2])
     rows = nodes, np.empty(3, np.int64), np.empty(3, np.int64)
-    assert measure(rows, np.array([0, 4, 4, 5, 9]), 3) == (7, 9)
+    assert find_row_bounds(rows, np.array([0, 4, 4, 5, 9]), 3) == (7, 9)
     assert rows[1].tolist() == [5, 0, 4]
     assert rows[2].tolist() == [4, 4, 1]
 
 
-@sequential
+@serial_kernel
 def scaled_and_lowest(hashed: np.uint64, count: np.uint64, word: np.uint64) -> tuple[np.uint64, int]:
-    return scaled(hashed, count), lowest(word)
+    return scale_to_range(hashed, count), lowest_bit(word)
 
 
 @given(WORD, WORD, st.integers(1, 2**64 - 1))
@@ -183,19 +191,19 @@ def test_words(hashed: int, count: int, word: int) -> None:
     assert place == (word & -word).bit_length() - 1
 
 
-@sequential
+@serial_kernel
 def sorted_set(numbers: NDArray, words: NDArray, groups: NDArray, most: int, out: NDArray) -> tuple[int, int]:
     repeated = 0
     for number in numbers:
-        repeated += has(words, 0, number)
-        note(groups, add(words, 0, number))
-    return move_out(words, groups, most, 5, out, 1), repeated
+        repeated += has_bit(words, 0, number)
+        mark_word(groups, add_bit(words, 0, number))
+    return drain_bitset(words, groups, most, 5, out, 1), repeated
 
 
 @given(st.lists(st.integers(0, 20_000)))
 @settings(deadline=None)
 def test_sets_of_bits(numbers: list[int]) -> None:
-    bits, out = new_bits(20_001), np.full(len(numbers) + 1, -1)
+    bits, out = empty_bitset(20_001), np.full(len(numbers) + 1, -1)
     end, repeated = sorted_set(np.array(numbers, dtype=np.uint64), *bits, 20_001, out)
     wanted = sorted(set(numbers))
     assert out[1:end].tolist() == [number + 5 for number in wanted]
@@ -206,27 +214,27 @@ def test_sets_of_bits(numbers: list[int]) -> None:
 
 def test_nodes_are_numbered_by_first_appearance() -> None:
     table, indices = np.array([0, 99, 7, 0, 100, 3], np.int32), np.array([5, 2, 4, 1, 5, 0])
-    assert number_seeds(np.array([2, 4]), table, 101) == 2
+    assert renumber_seeds(np.array([2, 4]), table, 101) == 2
     nodes, local = np.array([2, 4, 0, 0, 0, 0, 0]), np.empty(5, np.int32)
-    assert number_sources(np.array([4, 1, 3, 0, 2]), indices, table, 101, nodes, 2, local) == 4
+    assert renumber_sources(np.array([4, 1, 3, 0, 2]), indices, table, 101, nodes, 2, local) == 4
     assert nodes[:4].tolist() == [2, 4, 5, 1]
     assert local.tolist() == [2, 0, 3, 2, 1]
 
 
 @pytest.mark.parametrize(("seeds", "good"), [([1, 0, 1], 2), ([0, 2], 1), ([-1], 0), ([1, 0], 2)])
 def test_bad_seeds_are_found(seeds: list[int], good: int) -> None:
-    assert number_seeds(np.array(seeds), np.zeros(2, np.int32), 1) == good
+    assert renumber_seeds(np.array(seeds), np.zeros(2, np.int32), 1) == good
 
 
 def test_memory_is_lent_again_once_nothing_refers_to_it() -> None:
-    memory = Memory()
-    first = memory.empty(100_000, np.float32)
+    memory = ArrayPool()
+    first = memory.empty_array(100_000, np.float32)
     place, part = first.ctypes.data, first[10:20]
     assert first.shape == (100_000,)
     assert first.dtype == np.float32
     del first
-    assert memory.empty(90_000, np.float32).ctypes.data != place
+    assert memory.empty_array(90_000, np.float32).ctypes.data != place
     del part
-    assert place in {memory.empty(count, np.int64).ctypes.data for count in (40_000, 50_000)}
-    assert memory.empty(0, np.int64).shape == (0,)
-    assert memory.empty(3, np.int32).shape == (3,)
+    assert place in {memory.empty_array(count, np.int64).ctypes.data for count in (40_000, 50_000)}
+    assert memory.empty_array(0, np.int64).shape == (0,)
+    assert memory.empty_array(3, np.int32).shape == (3,)

@@ -8,75 +8,82 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outgrow.engine.batches import Batches
+from outgrow.engine.batches import BatchConfig
 from outgrow.graph import datasets
-from outgrow.planning.graph_stats.analytic import Degrees
-from outgrow.planning.graph_stats.counted import Counted
-from outgrow.planning.graph_stats.sketched import ball_of, share_kept, sketched
-from outgrow.planning.workload import Drawing
+from outgrow.planning.graph_stats.analytic import DegreeDistribution
+from outgrow.planning.graph_stats.counted import CountedGraph
+from outgrow.planning.graph_stats.sketched import bfs_ball, internal_edge_share, sketch_graph
+from outgrow.planning.workload import SamplingSpec
 
 GRAPHS = ("products@0.01", "reddit@0.02", "arxiv@0.1")
 
 
 def test_counted_degrees_keep_nodes_and_edges() -> None:
     values = torch.randint(0, 5000, (20_000,), generator=torch.Generator().manual_seed(0))
-    found = Degrees.of(values)
+    found = DegreeDistribution.from_degrees(values)
     assert len(found.degree) <= 256
-    assert found.nodes == 20_000
-    assert found.edges == pytest.approx(float(values.sum()))
+    assert found.num_nodes == 20_000
+    assert found.num_edges == pytest.approx(float(values.sum()))
     assert (np.diff(found.degree) > 0).all()
 
 
 @given(st.integers(1000, 10**9), st.floats(2, 200), st.floats(2.1, 3.5))
 @settings(max_examples=50, deadline=None)
 def test_a_power_law_has_its_nodes_and_edges(nodes: int, mean: float, exponent: float) -> None:
-    found = Degrees.power_law(nodes, mean * nodes, exponent, largest=max(1000.0, 20 * mean))
-    assert found.nodes == pytest.approx(nodes)
-    assert found.edges == pytest.approx(mean * nodes)
+    found = DegreeDistribution.from_power_law(nodes, mean * nodes, exponent, largest=max(1000.0, 20 * mean))
+    assert found.num_nodes == pytest.approx(nodes)
+    assert found.num_edges == pytest.approx(mean * nodes)
     assert found.degree[-1] <= max(1000.0, 20 * mean) * 1.01
 
 
 @given(st.integers(1, 5000), st.lists(st.sampled_from([-1, 1, 5, 25]), min_size=1, max_size=4))
 @settings(max_examples=50, deadline=None)
 def test_neighbourhoods_grow(seeds: int, hops: list[int]) -> None:
-    degrees = Degrees.power_law(10_000, 200_000, 2.5, None)
-    levels = degrees.grown(seeds, hops)
-    rows = [degrees.rows(level.share) for level in levels]
+    degrees = DegreeDistribution.from_power_law(10_000, 200_000, 2.5, None)
+    levels = degrees.neighborhood_levels(seeds, hops)
+    rows = [degrees.count_nodes(level.share) for level in levels]
     assert rows[0] == pytest.approx(min(seeds, 10_000))
     assert rows == sorted(rows)
     assert all((level.share >= 0).all() and (level.share <= 1).all() for level in levels)
     for below, level, hop in zip(levels, levels[1:], hops, strict=False):
-        assert level.edges <= degrees.rows(below.share) * max(hop, degrees.degree[-1] if hop < 0 else hop) + 1e-6
+        assert level.edges <= degrees.count_nodes(below.share) * max(hop, degrees.degree[-1] if hop < 0 else hop) + 1e-6
 
 
 def test_the_hottest_are_as_many_as_asked_for() -> None:
-    degrees = Degrees.power_law(10_000, 200_000, 2.5, None)
-    share = degrees.hottest(1234.5, degrees.degree)
-    assert degrees.rows(share) == pytest.approx(1234.5)
+    degrees = DegreeDistribution.from_power_law(10_000, 200_000, 2.5, None)
+    share = degrees.hottest_share(1234.5, degrees.degree)
+    assert degrees.count_nodes(share) == pytest.approx(1234.5)
     assert (np.diff(share) >= -1e-12).all()  # those with more edges first
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("fanout", [(10, 10), (25, 10, 5)])
 def test_neighbourhoods_are_expected_as_they_are_drawn(name: str, fanout: tuple[int, ...]) -> None:
-    graph = datasets.load(name)
-    drawing = Drawing(Batches(size=512, fanout=fanout), (False,) * len(fanout), 0, "metis")
-    expected, counted = (known.drawn(drawing, 1).grown for known in (sketched(graph), Counted(graph)))
+    graph = datasets.load_graph(name)
+    drawing = SamplingSpec(BatchConfig(size=512, fanout=fanout), (False,) * len(fanout), 0, "metis")
+    expected, counted = (
+        known.batch_stats(drawing, 1).neighborhood for known in (sketch_graph(graph), CountedGraph(graph))
+    )
     assert expected.rows == pytest.approx(counted.rows, rel=0.25)
     assert expected.edges == pytest.approx(counted.edges, rel=0.25)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_rows_that_cross_are_expected_within_a_factor(name: str) -> None:
-    graph = datasets.load(name)
-    drawing = Drawing(Batches(size=512, fanout=(10, 10)), (False, False), 0, "metis")
-    model, truth = sketched(graph), Counted(graph)
+    graph = datasets.load_graph(name)
+    drawing = SamplingSpec(BatchConfig(size=512, fanout=(10, 10)), (False, False), 0, "metis")
+    model, truth = sketch_graph(graph), CountedGraph(graph)
     for expected, counted in (
-        (model.cut("metis", 4).halo.sum(), truth.cut("metis", 4).halo.sum()),
-        (model.drawn(drawing, 4).gathered.asked.sum(), truth.drawn(drawing, 4).gathered.asked.sum()),
+        (model.partition_stats("metis", 4).halo.sum(), truth.partition_stats("metis", 4).halo.sum()),
         (
-            sum(each.sources.sum() for each in model.together(drawing, 4).crossed[0]),
-            np.mean([sum(each.sources.sum() for each in batch) for batch in truth.together(drawing, 4).crossed]),
+            model.batch_stats(drawing, 4).gather.remote_rows.sum(),
+            truth.batch_stats(drawing, 4).gather.remote_rows.sum(),
+        ),
+        (
+            sum(each.sources.sum() for each in model.split_batch_stats(drawing, 4).cross_edges[0]),
+            np.mean(
+                [sum(each.sources.sum() for each in batch) for batch in truth.split_batch_stats(drawing, 4).cross_edges]
+            ),
         ),
     ):
         assert counted / 2 < expected < 2 * counted
@@ -84,9 +91,11 @@ def test_rows_that_cross_are_expected_within_a_factor(name: str) -> None:
 
 @pytest.mark.parametrize("hot_ratio", [0.1, 0.3])
 def test_hot_nodes_are_expected_as_they_are_counted(hot_ratio: float) -> None:
-    graph = datasets.load("products@0.01")
-    drawing = Drawing(Batches(size=128, fanout=(10, 10)), (False, False), 0, "metis")
-    expected, counted = (known.halves(drawing, 1, hot_ratio, 4) for known in (sketched(graph), Counted(graph)))
+    graph = datasets.load_graph("products@0.01")
+    drawing = SamplingSpec(BatchConfig(size=128, fanout=(10, 10)), (False, False), 0, "metis")
+    expected, counted = (
+        known.orchestrate_stats(drawing, 1, hot_ratio, 4) for known in (sketch_graph(graph), CountedGraph(graph))
+    )
     assert expected.warm.rows == pytest.approx(counted.warm.rows, rel=0.25)
     assert expected.hot.nodes == pytest.approx(counted.hot.nodes, rel=0.25)
     assert expected.warm.rows < expected.cold.rows
@@ -94,11 +103,11 @@ def test_hot_nodes_are_expected_as_they_are_counted(hot_ratio: float) -> None:
 
 def test_a_part_of_a_graph_is_cut_as_well_as_the_whole() -> None:
     """Communities that are smaller than the part are all that matters."""
-    graph = datasets.load("products@0.05")
-    ball = ball_of(graph.topology)
+    graph = datasets.load_graph("products@0.05")
+    ball = bfs_ball(graph.topology)
     assert ball.num_nodes <= 30_000
-    kept = share_kept(ball, 4)
-    cut = Counted(graph)._partition("metis", 4).long()
+    kept = internal_edge_share(ball, 4)
+    cut = CountedGraph(graph)._node_owners("metis", 4).long()
     target = torch.arange(graph.num_nodes).repeat_interleave(graph.topology.indptr.diff())
     whole = float((cut[graph.topology.indices.long()] == cut[target]).double().mean())
     assert kept == pytest.approx(whole, abs=0.1)

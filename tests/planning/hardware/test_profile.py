@@ -9,12 +9,12 @@ import pytest
 
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Link
-from outgrow.planning.hardware.profile import machines, profile_of, read_profile, write_profile
+from outgrow.planning.hardware.profile import find_profile, list_machines, read_profile, write_profile
 
 
-@pytest.mark.parametrize("name", machines())
+@pytest.mark.parametrize("name", list_machines())
 def test_those_that_come_with_outgrow_can_be_read_and_written(name: str, tmp_path: Path) -> None:
-    profile = profile_of(name)
+    profile = find_profile(name)
     assert profile.name == name
     write_profile(profile, tmp_path / "x.json")
     assert read_profile(tmp_path / "x.json") == profile
@@ -25,22 +25,22 @@ def test_those_that_come_with_outgrow_can_be_read_and_written(name: str, tmp_pat
 
 
 def test_numbers_that_papers_and_data_sheets_have() -> None:
-    t4 = profile_of("16xT4")
-    assert (t4.hosts, t4.workers, t4.device.shared) == (16, 1, False)
+    t4 = find_profile("16xT4")
+    assert (t4.hosts, t4.workers, t4.device.is_shared) == (16, 1, False)
     assert t4.links[Link.NETWORK].bytes_per_second == 15e9 / 8
-    assert t4.device.product.at(1024) == 8.1e12
-    assert profile_of("4xA100").links[Link.PEER].bytes_per_second == 200e9
+    assert t4.device.product.rate_at(1024) == 8.1e12
+    assert find_profile("4xA100").links[Link.PEER].bytes_per_second == 200e9
 
 
 def test_products_of_narrow_rows_wait_for_memory() -> None:
     """Of each row ``[w]`` 8 w bytes are read and written, and 2 w^2 operations done."""
-    v100 = profile_of("V100").device
+    v100 = find_profile("V100").device
     for width in (2, 8, 32):
-        assert v100.product.at(width) == pytest.approx(2 * width**2 * 900e9 / (8 * width), rel=0.01)
+        assert v100.product.rate_at(width) == pytest.approx(2 * width**2 * 900e9 / (8 * width), rel=0.01)
 
 
 def _broken(tmp_path: Path, change: Any) -> Path:
-    entries = profile_of("V100").as_dict()
+    entries = find_profile("V100").as_dict()
     change(entries)
     (tmp_path / "broken.json").write_text(json.dumps(entries))
     return tmp_path / "broken.json"
@@ -78,21 +78,21 @@ def test_what_is_broken_is_refused(tmp_path: Path, change: Any, word: str) -> No
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_text(text)
     with pytest.raises(InputError, match="x cannot be used"):
-        profile_of(str(tmp_path / "x"))
+        find_profile(str(tmp_path / "x"))
 
 
 def test_unknown_machines_and_places_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="did you mean 16xT4"):
-        profile_of("16xT5")
+        find_profile("16xT5")
     with pytest.raises(InputError, match="outgrow calibrate --out"):
-        profile_of(str(tmp_path / "nowhere.json"))
+        find_profile(str(tmp_path / "nowhere.json"))
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
-        write_profile(profile_of("V100"), tmp_path / "file" / "x.json")
+        write_profile(find_profile("V100"), tmp_path / "file" / "x.json")
 
 
 def test_no_time_for_a_message_is_allowed(tmp_path: Path) -> None:
-    profile = profile_of("V100")
+    profile = find_profile("V100")
     links = {link: replace(rate, message_seconds=0.0) for link, rate in profile.links.items()}
     write_profile(replace(profile, links=links), tmp_path / "x.json")
     assert read_profile(tmp_path / "x.json").links == links

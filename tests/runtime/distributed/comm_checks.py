@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.runtime.distributed.comm import Comm, Group, Route
+from outgrow.runtime.distributed.comm import Comm, ProcessGroupComm, SplitSizes
 from suites.checks import named
 
 SHAPES = ((), (3,), (2, 5), (0,))
@@ -29,9 +29,9 @@ def random_counts(size: int, draw: int) -> list[list[int]]:
     return counts.tolist()
 
 
-def route_of(counts: list[list[int]], rank: int) -> Route:
+def route_of(counts: list[list[int]], rank: int) -> SplitSizes:
     """One worker's route, where worker ``i`` sends ``counts[i][j]`` rows to ``j``."""
-    return Route(tuple(counts[rank]), tuple(row[rank] for row in counts))
+    return SplitSizes(tuple(counts[rank]), tuple(row[rank] for row in counts))
 
 
 def rows_for(source: int, target: int, count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -54,7 +54,7 @@ def rows_go_where_they_should(comm: Comm) -> None:
     """Any route, shape and type."""
     for draw, (shape, dtype) in enumerate(itertools.product(SHAPES, DTYPES)):
         counts = random_counts(comm.size, draw)
-        got = comm.rows(sent_by(comm.rank, counts, shape, dtype), route_of(counts, comm.rank), Kind.IDS).wait()
+        got = comm.all_to_all(sent_by(comm.rank, counts, shape, dtype), route_of(counts, comm.rank), Kind.IDS).wait()
         expected = got_by(comm.rank, counts, shape, dtype)
         assert got.dtype == dtype
         assert got.shape == expected.shape
@@ -65,7 +65,7 @@ def rows_may_lie_anywhere(comm: Comm) -> None:
     """Rows that are not contiguous."""
     counts = random_counts(comm.size, 4)
     strided = sent_by(comm.rank, counts, (4, 3), torch.float64).transpose(1, 2).contiguous().transpose(1, 2)
-    got = comm.rows(strided, route_of(counts, comm.rank), Kind.IDS).wait()
+    got = comm.all_to_all(strided, route_of(counts, comm.rank), Kind.IDS).wait()
     assert torch.equal(got, got_by(comm.rank, counts, (4, 3), torch.float64))
 
 
@@ -74,7 +74,9 @@ def several_are_under_way(comm: Comm) -> None:
     for draw in range(6):
         kinds = [random_counts(comm.size, 10 * draw + each) for each in range(4)]
         arrivals = [
-            comm.rows(sent_by(comm.rank, counts, (each + 1,), torch.float32), route_of(counts, comm.rank), Kind.IDS)
+            comm.all_to_all(
+                sent_by(comm.rank, counts, (each + 1,), torch.float32), route_of(counts, comm.rank), Kind.IDS
+            )
             for each, counts in enumerate(kinds)
         ]
         order = np.random.default_rng([draw, comm.rank]).permutation(4).tolist()
@@ -89,7 +91,7 @@ def the_gradient_is_the_transpose(comm: Comm) -> None:
         counts, shape = random_counts(comm.size, draw), ((4,), (2, 3))[draw % 2]
         route = route_of(counts, comm.rank)
         sent = sent_by(comm.rank, counts, shape, torch.float64).requires_grad_()
-        got = comm.rows(sent, route, Kind.ACTIVATIONS).wait()
+        got = comm.all_to_all(sent, route, Kind.ACTIVATIONS).wait()
         (got * got_by(comm.rank, counts, shape, torch.float64)).sum().backward()
         assert sent.grad is not None
         assert torch.equal(sent.grad, sent.detach())
@@ -100,9 +102,9 @@ def gradients_of_several_exchanges(comm: Comm) -> None:
     counts = random_counts(comm.size, 5)
     route = route_of(counts, comm.rank)
     sent = torch.ones(sum(route.send), 2, dtype=torch.float64, requires_grad=True)
-    first, second = comm.rows(sent, route, Kind.ACTIVATIONS), comm.rows(3 * sent, route, Kind.ACTIVATIONS)
+    first, second = comm.all_to_all(sent, route, Kind.ACTIVATIONS), comm.all_to_all(3 * sent, route, Kind.ACTIVATIONS)
     there = second.wait() + first.wait()
-    again = comm.rows(there * 5, route.back, Kind.ACTIVATIONS).wait()
+    again = comm.all_to_all(there * 5, route.reverse, Kind.ACTIVATIONS).wait()
     (again * 7).sum().backward()
     assert sent.grad is not None
     assert torch.equal(sent.grad, torch.full_like(sent, 4 * 5 * 7))
@@ -114,14 +116,14 @@ def exchanged(line: Comm, calls: int, first: int) -> list[tuple[Tensor, Tensor]]
     for draw in range(first, first + calls):
         counts, dtype = random_counts(line.size, draw), DTYPES[draw % len(DTYPES)]
         mine = sent_by(line.rank, counts, (3,), dtype)
-        got = line.rows(mine, route_of(counts, line.rank), Kind.IDS).wait()
+        got = line.all_to_all(mine, route_of(counts, line.rank), Kind.IDS).wait()
         found.append((got, got_by(line.rank, counts, (3,), dtype)))
     return found
 
 
 def another_line_is_for_another_thread(comm: Comm) -> None:
     """Calls of two threads do not meet, however many each makes; the same counts of rows are under way on both."""
-    aside, wrong = comm.aside, []
+    aside, wrong = comm.background_comm, []
     for calls, calls_aside in ((40, 90), (90, 40), (0, 5)):
         with ThreadPoolExecutor(1) as pool:
             other = pool.submit(exchanged, aside, calls_aside, 3)
@@ -129,7 +131,7 @@ def another_line_is_for_another_thread(comm: Comm) -> None:
             for name, pairs in (("line", mine), ("aside", other.result())):
                 wrong += [name for got, expected in pairs if not torch.equal(got, expected)]
     assert wrong == []
-    assert comm.aside is aside
+    assert comm.background_comm is aside
     assert (aside.rank, aside.size, aside.ledger) == (comm.rank, comm.size, comm.ledger)
 
 
@@ -137,11 +139,11 @@ def sums_and_gradients_beside_another_line(comm: Comm) -> None:
     """All that the first line carries, while rows travel on the other."""
     wrong, counts = [], random_counts(comm.size, 4)
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(exchanged, comm.aside, 60, 7)
+        other = pool.submit(exchanged, comm.background_comm, 60, 7)
         for turn in range(20):
             sent = sent_by(comm.rank, counts, (3,), torch.float64).requires_grad_()
-            comm.rows(sent, route_of(counts, comm.rank), Kind.ACTIVATIONS).wait().sum().backward()
-            total = comm.sum_(torch.full((5,), turn + comm.rank))
+            comm.all_to_all(sent, route_of(counts, comm.rank), Kind.ACTIVATIONS).wait().sum().backward()
+            total = comm.all_reduce(torch.full((5,), turn + comm.rank))
             expected = torch.full((5,), comm.size * turn + comm.size * (comm.size - 1) // 2)
             wrong += [turn] if sent.grad is None or not (sent.grad == 1).all() else []
             wrong += [turn] if not torch.equal(total, expected) else []
@@ -154,17 +156,19 @@ def sums_and_gradients_beside_another_line(comm: Comm) -> None:
 
 def bytes_on_another_line_are_counted_too(comm: Comm) -> None:
     """In the same ledger."""
-    comm.ledger.crossed.clear()
-    comm.aside.rows(torch.zeros(comm.size, 2), route_of([[1] * comm.size] * comm.size, comm.rank), Kind.TOPOLOGY).wait()
-    assert dict(comm.ledger.crossed) == {(Link.PEER, Kind.TOPOLOGY): 8 * (comm.size - 1)}
+    comm.ledger.bytes_by_link.clear()
+    comm.background_comm.all_to_all(
+        torch.zeros(comm.size, 2), route_of([[1] * comm.size] * comm.size, comm.rank), Kind.TOPOLOGY
+    ).wait()
+    assert dict(comm.ledger.bytes_by_link) == {(Link.PEER, Kind.TOPOLOGY): 8 * (comm.size - 1)}
 
 
 def sums_are_the_same_everywhere(comm: Comm) -> None:
     """In place, and the same bits on all workers."""
     for dtype in (torch.float32, torch.float64, torch.int64):
         mine = (torch.arange(101) * 0.1 + comm.rank).to(dtype)
-        total = comm.sum_(mine)
-        everybody = comm.gather(total)
+        total = comm.all_reduce(mine)
+        everybody = comm.all_gather_object(total)
         assert total is mine
         assert all(torch.equal(total, other) for other in everybody)
         right = sum((torch.arange(101) * 0.1 + rank).to(dtype) for rank in range(comm.size))
@@ -183,7 +187,7 @@ def objects_are_shared(comm: Comm) -> None:
 
 def objects_are_gathered(comm: Comm) -> None:
     """Of any size, in the order of ranks."""
-    assert comm.gather("x" * (1 + 100 * comm.rank)) == ["x" * (1 + 100 * rank) for rank in range(comm.size)]
+    assert comm.all_gather_object("x" * (1 + 100 * comm.rank)) == ["x" * (1 + 100 * rank) for rank in range(comm.size)]
 
 
 class Mixed(nn.Module):
@@ -203,9 +207,9 @@ class Mixed(nn.Module):
 def gradients_are_summed(comm: Comm) -> None:
     """Also where only some workers have one; what has none anywhere stays without."""
     model = Mixed(comm.rank, comm.size)
-    before = comm.ledger.crossed[Link.PEER, Kind.PARAMETERS]
-    comm.sum_gradients(model)
-    sent = comm.ledger.crossed[Link.PEER, Kind.PARAMETERS] - before
+    before = comm.ledger.bytes_by_link[Link.PEER, Kind.PARAMETERS]
+    comm.all_reduce_gradients(model)
+    sent = comm.ledger.bytes_by_link[Link.PEER, Kind.PARAMETERS] - before
     assert model.values["fixed-float32"].grad is None
     for dtype in (torch.float32, torch.float64):
         name = str(dtype).removeprefix("torch.")
@@ -231,12 +235,12 @@ def bytes_are_counted_by_the_sender(comm: Comm) -> None:
     """Rows and their gradients; what a worker sends to itself is not counted."""
     counts = [[100 * source + target + 1 for target in range(comm.size)] for source in range(comm.size)]
     ledger, route = comm.ledger, route_of(counts, comm.rank)
-    ledger.crossed.clear()
+    ledger.bytes_by_link.clear()
     sent = torch.ones(sum(route.send), 3, requires_grad=True)
-    comm.rows(sent, route, Kind.FEATURES, back=Kind.METRICS).wait().sum().backward()
+    comm.all_to_all(sent, route, Kind.FEATURES, grad_kind=Kind.METRICS).wait().sum().backward()
     others = [peer for peer in range(comm.size) if peer != comm.rank]
     row_bytes = 3 * 4
-    assert dict(ledger.crossed) == {
+    assert dict(ledger.bytes_by_link) == {
         (Link.PEER, Kind.FEATURES): row_bytes * sum(counts[comm.rank][peer] for peer in others),
         (Link.PEER, Kind.METRICS): row_bytes * sum(counts[peer][comm.rank] for peer in others),
     }
@@ -245,27 +249,27 @@ def bytes_are_counted_by_the_sender(comm: Comm) -> None:
 def bytes_of_collectives(comm: Comm) -> None:
     """Sums as a ring, shared objects at their root, gathered ones at the length of the longest."""
     ledger, peers = comm.ledger, comm.size - 1
-    ledger.crossed.clear()
-    comm.sum_(torch.zeros(1000), Kind.GRADIENTS)
+    ledger.bytes_by_link.clear()
+    comm.all_reduce(torch.zeros(1000), Kind.GRADIENTS)
     comm.broadcast(b"x" * 50, Kind.TOPOLOGY, root=1)
-    comm.gather(b"y" * (10 * comm.rank))
+    comm.all_gather_object(b"y" * (10 * comm.rank))
     expected = {
         (Link.PEER, Kind.GRADIENTS): 2 * 4000 * peers // comm.size,
         (Link.PEER, Kind.METRICS): peers * len(pickle.dumps(b"y" * (10 * peers))),
     }
     if comm.rank == 1:
         expected[Link.PEER, Kind.TOPOLOGY] = peers * len(pickle.dumps(b"x" * 50))
-    assert dict(ledger.crossed) == expected
+    assert dict(ledger.bytes_by_link) == expected
 
 
 def links_are_told_apart(comm: Comm) -> None:
     """Bytes to a worker of the same host cross `PEER`, others `NETWORK`; here workers 0 and 1 share a host."""
     with patch.object(socket, "gethostname", lambda: "one" if comm.rank < 2 else "two"):
-        group = Group()
+        group = ProcessGroupComm()
     counts = [[1] * comm.size] * comm.size
-    group.rows(torch.zeros(comm.size, 2), route_of(counts, comm.rank), Kind.IDS).wait()
+    group.all_to_all(torch.zeros(comm.size, 2), route_of(counts, comm.rank), Kind.IDS).wait()
     near = 1 if comm.rank < 2 else 0
-    crossed = {link: number for (link, _), number in group.ledger.crossed.items()}
+    crossed = {link: number for (link, _), number in group.ledger.bytes_by_link.items()}
     assert group.hosts == ("one", "one", *("two",) * (comm.size - 2))
     assert crossed == {link: 8 * n for link, n in ((Link.PEER, near), (Link.NETWORK, comm.size - 1 - near)) if n}
     assert comm.hosts == (socket.gethostname(),) * comm.size

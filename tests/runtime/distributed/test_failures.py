@@ -8,18 +8,20 @@ import pickle
 import pytest
 
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
-from outgrow.runtime.distributed.failures import Ending, error_of
-from outgrow.runtime.distributed.job_files import Record
+from outgrow.runtime.distributed.failures import WorkerExit, root_cause_error
+from outgrow.runtime.distributed.job_files import FailureRecord
 
 
-def ending(rank: int, *, silent: float | None = None, code: int | None = None, record: Record | None = None) -> Ending:
+def ending(
+    rank: int, *, silent: float | None = None, code: int | None = None, record: FailureRecord | None = None
+) -> WorkerExit:
     """How a worker ended."""
-    return Ending(rank=rank, silent_seconds=silent, exit_code=code, record=record, output="last line")
+    return WorkerExit(rank=rank, silent_seconds=silent, exit_code=code, record=record, output="last line")
 
 
-def raised(seconds: float, *, lost_peer: bool = False, error: OutgrowError | None = None) -> Record:
+def raised(seconds: float, *, lost_peer: bool = False, error: OutgrowError | None = None) -> FailureRecord:
     """What a worker wrote down."""
-    return Record(line="E: bad", report="at home", lost_peer=lost_peer, seconds=seconds, error=error)
+    return FailureRecord(message="E: bad", report="at home", is_peer_failure=lost_peer, seconds=seconds, error=error)
 
 
 WORST_FIRST = [
@@ -47,7 +49,7 @@ WHAT = [
 def test_the_worst_ending_takes_the_blame(first: int, second: int) -> None:
     pair = [WORST_FIRST[first], WORST_FIRST[second]]
     for endings in (pair, pair[::-1]):
-        error = error_of(endings, 9)
+        error = root_cause_error(endings, 9)
         assert isinstance(error, WorkerError)
         assert error.what == WHAT[first]
 
@@ -57,25 +59,25 @@ def test_the_worst_ending_takes_the_blame(first: int, second: int) -> None:
     [(-9, "SIGKILL", "memory"), (-11, "SIGSEGV", "crashed"), (-7, "SIGBUS", "full"), (-15, "SIGTERM", "somebody")],
 )
 def test_signals_have_names_and_repairs(code: int, name: str, repair: str) -> None:
-    error = error_of([ending(0, code=code)], 1)
+    error = root_cause_error([ending(0, code=code)], 1)
     assert error.what == f"worker 0 of 1 was killed by {name}"
     assert repair in error.repair
     assert "last line" in str(error)
 
 
 def test_a_signal_without_a_name() -> None:
-    assert error_of([ending(0, code=-40)], 1).what == "worker 0 of 1 was killed by signal 40"
+    assert root_cause_error([ending(0, code=-40)], 1).what == "worker 0 of 1 was killed by signal 40"
 
 
 def test_our_own_errors_come_back() -> None:
     ours = InputError("w", needed="n", got="g", repair="r")
-    error = error_of([ending(0, record=raised(2, lost_peer=True)), ending(1, record=raised(1, error=ours))], 2)
+    error = root_cause_error([ending(0, record=raised(2, lost_peer=True)), ending(1, record=raised(1, error=ours))], 2)
     assert error is ours
     assert isinstance(error.__cause__, WorkerError)
     assert "at home" in str(error.__cause__)
 
 
 def test_errors_keep_the_report_of_the_worker() -> None:
-    error = pickle.loads(pickle.dumps(error_of([ending(0, record=raised(1))], 1)))
+    error = pickle.loads(pickle.dumps(root_cause_error([ending(0, record=raised(1))], 1)))
     assert isinstance(error, WorkerError)
     assert str(error).endswith("\n\nat home")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from outgrow.runtime.distributed import heartbeat
-from outgrow.runtime.distributed.heartbeat import Heartbeat, Pulse, touch
+from outgrow.runtime.distributed.heartbeat import Heartbeat, LivenessProbe, touch_heartbeat
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ class Clock:
         self.now = 0.0
         monkeypatch.setattr(heartbeat.time, "monotonic", lambda: self.now)
 
-    def silence(self, pulse: Pulse, seconds: float, step: float = 0.5) -> float:
+    def silence(self, pulse: LivenessProbe, seconds: float, step: float = 0.5) -> float:
         """What a pulse says in the end, if it is looked at in steps."""
         for _ in range(round(seconds / step)):
             self.now += step
@@ -45,11 +45,11 @@ def test_silence_is_counted_from_the_last_beat(
 ) -> None:
     clock, beat = Clock(monkeypatch), tmp_path / "beat"
     beat.touch()
-    pulse = Pulse(beat, sleeper.pid)
+    pulse = LivenessProbe(beat, sleeper.pid)
     assert clock.silence(pulse, 10) == 10
     os.utime(beat, (5, 5))
     assert clock.silence(pulse, 3) == 2.5  # the first look found the beat
-    assert not pulse.ended()
+    assert not pulse.has_ended()
 
 
 def test_time_in_which_nobody_looked_is_no_silence(
@@ -57,14 +57,14 @@ def test_time_in_which_nobody_looked_is_no_silence(
 ) -> None:
     clock, beat = Clock(monkeypatch), tmp_path / "beat"
     beat.touch()
-    assert clock.silence(Pulse(beat, sleeper.pid), 1000, step=500) == 2
+    assert clock.silence(LivenessProbe(beat, sleeper.pid), 1000, step=500) == 2
 
 
 def test_computing_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beat = tmp_path / "beat"
     beat.touch()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
-        pulse = Pulse(beat, process.pid)
+        pulse = LivenessProbe(beat, process.pid)
         clock = Clock(monkeypatch)
         clock.silence(pulse, 2)
         time.sleep(1)
@@ -78,15 +78,15 @@ def test_computing_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_process_that_has_ended_is_not_waited_for(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     beat = tmp_path / "beat"
     beat.touch()
-    pulse = Pulse(beat, sleeper.pid)
+    pulse = LivenessProbe(beat, sleeper.pid)
     sleeper.kill()
     end = time.monotonic() + 5
-    while not pulse.ended():
+    while not pulse.has_ended():
         assert time.monotonic() < end
     pulse.silent_seconds()
     assert sleeper.returncode is None
     assert sleeper.wait() == -signal.SIGKILL
-    assert pulse.ended()
+    assert pulse.has_ended()
     pulse.silent_seconds()
 
 
@@ -119,6 +119,6 @@ def test_a_process_without_a_reason_to_live_ends(tmp_path: Path, parent: str, be
 def test_without_its_file_the_run_is_over(tmp_path: Path) -> None:
     beat = tmp_path / "beat"
     beat.touch()
-    assert touch(beat) is None
+    assert touch_heartbeat(beat) is None
     beat.unlink()
-    assert touch(beat) == "the run is over"
+    assert touch_heartbeat(beat) == "the run is over"

@@ -19,7 +19,7 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.runtime.distributed.launch import run_workers
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -48,17 +48,17 @@ class Seen:
         self.results: list[dict[str, Any]] = []
 
 
-def look(factor: int) -> Callable[[Workplace], dict[str, Any]]:
+def look(factor: int) -> Callable[[WorkerContext], dict[str, Any]]:
     """A task that says what it finds; it waits until it is asked to stop."""
 
-    def task(place: Workplace) -> dict[str, Any]:
+    def task(place: WorkerContext) -> dict[str, Any]:
         rank = place.comm.rank
-        total = place.comm.sum_(torch.tensor([rank + 1.0]))
-        place.tell(("first", rank))
-        place.tell(("second", rank))
+        total = place.comm.all_reduce(torch.tensor([rank + 1.0]))
+        place.send_message(("first", rank))
+        place.send_message(("second", rank))
         sys.stdout.write(f"printed by {rank}\nnumber {rank}")
         started = time.monotonic()
-        while not place.stop_asked() and time.monotonic() < started + 20:
+        while not place.should_stop() and time.monotonic() < started + 20:
             time.sleep(0.01)
         sockets = psutil.Process().net_connections()
         place.comm.barrier()
@@ -69,7 +69,7 @@ def look(factor: int) -> Callable[[Workplace], dict[str, Any]]:
             "threads": (torch.get_num_threads(), numba.get_num_threads()),
             "folder": (place.folder, place.folder.stat().st_mode & 0o777),
             "attempt": place.attempt,
-            "stopped": place.stop_asked(),
+            "stopped": place.should_stop(),
             "addresses": {socket.laddr.ip for socket in sockets if socket.laddr},
             "session": os.getsid(0),
             "directory": os.getcwd(),
@@ -84,7 +84,7 @@ def seen() -> Seen:
     found = Seen()
 
     def run() -> None:
-        found.results = run_workers(look(10), 2, hear=found.told.append, stop=lambda: len(found.told) == 4)
+        found.results = run_workers(look(10), 2, on_message=found.told.append, should_stop=lambda: len(found.told) == 4)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -164,7 +164,7 @@ def busy_kernel(seconds: float) -> None:
 def test_a_slow_worker_is_no_silent_one(scratch: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kernel = busy_kernel
 
-    def task(place: Workplace) -> float:
+    def task(place: WorkerContext) -> float:
         sys.stdout.write(f"printed by {place.comm.rank}\n")
         started = time.monotonic()
         if place.comm.rank == 0:

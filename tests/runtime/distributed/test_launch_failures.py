@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 
 from outgrow.core.errors import InputError, TrainingError, WorkerError
-from outgrow.runtime.distributed.launch import Restarted, run_workers
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.launch import RestartEvent, run_workers
+from outgrow.runtime.distributed.worker import WorkerContext
 from processes import processes_of, wait_until_gone
 
 pytestmark = pytest.mark.usefixtures("scratch")
 
 
-def failing(fail: Callable[[], None], *, attempts: int = 1) -> Callable[[Workplace], int]:
+def failing(fail: Callable[[], None], *, attempts: int = 1) -> Callable[[WorkerContext], int]:
     """A task at which worker 1 fails in the first attempts, while its peers wait for it."""
 
-    def task(place: Workplace) -> int:
+    def task(place: WorkerContext) -> int:
         if place.comm.rank == 1 and place.attempt < attempts:
             fail()
         place.comm.barrier()
@@ -84,10 +84,10 @@ def test_our_own_errors_are_raised_as_they_are() -> None:
 
 
 def test_a_worker_whose_disk_is_full_can_say_so() -> None:
-    def task(place: Workplace) -> None:
+    def task(place: WorkerContext) -> None:
         if place.comm.rank == 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, 1 << 15))
-            place.tell(b"x" * 100_000)
+            place.send_message(b"x" * 100_000)
         place.comm.barrier()
 
     with pytest.raises(InputError, match="cannot write the temporary file") as caught:
@@ -103,14 +103,14 @@ def test_no_room_for_temporary_files(scratch: Path, monkeypatch: pytest.MonkeyPa
 
 def test_workers_are_started_again() -> None:
     heard: list[object] = []
-    assert run_workers(failing(killed), 2, restarts=1, hear=heard.append) == [1, 1]
-    assert heard == [Restarted(attempt=1, reason="worker 1 of 2 was killed by SIGKILL")]
+    assert run_workers(failing(killed), 2, restarts=1, on_message=heard.append) == [1, 1]
+    assert heard == [RestartEvent(attempt=1, reason="worker 1 of 2 was killed by SIGKILL")]
 
 
 def test_an_interrupt_ends_the_workers_and_what_they_started(scratch: Path) -> None:
-    def task(place: Workplace) -> None:
+    def task(place: WorkerContext) -> None:
         command = [sys.executable, "-c", "import time; time.sleep(1000)", str(place.folder)]
-        place.tell(subprocess.Popen(command).pid)
+        place.send_message(subprocess.Popen(command).pid)
         time.sleep(1000)
 
     def hear(message: object) -> None:
@@ -120,7 +120,7 @@ def test_an_interrupt_ends_the_workers_and_what_they_started(scratch: Path) -> N
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_workers(task, 2, hear=hear)
+            run_workers(task, 2, on_message=hear)
     finally:
         signal.signal(signal.SIGINT, before)
 

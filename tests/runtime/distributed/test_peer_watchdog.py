@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from outgrow.runtime.distributed.peer_watchdog import Neighbours
+from outgrow.runtime.distributed.peer_watchdog import PeerWatchdog
 
 
 class Notes:
@@ -40,10 +40,10 @@ class Notes:
 def neighbours(board: Notes, heartbeat_seconds: float = 3) -> Iterator[Callable[[], str | None]]:
     """Worker 1 of 3, whose next one is on a host that is not this one; gives a beat whose answer has come."""
     board.set("process/2", "1 elsewhere")
-    made = Neighbours(board, 1, 3, heartbeat_seconds)
+    made = PeerWatchdog(board, 1, 3, heartbeat_seconds)
 
     def beat() -> str | None:
-        counted, said = board.numbers.get("beats/1", 0), made.beat()
+        counted, said = board.numbers.get("beats/1", 0), made.send_beat()
         deadline = time.monotonic() + (0.05 if not board.open.is_set() or board.broken else 5)
         while board.numbers.get("beats/1", 0) == counted and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -111,9 +111,9 @@ def test_a_board_that_has_gone_does_not_answer() -> None:
 def test_the_end_waits_for_an_answer() -> None:
     """One that comes while Python ends the process would abort it."""
     board = Notes()
-    with Neighbours(board, 1, 3, heartbeat_seconds=20) as made:
+    with PeerWatchdog(board, 1, 3, heartbeat_seconds=20) as made:
         board.open.clear()
-        made.beat()
+        made.send_beat()
         board.asked.wait()
         threading.Timer(1.5, board.open.set).start()
     assert board.open.is_set()
@@ -122,9 +122,9 @@ def test_the_end_waits_for_an_answer() -> None:
 
 def test_the_end_does_not_wait_for_long_after_an_error() -> None:
     board, began = Notes(), time.monotonic()
-    with suppress(ValueError), Neighbours(board, 1, 3, heartbeat_seconds=20) as made:
+    with suppress(ValueError), PeerWatchdog(board, 1, 3, heartbeat_seconds=20) as made:
         board.open.clear()
-        made.beat()
+        made.send_beat()
         board.asked.wait()
         raise ValueError
     assert time.monotonic() - began < 10

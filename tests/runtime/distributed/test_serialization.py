@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from outgrow.nn import GCN
-from outgrow.runtime.distributed.serialization import packed, unpacked
+from outgrow.runtime.distributed.serialization import deserialize, serialize
 
 TENSORS = {
     "rows": torch.arange(12.0).view(4, 3),
@@ -19,7 +19,7 @@ TENSORS = {
 
 @pytest.mark.parametrize("name", TENSORS)
 def test_a_tensor_comes_back(name: str) -> None:
-    back = unpacked(packed({"it": (TENSORS[name], 1)}))["it"][0]
+    back = deserialize(serialize({"it": (TENSORS[name], 1)}))["it"][0]
     assert back.dtype == TENSORS[name].dtype
     assert back.shape == TENSORS[name].shape
     assert torch.equal(back, TENSORS[name])
@@ -30,20 +30,20 @@ def test_a_tensor_comes_back(name: str) -> None:
 def test_the_same_numbers_are_the_same_bytes_wherever_they_lie() -> None:
     kept = [torch.ones(50, 3) for _ in range(40)]
     spaces = [torch.empty(1 << shift) for shift in range(4, 24)]
-    assert len({packed([each]) for each in kept}) == 1
-    assert len({packed(space[:4].fill_(1)) for space in spaces}) == 1
+    assert len({serialize([each]) for each in kept}) == 1
+    assert len({serialize(space[:4].fill_(1)) for space in spaces}) == 1
 
 
 def test_a_view_travels_without_what_it_is_a_view_of() -> None:
     whole = torch.zeros(2, 1000)
-    assert len(packed(whole[0])) == len(packed(whole[0].clone())) < whole.nbytes
+    assert len(serialize(whole[0])) == len(serialize(whole[0].clone())) < whole.nbytes
 
 
 def test_a_model_comes_back_with_its_ties() -> None:
     torch.manual_seed(0)
     model = GCN(4, 5, 3)
     model.layers[1].conv.tied = model.layers[0].conv.bias
-    back = unpacked(packed(model))
+    back = deserialize(serialize(model))
     assert back.layers[1].conv.tied is back.layers[0].conv.bias
     assert back.layers[0].conv.bias.requires_grad
     for mine, theirs in zip(model.parameters(), back.parameters(), strict=True):
@@ -52,4 +52,4 @@ def test_a_model_comes_back_with_its_ties() -> None:
 
 def test_an_empty_array_that_was_picked_from_another() -> None:
     picked = torch.from_numpy(np.arange(4)[np.empty(0, dtype=np.int64)])
-    assert unpacked(packed(picked)).shape == (0,)
+    assert deserialize(serialize(picked)).shape == (0,)

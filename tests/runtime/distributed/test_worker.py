@@ -13,15 +13,15 @@ import pytest
 
 from outgrow.core.errors import InputError
 from outgrow.runtime.distributed.comm import CommunicationError
-from outgrow.runtime.distributed.worker import record_of
-from outgrow.runtime.system.environment import group_size
+from outgrow.runtime.distributed.worker import make_failure_record
+from outgrow.runtime.system.environment import torchrun_world_size
 
 TASK = """
 import json, os, signal, sys
-from outgrow.runtime.system.environment import set_threads
+from outgrow.runtime.system.environment import set_thread_environment
 set_threads()
-from outgrow.runtime.system.environment import group_size
-from outgrow.runtime.distributed.worker import run_in_group
+from outgrow.runtime.system.environment import torchrun_world_size
+from outgrow.runtime.distributed.worker import run_under_torchrun
 
 assert group_size()
 
@@ -90,16 +90,16 @@ def test_a_worker_of_torchrun_that_fails_is_to_blame(tmp_path: Path, scratch: Pa
 def test_outside_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
-    assert group_size()
+    assert torchrun_world_size()
     monkeypatch.delenv("RANK")
-    assert not group_size()
+    assert not torchrun_world_size()
 
 
 def test_what_a_worker_writes_down() -> None:
     try:
         raise InputError("no graph", needed="a graph", got="nothing", repair="give one")
     except InputError as error:
-        record = pickle.loads(pickle.dumps(record_of(error)))
+        record = pickle.loads(pickle.dumps(make_failure_record(error)))
     assert record.line == "outgrow.core.errors.InputError: no graph"
     assert isinstance(record.error, InputError)
     assert record.error.repair == "give one"
@@ -116,7 +116,7 @@ def test_errors_that_come_from_a_lost_peer_are_told_apart(chained: bool) -> None
                 raise ValueError("while it was handled") from lost
             raise KeyError("while it was handled")  # noqa: B904
     except (ValueError, KeyError) as error:
-        record = record_of(error)
-    assert record.lost_peer
+        record = make_failure_record(error)
+    assert record.is_peer_failure
     assert record.error is None
     assert "connection closed" in record.report

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outgrow.runtime.storage.row_file import Disk, DiskRows
-from outgrow.runtime.storage.row_storage import HostRows, MemoryRows
+from outgrow.runtime.storage.row_file import IoPool, RowFile
+from outgrow.runtime.storage.row_storage import InMemoryRows, RowStorage
 from support import normal
 
 WIDER = [
@@ -35,21 +35,21 @@ DISKS = {
 
 
 @contextmanager
-def host(kind: str, values: Tensor) -> Iterator[HostRows]:
+def host(kind: str, values: Tensor) -> Iterator[RowStorage]:
     """Some rows in the HOST tier that hold these values."""
     if kind == "memory":
-        yield MemoryRows(values.clone())
+        yield InMemoryRows(values.clone())
         return
     with tempfile.TemporaryDirectory() as folder:
-        disk = Disk(**DISKS[kind])
-        rows = DiskRows.create(disk, Path(folder) / "rows", *values.shape, values.dtype)
+        disk = IoPool(**DISKS[kind])
+        rows = RowFile.create(disk, Path(folder) / "rows", *values.shape, values.dtype)
         rows.write_range(0, values)
         yield rows
         rows.close()
         disk.close()
 
 
-def held(rows: HostRows) -> Tensor:
+def held(rows: RowStorage) -> Tensor:
     """All that some rows hold."""
     out = torch.empty(rows.num_rows, rows.width, dtype=rows.dtype)
     rows.read_range(0, rows.num_rows, out)
@@ -79,7 +79,7 @@ def test_read(kind: str, types: tuple[torch.dtype, torch.dtype], rows: Tensor, w
     expected = wide.clone()
     expected[to, padding // 2 : padding // 2 + width] = values[rows].to(types[1])
     with host(kind, values) as there:
-        there.read(rows, out, to)
+        there.read_rows(rows, out, to)
     assert torch.equal(wide, expected)
 
 
@@ -120,7 +120,7 @@ def test_add(kind: str, types: tuple[torch.dtype, torch.dtype], rows: Tensor, pa
     expected = sums.clone()
     expected[rows] += added[at].to(types[1])
     with host(kind, sums) as there:
-        there.add(rows, added, at)
+        there.add_rows(rows, added, at)
         torch.testing.assert_close(held(there), expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -131,18 +131,18 @@ def test_nothing_is_narrowed(kind: str) -> None:
         before = held(there)
         for narrow in (torch.float32, torch.float16):
             with pytest.raises(TypeError, match="without loss"):
-                there.read(one, two.to(narrow), one)
+                there.read_rows(one, two.to(narrow), one)
             with pytest.raises(TypeError, match="without loss"):
                 there.read_range(0, 2, two.to(narrow))
         with pytest.raises(TypeError, match="sums"):
-            there.add(one, two.half(), one)
+            there.add_rows(one, two.half(), one)
         assert torch.equal(held(there), before)
     with host(kind, normal(5, 3).half()) as there:
         for wide in (torch.float32, torch.bfloat16):
             with pytest.raises(TypeError, match="without loss"):
                 there.write_range(0, two.to(wide))
             with pytest.raises(TypeError, match="sums"):
-                there.add(one, two.to(wide), one)
+                there.add_rows(one, two.to(wide), one)
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])
@@ -152,9 +152,9 @@ def test_rows_must_exist(kind: str) -> None:
     with host(kind, normal(5, 3).float()) as there:
         for rows in ([-1, 2], [3, 5]):
             with pytest.raises(ValueError, match="of 5"):
-                there.read(torch.tensor(rows), out, to)
+                there.read_rows(torch.tensor(rows), out, to)
             with pytest.raises(ValueError, match="of 5"):
-                there.add(torch.tensor(rows), out, to)
+                there.add_rows(torch.tensor(rows), out, to)
         with pytest.raises(ValueError, match="of 5"):
             there.read_range(2, 6, out)
         with pytest.raises(ValueError, match="of 5"):
@@ -167,7 +167,7 @@ def test_rows_must_exist(kind: str) -> None:
 
 def test_memory_is_written_in_place() -> None:
     values = torch.zeros(4, 2)
-    rows = MemoryRows(values)
+    rows = InMemoryRows(values)
     rows.write_range(1, torch.ones(2, 2))
-    rows.add(torch.tensor([2]), torch.ones(1, 2), torch.tensor([0]))
+    rows.add_rows(torch.tensor([2]), torch.ones(1, 2), torch.tensor([0]))
     assert values[:, 0].tolist() == [0, 1, 2, 0]

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
-from outgrow.runtime.storage.row_file import Disk
-from outgrow.runtime.storage.segment_file import DiskParcels, Parcels
+from outgrow.runtime.storage.row_file import IoPool
+from outgrow.runtime.storage.segment_file import SegmentFile, SegmentStorage
 from strategies.offload.memory_segments import MemoryParcels
 from support import disk_folder, normal
 
@@ -40,14 +40,14 @@ def on_disk(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def parcels(kind: str, folder: Path, counts: list[int], width: int, dtype: torch.dtype) -> Iterator[Parcels]:
+def parcels(kind: str, folder: Path, counts: list[int], width: int, dtype: torch.dtype) -> Iterator[SegmentStorage]:
     if kind == "memory":
-        made: Parcels = MemoryParcels(np.array(counts), width, dtype)
+        made: SegmentStorage = MemoryParcels(np.array(counts), width, dtype)
         yield made
         made.close()
         return
-    disk, path = Disk(in_flight=2, run_bytes=2 * PAGE), folder / "parcels"
-    made = DiskParcels(disk, path, np.array(counts), width, dtype, direct=kind == "direct")
+    disk, path = IoPool(in_flight=2, run_bytes=2 * PAGE), folder / "parcels"
+    made = SegmentFile(disk, path, np.array(counts), width, dtype, direct=kind == "direct")
     try:
         yield made
     finally:
@@ -72,17 +72,17 @@ def test_any_of_them_are_read_as_they_were_written(
     numbers = range(len(counts))
     with parcels(kind, on_disk, counts, width, dtype) as made:
         for some in (sorted(data.draw(st.sets(st.sampled_from(numbers)))), list(numbers)):
-            made.write(some, torch.cat([values[0][:0], *(values[i] for i in some)]))
+            made.write_segments(some, torch.cat([values[0][:0], *(values[i] for i in some)]))
         some = sorted(data.draw(st.sets(st.sampled_from(numbers))))
         rows = torch.cat([values[0][:0], *(values[i] for i in some)])
         out = torch.zeros_like(rows)
-        made.read(some, out)
+        made.read_segments(some, out)
         assert torch.equal(out, rows)
         to = torch.randperm(len(rows) + 2, generator=torch.Generator().manual_seed(0))[: len(rows)].int()
         wide = torch.full((len(rows) + 2, width + 1), -1.0, dtype=dtype)
         expected = wide.clone()
         expected[to.long(), 1:] = rows
-        made.read(some, wide[:, 1:], to)
+        made.read_segments(some, wide[:, 1:], to)
         assert torch.equal(wide, expected)
 
 
@@ -90,31 +90,31 @@ def test_any_of_them_are_read_as_they_were_written(
 def test_other_types_and_other_numbers_of_rows_are_refused(kind: str, on_disk: Path) -> None:
     with parcels(kind, on_disk, [2, 3], 4, torch.float32) as made:
         with pytest.raises(TypeError):
-            made.write([0], torch.zeros(2, 4, dtype=torch.float64))
+            made.write_segments([0], torch.zeros(2, 4, dtype=torch.float64))
         with pytest.raises(TypeError):
-            made.read([0], torch.zeros(2, 4, dtype=torch.float64))
+            made.read_segments([0], torch.zeros(2, 4, dtype=torch.float64))
         with pytest.raises(ValueError, match="3 rows for parcels of 2"):
-            made.write([0], torch.zeros(3, 4))
+            made.write_segments([0], torch.zeros(3, 4))
         with pytest.raises(ValueError, match="2 rows for parcels of 5"):
-            made.read([0, 1], torch.zeros(9, 4), torch.arange(2))
+            made.read_segments([0, 1], torch.zeros(9, 4), torch.arange(2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_new_ones_are_zero(kind: str, on_disk: Path) -> None:
     with parcels(kind, on_disk, [3, 5], 2, torch.float32) as made:
         out = torch.ones(8, 2)
-        made.read([0, 1], out)
+        made.read_segments([0, 1], out)
         assert not out.any()
 
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_bytes_are_counted(direct: bool, on_disk: Path) -> None:
-    told = Disk(in_flight=2)
-    made = DiskParcels(told, on_disk / "a", np.array([1, 2]), 1000, torch.float32, direct=direct)
+    told = IoPool(in_flight=2)
+    made = SegmentFile(told, on_disk / "a", np.array([1, 2]), 1000, torch.float32, direct=direct)
     paged = direct and hasattr(os, "O_DIRECT")
-    made.write([0, 1], torch.zeros(3, 1000))
+    made.write_segments([0, 1], torch.zeros(3, 1000))
     assert told.written_bytes == (3 * PAGE if paged else 12000)
-    made.read([1], torch.zeros(2, 1000))
+    made.read_segments([1], torch.zeros(2, 1000))
     assert (told.read_requests, told.read_bytes) == (1, 2 * PAGE if paged else 3 * PAGE)
     made.close()
     told.close()
@@ -132,32 +132,32 @@ def test_where_a_file_system_keeps_all_in_memory(on_disk: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "open", opened)
     with parcels("direct", on_disk, [3], 2, torch.float32) as made:
         values, out = normal(3, 2, dtype=torch.float32), torch.zeros(3, 2)
-        made.write([0], values)
-        made.read([0], out)
+        made.write_segments([0], values)
+        made.read_segments([0], out)
         assert torch.equal(out, values)
 
 
 def test_a_file_that_was_cut_is_told(on_disk: Path) -> None:
-    told = Disk()
-    made = DiskParcels(told, on_disk / "a", np.array([10]), 100, torch.float32, direct=False)
+    told = IoPool()
+    made = SegmentFile(told, on_disk / "a", np.array([10]), 100, torch.float32, direct=False)
     os.truncate(on_disk / "a", 5)
     with pytest.raises(InputError, match="ends before"):
-        made.read([0], torch.zeros(10, 100))
+        made.read_segments([0], torch.zeros(10, 100))
     made.close()
     made.close()
     told.close()
 
 
 def test_a_full_disk_is_told(on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Disk()
-    made = DiskParcels(told, on_disk / "a", np.array([10]), 100, torch.float32, direct=False)
+    told = IoPool()
+    made = SegmentFile(told, on_disk / "a", np.array([10]), 100, torch.float32, direct=False)
 
     def full(*given: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("outgrow.runtime.storage.segment_file.write_parcels", full)
+    monkeypatch.setattr("outgrow.runtime.storage.segment_file.write_segments", full)
     with pytest.raises(InputError, match="cannot grow") as caught:
-        made.write([0], torch.zeros(10, 100))
+        made.write_segments([0], torch.zeros(10, 100))
     assert "scratch" in caught.value.repair
     made.close()
     told.close()
@@ -165,8 +165,8 @@ def test_a_full_disk_is_told(on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_existing_file_is_not_overwritten(on_disk: Path) -> None:
     (on_disk / "a").write_bytes(b"mine")
-    told = Disk()
+    told = IoPool()
     with pytest.raises(FileExistsError):
-        DiskParcels(told, on_disk / "a", np.array([10]), 100, torch.float32, direct=True)
+        SegmentFile(told, on_disk / "a", np.array([10]), 100, torch.float32, direct=True)
     assert (on_disk / "a").read_bytes() == b"mine"
     told.close()

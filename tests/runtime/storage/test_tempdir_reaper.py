@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from outgrow.runtime.storage.tempdir_reaper import kept_folder, remove
+from outgrow.runtime.storage.tempdir_reaper import remove_folder, temporary_directory
 
 HOLD = """
 import os, signal, sys, time
 from pathlib import Path
-from outgrow.runtime.storage.tempdir_reaper import kept_folder
+from outgrow.runtime.storage.tempdir_reaper import temporary_directory
 
 with kept_folder("kept-", Path(sys.argv[1])) as folder:
     (folder / "deep").mkdir()
@@ -35,14 +35,14 @@ def gone(folder: Path) -> bool:
 
 
 def test_it_is_removed_in_the_end(tmp_path: Path) -> None:
-    with kept_folder("kept-", tmp_path) as folder:
+    with temporary_directory("kept-", tmp_path) as folder:
         (folder / "rows").write_bytes(b"x")
         assert folder.parent == tmp_path.resolve()
     assert not list(tmp_path.iterdir())
 
 
 def test_it_is_removed_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ArithmeticError), kept_folder("kept-", tmp_path):
+    with pytest.raises(ArithmeticError), temporary_directory("kept-", tmp_path):
         raise ArithmeticError
     assert not list(tmp_path.iterdir())
 
@@ -61,13 +61,13 @@ def test_it_is_removed_when_its_process_is_killed(tmp_path: Path, number: signal
 
 def test_without_a_keeper_it_is_removed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-    with kept_folder("kept-", tmp_path):
+    with temporary_directory("kept-", tmp_path):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_what_does_not_go_at_once_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
-    remove(tmp_path / "kept")
-    remove(tmp_path / "kept")
+    remove_folder(tmp_path / "kept")
+    remove_folder(tmp_path / "kept")
     assert not list(tmp_path.iterdir())

@@ -9,72 +9,83 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.runtime.distributed.comm import Alone, Comm
-from outgrow.runtime.storage.row_storage import pinned_rows
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
+from outgrow.runtime.storage.row_storage import allocate_pinned_rows
 from outgrow.runtime.system import device
-from outgrow.runtime.system.device import CPU, PeakOnDevice, Streams, device_of, free_bytes, held_bytes, to_host
+from outgrow.runtime.system.device import (
+    CPU,
+    DevicePeakMemory,
+    DeviceStreams,
+    choose_device,
+    free_device_bytes,
+    to_host,
+    used_device_bytes,
+)
 
 
 def line(hosts: Sequence[str], gpus: Sequence[int], rank: int = 0) -> Comm:
-    comm = Alone()
-    comm.rank, comm.size, comm.hosts, comm.gpus = rank, len(hosts), tuple(hosts), tuple(gpus)
+    comm = SingleProcessComm()
+    comm.rank, comm.size, comm.hosts, comm.gpu_counts = rank, len(hosts), tuple(hosts), tuple(gpus)
     return comm
 
 
 @pytest.mark.parametrize("asked", ["auto", "cpu"])
 @pytest.mark.parametrize("gpus", [[0, 0, 4], [1, 1, 4]])
 def test_too_few_devices_mean_the_cpu_for_all(asked: str, gpus: list[int]) -> None:
-    assert device_of(asked, line(["a", "a", "b"], gpus, rank=2)) == CPU
+    assert choose_device(asked, line(["a", "a", "b"], gpus, rank=2)) == CPU
 
 
 def test_devices_that_are_asked_for_must_be_there() -> None:
     with pytest.raises(InputError, match="2 CUDA devices"):
-        device_of("cuda", line(["a", "a", "b"], [1, 1, 4]))
+        choose_device("cuda", line(["a", "a", "b"], [1, 1, 4]))
 
 
 def test_cpu_is_cpu_although_there_are_devices() -> None:
-    assert device_of("cpu", line(["a"], [8])) == CPU
+    assert choose_device("cpu", line(["a"], [8])) == CPU
 
 
 @pytest.mark.parametrize(("rank", "index"), [(0, 0), (1, 0), (2, 1), (3, 1)])
 def test_workers_of_a_host_have_devices_of_their_own(rank: int, index: int) -> None:
     workers = line(["a", "b", "a", "b"], [2, 3, 2, 3], rank=rank)
     with patch("torch.cuda.set_device") as chosen, patch("importlib.import_module") as imported:
-        assert device_of("cuda", workers) == torch.device("cuda", index)
-        with patch.object(device, "TRIED", new=True):
-            assert device_of("auto", workers) == torch.device("cuda", index)
+        assert choose_device("cuda", workers) == torch.device("cuda", index)
+        with patch.object(device, "CUDA_VALIDATED", new=True):
+            assert choose_device("auto", workers) == torch.device("cuda", index)
     assert [call.args for call in chosen.call_args_list] == [(index,)] * 2
     assert [call.args for call in imported.call_args_list] == [("outgrow.ops.gpu",)] * 2
 
 
 def test_who_does_not_ask_for_what_was_never_tried_does_not_get_it() -> None:
-    with patch.object(device, "TRIED", new=False):
-        assert device_of("auto", line(["a"], [8])) == CPU
+    with patch.object(device, "CUDA_VALIDATED", new=False):
+        assert choose_device("auto", line(["a"], [8])) == CPU
 
 
 def test_on_a_cpu_nothing_moves_and_nobody_waits() -> None:
-    streams, values = Streams(CPU), torch.ones(3)
-    with streams.loading(), streams.storing(streams.mark()):
+    streams, values = DeviceStreams(CPU), torch.ones(3)
+    with streams.on_load_stream(), streams.on_store_stream(streams.record_event()):
         assert to_host(values) is values
-    streams.finish()
+    streams.synchronize()
     assert not streams.asynchronous
-    assert PeakOnDevice(CPU).bytes_ == 0
-    assert held_bytes(CPU) > 1 << 20
-    assert free_bytes(CPU) > 0
+    assert DevicePeakMemory(CPU).peak_bytes == 0
+    assert used_device_bytes(CPU) > 1 << 20
+    assert free_device_bytes(CPU) > 0
 
 
 def test_pinned_rows_are_rows_of_memory() -> None:
-    rows, values = pinned_rows(5, 2, torch.float64, CPU), torch.rand(3, 2, dtype=torch.float64)
+    rows, values = allocate_pinned_rows(5, 2, torch.float64, CPU), torch.rand(3, 2, dtype=torch.float64)
     rows.write_range(1, values)
-    rows.add(torch.tensor([1, 3]), values, torch.tensor([2, 0]))
+    rows.add_rows(torch.tensor([1, 3]), values, torch.tensor([2, 0]))
     out, piece = (torch.zeros(count, 2, dtype=torch.float64) for count in (4, 2))
-    rows.read(torch.tensor([0, 1]), out, torch.tensor([3, 2]))
+    rows.read_rows(torch.tensor([0, 1]), out, torch.tensor([3, 2]))
     rows.read_range(3, 5, piece)
     assert torch.equal(out[2], values[0] + values[2])
     assert torch.equal(piece[0], values[2] + values[0])
     assert not out[[0, 1, 3]].any()
     assert not piece[1].any()
-    for wrong in (lambda: rows.read_range(4, 6, piece), lambda: rows.read(torch.tensor([5]), out, torch.tensor([0]))):
+    for wrong in (
+        lambda: rows.read_range(4, 6, piece),
+        lambda: rows.read_rows(torch.tensor([5]), out, torch.tensor([0])),
+    ):
         with pytest.raises(ValueError, match="of 5"):
             wrong()
     with pytest.raises(TypeError):
@@ -84,16 +95,16 @@ def test_pinned_rows_are_rows_of_memory() -> None:
 
 @pytest.mark.gpu
 def test_streams_and_pinned_rows_of_a_device() -> None:
-    place = device_of("cuda", Alone())
-    streams, rows = Streams(place), pinned_rows(1000, 8, torch.float32, place)
+    place = choose_device("cuda", SingleProcessComm())
+    streams, rows = DeviceStreams(place), allocate_pinned_rows(1000, 8, torch.float32, place)
     values = torch.rand(1000, 8, device=place)
-    with streams.storing(streams.mark()):
+    with streams.on_store_stream(streams.record_event()):
         rows.write_range(0, values)
     out = torch.zeros(3, 8, device=place)
     at = torch.tensor([999, 3, 5], device=place)
-    with streams.loading():
-        rows.read(at, out, torch.arange(3, device=place))
+    with streams.on_load_stream():
+        rows.read_rows(at, out, torch.arange(3, device=place))
     assert torch.equal(out, values[at])
     assert torch.equal(to_host(values), values.cpu())
-    assert held_bytes(place) <= PeakOnDevice(place).bytes_
+    assert used_device_bytes(place) <= DevicePeakMemory(place).peak_bytes
     rows.close()

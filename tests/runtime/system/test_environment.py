@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outgrow.runtime.system.environment import cores, importing, thread_settings
+from outgrow.runtime.system.environment import available_cores, gc_paused_import, thread_environment
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def test_nothing_is_collected_meanwhile() -> None:
 
     gc.callbacks.append(note)
     try:
-        with importing():
+        with gc_paused_import():
             kept = [[i] for i in range(100_000)]
             assert not runs
     finally:
@@ -41,15 +41,15 @@ def test_nothing_is_collected_meanwhile() -> None:
 
 
 def test_an_import_that_fails() -> None:
-    with pytest.raises(ImportError), importing():
+    with pytest.raises(ImportError), gc_paused_import():
         raise ImportError
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
 
 
 def test_imports_inside_imports() -> None:
-    with importing():
-        with importing():
+    with gc_paused_import():
+        with gc_paused_import():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -57,7 +57,7 @@ def test_imports_inside_imports() -> None:
 
 def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
-    with importing():
+    with gc_paused_import():
         pass
     assert not gc.isenabled()
 
@@ -65,7 +65,7 @@ def test_a_collector_that_is_off_stays_off() -> None:
 def test_what_the_user_has_frozen_stays_frozen() -> None:
     kept = [object()]
     gc.freeze()
-    with importing():
+    with gc_paused_import():
         assert gc.isenabled()
     assert not any(each is kept for each in gc.get_objects())  # which leaves frozen ones out
     gc.unfreeze()
@@ -81,52 +81,52 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Eight cores, and nothing set by the user."""
     for name in (*COUNTS, "OMP_WAIT_POLICY", "TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", *GROUP):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("outgrow.runtime.system.environment.cores", lambda: 8)
+    monkeypatch.setattr("outgrow.runtime.system.environment.available_cores", lambda: 8)
     return monkeypatch
 
 
 @pytest.mark.parametrize(("workers", "share"), [(2, "4"), (3, "2"), (8, "1"), (20, "1")])
 def test_workers_share_the_cores(workers: int, share: str, eight_cores: pytest.MonkeyPatch) -> None:
-    settings = thread_settings(workers)
+    settings = thread_environment(workers)
     assert [settings[name] for name in COUNTS] == [share] * 3
     assert settings["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
 def test_one_worker_is_not_counted(eight_cores: pytest.MonkeyPatch) -> None:
-    assert not set(COUNTS) & set(thread_settings())
+    assert not set(COUNTS) & set(thread_environment())
 
 
 def test_counts_of_the_user_stay(eight_cores: pytest.MonkeyPatch) -> None:
     eight_cores.setenv("OMP_NUM_THREADS", "1")
-    assert {name: thread_settings(4).get(name) for name in COUNTS} == dict(zip(COUNTS, (None, None, "2"), strict=True))
+    assert {name: thread_environment(4).get(name) for name in COUNTS} == dict(
+        zip(COUNTS, (None, None, "2"), strict=True)
+    )
     eight_cores.setenv("NUMBA_NUM_THREADS", "5")
-    assert not set(COUNTS) & set(thread_settings(4))
+    assert not set(COUNTS) & set(thread_environment(4))
 
 
 def test_workers_of_torchrun_share_the_cores_of_their_host(eight_cores: pytest.MonkeyPatch) -> None:
     for name in GROUP:
         eight_cores.setenv(name, "2")
     eight_cores.setenv("LOCAL_WORLD_SIZE", "2")
-    assert [thread_settings()[name] for name in COUNTS] == ["4"] * 3  # also without torchrun
+    assert [thread_environment()[name] for name in COUNTS] == ["4"] * 3  # also without torchrun
     eight_cores.setenv("TORCHELASTIC_RUN_ID", "any")
     eight_cores.setenv("OMP_NUM_THREADS", "1")  # as torchrun sets it for users who have not
-    assert [thread_settings()[name] for name in COUNTS] == ["4"] * 3
+    assert [thread_environment()[name] for name in COUNTS] == ["4"] * 3
     eight_cores.setenv("OMP_NUM_THREADS", "3")
-    assert {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}.isdisjoint(thread_settings())
+    assert {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}.isdisjoint(thread_environment())
     eight_cores.setenv("LOCAL_WORLD_SIZE", "1")
     eight_cores.setenv("OMP_NUM_THREADS", "1")
-    assert not set(COUNTS) & set(thread_settings())
+    assert not set(COUNTS) & set(thread_environment())
 
 
 @pytest.mark.parametrize(("first", "late"), [("import torch", True), ("pass", False)])
 def test_what_a_program_imports_first(first: str, late: bool) -> None:
     """Threads are set when the library is imported, of torch what can still be set."""
-    program = (
-        f"{first}; import outgrow, os, torch; from outgrow.runtime.system.environment import torch_came_first as late; "
-    )
+    program = f"{first}; import outgrow, os, torch; from outgrow.runtime.system.environment import is_torch_preloaded as late; "
     program += "print(late(), os.environ['OMP_WAIT_POLICY'], torch.get_num_threads())"
     given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_", "NUMBA_"))}
-    group = {**dict.fromkeys(GROUP, "2"), "LOCAL_WORLD_SIZE": str(4 * cores())}
+    group = {**dict.fromkeys(GROUP, "2"), "LOCAL_WORLD_SIZE": str(4 * available_cores())}
     done = subprocess.run(
         [sys.executable, "-c", program], env={**given, **group}, capture_output=True, text=True, check=True
     )
@@ -134,9 +134,7 @@ def test_what_a_program_imports_first(first: str, late: bool) -> None:
 
 
 def test_a_policy_that_the_user_has_set_is_no_mistake() -> None:
-    program = (
-        "import torch, outgrow; from outgrow.runtime.system.environment import torch_came_first as late; print(late())"
-    )
+    program = "import torch, outgrow; from outgrow.runtime.system.environment import is_torch_preloaded as late; print(late())"
     given = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
     done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

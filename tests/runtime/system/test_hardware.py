@@ -9,14 +9,14 @@ import psutil
 import pytest
 import torch
 
-from outgrow.runtime.system.environment import cores, set_threads
-from outgrow.runtime.system.hardware import describe
+from outgrow.runtime.system.environment import available_cores, set_thread_environment
+from outgrow.runtime.system.hardware import describe_machine
 
 SET = {"OMP_WAIT_POLICY": "PASSIVE", "NUMBA_THREADING_LAYER": "omp", "THP_MEM_ALLOC_ENABLE": "1"}
 
 
 def test_the_machine_is_described() -> None:
-    machine = describe()
+    machine = describe_machine()
     assert machine.memory_bytes == psutil.virtual_memory().total
     assert machine.versions["torch"] == torch.__version__
     assert machine.versions["python"].startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
@@ -27,12 +27,12 @@ def test_the_machine_is_described() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process run on some cores")
 def test_cores_are_those_that_this_process_may_use() -> None:
-    assert 1 <= cores() <= (os.cpu_count() or 1)
+    assert 1 <= available_cores() <= (os.cpu_count() or 1)
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(allowed)})
-        assert cores() == 1
-        assert describe().cores == 1
+        assert available_cores() == 1
+        assert describe_machine().cores == 1
     finally:
         os.sched_setaffinity(0, allowed)
 
@@ -40,12 +40,12 @@ def test_cores_are_those_that_this_process_may_use() -> None:
 def test_what_is_set_for_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SET:
         monkeypatch.delenv(name, raising=False)
-    set_threads()
+    set_thread_environment()
     assert {name: os.environ[name] for name in SET} == SET
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SET:
         monkeypatch.setenv(name, "mine")
-    set_threads()
+    set_thread_environment()
     assert {os.environ[name] for name in SET} == {"mine"}

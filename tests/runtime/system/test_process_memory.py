@@ -15,13 +15,18 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.runtime.system import process_memory as module
-from outgrow.runtime.system.process_memory import PeakMemory, mapped_file, resident_bytes, return_freed_memory
+from outgrow.runtime.system.process_memory import (
+    PeakMemorySampler,
+    allocate_mapped_tensor,
+    resident_bytes,
+    return_freed_memory,
+)
 
 SIZE = 200 << 20
 
 
 def test_the_peak_sees_a_tensor_that_is_gone_again() -> None:
-    with PeakMemory() as memory:
+    with PeakMemorySampler() as memory:
         before = resident_bytes()
         tensor = torch.ones(SIZE // 4)
         time.sleep(0.2)
@@ -32,7 +37,7 @@ def test_the_peak_sees_a_tensor_that_is_gone_again() -> None:
 
 
 def test_the_first_and_the_last_moment_count() -> None:
-    memory = PeakMemory()
+    memory = PeakMemorySampler()
     assert memory.peak_bytes == pytest.approx(resident_bytes(), rel=0.05)
     with memory:
         tensor = torch.ones(SIZE // 4)
@@ -52,7 +57,7 @@ def test_pages_of_mapped_files_do_not_count(tmp_path: Path) -> None:
 
 
 def test_the_watching_thread_ends_when_the_work_fails() -> None:
-    memory = PeakMemory()
+    memory = PeakMemorySampler()
     with pytest.raises(ZeroDivisionError), memory:
         _ = 1 / 0
     assert not memory._thread.is_alive()
@@ -108,12 +113,12 @@ def test_a_system_without_that_choice_is_left_alone(library: object, monkeypatch
 
 
 def test_a_mapped_file_is_zeros_and_can_be_written(disk: Path) -> None:
-    rows = mapped_file(disk, (3, 2), torch.float64)
+    rows = allocate_mapped_tensor(disk, (3, 2), torch.float64)
     assert (rows.shape, rows.dtype, rows.count_nonzero()) == ((3, 2), torch.float64, 0)
     rows[1] = 5
     assert rows.sum() == 10
     assert list(disk.iterdir()) == []
-    assert mapped_file(disk, (0, 2), torch.int32).shape == (0, 2)
+    assert allocate_mapped_tensor(disk, (0, 2), torch.int32).shape == (0, 2)
 
 
 def test_a_mapped_file_is_refused_where_the_disk_is_full(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +129,6 @@ def test_a_mapped_file_is_refused_where_the_disk_is_full(disk: Path, monkeypatch
 
     monkeypatch.setattr(module.os, "posix_fallocate", full)
     with pytest.raises(InputError, match="too little room") as caught:
-        mapped_file(disk, (1000,), torch.int64)
+        allocate_mapped_tensor(disk, (1000,), torch.int64)
     assert "8,000 bytes" in caught.value.needed
     assert "scratch" in caught.value.repair

@@ -11,7 +11,7 @@ import pytest
 READ = """
 import os, sys
 import numpy as np
-from outgrow.runtime.system.sigbus import told_of_bus_errors
+from outgrow.runtime.system.sigbus import explain_bus_errors
 
 def read(path):
     rows = np.memmap(path, mode="r")

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outgrow.strategies.migrate.merging import Merging
+from outgrow.strategies.migrate.merging import TimeStepMerger
 
 
-def told(size: int, *seconds: float) -> list[Merging]:
+def told(size: int, *seconds: float) -> list[TimeStepMerger]:
     """What is known at first, and after each of some epochs."""
-    found = [Merging(size=size)]
+    found = [TimeStepMerger(size=size)]
     for each in seconds:
-        found.append(found[-1].after(each))
+        found.append(found[-1].after_epoch(each))
     return found
 
 
@@ -68,7 +68,7 @@ def test_it_always_settles_on_the_fastest(size: int, seconds: list[float]) -> No
     if last.settled:
         best = min(last.log, key=lambda each: each[1])
         assert (last.time_steps, last.fastest) == best
-        assert last.after(0.0) == last
+        assert last.after_epoch(0.0) == last
 
 
 def plain(size: int = 4, *seconds: float) -> dict[str, Any]:
@@ -80,20 +80,20 @@ def plain(size: int = 4, *seconds: float) -> dict[str, Any]:
 def test_a_hint_says_all(size: int, seconds: list[float]) -> None:
     known = told(size, *seconds)[-1]
     for hint in (known.as_hint(), json.loads(json.dumps(known.as_hint()))):
-        found = Merging.of_hint(hint, size)
+        found = TimeStepMerger.from_hint(hint, size)
         assert found == known
         assert hash(found) == hash(known)
-        assert found.after(3.0) == known.after(3.0)
+        assert found.after_epoch(3.0) == known.after_epoch(3.0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_a_hint_of_other_workers_says_nothing(size: int) -> None:
-    assert Merging.of_hint(plain(4, 9.0, 8.0), size) == Merging(size=size)
+    assert TimeStepMerger.from_hint(plain(4, 9.0, 8.0), size) == TimeStepMerger(size=size)
 
 
 @pytest.mark.parametrize("hint", [None, "4", 4, [], {}, [["size", 4]], ("size",), {"size": None}, {"size": 4}])
 def test_what_is_no_hint_says_nothing(hint: object) -> None:
-    assert Merging.of_hint(hint, 4) == Merging(size=4)
+    assert TimeStepMerger.from_hint(hint, 4) == TimeStepMerger(size=4)
 
 
 BROKEN: dict[str, dict[Any, Any]] = {
@@ -125,15 +125,15 @@ BROKEN: dict[str, dict[Any, Any]] = {
 
 @pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
 def test_a_broken_hint_says_nothing(change: dict[Any, Any]) -> None:
-    found = Merging.of_hint({**plain(4, 9.0, 8.0), **change}, 4)
-    assert found == Merging(size=4)
-    assert 1 <= found.after(9.0).time_steps <= 4
+    found = TimeStepMerger.from_hint({**plain(4, 9.0, 8.0), **change}, 4)
+    assert found == TimeStepMerger(size=4)
+    assert 1 <= found.after_epoch(9.0).time_steps <= 4
 
 
 @pytest.mark.parametrize("size", [3.0, "3", [3]])
 def test_a_number_of_workers_of_the_wrong_type_says_nothing(size: object) -> None:
-    found = Merging.of_hint({**plain(3, 9.0), "size": size}, 3)
-    assert found == Merging(size=3)
+    found = TimeStepMerger.from_hint({**plain(3, 9.0), "size": size}, 3)
+    assert found == TimeStepMerger(size=3)
     assert type(found.time_steps) is int
 
 
@@ -141,13 +141,13 @@ def test_a_number_of_workers_of_the_wrong_type_says_nothing(size: object) -> Non
 def test_a_hint_without_some_key_says_nothing(key: str) -> None:
     hint = plain(4, 9.0, 8.0)
     del hint[key]
-    assert Merging.of_hint(hint, 4) == Merging(size=4)
+    assert TimeStepMerger.from_hint(hint, 4) == TimeStepMerger(size=4)
 
 
 def test_a_hint_that_no_run_can_have_left_leads_to_no_time_steps_beyond_the_workers() -> None:
     """None dropped, although an epoch was judged."""
-    found = Merging.of_hint({**plain(4), "fastest": 1.0}, 4)
-    assert 1 <= found.after(2.0).time_steps <= 4
+    found = TimeStepMerger.from_hint({**plain(4), "fastest": 1.0}, 4)
+    assert 1 <= found.after_epoch(2.0).time_steps <= 4
 
 
 WORDS = ["", "3", "size"]
@@ -161,9 +161,9 @@ PLAIN = st.recursive(
 @given(st.dictionaries(st.sampled_from(["dropped", "settled", "fastest", "log", "more"]), PLAIN, max_size=3))
 def test_no_hint_does_harm(change: dict[str, Any]) -> None:
     """Whatever a file says, there are at least one time step and at most one for each worker, after any epoch."""
-    found = Merging.of_hint({**plain(3, 9.0), **change}, 3)
+    found = TimeStepMerger.from_hint({**plain(3, 9.0), **change}, 3)
     for seconds in (1.0, 2.0, 0.5):
         assert type(found.time_steps) is int
         assert 1 <= found.time_steps <= 3
-        found = found.after(seconds)
+        found = found.after_epoch(seconds)
     assert 1 <= found.time_steps <= 3

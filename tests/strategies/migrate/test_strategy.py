@@ -16,23 +16,23 @@ from torch import Tensor, nn
 
 from outgrow.core.errors import InputError
 from outgrow.engine import minibatch_loop
-from outgrow.engine.batches import Batches
-from outgrow.engine.model_migration import pass_on
-from outgrow.engine.shard import Part, Whole
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.model_migration import send_model
+from outgrow.engine.shard import FullGraphShard, PartitionShard
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn import GCN, Dot
 from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.migrate import strategy as migrate
-from outgrow.strategies.migrate.merging import Merging
+from outgrow.strategies.migrate.merging import TimeStepMerger
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.sampled import Sampled
 from planted import NODES, model_of, planted
 from suites.checks import named, on_workers
 from suites.migrate_traffic import met, remote_rows
 
-BATCHES = Batches(size=9, fanout=(3, 2))
+BATCHES = BatchConfig(size=9, fanout=(3, 2))
 SEED, WORKERS, STEPS = 4, 3, 5
 TRAIN = torch.arange(0, NODES, 3)
 
@@ -41,8 +41,8 @@ def problem_of(comm: Comm | None = None) -> Problem:
     """A problem on one worker, or a worker's side of one; nodes are dealt out without order."""
     world = planted()
     alone = comm is None or comm.size == 1
-    return Problem.of(
-        Whole(world.topology, comm) if alone else Part(world.topology, owner_of(comm.size), comm),
+    return Problem.from_node_labels(
+        FullGraphShard(world.topology, comm) if alone else PartitionShard(world.topology, owner_of(comm.size), comm),
         features=world.features,
         labels=world.labels,
         train=TRAIN,
@@ -80,9 +80,9 @@ def moves() -> Iterator[list[int]]:
 
     def noted(model: nn.Module, comm: Comm, stride: int) -> None:
         found.append(stride)
-        pass_on(model, comm, stride)
+        send_model(model, comm, stride)
 
-    with patch.object(minibatch_loop, "pass_on", noted):
+    with patch.object(minibatch_loop, "send_model", noted):
         yield found
 
 
@@ -115,9 +115,9 @@ def models_that_travel_have_the_same_gradients(comm: Comm) -> None:
     expected, wrong = gradients(problem_of(), Sampled()), []
     for number in (None, 1, 2, 3, 9):
         for pregather in (True, False):
-            strategy = Migrate(travel=True, time_steps=number, pregather=pregather, merge=number is not None)
+            strategy = Migrate(move_model=True, time_steps=number, pregather=pregather, merge=number is not None)
             found = gradients(problem_of(comm), strategy)
-            everyones = comm.gather(found)
+            everyones = comm.all_gather_object(found)
             if found[0] != pytest.approx(expected[0], rel=1e-10) or differences(found[1], expected[1]) > 1e-12:
                 wrong.append((number, pregather))
             if any(other[0] != found[0] or differences(other[1], found[1]) for other in everyones):
@@ -128,10 +128,10 @@ def models_that_travel_have_the_same_gradients(comm: Comm) -> None:
 def rows_of_an_epoch(rank: int, number: int, *, once: bool) -> int:
     """Remote rows of a worker, by the sampler alone."""
     problem, owner = problem_of(), owner_of(WORKERS)
-    topology = problem.share.topology
-    sampler = Sampler([topology, topology], (3, 2), SEED)
+    topology = problem.shard.topology
+    sampler = NeighborSampler([topology, topology], (3, 2), SEED)
     found = 0
-    for step, seeds in enumerate(problem.seeds(1)):
+    for step, seeds in enumerate(problem.seeds_of_epoch(1)):
         groups = met(seeds.tolist(), owner[seeds].tolist(), WORKERS, number)[rank]
         found += remote_rows(sampler, groups, 1, step, owner != rank, once=once)
     return found
@@ -143,10 +143,10 @@ def a_row_is_fetched_once_for_each_batch(comm: Comm) -> None:
     for number in (1, 2, 3):
         for once in (True, False):
             before = comm.ledger.counters["remote_rows"]
-            gradients(problem_of(comm), Migrate(travel=True, time_steps=number, pregather=once))
+            gradients(problem_of(comm), Migrate(move_model=True, time_steps=number, pregather=once))
             added = comm.ledger.counters["remote_rows"] - before
             pairs[number, once] = added, rows_of_an_epoch(comm.rank, number, once=once)
-    saved = comm.gather(pairs[3, False][0] - pairs[3, True][0])
+    saved = comm.all_gather_object(pairs[3, False][0] - pairs[3, True][0])
     assert {name: pair for name, pair in pairs.items() if pair[0] != pair[1]} == {}
     assert pairs[1, True] == pairs[1, False]
     assert min(saved) > 0
@@ -157,79 +157,79 @@ def the_number_of_time_steps_is_that_asked_for(comm: Comm) -> None:
     pairs = []
     for number, expected in ((1, 1), (2, 2), (3, 3), (9, 3), (None, 3)):
         problem = problem_of(comm)
-        problem.hints["migrate"] = Merging(size=WORKERS, dropped=2, settled=True).as_hint()
-        execution = Migrate(travel=True, time_steps=number, merge=number is not None).prepare(problem)
+        problem.resume_hints["migrate"] = TimeStepMerger(size=WORKERS, dropped=2, settled=True).as_hint()
+        execution = Migrate(move_model=True, time_steps=number, merge=number is not None).prepare(problem)
         pairs.append(([time_steps(execution, problem, epoch, 9.0 / epoch) for epoch in (1, 2, 3)], [expected] * 3))
-        pairs.append((problem.facts, {}))
+        pairs.append((problem.run_facts, {}))
     problem = problem_of(comm)
     execution = Migrate().prepare(problem)
     pairs.append((time_steps(execution, problem, 1), 1))
-    pairs.append((problem.facts | problem.hints, {}))
+    pairs.append((problem.run_facts | problem.resume_hints, {}))
     assert [found for found, expected in pairs if found != expected] == []
 
 
 def epochs_are_judged_from_the_second_on(comm: Comm) -> None:
     """By the mean over workers, which differ; the first epoch is the fastest of all, and is not looked at."""
     problem = problem_of(comm)
-    execution, own, facts = Migrate(travel=True).prepare(problem), 2.0 * (comm.rank - 1), []
+    execution, own, facts = Migrate(move_model=True).prepare(problem), 2.0 * (comm.rank - 1), []
     seconds = (0.1, 9.0, 8.0, 8.5, 1.0, 30.0)
     found = []
     for epoch, took in enumerate(seconds, start=1):
         found.append(time_steps(execution, problem, epoch, took + own))
-        facts.append(problem.facts["time_steps"])
+        facts.append(problem.run_facts["time_steps"])
     assert found == [3, 3, 2, 1, 2, 2]
     log = [[3, pytest.approx(9.0)], [2, pytest.approx(8.0)], [1, pytest.approx(8.5)]]
     assert facts == [[], log[:1], log[:2], log, log, log]
-    hint = json.loads(json.dumps(problem.hints["migrate"]))
-    known = Merging.of_hint(hint, WORKERS)
+    hint = json.loads(json.dumps(problem.resume_hints["migrate"]))
+    known = TimeStepMerger.from_hint(hint, WORKERS)
     assert (known.dropped, known.settled, known.fastest) == (1, True, pytest.approx(8.0))
 
 
 def an_epoch_that_is_not_whole_is_not_judged(comm: Comm) -> None:
     """Of one that goes on in the middle a part is missing."""
     problem = problem_of(comm)
-    execution = Migrate(travel=True).prepare(problem)
+    execution = Migrate(move_model=True).prepare(problem)
     found = [time_steps(execution, problem, 1, 5.0), time_steps(execution, problem, 2, 0.1, first=3)]
-    facts = [problem.facts["time_steps"]]
+    facts = [problem.run_facts["time_steps"]]
     found += [time_steps(execution, problem, 3, 4.0), time_steps(execution, problem, 4, 3.0)]
-    facts.append(problem.facts["time_steps"])
+    facts.append(problem.run_facts["time_steps"])
     assert found == [3, 3, 3, 2]
     assert facts == [[], [[3, pytest.approx(4.0)], [2, pytest.approx(3.0)]]]
 
 
 def the_first_epoch_warms_up_also_if_it_begins_in_the_middle(comm: Comm) -> None:
     problem = problem_of(comm)
-    execution = Migrate(travel=True).prepare(problem)
+    execution = Migrate(move_model=True).prepare(problem)
     found = [time_steps(execution, problem, 4, 1.0, first=2), time_steps(execution, problem, 5, 2.0)]
     assert found == [3, 3]
-    assert problem.facts["time_steps"] == [[3, pytest.approx(2.0)]]
+    assert problem.run_facts["time_steps"] == [[3, pytest.approx(2.0)]]
 
 
 def what_was_found_out_is_taken_up(comm: Comm) -> None:
     """As a file has it; what was settled stays, and what was not goes on."""
-    known = Merging(size=WORKERS).after(9.0)
-    hints = {"settled": known.after(10.0), "not settled": known, "faster": known.after(8.0)}
+    known = TimeStepMerger(size=WORKERS).after_epoch(9.0)
+    hints = {"settled": known.after_epoch(10.0), "not settled": known, "faster": known.after_epoch(8.0)}
     pairs = []
     for name, expected in (("settled", [3, 3, 3]), ("not settled", [2, 2, 3]), ("faster", [1, 1, 2])):
         problem = problem_of(comm)
-        problem.hints["migrate"] = json.loads(json.dumps(hints[name].as_hint()))
-        execution = Migrate(travel=True).prepare(problem)
-        pairs.append((problem.facts["time_steps"], [list(each) for each in hints[name].log]))
+        problem.resume_hints["migrate"] = json.loads(json.dumps(hints[name].as_hint()))
+        execution = Migrate(move_model=True).prepare(problem)
+        pairs.append((problem.run_facts["time_steps"], [list(each) for each in hints[name].log]))
         seconds = enumerate((20.0, 9.5, 30.0), start=1)
         pairs.append(([time_steps(execution, problem, epoch, took) for epoch, took in seconds], expected))
     assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
 
 def hints_of_other_workers_and_broken_ones_are_ignored(comm: Comm) -> None:
-    others = Merging(size=WORKERS + 1, dropped=2, settled=True, log=((4, 1.0),)).as_hint()
+    others = TimeStepMerger(size=WORKERS + 1, dropped=2, settled=True, log=((4, 1.0),)).as_hint()
     pairs = []
     for hint in (others, None, "fast", [1], {"size": WORKERS}, {**others, "size": WORKERS, "dropped": 3}):
         problem = problem_of(comm)
-        problem.hints["migrate"] = hint
-        execution = Migrate(travel=True).prepare(problem)
-        pairs.append((problem.facts["time_steps"], []))
+        problem.resume_hints["migrate"] = hint
+        execution = Migrate(move_model=True).prepare(problem)
+        pairs.append((problem.run_facts["time_steps"], []))
         pairs.append((time_steps(execution, problem, 1), WORKERS))
-        pairs.append((Merging.of_hint(problem.hints["migrate"], WORKERS), Merging(size=WORKERS)))
+        pairs.append((TimeStepMerger.from_hint(problem.resume_hints["migrate"], WORKERS), TimeStepMerger(size=WORKERS)))
     assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
 
@@ -258,11 +258,11 @@ def test_on_one_worker_a_batch_is_one_time_step(options: dict[str, Any]) -> None
     assert found[0] == expected[0]
     assert all(torch.equal(a, b) for a, b in zip(found[1], expected[1], strict=True))
     assert moved == []
-    assert (problem.facts, problem.hints, dict(problem.share.comm.ledger.crossed)) == ({}, {}, {})
+    assert (problem.run_facts, problem.resume_hints, dict(problem.shard.comm.ledger.bytes_by_link)) == ({}, {}, {})
 
 
 def test_an_epoch_may_begin_at_a_later_step() -> None:
-    execution = Migrate(travel=True).prepare(problem_of())
+    execution = Migrate(move_model=True).prepare(problem_of())
     whole = losses(execution.steps(2))
     assert len(whole) == STEPS
     assert losses(execution.steps(2, first=3)) == whole[3:]
@@ -307,6 +307,6 @@ def test_options_are_given_back() -> None:
 
 def test_a_model_of_links_is_refused() -> None:
     nodes = GCN(8, 8, 8)
-    Migrate().require_model(nodes)
+    Migrate().validate_model(nodes)
     with pytest.raises(InputError, match="migrate cannot train a model of links"):
-        Migrate().require_model(nodes.with_decoder(Dot()))
+        Migrate().validate_model(nodes.with_decoder(Dot()))

@@ -16,22 +16,22 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Ledger, Link
-from outgrow.engine.shard import Part, Share, Whole
+from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
-from outgrow.runtime.distributed.async_exchange import Route
-from outgrow.runtime.distributed.comm import Arrival, Comm
+from outgrow.runtime.distributed.async_exchange import SplitSizes
+from outgrow.runtime.distributed.comm import Comm, ExchangeHandle
 from outgrow.strategies.offload.wave import Wave
 from outgrow.strategies.offload.wave_plan import (
-    Draft,
-    Needs,
-    Places,
-    Range,
-    Techniques,
-    chunks_of,
-    lay_out,
-    needs_of,
-    wave_of,
+    RowRange,
+    SlotAllocator,
+    TransferOptions,
+    WaveLayout,
+    WaveRequirements,
+    assign_slots,
+    build_wave,
+    cut_chunks,
+    exchange_requirements,
 )
 from support import topologies, with_relations
 
@@ -64,28 +64,30 @@ class ThreadComm(Comm):
         self.rank, self.size, self.hosts, self.ledger = rank, size, ("here",) * size, Ledger()
         self._meeting = meeting
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         self._meeting.slots[self.rank] = value
         self.barrier()
         found = list(self._meeting.slots)
         self.barrier()
         return found
 
-    def rows(self, rows: Tensor, route: Route, kind: Kind, *, back: Kind = Kind.GRADIENTS) -> Arrival:
-        parts = rows.split_with_sizes(route.send)
-        self.ledger.move(Link.PEER, kind, rows.nbytes - parts[self.rank].nbytes)
-        came = [given[self.rank] for given in self.gather(parts)]
-        assert tuple(len(part) for part in came) == tuple(route.receive)
+    def all_to_all(
+        self, rows: Tensor, split_sizes: SplitSizes, kind: Kind, *, grad_kind: Kind = Kind.GRADIENTS
+    ) -> ExchangeHandle:
+        parts = rows.split_with_sizes(split_sizes.send)
+        self.ledger.add_bytes(Link.PEER, kind, rows.nbytes - parts[self.rank].nbytes)
+        came = [given[self.rank] for given in self.all_gather_object(parts)]
+        assert tuple(len(part) for part in came) == tuple(split_sizes.receive)
         return Here(torch.cat(came))
 
-    def sum_(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
-        return values.copy_(torch.stack(self.gather(values.clone())).sum(0))
+    def all_reduce(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
+        return values.copy_(torch.stack(self.all_gather_object(values.clone())).sum(0))
 
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
-        return self.gather(value)[root]
+        return self.all_gather_object(value)[root]
 
     @property
-    def aside(self) -> Comm:
+    def background_comm(self) -> Comm:
         """Nobody asks for one."""
         raise NotImplementedError
 
@@ -151,9 +153,9 @@ class Cut(NamedTuple):
         """The graph as layers see it."""
         return self.topology.with_self_loops if self.self_loops else self.topology
 
-    def share(self, comm: Comm) -> Share:
+    def share(self, comm: Comm) -> GraphShard:
         """What a worker owns."""
-        return Part(self.topology, self.owner, comm) if self.size > 1 else Whole(self.topology, comm)
+        return PartitionShard(self.topology, self.owner, comm) if self.size > 1 else FullGraphShard(self.topology, comm)
 
     @property
     def graph(self) -> ChunkGraph:
@@ -164,9 +166,9 @@ class Cut(NamedTuple):
         """The chunk of a worker in each wave."""
         return [(rank + wave) % self.count for wave in range(self.count)]
 
-    def chunks(self, rank: int) -> list[Range]:
+    def chunks(self, rank: int) -> list[RowRange]:
         """Those of a worker, wave by wave."""
-        ranges = chunks_of(self.graph, ids(self.own(rank)), self.count)
+        ranges = cut_chunks(self.graph, ids(self.own(rank)), self.count)
         return [ranges[chunk] for chunk in self.order(rank)]
 
     def own(self, rank: int) -> list[int]:
@@ -180,21 +182,23 @@ class Cut(NamedTuple):
             for rank in range(self.size)
         ]
 
-    def needs(self, share: Share, *, sharing: bool) -> Needs:
-        """What `needs_of` finds on a worker."""
+    def needs(self, share: GraphShard, *, sharing: bool) -> WaveRequirements:
+        """What `estimate_memory_needs` finds on a worker."""
         chunks = self.chunks(share.comm.rank)
-        sources = [self.graph.sources(share.own[first:last]) for first, last in chunks]
-        return needs_of(share, chunks, sources, sharing=sharing)
+        sources = [self.graph.source_ids(share.owned_nodes[first:last]) for first, last in chunks]
+        return exchange_requirements(share, chunks, sources, sharing=sharing)
 
-    def waves(self, share: Share, techniques: Techniques) -> tuple[list[Wave], int]:
+    def waves(self, share: GraphShard, techniques: TransferOptions) -> tuple[list[Wave], int]:
         """The waves of a worker, and the places of its buffer."""
         found, graph = list[Wave](), self.graph
         needs = self.needs(share, sharing=techniques.sharing)
 
-        def take(number: int, draft: Draft, places: Places) -> None:
-            found.append(wave_of(graph, share.own, needs.chunks[number], draft, places.place_V, places.size))
+        def take(number: int, draft: WaveLayout, places: SlotAllocator) -> None:
+            found.append(
+                build_wave(graph, share.owned_nodes, needs.chunks[number], draft, places.slot_V, places.num_slots)
+            )
 
-        return found, lay_out(share, needs, techniques, take)
+        return found, assign_slots(share, needs, techniques, take)
 
 
 @st.composite

@@ -14,18 +14,24 @@ from hypothesis import strategies as st
 
 from generators import apart
 from outgrow.core.errors import InputError
-from outgrow.engine.layer_plan import traits_of
-from outgrow.engine.shard import Part, Share, Whole
+from outgrow.engine.layer_plan import plan_layers
+from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
 from outgrow.nn import GCNConv, SAGEConv
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.strategies.offload.chunking import CLOSE, Chunking, Cutter, choose_cached_waves, fewest_chunks
-from outgrow.strategies.offload.memory import Extent, chunked_bytes, kept_bytes
-from outgrow.strategies.offload.reorder import Throughputs
-from outgrow.strategies.offload.wave_plan import Needs, Techniques, chunks_of
+from outgrow.strategies.offload.chunking import (
+    CHUNK_COUNT_TOLERANCE,
+    ChunkPlan,
+    ChunkPlanner,
+    choose_cached_waves,
+    fewest_chunks,
+)
+from outgrow.strategies.offload.memory import WaveSizes, cached_wave_bytes, chunked_bytes
+from outgrow.strategies.offload.reorder import Bandwidths
+from outgrow.strategies.offload.wave_plan import TransferOptions, WaveRequirements, cut_chunks
 from strategies.offload.cut_graphs import together
 from support import normal, random_topology
 
@@ -37,17 +43,17 @@ TOPOLOGY = random_topology(60, 240)
 SPREAD = random_topology(100, 130, seed=4)
 
 
-def cutter_of(share: Share, *, base: int = 10 * MIB, overlap: bool = True) -> Cutter:
-    traits = traits_of(MODEL, normal(4, 6).float(), cache=True)
-    return Cutter(
-        share=share,
+def cutter_of(share: GraphShard, *, base: int = 10 * MIB, overlap: bool = True) -> ChunkPlanner:
+    traits = plan_layers(MODEL, normal(4, 6).float(), cache=True)
+    return ChunkPlanner(
+        shard=share,
         graphs={self_loops: ChunkGraph(share.topology, self_loops=self_loops) for self_loops in (False, True)},
-        traits=traits,
-        techniques=Techniques(overlap=overlap),
+        layer_plans=traits,
+        transfer_options=TransferOptions(overlap=overlap),
         reorganise=True,
-        rates=Throughputs(host=1.0, device=10.0, reuse=100.0),
+        bandwidths=Bandwidths(host=1.0, device=10.0, reuse=100.0),
         number_bytes=NUMBER_BYTES,
-        base=base,
+        base_bytes=base,
     )
 
 
@@ -68,8 +74,8 @@ def needed_by(error: InputError) -> int:
 @cache
 def sizes() -> dict[int, int]:
     """What each number of chunks takes."""
-    cutter = cutter_of(Whole(TOPOLOGY))
-    return {count: cutter.cut(count).bytes_ for count in counts_to_try(TOPOLOGY.num_nodes)}
+    cutter = cutter_of(FullGraphShard(TOPOLOGY))
+    return {count: cutter.plan_chunks(count).peak_bytes for count in counts_to_try(TOPOLOGY.num_nodes)}
 
 
 @settings(deadline=None, max_examples=8)
@@ -78,25 +84,25 @@ def test_about_the_first_number_that_fits(part: float) -> None:
     """Of those that are tried, none that would fit is passed over; then it is looked for closer by."""
     least, most = min(sizes().values()), max(sizes().values())
     budget = int(least + part * (most - least)) + 1
-    cutter = cutter_of(Whole(TOPOLOGY))
-    chunking = cutter.fewest(budget)
+    cutter = cutter_of(FullGraphShard(TOPOLOGY))
+    chunking = cutter.fewest_chunks(budget)
     fits = next(count for count, taken in sizes().items() if taken <= budget)
     too_few = max((count for count in sizes() if count < fits), default=0)
-    assert too_few < chunking.chunks <= fits
-    assert chunking.bytes_ == cutter.cut(chunking.chunks).bytes_ <= budget
+    assert too_few < chunking.num_chunks <= fits
+    assert chunking.peak_bytes == cutter.plan_chunks(chunking.num_chunks).peak_bytes <= budget
 
 
 def test_numbers_between_those_that_are_tried_first() -> None:
-    cutter = cutter_of(Whole(TOPOLOGY))
+    cutter = cutter_of(FullGraphShard(TOPOLOGY))
     between = [count + (after - count) // 2 for count, after in pairwise(sizes()) if after > 16]
-    chosen = [cutter.fewest(cutter.cut(count).bytes_).chunks for count in between]
+    chosen = [cutter.fewest_chunks(cutter.plan_chunks(count).peak_bytes).num_chunks for count in between]
     assert set(chosen) - set(sizes())
 
 
 def test_chunks_grow_in_number_as_the_budget_shrinks() -> None:
-    cutter = cutter_of(Whole(TOPOLOGY))
+    cutter = cutter_of(FullGraphShard(TOPOLOGY))
     budgets = sorted(sizes().values(), reverse=True)[::2]
-    chosen = [cutter.fewest(budget).chunks for budget in budgets]
+    chosen = [cutter.fewest_chunks(budget).num_chunks for budget in budgets]
     assert chosen == sorted(chosen)
     assert chosen[0] == 1
     assert len(set(chosen)) > 4
@@ -105,38 +111,38 @@ def test_chunks_grow_in_number_as_the_budget_shrinks() -> None:
 @pytest.mark.parametrize("budget", [1, 50 * MIB, 80 * MIB])
 @pytest.mark.parametrize("topology", [TOPOLOGY, SPREAD])
 def test_what_a_refusal_asks_for_is_enough(topology: Topology, budget: int) -> None:
-    cutter = cutter_of(Whole(topology))
+    cutter = cutter_of(FullGraphShard(topology))
     with pytest.raises(InputError, match="too small for the smallest chunks") as refusal:
-        cutter.fewest(budget)
+        cutter.fewest_chunks(budget)
     needed = needed_by(refusal.value)
-    chunking = cutter.fewest(needed)
-    assert chunking.bytes_ <= needed
-    smallest = cutter.cut(topology.num_nodes)
-    assert smallest.bytes_ <= needed <= 1.05 * smallest.bytes_ + MIB
+    chunking = cutter.fewest_chunks(needed)
+    assert chunking.peak_bytes <= needed
+    smallest = cutter.plan_chunks(topology.num_nodes)
+    assert smallest.peak_bytes <= needed <= 1.05 * smallest.peak_bytes + MIB
     assert f"{needed // MIB:,} MiB for each worker" in refusal.value.needed
     assert "of which 10 MiB are in use" in refusal.value.got
 
 
 def test_what_is_in_use_already_counts() -> None:
-    less, more = (cutter_of(Whole(TOPOLOGY), base=base).cut(3).bytes_ for base in (0, 5 * MIB))
+    less, more = (cutter_of(FullGraphShard(TOPOLOGY), base=base).plan_chunks(3).peak_bytes for base in (0, 5 * MIB))
     assert more - less == 5 * MIB
 
 
-def check_needs(cutter: Cutter, needs: dict[bool, Needs], count: int) -> None:
+def check_needs(cutter: ChunkPlanner, needs: dict[bool, WaveRequirements], count: int) -> None:
     """All own nodes are cut, in the same way and order in both views; each view has its sources."""
-    share = cutter.share
+    share = cutter.shard
     assert needs[True].chunks == needs[False].chunks
-    assert sorted(needs[True].chunks) == chunks_of(cutter.graphs[False], share.own, count)
+    assert sorted(needs[True].chunks) == cut_chunks(cutter.graphs[False], share.owned_nodes, count)
     for self_loops, graph in cutter.graphs.items():
         for j, (first, last) in enumerate(needs[self_loops].chunks):
             there = torch.cat([needs[self_loops].loads[j], needs[self_loops].remote[j]])
-            assert torch.isin(graph.sources(share.own[first:last]), there).all()
+            assert torch.isin(graph.source_ids(share.owned_nodes[first:last]), there).all()
 
 
 class Told(NamedTuple):
     """What a worker knows of its chunks."""
 
-    chunking: Chunking
+    chunking: ChunkPlan
     estimate: int
 
 
@@ -147,33 +153,33 @@ def test_all_workers_cut_alike(size: int, count: int) -> None:
     owner = torch.arange(60) % 2 * (size - 1)
 
     def work(comm: Comm) -> Told:
-        share = Part(TOPOLOGY, owner, comm) if size > 1 else Whole(TOPOLOGY, comm)
+        share = PartitionShard(TOPOLOGY, owner, comm) if size > 1 else FullGraphShard(TOPOLOGY, comm)
         cutter = cutter_of(share, base=comm.rank * MIB)
-        chunking = cutter.cut(count)
-        check_needs(cutter, chunking.needs, count)
-        return Told(chunking, chunked_bytes(cutter.base, cutter.traits, chunking.extent, NUMBER_BYTES))
+        chunking = cutter.plan_chunks(count)
+        check_needs(cutter, chunking.requirements, count)
+        return Told(chunking, chunked_bytes(cutter.base_bytes, cutter.layer_plans, chunking.wave_sizes, NUMBER_BYTES))
 
     told = together(size, work)
     for chunking, _ in told:
-        assert chunking.chunks == count
+        assert chunking.num_chunks == count
         assert chunking.order.chunks.shape == (size, count)
         assert chunking.order.chunks.tolist() == told[0].chunking.order.chunks.tolist()
-        assert chunking.bytes_ == max(estimate for _, estimate in told)
+        assert chunking.peak_bytes == max(estimate for _, estimate in told)
 
 
 def test_the_worker_with_the_least_memory_decides() -> None:
     """Workers that are given different budgets do not part ways, of which one would wait for ever."""
     owner = torch.arange(60) % 3
 
-    def work(comm: Comm, budget: int) -> Chunking:
-        return cutter_of(Part(TOPOLOGY, owner, comm)).fewest(budget)
+    def work(comm: Comm, budget: int) -> ChunkPlan:
+        return cutter_of(PartitionShard(TOPOLOGY, owner, comm)).fewest_chunks(budget)
 
     ample = 1 << 40
-    some = together(3, lambda comm: work(comm, ample))[0].bytes_ - 1
+    some = together(3, lambda comm: work(comm, ample))[0].peak_bytes - 1
     alike = together(3, lambda comm: work(comm, some))
     mixed = together(3, lambda comm: work(comm, some if comm.rank == 1 else ample))
-    assert {chunking.chunks for chunking in mixed} == {chunking.chunks for chunking in alike}
-    assert alike[0].chunks > 1
+    assert {chunking.num_chunks for chunking in mixed} == {chunking.num_chunks for chunking in alike}
+    assert alike[0].num_chunks > 1
 
 
 def test_a_refusal_reaches_all_workers() -> None:
@@ -181,20 +187,22 @@ def test_a_refusal_reaches_all_workers() -> None:
 
     def work(comm: Comm) -> int:
         with pytest.raises(InputError) as refusal:
-            cutter_of(Part(TOPOLOGY, owner, comm)).fewest(MIB if comm.rank else 1 << 40)
+            cutter_of(PartitionShard(TOPOLOGY, owner, comm)).fewest_chunks(MIB if comm.rank else 1 << 40)
         return needed_by(refusal.value)
 
     first, second = together(2, work)
     assert first == second
-    chosen = together(2, lambda comm: cutter_of(Part(TOPOLOGY, owner, comm)).fewest(first).chunks)
+    chosen = together(2, lambda comm: cutter_of(PartitionShard(TOPOLOGY, owner, comm)).fewest_chunks(first).num_chunks)
     assert chosen[0] == chosen[1] >= 1
 
 
 def test_without_overlap_a_buffer_holds_no_rows_of_the_next_wave() -> None:
-    ahead, behind = (cutter_of(Whole(TOPOLOGY), overlap=overlap).cut(6) for overlap in (True, False))
-    assert behind.extent.places == max(len(nodes) for needs in behind.needs.values() for nodes in needs.loads)
-    assert behind.extent.places < ahead.extent.places
-    assert behind.bytes_ < ahead.bytes_
+    ahead, behind = (cutter_of(FullGraphShard(TOPOLOGY), overlap=overlap).plan_chunks(6) for overlap in (True, False))
+    assert behind.wave_sizes.num_slots == max(
+        len(nodes) for needs in behind.requirements.values() for nodes in needs.loads
+    )
+    assert behind.wave_sizes.num_slots < ahead.wave_sizes.num_slots
+    assert behind.peak_bytes < ahead.peak_bytes
 
 
 @settings(deadline=None)
@@ -218,11 +226,11 @@ def test_the_search_finds_a_number_close_to_the_fewest(most: int, fewest: int, s
         assert found is None
     else:
         assert found == fitting[-1]
-        assert needed <= found <= needed + found // CLOSE
+        assert needed <= found <= needed + found // CHUNK_COUNT_TOLERANCE
 
 
 def test_waves_stay_in_memory_as_far_as_the_budget_goes() -> None:
-    extent = Extent(places=100, rows=50, edges=400, leaving=20, held=120, moved=300)
-    of_one = 2 * kept_bytes(extent) + 1
+    extent = WaveSizes(num_slots=100, num_rows=50, num_edges=400, evicted_rows=20, listed_rows=120, loaded_rows=300)
+    of_one = 2 * cached_wave_bytes(extent) + 1
     spares = (-1, 0, of_one - 1, of_one, 3 * of_one + 5, 1 << 40)
     assert [choose_cached_waves(4, extent, views=2, spare=spare) for spare in spares] == [0, 0, 0, 1, 3, 4]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outgrow.strategies.offload.wave import ARRIVES, LEAVES
-from outgrow.strategies.offload.wave_plan import Places, turnover
+from outgrow.strategies.offload.wave import EVICTED, LOADED
+from outgrow.strategies.offload.wave_plan import SlotAllocator, load_evict_events
 from strategies.offload.cut_graphs import ids
 
 NODES = 24
@@ -41,38 +41,38 @@ def marked(nodes: Tensor, turn: Tensor, what: int) -> set[int]:
 @given(needed)
 def test_who_comes_and_who_goes(waves: Waves) -> None:
     lists = tensors(waves)
-    for j, (nodes, turn) in enumerate(zip(lists, turnover(lists, reuse=True), strict=True)):
+    for j, (nodes, turn) in enumerate(zip(lists, load_evict_events(lists, reuse=True), strict=True)):
         before, after = around(waves, j)
         assert turn.dtype == torch.uint8
-        assert marked(nodes, turn, ARRIVES) == waves[j] - before
-        assert marked(nodes, turn, LEAVES) == waves[j] - after
+        assert marked(nodes, turn, LOADED) == waves[j] - before
+        assert marked(nodes, turn, EVICTED) == waves[j] - after
 
 
 @given(needed)
 def test_without_reuse_all_come_and_go(waves: Waves) -> None:
     lists = tensors(waves)
-    for nodes, turn in zip(lists, turnover(lists, reuse=False), strict=True):
-        assert turn.tolist() == [ARRIVES | LEAVES] * len(nodes)
+    for nodes, turn in zip(lists, load_evict_events(lists, reuse=False), strict=True):
+        assert turn.tolist() == [LOADED | EVICTED] * len(nodes)
 
 
 @given(split(), st.booleans(), st.booleans())
 def test_places(rows: tuple[Waves, Waves], ahead: bool, reuse: bool) -> None:
     loads, remote = (tensors(waves) for waves in rows)
-    turns = [turnover(lists, reuse=reuse) for lists in (loads, remote)]
-    places, held, most = Places(NODES, ahead=ahead), dict[int, int](), 0
+    turns = [load_evict_events(lists, reuse=reuse) for lists in (loads, remote)]
+    places, held, most = SlotAllocator(NODES, loads_ahead=ahead), dict[int, int](), 0
     for wave in zip(loads, turns[0], remote, turns[1], strict=True):
-        both, new = torch.cat(wave[::2]).tolist(), (torch.cat(wave[1::2]) & ARRIVES).bool().tolist()
+        both, new = torch.cat(wave[::2]).tolist(), (torch.cat(wave[1::2]) & LOADED).bool().tolist()
         own_new = {v for v, comes in zip(wave[0].tolist(), new, strict=False) if comes}
-        at_loads, at_remote = places.turn(*wave)
+        at_loads, at_remote = places.next_wave(*wave)
         at = dict(zip(both, torch.cat([at_loads, at_remote]).tolist(), strict=True))
         assert len(set(at.values())) == len(at)
         assert all(at[v] == held[v] for v, comes in zip(both, new, strict=True) if not comes)
         if ahead:
             assert not {at[v] for v in own_new} & set(held.values())
-        assert places.place_V.tolist() == [at.get(v, -1) for v in range(NODES)]
+        assert places.slot_V.tolist() == [at.get(v, -1) for v in range(NODES)]
         most = max(most, len(held) + len(own_new) if ahead else 0, len(at))
-        assert places.size == most
-        assert all(0 <= place < places.size for place in at.values())
+        assert places.num_slots == most
+        assert all(0 <= place < places.num_slots for place in at.values())
         held = at
 
 
@@ -80,11 +80,11 @@ def test_places_that_were_left_are_taken_again() -> None:
     """Wave 1 keeps node 1 and brings 3, ahead: beside 0, 1 and 2. Wave 2 takes what 0 and 2 left before a new one."""
     waves = tensors([{0, 1, 2}, {1, 3}, {1, 4, 5}])
     none = [torch.empty(0, dtype=torch.int64)] * 3
-    turns, no_turns = turnover(waves, reuse=True), turnover(none, reuse=True)
+    turns, no_turns = load_evict_events(waves, reuse=True), load_evict_events(none, reuse=True)
     found = []
-    places = Places(6, ahead=True)
+    places = SlotAllocator(6, loads_ahead=True)
     for wave in zip(waves, turns, none, no_turns, strict=True):
-        at, _ = places.turn(*wave)
+        at, _ = places.next_wave(*wave)
         found.append(dict(zip(wave[0].tolist(), at.tolist(), strict=True)))
     assert found == [{2: 0, 1: 1, 0: 2}, {1: 1, 3: 3}, {1: 1, 5: 0, 4: 2}]
-    assert places.size == 4
+    assert places.num_slots == 4

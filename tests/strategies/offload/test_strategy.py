@@ -21,8 +21,8 @@ from outgrow.core.ledger import Link
 from outgrow.nn import SAGE
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.full import Full
-from outgrow.strategies.offload.passes import Passes
-from outgrow.strategies.offload.row_layouts import Inbox, Outbox, Pieces
+from outgrow.strategies.offload.passes import OffloadEpoch
+from outgrow.strategies.offload.row_layouts import ChunkRows, WaveOrderedGradients, WaveOrderedRows
 from outgrow.strategies.offload.strategy import Offload
 from planted import NODES, Planted, planted
 from suites.offload_mutants import early_loads
@@ -77,7 +77,7 @@ def same_bits(one: Epochs, other: Epochs) -> bool:
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat", "constant"])
 @pytest.mark.parametrize("options", [{"chunks": 3}, {"chunks": 1}, {"chunks": 9, "cache": False}], ids=str)
 def test_every_epoch_has_the_gradient_of_full(world: Planted, kind: str, options: dict[str, Any], disk: Path) -> None:
-    found = epochs_of(problem_of(world, kind), Offload(scratch=str(disk), **options))
+    found = epochs_of(problem_of(world, kind), Offload(scratch_dir=str(disk), **options))
     expected = epochs_of(problem_of(world, kind), Full())
     assert len(found) == 3
     for (loss, gradients), (right_loss, right) in zip(found, expected, strict=True):
@@ -98,8 +98,8 @@ def late_stores() -> Iterator[None]:
         return write
 
     with ExitStack() as stack:
-        for kind in (Pieces, Inbox, Outbox):
-            stack.enter_context(patch.object(kind, "write", late(kind.write)))
+        for kind in (ChunkRows, WaveOrderedRows, WaveOrderedGradients):
+            stack.enter_context(patch.object(kind, "write", late(kind.write_rows)))
         yield
 
 
@@ -108,11 +108,11 @@ def late_stores() -> Iterator[None]:
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_no_schedule_changes_a_bit(world: Planted, kind: str, chunks: int, schedule: Any, disk: Path) -> None:
     plain, again, in_turn = (
-        epochs_of(problem_of(world, kind), Offload(chunks=chunks, overlap=overlap, scratch=str(disk)))
+        epochs_of(problem_of(world, kind), Offload(chunks=chunks, overlap=overlap, scratch_dir=str(disk)))
         for overlap in (True, True, False)
     )
     with schedule():
-        found = epochs_of(problem_of(world, kind), Offload(chunks=chunks, scratch=str(disk)))
+        found = epochs_of(problem_of(world, kind), Offload(chunks=chunks, scratch_dir=str(disk)))
     assert same_bits(found, plain)
     assert same_bits(again, plain)
     assert same_bits(in_turn, plain)
@@ -120,7 +120,7 @@ def test_no_schedule_changes_a_bit(world: Planted, kind: str, chunks: int, sched
 
 def test_evaluation_between_epochs(world: Planted, disk: Path) -> None:
     logits = []
-    for strategy in (Full(), Offload(chunks=4, scratch=str(disk))):
+    for strategy in (Full(), Offload(chunks=4, scratch_dir=str(disk))):
         problem = problem_of(world, "gat")
         with prepared(strategy, problem) as execution:
             list(execution.steps(1))
@@ -133,7 +133,7 @@ def test_evaluation_between_epochs(world: Planted, disk: Path) -> None:
 
 
 def test_a_step_that_was_taken_is_not_repeated(world: Planted, disk: Path) -> None:
-    with prepared(Offload(chunks=2, scratch=str(disk)), world.problem()) as execution:
+    with prepared(Offload(chunks=2, scratch_dir=str(disk)), world.problem()) as execution:
         assert list(execution.steps(1, first=1)) == []
         assert not execution.in_memory
 
@@ -143,29 +143,29 @@ def test_enough_memory_is_the_same_as_full_to_the_last_bit(world: Planted, tmp_p
         problem = problem_of(world, "gat")
         missing = str(tmp_path / "not needed")
         assert same_bits(
-            epochs_of(problem, Offload(scratch=missing, memory=memory)), epochs_of(problem_of(world, "gat"), Full())
+            epochs_of(problem, Offload(scratch_dir=missing, memory=memory)), epochs_of(problem_of(world, "gat"), Full())
         )
-        assert problem.facts["chunks"] == 0
-        assert not problem.share.comm.ledger.crossed
+        assert problem.run_facts["chunks"] == 0
+        assert not problem.shard.comm.ledger.bytes_by_link
 
 
 def test_as_few_chunks_as_fit(world: Planted, disk: Path) -> None:
     with pytest.raises(InputError) as caught:
-        Offload(memory="1MiB", scratch=str(disk)).prepare(world.problem())
+        Offload(memory="1MiB", scratch_dir=str(disk)).prepare(world.problem())
     assert "1 MiB" in caught.value.got
     needed = int(caught.value.needed.split(" MiB")[0].replace(",", ""))
     problem = world.problem()
-    with patch("outgrow.strategies.offload.strategy._fits_whole", return_value=False):
-        execution = Offload(memory=f"{needed}MiB", scratch=str(disk)).prepare(problem)
+    with patch("outgrow.strategies.offload.strategy._fits_in_memory", return_value=False):
+        execution = Offload(memory=f"{needed}MiB", scratch_dir=str(disk)).prepare(problem)
     execution.close()
-    assert isinstance(problem.facts["chunks"], int)
-    assert problem.facts["chunks"] >= 1
-    assert problem.facts["memory_bytes"] == needed << 20
+    assert isinstance(problem.run_facts["chunks"], int)
+    assert problem.run_facts["chunks"] >= 1
+    assert problem.run_facts["memory_bytes"] == needed << 20
 
 
 def test_chunks_that_do_not_fit(world: Planted, disk: Path) -> None:
     with pytest.raises(InputError, match="2 chunks do not fit") as caught:
-        Offload(memory="1MiB", chunks=2, scratch=str(disk)).prepare(world.problem())
+        Offload(memory="1MiB", chunks=2, scratch_dir=str(disk)).prepare(world.problem())
     assert "MiB" in caught.value.repair
 
 
@@ -177,8 +177,8 @@ def of_offload() -> set[threading.Thread]:
 @pytest.mark.parametrize("where", ["forward", "backward", "prepare"])
 def test_threads_and_files_end_with_an_error(world: Planted, where: str, disk: Path) -> None:
     before = of_offload()
-    with pytest.raises(ArithmeticError), patch.object(Passes, where, side_effect=ArithmeticError):
-        epochs_of(world.problem(), Offload(chunks=3, scratch=str(disk)))
+    with pytest.raises(ArithmeticError), patch.object(OffloadEpoch, where, side_effect=ArithmeticError):
+        epochs_of(world.problem(), Offload(chunks=3, scratch_dir=str(disk)))
     assert of_offload() <= before
     assert not list(disk.iterdir())
 
@@ -189,17 +189,23 @@ def no_disk(*given: Any) -> None:
 
 def test_an_error_of_a_thread_is_the_error_of_the_epoch(world: Planted, disk: Path) -> None:
     before = of_offload()
-    for kind, method in ((Inbox, "read"), (Inbox, "write"), (Pieces, "write"), (Outbox, "write"), (Outbox, "piece")):
+    for kind, method in (
+        (WaveOrderedRows, "read"),
+        (WaveOrderedRows, "write"),
+        (ChunkRows, "write"),
+        (WaveOrderedGradients, "write"),
+        (WaveOrderedGradients, "piece"),
+    ):
         with pytest.raises(OSError, match="no disk"), patch.object(kind, method, no_disk):
-            epochs_of(world.problem(), Offload(chunks=5, scratch=str(disk)))
+            epochs_of(world.problem(), Offload(chunks=5, scratch_dir=str(disk)))
         gc.collect()  # the frames of the error held on to what was under way
         assert of_offload() <= before
 
 
 def test_what_it_tells(world: Planted, disk: Path) -> None:
     problem = problem_of(world, "gat")
-    epochs_of(problem, Offload(chunks=3, scratch=str(disk)))
-    facts, ledger = problem.facts, problem.share.comm.ledger
+    epochs_of(problem, Offload(chunks=3, scratch_dir=str(disk)))
+    facts, ledger = problem.run_facts, problem.shard.comm.ledger
     assert facts["chunks"] == 3
     assert isinstance(facts["preprocessing_seconds"], float)
     assert facts["preprocessing_seconds"] > 0
@@ -207,7 +213,7 @@ def test_what_it_tells(world: Planted, disk: Path) -> None:
     forward, again, last = 3 * [world.topology.with_self_loops.num_edges]
     assert ledger.counters["edges_aggregated"] == 3 * (forward + again + last)
     assert ledger.counters["disk_written_bytes"] >= sum(
-        count for (link, _), count in ledger.crossed.items() if link == Link.DEVICE_TO_HOST
+        count for (link, _), count in ledger.bytes_by_link.items() if link == Link.DEVICE_TO_HOST
     )
     assert ledger.counters["disk_read_bytes"] > 0 < ledger.counters["disk_reads"]
 
@@ -215,10 +221,13 @@ def test_what_it_tells(world: Planted, disk: Path) -> None:
 @pytest.mark.parametrize("kind", ["gcn", "gat", "constant"])
 def test_past_the_copies_of_the_system(world: Planted, kind: str, disk: Path) -> None:
     """Where what is kept does not fit into free memory, the system keeps no copy of it: the same bits."""
-    plain, problem = epochs_of(problem_of(world, kind), Offload(chunks=3, scratch=str(disk))), problem_of(world, kind)
+    plain, problem = (
+        epochs_of(problem_of(world, kind), Offload(chunks=3, scratch_dir=str(disk))),
+        problem_of(world, kind),
+    )
     with patch("outgrow.strategies.offload.storage.available_bytes", lambda: 0):
-        found = epochs_of(problem, Offload(chunks=3, scratch=str(disk)))
-    assert problem.facts["direct"]
+        found = epochs_of(problem, Offload(chunks=3, scratch_dir=str(disk)))
+    assert problem.run_facts["direct"]
     assert same_bits(found, plain)
 
 
@@ -227,14 +236,16 @@ def test_room_is_asked_for_before_anything_is_written(world: Planted, disk: Path
     asked = list[int]()
     for chunks in (1, 7):
         problem = problem_of(world, "gat")
-        with patch("outgrow.strategies.offload.storage.require_room", lambda folder, needed: asked.append(needed)):
-            epochs_of(problem, Offload(chunks=chunks, scratch=str(disk)))
-        assert asked[-1] == problem.facts["scratch_bytes"]
+        with patch(
+            "outgrow.strategies.offload.storage.validate_free_space", lambda folder, needed: asked.append(needed)
+        ):
+            epochs_of(problem, Offload(chunks=chunks, scratch_dir=str(disk)))
+        assert asked[-1] == problem.run_facts["scratch_bytes"]
     assert asked[0] < asked[1]
     refused = InputError("no room", needed="more", got="less", repair="another disk")
     with (
         pytest.raises(InputError, match="no room"),
-        patch("outgrow.strategies.offload.storage.require_room", side_effect=refused),
+        patch("outgrow.strategies.offload.storage.validate_free_space", side_effect=refused),
     ):
-        epochs_of(problem_of(world, "gat"), Offload(chunks=3, scratch=str(disk)))
+        epochs_of(problem_of(world, "gat"), Offload(chunks=3, scratch_dir=str(disk)))
     assert not list(disk.iterdir())

@@ -10,34 +10,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.runtime.distributed.comm import Alone, Comm
-from outgrow.runtime.storage.row_storage import MemoryRows
-from outgrow.strategies.offload.row_layouts import Lists
-from outgrow.strategies.offload.wave import ARRIVES, LEAVES, packed
-from outgrow.strategies.offload.wave_file import Course
-from outgrow.strategies.offload.wave_plan import Techniques
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
+from outgrow.runtime.storage.row_storage import InMemoryRows
+from outgrow.strategies.offload.row_layouts import WaveChunkIndex
+from outgrow.strategies.offload.wave import EVICTED, LOADED, pack_wave
+from outgrow.strategies.offload.wave_file import WaveFile
+from outgrow.strategies.offload.wave_plan import TransferOptions
 from strategies.offload.cut_graphs import Cut, cuts, dressed, edges_in, edges_of, together
 from support import random_topology
 
 CUT = Cut(random_topology(20, 70, weighted=True), torch.zeros(20, dtype=torch.int8), 1, 4, True)
-techniques = st.builds(Techniques, sharing=st.booleans(), reuse=st.booleans(), overlap=st.booleans())
+techniques = st.builds(TransferOptions, sharing=st.booleans(), reuse=st.booleans(), overlap=st.booleans())
 
 
-def course_of(cut: Cut, comm: Comm, used: Techniques, *, kept: int = 0) -> Course:
+def course_of(cut: Cut, comm: Comm, used: TransferOptions, *, kept: int = 0) -> WaveFile:
     share = cut.share(comm)
     waves, size = cut.waves(share, used)
-    forms, parts = zip(*map(packed, waves), strict=True)
+    forms, parts = zip(*map(pack_wave, waves), strict=True)
     forms = [form._replace(num_src=size) for form in forms]
     lists = [
-        Lists.of([wave.loads.only(turn).row for wave in waves], [(wave.first, wave.last) for wave in waves])
-        for turn in (ARRIVES, LEAVES)
+        WaveChunkIndex.from_waves(
+            [wave.loads.filter_event(turn).row for wave in waves], [(wave.first, wave.last) for wave in waves]
+        )
+        for turn in (LOADED, EVICTED)
     ]
-    return Course(cut.graph, share.own, forms, MemoryRows(torch.cat(parts)[:, None]), kept, comm, tuple(lists))
+    return WaveFile(
+        cut.graph, share.owned_nodes, forms, InMemoryRows(torch.cat(parts)[:, None]), kept, comm, tuple(lists)
+    )
 
 
 @settings(deadline=None)
 @given(cuts(), techniques, st.integers(0, 5))
-def test_chunks_are_the_edges_of_the_view(cut: Cut, used: Techniques, kept: int) -> None:
+def test_chunks_are_the_edges_of_the_view(cut: Cut, used: TransferOptions, kept: int) -> None:
     """In a second pass as in the first, whatever stayed in memory."""
     view = cut.view
 
@@ -45,10 +49,10 @@ def test_chunks_are_the_edges_of_the_view(cut: Cut, used: Techniques, kept: int)
         course = course_of(cut, comm, used, kept=kept)
         own, seen = cut.own(comm.rank), list[int]()
         for _ in range(2):
-            for number in course.numbers:
-                wave = course.wave(number)
-                course.bring(wave)
-                block = course.enter(wave, 77)
+            for number in course.wave_numbers:
+                wave = course.read_wave(number)
+                course.prefetch_ids(wave)
+                block = course.block_for(wave, 77)
                 seen += block.dst_nodes.tolist()
                 assert block.key == 77
                 assert block.dst_nodes.tolist() == own[wave.first : wave.last]
@@ -56,7 +60,7 @@ def test_chunks_are_the_edges_of_the_view(cut: Cut, used: Techniques, kept: int)
                 assert torch.equal(block.dst_degree, view.degree[block.dst_nodes])
                 used_places = block.edges.indices.long()
                 assert torch.equal(block.src_degree[used_places], view.degree[block.src_nodes[used_places]])
-                assert len(block.src_nodes) == block.edges.num_src == course.places
+                assert len(block.src_nodes) == block.edges.num_src == course.num_slots
         assert sorted(seen) == sorted(2 * own)
         course.close()
 
@@ -65,37 +69,37 @@ def test_chunks_are_the_edges_of_the_view(cut: Cut, used: Techniques, kept: int)
 
 @pytest.mark.parametrize("kept", [0, 2, 4])
 def test_waves_that_are_kept_are_read_once(kept: int) -> None:
-    comm = Alone()
-    sizes = [packed(wave)[0].num_bytes for wave in CUT.waves(CUT.share(comm), Techniques())[0]]
-    course = course_of(CUT, comm, Techniques(), kept=kept)
+    comm = SingleProcessComm()
+    sizes = [pack_wave(wave)[0].num_bytes for wave in CUT.waves(CUT.share(comm), TransferOptions())[0]]
+    course = course_of(CUT, comm, TransferOptions(), kept=kept)
     read = []
     for _ in range(2):
-        for number in course.numbers:
-            course.wave(number)
-            read.append(comm.ledger.crossed[Link.HOST_TO_DEVICE, Kind.TOPOLOGY])
+        for number in course.wave_numbers:
+            course.read_wave(number)
+            read.append(comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.TOPOLOGY])
     assert read == list(accumulate([*sizes, *[0] * kept, *sizes[kept:]]))
-    same = [course.wave(number).edges is course.wave(number).edges for number in course.numbers]
-    assert same == [number < kept for number in course.numbers]
+    same = [course.read_wave(number).edges is course.read_wave(number).edges for number in course.wave_numbers]
+    assert same == [number < kept for number in course.wave_numbers]
 
 
 def test_without_a_key_nothing_is_drawn() -> None:
-    course = course_of(CUT, Alone(), Techniques())
-    assert course.enter(course.wave(0), None).key is None
+    course = course_of(CUT, SingleProcessComm(), TransferOptions())
+    assert course.block_for(course.read_wave(0), None).key is None
 
 
 def test_a_closed_course_reads_nothing() -> None:
-    course = course_of(CUT, Alone(), Techniques(), kept=4)
-    course.wave(0)
+    course = course_of(CUT, SingleProcessComm(), TransferOptions(), kept=4)
+    course.read_wave(0)
     course.close()
     with pytest.raises((RuntimeError, ValueError)):
-        course.wave(0)
+        course.read_wave(0)
 
 
 def test_relations_and_weights_come_along() -> None:
     """Which the cut of these tests lacks in part: the property above would hold of a course that forgot them."""
     topology = dressed(random_topology(20, 70), weights=True, relations=3)
-    course = course_of(CUT._replace(topology=topology), Alone(), Techniques())
-    edges = course.wave(1).edges
+    course = course_of(CUT._replace(topology=topology), SingleProcessComm(), TransferOptions())
+    edges = course.read_wave(1).edges
     assert edges.relation is not None
     assert edges.relation.unique().tolist() == [-1, 0, 1, 2]
     assert edges.weight is not None

@@ -9,19 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outgrow.engine.shard import Part, Whole
+from outgrow.engine.shard import FullGraphShard, PartitionShard
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
-from outgrow.runtime.distributed.comm import Alone, Comm
-from outgrow.strategies.offload.reorder import bits_of, volumes
-from outgrow.strategies.offload.wave import ARRIVES, LEAVES, Held, Wave, packed, unpacked
-from outgrow.strategies.offload.wave_plan import Needs, Techniques, chunks_of, owner_of
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
+from outgrow.strategies.offload.reorder import count_transfer_volumes, node_bitsets
+from outgrow.strategies.offload.wave import EVICTED, LOADED, RowList, Wave, pack_wave, unpack_wave
+from outgrow.strategies.offload.wave_plan import TransferOptions, WaveRequirements, cut_chunks, node_owners
 from strategies.offload.cut_graphs import Cut, Sets, cuts, dressed, ids, multigraphs, together
 from suites.checks import named, on_workers
 from support import random_topology
 
 WORKERS = 3
-techniques = st.builds(Techniques, sharing=st.booleans(), reuse=st.booleans(), overlap=st.booleans())
+techniques = st.builds(TransferOptions, sharing=st.booleans(), reuse=st.booleans(), overlap=st.booleans())
 
 
 @settings(deadline=None)
@@ -30,7 +30,7 @@ def test_chunks_cost_about_the_same(topology: Topology, count: int, self_loops: 
     """At most an even share and the cost of one node; none is empty unless there are more chunks than nodes."""
     own = sorted(data.draw(st.sets(st.integers(0, topology.num_nodes - 1))))
     graph = ChunkGraph(topology, self_loops=self_loops)
-    chunks = chunks_of(graph, ids(own), count)
+    chunks = cut_chunks(graph, ids(own), count)
     assert len(chunks) == count
     assert all(last == first for (_, last), (first, _) in pairwise(chunks))
     assert (chunks[0][0], chunks[-1][1]) == (0, len(own))
@@ -43,12 +43,12 @@ def test_chunks_cost_about_the_same(topology: Topology, count: int, self_loops: 
 
 def test_owners() -> None:
     topology = random_topology(5, 9)
-    assert owner_of(Whole(topology)).tolist() == [0] * 5
+    assert node_owners(FullGraphShard(topology)).tolist() == [0] * 5
     owner = torch.tensor([0, 0, 1, 0, 1])
-    assert owner_of(Part(topology, owner, Alone())) is owner
+    assert node_owners(PartitionShard(topology, owner, SingleProcessComm())) is owner
 
 
-def check_needs(cut: Cut, comm: Comm, *, sharing: bool) -> Needs:
+def check_needs(cut: Cut, comm: Comm, *, sharing: bool) -> WaveRequirements:
     """What a worker needs: ``N_ij``, ``U_ij`` and what it sends, against sets."""
     needs = cut.needs(cut.share(comm), sharing=sharing)
     reads, rank, owner = cut.reads(), comm.rank, cut.owner.tolist()
@@ -68,7 +68,7 @@ def check_needs(cut: Cut, comm: Comm, *, sharing: bool) -> Needs:
     return needs
 
 
-def check_held(cut: Cut, held: Held, nodes: list[int]) -> None:
+def check_held(cut: Cut, held: RowList, nodes: list[int]) -> None:
     """Rows by owner, with their numbers among the owner's."""
     owner = cut.owner.tolist()
     assert held.node.tolist() == nodes
@@ -76,7 +76,7 @@ def check_held(cut: Cut, held: Held, nodes: list[int]) -> None:
     assert list(held.counts) == [sum(owner[v] == i for v in nodes) for i in range(cut.size)]
 
 
-def plan_of(cut: Cut, comm: Comm, used: Techniques) -> list[Wave]:
+def plan_of(cut: Cut, comm: Comm, used: TransferOptions) -> list[Wave]:
     """A worker's plan, checked as far as one worker can."""
     needs = check_needs(cut, comm, sharing=used.sharing)
     waves, size = cut.waves(cut.share(comm), used)
@@ -89,34 +89,34 @@ def plan_of(cut: Cut, comm: Comm, used: Techniques) -> list[Wave]:
         assert wave.sent.node.tolist() == sent
         assert (wave.first, wave.last) == needs.chunks[j]
         both = wave.loads, wave.remote
-        at = {v: place for part in both for v, place in zip(part.node.tolist(), part.at.tolist(), strict=True)}
-        arrive = {v for part in both for v in part.only(ARRIVES).node.tolist()}
+        at = {v: place for part in both for v, place in zip(part.node.tolist(), part.slot.tolist(), strict=True)}
+        arrive = {v for part in both for v in part.filter_event(LOADED).node.tolist()}
         assert arrive == (set(at) - set(held) if used.reuse else set(at))
         assert all(at[v] == held[v] for v in set(at) - arrive)
         assert len(set(at.values())) == len(at)
         assert all(place < size for place in at.values())
-        assert wave.sent.at.tolist() == [at[v] for v in sent]
+        assert wave.sent.slot.tolist() == [at[v] for v in sent]
         if used.overlap:
-            assert not set(wave.loads.only(ARRIVES).at.tolist()) & set(held.values())
+            assert not set(wave.loads.filter_event(LOADED).slot.tolist()) & set(held.values())
         held = at
     return waves
 
 
-def check_together(cut: Cut, plans: list[list[Wave]], used: Techniques) -> None:
+def check_together(cut: Cut, plans: list[list[Wave]], used: TransferOptions) -> None:
     """What one sends the other expects, and sums are those of the formulas."""
     workers = range(cut.size)
     for j in range(cut.count):
-        for turn in (ARRIVES, LEAVES):
-            routes = [waves[j].route(turn) for waves in plans]
+        for turn in (LOADED, EVICTED):
+            routes = [waves[j].split_sizes_at(turn) for waves in plans]
             assert all(routes[a].send[b] == routes[b].receive[a] for a in workers for b in workers)
             for a in workers:
-                gone = [plans[b][j].remote.only(turn).of(a).node for b in workers]
-                assert torch.equal(plans[a][j].sent.only(turn).node, torch.cat(gone))
+                gone = [plans[b][j].remote.filter_event(turn).of_owner(a).node for b in workers]
+                assert torch.equal(plans[a][j].sent.filter_event(turn).node, torch.cat(gone))
     rows = volumes_of(cut, cut.reads())
-    loads = sum(len(wave.loads.at) for waves in plans for wave in waves)
-    remote = sum(len(wave.remote.at) for waves in plans for wave in waves)
-    come = sum(len(wave.loads.only(ARRIVES).at) for waves in plans for wave in waves)
-    cross = sum(len(wave.remote.only(ARRIVES).at) for waves in plans for wave in waves)
+    loads = sum(len(wave.loads.slot) for waves in plans for wave in waves)
+    remote = sum(len(wave.remote.slot) for waves in plans for wave in waves)
+    come = sum(len(wave.loads.filter_event(LOADED).slot) for waves in plans for wave in waves)
+    cross = sum(len(wave.remote.filter_event(LOADED).slot) for waves in plans for wave in waves)
     assert loads == (rows.shared if used.sharing else rows.vanilla)
     assert remote == (rows.peer if used.sharing else 0)
     if not used.reuse:
@@ -128,14 +128,14 @@ def check_together(cut: Cut, plans: list[list[Wave]], used: Techniques) -> None:
 
 def volumes_of(cut: Cut, reads: Sets):
     num_nodes = cut.topology.num_nodes
-    bits = np.stack([bits_of([ids(nodes) for nodes in row], num_nodes, None) for row in reads])
-    owned = np.stack([bits_of([ids(cut.own(rank))], num_nodes, None)[0] for rank in range(cut.size)])
-    return volumes(bits, owned, np.tile(np.arange(cut.count), (cut.size, 1)))
+    bits = np.stack([node_bitsets([ids(nodes) for nodes in row], num_nodes, None) for row in reads])
+    owned = np.stack([node_bitsets([ids(cut.own(rank))], num_nodes, None)[0] for rank in range(cut.size)])
+    return count_transfer_volumes(bits, owned, np.tile(np.arange(cut.count), (cut.size, 1)))
 
 
 @settings(deadline=None)
 @given(cuts(), techniques)
-def test_plans_are_those_of_sets(cut: Cut, used: Techniques) -> None:
+def test_plans_are_those_of_sets(cut: Cut, used: TransferOptions) -> None:
     check_together(cut, together(cut.size, lambda comm: plan_of(cut, comm, used)), used)
 
 
@@ -148,11 +148,11 @@ def real_plans(comm: Comm) -> None:
         scattered = random.integers(0, WORKERS - seed % 2, nodes)
         owner = np.sort(scattered) if seed % 4 < 2 else scattered
         cut = Cut(topology, torch.from_numpy(owner.astype(np.int16)), WORKERS, 1 + 2 * seed, seed % 3 != 1)
-        used = Techniques(sharing=seed != 4, reuse=seed != 3, overlap=seed % 2 == 0)
+        used = TransferOptions(sharing=seed != 4, reuse=seed != 3, overlap=seed % 2 == 0)
         plans.append((cut, plan_of(cut, comm, used), used))
-    every = comm.gather([[packed(wave) for wave in waves] for _, waves, _ in plans])
+    every = comm.all_gather_object([[pack_wave(wave) for wave in waves] for _, waves, _ in plans])
     for number, (cut, _, used) in enumerate(plans):
-        check_together(cut, [[unpacked(*wave) for wave in of_worker[number]] for of_worker in every], used)
+        check_together(cut, [[unpack_wave(*wave) for wave in of_worker[number]] for of_worker in every], used)
 
 
 CHECKS = named(real_plans)

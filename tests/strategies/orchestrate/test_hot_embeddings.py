@@ -9,22 +9,22 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.nn import Finish, GCNConv, Layer, SAGEConv
+from outgrow.nn import Epilogue, GCNConv, Layer, SAGEConv
 from outgrow.nn.layer import Features
 from outgrow.ops.rng import dropout
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.distributed.comm import Alone
-from outgrow.strategies.orchestrate.hot_embeddings import HotRows, HotTable, reused
+from outgrow.runtime.distributed.comm import SingleProcessComm
+from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, compute_hot_output
 from support import normal
 
 NODES = 12
 
 
-def rows_of(nodes: list[int], version: int, *, target: Features | None = None) -> HotRows:
+def rows_of(nodes: list[int], version: int, *, target: Features | None = None) -> HotEmbeddings:
     """Rows that say whose they are."""
     values = torch.tensor(nodes, dtype=torch.float64)[:, None]
     of = torch.tensor(nodes, dtype=torch.int64)
-    return HotRows(of, torch.full((len(nodes),), version), values, (10 * values)[:, None], target)
+    return HotEmbeddings(of, torch.full((len(nodes),), version), values, (10 * values)[:, None], target)
 
 
 @st.composite
@@ -39,8 +39,8 @@ def dealt(draw: st.DrawFn) -> tuple[list[list[int]], list[int]]:
 @given(dealt())
 def test_rows_are_found_by_node(given_: tuple[list[list[int]], list[int]]) -> None:
     parts, asked = given_
-    table = HotTable([rows_of(part, version) for version, part in enumerate(parts)], NODES)
-    found = table.take(torch.tensor(asked))
+    table = HotEmbeddingTable([rows_of(part, version) for version, part in enumerate(parts)], NODES)
+    found = table.select_nodes(torch.tensor(asked))
     assert found.embedding is not None
     assert found.aggregate is not None
     assert found.nodes.tolist() == asked == found.embedding[:, 0].tolist()
@@ -50,9 +50,9 @@ def test_rows_are_found_by_node(given_: tuple[list[list[int]], list[int]]) -> No
 
 
 def test_a_node_that_is_not_there_is_not_found() -> None:
-    table = HotTable([rows_of([3, 5], 0), rows_of([], 1)], NODES)
+    table = HotEmbeddingTable([rows_of([3, 5], 0), rows_of([], 1)], NODES)
     with pytest.raises(AssertionError):
-        table.take(torch.tensor([3, 4]))
+        table.select_nodes(torch.tensor([3, 4]))
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -61,8 +61,10 @@ def test_inputs_may_be_sparse(empty: bool) -> None:
     parts = [[7, 2], [], [9, 0]] if not empty else [[], [7, 2, 9, 0]]
     begins = [sum(len(part) for part in parts[:number]) for number in range(len(parts))]
     targets = [sparse(dense[begin : begin + len(part)]) for begin, part in zip(begins, parts, strict=True)]
-    table = HotTable([rows_of(part, 0, target=target) for part, target in zip(parts, targets, strict=True)], NODES)
-    found = table.take(torch.tensor([0, 7, 2])).target
+    table = HotEmbeddingTable(
+        [rows_of(part, 0, target=target) for part, target in zip(parts, targets, strict=True)], NODES
+    )
+    found = table.select_nodes(torch.tensor([0, 7, 2])).target
     assert isinstance(found, SparseRows)
     assert torch.equal(found @ torch.eye(3, dtype=torch.float64), dense[[3, 0, 1]])
 
@@ -74,18 +76,18 @@ def sparse(dense: Tensor) -> SparseRows:
 
 
 def test_what_crosses_to_the_device_is_counted() -> None:
-    comm, rows = Alone(), rows_of([1, 2, 3], 0, target=normal(3, 5))
-    moved = rows.moved(comm)
+    comm, rows = SingleProcessComm(), rows_of([1, 2, 3], 0, target=normal(3, 5))
+    moved = rows.move_to_device(comm)
     assert moved.embedding is not None
     assert torch.equal(moved.embedding, rows.embedding)  # type: ignore[arg-type]
     crossed = {
         (Link.HOST_TO_DEVICE, Kind.ACTIVATIONS): 2 * 3 * 8,
         (Link.HOST_TO_DEVICE, Kind.FEATURES): 3 * 5 * 8,
     }
-    assert dict(comm.ledger.crossed) == crossed
-    nothing = Alone()
-    rows._replace(embedding=None, aggregate=None, target=None).moved(nothing)
-    assert dict(nothing.ledger.crossed) == {}
+    assert dict(comm.ledger.bytes_by_link) == crossed
+    nothing = SingleProcessComm()
+    rows._replace(embedding=None, aggregate=None, target=None).move_to_device(nothing)
+    assert dict(nothing.ledger.bytes_by_link) == {}
 
 
 @pytest.mark.parametrize("key", [None, 5])
@@ -93,18 +95,18 @@ def test_what_crosses_to_the_device_is_counted() -> None:
 def test_values_are_stale_and_gradients_fresh(conv: type[GCNConv | SAGEConv], key: int | None) -> None:
     torch.manual_seed(1)
     layer = Layer(
-        conv(4, 4, project_first=False), Finish(norm=True, activation=nn.functional.elu, dropout=0.4)
+        conv(4, 4, project_first=False), Epilogue(norm=True, activation=nn.functional.elu, dropout=0.4)
     ).double()
     nodes, own, aggregate, stale = torch.tensor([4, 1, 8]), normal(3, 4), normal(3, 1, 4, seed=1), normal(3, 4, seed=2)
-    rows = HotRows(nodes, nodes, stale, aggregate, own if layer.reads_target else None)
+    rows = HotEmbeddings(nodes, nodes, stale, aggregate, own if layer.reads_target else None)
     probe = normal(3, 4, seed=3)
     fresh = layer.update_nodes(own, aggregate, nodes, key)
     expected = torch.autograd.grad((fresh * probe).sum(), [*layer.parameters()])
-    found = reused(layer, rows, key)
+    found = compute_hot_output(layer, rows, key)
     assert torch.allclose(found, stale if key is None else dropout(stale, nodes, key, 0.4), atol=1e-14)
     for mine, theirs in zip(torch.autograd.grad((found * probe).sum(), [*layer.parameters()]), expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
-    assert torch.allclose(reused(layer, rows._replace(embedding=None), key), fresh, atol=1e-14)
-    constant = reused(layer, rows._replace(aggregate=None, target=None), key)
+    assert torch.allclose(compute_hot_output(layer, rows._replace(embedding=None), key), fresh, atol=1e-14)
+    constant = compute_hot_output(layer, rows._replace(aggregate=None, target=None), key)
     assert not constant.requires_grad
     assert torch.allclose(constant, found, atol=1e-14)

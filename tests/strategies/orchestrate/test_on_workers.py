@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from outgrow.core.errors import WorkerError
-from outgrow.engine.batches import Batches
+from outgrow.engine.batches import BatchConfig
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.launch import run_workers
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
@@ -22,21 +22,23 @@ from suites.orchestrated import BATCHES, STEPS, Serial, Trained, input_dropout_o
 
 WORKERS = 3
 HOT: dict[str, Any] = {"hot_ratio": 0.4, "super_batch": 2}
-right_computed = HostSide._computed
+right_computed = HostSide._compute_timed
 
 
-def run(comm: Comm, kind: str = "gat", batches: Batches = BATCHES, *, shaken: bool = False, **options: Any) -> Trained:
+def run(
+    comm: Comm, kind: str = "gat", batches: BatchConfig = BATCHES, *, shaken: bool = False, **options: Any
+) -> Trained:
     """What workers train together; all of them have the same bits."""
     strategy = Orchestrate(**{**HOT, **options})
     problem = problem_of(model_of(kind, input_dropout=input_dropout_of(strategy)), comm=comm, batches=batches)
     found = trained(problem, strategy, shaken=shaken)
-    everyones = comm.gather(found)
+    everyones = comm.all_gather_object(found)
     assert len(found.losses) == 2 * STEPS
     assert all(found.same_bits(other) for other in everyones)
     return found
 
 
-def serial(kind: str, workers: int, batches: Batches = BATCHES, **options: Any) -> Serial:
+def serial(kind: str, workers: int, batches: BatchConfig = BATCHES, **options: Any) -> Serial:
     return Serial(kind, Orchestrate(**{**HOT, **options}), batches=batches, workers=workers)
 
 
@@ -62,7 +64,7 @@ def hot_nodes_and_gaps_are_counted(comm: Comm) -> None:
     counters = comm.ledger.counters
     counters.clear()
     run(comm)
-    found = comm.gather(dict(counters))
+    found = comm.all_gather_object(dict(counters))
     expected = serial("gat", comm.size)
     expected.trained()
     assert sum(each["cache_hits"] for each in found) == len(expected.gaps)
@@ -75,7 +77,7 @@ def without_hot_nodes_they_have_the_bits_of_sampled(comm: Comm) -> None:
 
 
 def aggregates_of_whole_neighbourhoods_train_as_sampled_does(comm: Comm) -> None:
-    whole = Batches(size=4, fanout=(3, -1))
+    whole = BatchConfig(size=4, fanout=(3, -1))
     mine = run(comm, "sage", whole, reuse="aggregate")
     theirs, shaken = (
         trained(problem_of(model_of("sage", input_dropout=0.0), batches=whole), Sampled(), shaken=noisy)
@@ -90,7 +92,7 @@ def a_slow_cpu_changes_no_bits(comm: Comm) -> None:
     again = run(comm)
     found = []
     for slow in (comm.rank == 1, True):
-        with patch.object(HostSide, "_computed", slow_computed if slow else right_computed):
+        with patch.object(HostSide, "_compute_timed", slow_computed if slow else right_computed):
             found.append(run(comm))
     assert again.same_bits(first)
     assert all(each.same_bits(first) for each in found)
@@ -98,7 +100,7 @@ def a_slow_cpu_changes_no_bits(comm: Comm) -> None:
 
 def the_newest_parameters_are_no_older(comm: Comm) -> None:
     comm.ledger.counters.clear()
-    with patch.object(HostSide, "_computed", slow_computed if comm.rank == 0 else right_computed):
+    with patch.object(HostSide, "_compute_timed", slow_computed if comm.rank == 0 else right_computed):
         run(comm, newest=True)
     assert 1 <= comm.ledger.counters["staleness_max"] <= 3
 
@@ -122,15 +124,15 @@ test_together = on_workers(
 )
 
 
-def losing_a_cpu(place: Workplace, error: BaseException) -> list[float]:
+def losing_a_cpu(place: WorkerContext, error: BaseException) -> list[float]:
     """Worker 1 loses the thread that computes hot nodes, in the second epoch."""
 
     def computed(self: HostSide, given: Any) -> Any:
-        if place.comm.rank == 1 and self._drawing.epoch == 2:
+        if place.comm.rank == 1 and self._sampler.epoch == 2:
             raise error
         return right_computed(self, given)
 
-    with patch.object(HostSide, "_computed", computed):
+    with patch.object(HostSide, "_compute_timed", computed):
         return run(place.comm).losses
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.nn import GCN, SAGE, Dense, Dot
+from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.nn import GCN, SAGE, Dot, LinearEncoder
 from outgrow.nn.model import Model
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from suites.cases import Case, features_of
 from suites.orchestrated import BATCHES, model_of
 
-WHOLE = Batches(size=4, fanout=(3, -1))
+WHOLE = BatchConfig(size=4, fanout=(3, -1))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def models() -> dict[str, Model]:
         "one layer": GCN(8, 8, 2, layers=1),
         "of links": GCN(8, 8, 8).with_decoder(Dot()),
         "dropout": SAGE(8, 16, 2, input_dropout=0.1),
-        "encoder": Model(wide.stages(), encoder=Dense(8, 8)),
+        "encoder": Model(wide.layers_list(), encoder=LinearEncoder(8, 8)),
         "projection first": SAGE(16, 8, 2),
         "maximum": SAGE(8, 16, 2, pool="max"),
         "attention": model_of("gat", input_dropout=0),
@@ -84,7 +84,7 @@ def models() -> dict[str, Model]:
 )
 def test_models_that_are_refused(name: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
-        Orchestrate(**options).require_model(models()[name])
+        Orchestrate(**options).validate_model(models()[name])
     assert said in caught.value.got
     assert caught.value.needed
     assert caught.value.repair
@@ -92,9 +92,9 @@ def test_models_that_are_refused(name: str, options: dict[str, Any], said: str) 
 
 @pytest.mark.parametrize("name", ["dropout", "encoder", "projection first", "maximum", "attention", "wide"])
 def test_models_that_are_taken(name: str) -> None:
-    Orchestrate().require_model(models()[name])
+    Orchestrate().validate_model(models()[name])
     if name in ("wide", "projection first"):
-        Orchestrate(reuse="aggregate").require_model(models()[name])
+        Orchestrate(reuse="aggregate").validate_model(models()[name])
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_models_that_are_taken(name: str) -> None:
         ({"hot_ratio": 0.0, "newest": True}, BATCHES, True),
         ({"reuse": "aggregate"}, BATCHES, False),
         ({"reuse": "aggregate"}, WHOLE, True),
-        ({"reuse": "aggregate"}, Batches(size=4, fanout=(-1, 3)), False),
-        ({"reuse": "aggregate"}, Batches(size=4), True),
-        ({"reuse": "aggregate"}, EVERYTHING, True),
+        ({"reuse": "aggregate"}, BatchConfig(size=4, fanout=(-1, 3)), False),
+        ({"reuse": "aggregate"}, BatchConfig(size=4), True),
+        ({"reuse": "aggregate"}, FULL_GRAPH, True),
     ],
 )
-def test_whether_it_is_exact(options: dict[str, Any], batches: Batches, exact: bool) -> None:
+def test_whether_it_is_exact(options: dict[str, Any], batches: BatchConfig, exact: bool) -> None:
     assert Orchestrate(**options).is_exact(batches) is exact
     assert Orchestrate.exact is False
 
@@ -121,9 +121,9 @@ def test_aggregates_of_sparse_features_are_refused() -> None:
     """Embeddings of sparse features are not, whose bottom layer projects first as it does otherwise."""
     sparse, model = features_of(Case("gcn", features="sparse"), 9), GCN(6, 8, 2, sparse_input=True)
     with pytest.raises(InputError, match="aggregates of sparse features") as caught:
-        Orchestrate(reuse="aggregate").bottom(model, sparse)
+        Orchestrate(reuse="aggregate").bottom_layer(model, sparse)
     assert "6 columns" in caught.value.got
     assert caught.value.needed
     assert caught.value.repair
-    assert Orchestrate().bottom(model, sparse) is model.stages()[0]
-    assert Orchestrate().bottom(model, torch.zeros(9, 6)).widths.raw_source
+    assert Orchestrate().bottom_layer(model, sparse) is model.layers_list()[0]
+    assert Orchestrate().bottom_layer(model, torch.zeros(9, 6)).spec.source_is_input

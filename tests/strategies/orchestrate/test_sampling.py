@@ -13,10 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outgrow.core.block import Block
-from outgrow.engine.batches import Batches
-from outgrow.engine.features.cache import hottest
-from outgrow.graph.sampling.neighbor_sampler import Sampler
-from outgrow.strategies.orchestrate.sampling import Draw, Drawing, SuperBatches, bottom_counts, super_batches
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.features.cache import hottest_nodes
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.strategies.orchestrate.sampling import (
+    HotColdSampler,
+    SampledBatch,
+    SuperBatches,
+    count_bottom_nodes,
+    plan_super_batches,
+)
 from support import random_topology
 
 NODES, SEED, EPOCH = 60, 4, 2
@@ -27,7 +33,7 @@ STEPS = st.integers(0, 60)
 @given(first=STEPS, more=STEPS, size=st.integers(1, 9), restart=st.none() | st.integers(1, 20))
 def test_super_batches_cover_all_steps_once(first: int, more: int, size: int, restart: int | None) -> None:
     last = first + more
-    parts = super_batches(first, last, size, restart)
+    parts = plan_super_batches(first, last, size, restart)
     assert [step for part in parts for each in part for step in each] == [*range(first, last)]
     for number, part in enumerate(parts):
         assert all(1 <= len(each) <= size for each in part)
@@ -41,13 +47,13 @@ def test_super_batches_cover_all_steps_once(first: int, more: int, size: int, re
 
 @given(more=STEPS, size=st.integers(1, 9), restart=st.integers(1, 20), skipped=st.integers(0, 3))
 def test_they_are_the_same_from_a_restart_on(more: int, size: int, restart: int, skipped: int) -> None:
-    whole = super_batches(0, more, size, restart)
-    assert super_batches(skipped * restart, more, size, restart) == whole[skipped:]
+    whole = plan_super_batches(0, more, size, restart)
+    assert plan_super_batches(skipped * restart, more, size, restart) == whole[skipped:]
 
 
-def draws_of(count: int) -> Generator[Draw]:
+def draws_of(count: int) -> Generator[SampledBatch]:
     for step in range(count):
-        yield Draw(step, NOTHING, 0, [], None, None, NOTHING, NOTHING)  # type: ignore[arg-type]
+        yield SampledBatch(step, NOTHING, 0, [], None, None, NOTHING, NOTHING)  # type: ignore[arg-type]
 
 
 @given(sizes=st.lists(st.integers(1, 4), max_size=8), ahead=st.integers(0, 1))
@@ -57,7 +63,7 @@ def test_whoever_asks_first_the_draws_are_the_same(sizes: list[int], ahead: int)
     one_by_one = iter(batches)
     for number, size in enumerate(sizes):
         wanted = min(number + ahead, len(sizes) - 1)
-        asked.append([draw.step for draw in batches.at(wanted)])
+        asked.append([draw.step for draw in batches.get_super_batch(wanted)])
         taken += [next(one_by_one).step for _ in range(size)]
     assert taken == [*range(sum(sizes))]
     begins = [sum(sizes[:number]) for number in range(len(sizes))]
@@ -75,7 +81,7 @@ def test_several_threads_may_ask_at_once() -> None:
         found = []
         for each in range(len(sizes)):
             meeting.wait()
-            found.append([draw.step for draw in batches.at(each)])
+            found.append([draw.step for draw in batches.get_super_batch(each)])
         return found
 
     with ThreadPoolExecutor(3) as pool:
@@ -87,14 +93,14 @@ def test_several_threads_may_ask_at_once() -> None:
 def test_what_draws_ends_with_them() -> None:
     ended = []
 
-    def draws() -> Generator[Draw]:
+    def draws() -> Generator[SampledBatch]:
         try:
             yield from draws_of(9)
         finally:
             ended.append(True)
 
     batches = SuperBatches(draws(), [2, 2])
-    assert len(batches.at(0)) == 2
+    assert len(batches.get_super_batch(0)) == 2
     assert ended == []
     batches.close()
     assert ended == [True]
@@ -103,14 +109,14 @@ def test_what_draws_ends_with_them() -> None:
 @given(counts=st.lists(st.integers(0, 3), max_size=12), most=st.integers(0, 14))
 def test_hottest(counts: list[int], most: int) -> None:
     expected = sorted((node for node, count in enumerate(counts) if count), key=lambda node: (-counts[node], node))
-    assert hottest(torch.tensor(counts, dtype=torch.int64), most).tolist() == expected[:most]
+    assert hottest_nodes(torch.tensor(counts, dtype=torch.int64), most).tolist() == expected[:most]
 
 
-def drawing_of(is_hot: torch.Tensor, epoch: int = EPOCH) -> Drawing:
+def drawing_of(is_hot: torch.Tensor, epoch: int = EPOCH) -> HotColdSampler:
     topology = random_topology(NODES, 400)
-    sampler = Sampler([topology] * 3, (2, 3, 2), SEED)
-    batches = Batches(size=5).of_epoch(torch.arange(0, NODES, 2), SEED, epoch)
-    return Drawing(sampler, epoch, batches, lambda seeds: seeds[seeds % 4 == 0], is_hot)
+    sampler = NeighborSampler([topology] * 3, (2, 3, 2), SEED)
+    batches = BatchConfig(size=5).seeds_of_epoch(torch.arange(0, NODES, 2), SEED, epoch)
+    return HotColdSampler(sampler, epoch, batches, lambda seeds: seeds[seeds % 4 == 0], is_hot)
 
 
 def in_edges(block: Block) -> dict[int, list[int]]:
@@ -127,24 +133,24 @@ def test_a_draw_is_that_of_the_sampler_without_hot_nodes(share: float, all_cold:
     is_hot = torch.arange(NODES) * 7 % NODES < share * NODES
     drawing, hot_ones = drawing_of(is_hot), 0
     for step, seeds in enumerate(drawing.batches):
-        draw = drawing.draw(step, all_cold=all_cold)
-        bottom, *above = drawing.sampler.blocks(drawing.mine(seeds), EPOCH, step)
+        draw = drawing.sample_batch(step, all_cold=all_cold)
+        bottom, *above = drawing.sampler.sample_blocks(drawing.filter_owned(seeds), EPOCH, step)
         assert (draw.step, draw.num_seeds) == (step, len(seeds))
-        assert torch.equal(draw.seeds, drawing.mine(seeds))
-        for mine, theirs in zip(draw.above, above, strict=True):
+        assert torch.equal(draw.seeds, drawing.filter_owned(seeds))
+        for mine, theirs in zip(draw.upper_blocks, above, strict=True):
             assert torch.equal(mine.src_nodes, theirs.src_nodes)
             assert torch.equal(mine.edges.indices, theirs.edges.indices)
         nodes = above[0].src_nodes
-        cold_to = torch.arange(len(nodes)) if draw.cold_to is None else draw.cold_to
-        assert sorted([*cold_to.tolist(), *draw.hot_to.tolist()]) == [*range(len(nodes))]
-        assert torch.equal(nodes[cold_to], draw.cold.dst_nodes)
-        assert torch.equal(nodes[draw.hot_to], draw.hot)
-        assert not all_cold or not len(draw.hot)
-        assert all_cold or bool(is_hot[draw.hot].all())
-        assert all_cold or not bool(is_hot[draw.cold.dst_nodes].any())
-        hot_ones += len(draw.hot)
+        cold_to = torch.arange(len(nodes)) if draw.cold_positions is None else draw.cold_positions
+        assert sorted([*cold_to.tolist(), *draw.hot_positions.tolist()]) == [*range(len(nodes))]
+        assert torch.equal(nodes[cold_to], draw.cold_block.dst_nodes)
+        assert torch.equal(nodes[draw.hot_positions], draw.hot_nodes)
+        assert not all_cold or not len(draw.hot_nodes)
+        assert all_cold or bool(is_hot[draw.hot_nodes].all())
+        assert all_cold or not bool(is_hot[draw.cold_block.dst_nodes].any())
+        hot_ones += len(draw.hot_nodes)
         whole = in_edges(bottom)
-        assert in_edges(draw.cold) == {node: whole[node] for node in draw.cold.dst_nodes.tolist()}
+        assert in_edges(draw.cold_block) == {node: whole[node] for node in draw.cold_block.dst_nodes.tolist()}
     assert (hot_ones > 0) == (share > 0 and not all_cold)
 
 
@@ -153,7 +159,9 @@ def test_what_is_counted_is_what_the_bottom_layer_computes() -> None:
     expected = [0] * NODES
     for drawing in drawings:
         for step, seeds in enumerate(drawing.batches):
-            for node in drawing.sampler.blocks(drawing.mine(seeds), drawing.epoch, step)[0].dst_nodes.tolist():
+            for node in drawing.sampler.sample_blocks(drawing.filter_owned(seeds), drawing.epoch, step)[
+                0
+            ].dst_nodes.tolist():
                 expected[node] += 1
-    assert bottom_counts(drawings).tolist() == expected
+    assert count_bottom_nodes(drawings).tolist() == expected
     assert max(expected) > 1

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.batches import Batches
+from outgrow.engine.batches import BatchConfig
 from outgrow.strategies.base import Problem
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.strategy import Orchestrate, OrchestrateExecution
@@ -23,7 +23,7 @@ from suites.orchestrated import BATCHES, CONVS, STEPS, Serial, Trained, input_dr
 
 VISIBLE = 1e-4
 HOT = {"hot_ratio": 0.3}
-WHOLE = Batches(size=4, fanout=(3, -1))
+WHOLE = BatchConfig(size=4, fanout=(3, -1))
 SUMS = ("gcn", "sage-project-first")
 """Bottom layers that sum features with weights of the graph."""
 REUSES: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ REUSES: dict[str, dict[str, Any]] = {
     "constant": {"hot_gradient": False},
     "aggregate": {"reuse": "aggregate"},
 }
-right_computed = HostSide._computed
+right_computed = HostSide._compute_timed
 
 
 def slow_computed(self: HostSide, given: Any) -> Any:
@@ -43,7 +43,7 @@ def slow_computed(self: HostSide, given: Any) -> Any:
 
 
 def both(
-    kind: str, batches: Batches = BATCHES, restart: int | None = None, **options: Any
+    kind: str, batches: BatchConfig = BATCHES, restart: int | None = None, **options: Any
 ) -> tuple[Trained, Trained, Trained]:
     """What the strategy trains, what it should, and what it would with noise."""
     strategy = Orchestrate(**{**HOT, **options})
@@ -57,7 +57,7 @@ def both(
 
 
 def counters_of(problem: Problem) -> dict[str, int]:
-    return dict(problem.share.comm.ledger.counters)
+    return dict(problem.shard.comm.ledger.counters)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_it_trains_as_the_serial_reference_does(kind: str, reuse: str, super_bat
         (BATCHES, None, {"super_batch": 7, "hot_ratio": 1.0}),
         (BATCHES, None, {"super_batch": 50}),
         (WHOLE, None, {"super_batch": 3}),
-        (Batches(size=4, fanout=None), 4, {"super_batch": 2}),
-        (Batches(size=4, fanout=(-1, (1, 2, 1))), None, {"super_batch": 2}),
+        (BatchConfig(size=4, fanout=None), 4, {"super_batch": 2}),
+        (BatchConfig(size=4, fanout=(-1, (1, 2, 1))), None, {"super_batch": 2}),
         (replace(BATCHES, size=1), None, {"super_batch": 16, "hot_ratio": 0.01}),
     ],
 )
-def test_in_other_batches(batches: Batches, restart: int | None, options: dict[str, Any]) -> None:
+def test_in_other_batches(batches: BatchConfig, restart: int | None, options: dict[str, Any]) -> None:
     found, expected, shaken = both("gat", batches, restart, **options)
     assert found.is_close(expected, shaken)
 
@@ -130,7 +130,10 @@ def test_aggregates_of_whole_neighbourhoods_train_as_sampled_does(kind: str, sup
 def test_two_runs_have_the_same_bits(reuse: str) -> None:
     kind, dropout = ("sage", 0.0) if reuse == "aggregate" else ("gat", 0.2)
     first, *others = (
-        trained(problem_of(model_of(kind, input_dropout=dropout)), Orchestrate(**HOT, **REUSES[reuse], threads=threads))
+        trained(
+            problem_of(model_of(kind, input_dropout=dropout)),
+            Orchestrate(**HOT, **REUSES[reuse], sampling_threads=threads),
+        )
         for threads in (1, 3, None)
     )
     assert all(other.same_bits(first) for other in others)
@@ -140,15 +143,15 @@ def test_two_runs_have_the_same_bits(reuse: str) -> None:
 @pytest.mark.parametrize("slow", [False, True], ids=["", "slow"])
 def test_the_largest_gap_is_that_of_the_paper(super_batch: int, size: int, gap: int, slow: bool) -> None:
     """``2n - 1``, and less where the second super-batch is shorter; however slow the CPU is, which is waited for."""
-    options, batches = Orchestrate(super_batch=super_batch, **HOT), Batches(size=size, fanout=(12, 2))
+    options, batches = Orchestrate(super_batch=super_batch, **HOT), BatchConfig(size=size, fanout=(12, 2))
     serial = Serial("sage", options, batches=batches)
     expected, problem = serial.trained(), problem_of(model_of("sage"), batches=batches)
-    with patch.object(HostSide, "_computed", slow_computed if slow else right_computed):
+    with patch.object(HostSide, "_compute_timed", slow_computed if slow else right_computed):
         found = trained(problem, options)
     assert found.is_close(expected, trained(problem_of(model_of("sage"), batches=batches), options, shaken=True))
     assert counters_of(problem)["staleness_max"] == max(serial.gaps) == gap <= 2 * super_batch - 1
     assert counters_of(problem)["cache_hits"] == len(serial.gaps)
-    facts = problem.facts["hot_nodes"]
+    facts = problem.run_facts["hot_nodes"]
     assert isinstance(facts, list)
     assert [each["hot_nodes"] for each in facts] == [len(serial.hot[0])] * 2
     assert all(each["kept_on_device"] == 0 < each["waited"] < each["seconds"] for each in facts)
@@ -156,7 +159,7 @@ def test_the_largest_gap_is_that_of_the_paper(super_batch: int, size: int, gap: 
 
 def test_a_slow_cpu_changes_no_bits() -> None:
     expected = trained(problem_of(model_of("gat")), Orchestrate(**HOT))
-    with patch.object(HostSide, "_computed", slow_computed):
+    with patch.object(HostSide, "_compute_timed", slow_computed):
         assert trained(problem_of(model_of("gat")), Orchestrate(**HOT)).same_bits(expected)
 
 
@@ -164,15 +167,15 @@ def test_a_slow_cpu_changes_no_bits() -> None:
 @pytest.mark.parametrize("super_batch", [1, 4])
 def test_the_newest_parameters_are_no_older(super_batch: int, slow: bool) -> None:
     problem = problem_of(model_of("sage"))
-    with patch.object(HostSide, "_computed", slow_computed if slow else right_computed):
-        found = trained(problem, Orchestrate(super_batch=super_batch, newest=True, **HOT))
+    with patch.object(HostSide, "_compute_timed", slow_computed if slow else right_computed):
+        found = trained(problem, Orchestrate(super_batch=super_batch, latest_parameters=True, **HOT))
     assert len(found.losses) == 2 * STEPS
     assert 1 <= counters_of(problem)["staleness_max"] <= 2 * super_batch - 1
 
 
 def test_the_newest_parameters_are_those_that_there_are_when_a_slice_is_begun() -> None:
     """If the CPU begins when the last batch of a super-batch does, nothing is more than ``n`` updates old."""
-    given, told, right = list[int](), threading.Condition(), HostSide.give
+    given, told, right = list[int](), threading.Condition(), HostSide.submit_slices
 
     def give(self: HostSide, slices: Any, version: Any) -> None:
         right(self, slices, version)
@@ -185,9 +188,9 @@ def test_the_newest_parameters_are_those_that_there_are_when_a_slice_is_begun() 
             assert told.wait_for(lambda: given[-1:] == [work[0].first_step - 1], timeout=60)
         return right_computed(self, work)
 
-    options = Orchestrate(super_batch=3, newest=True, **HOT)
+    options = Orchestrate(super_batch=3, latest_parameters=True, **HOT)
     problem = problem_of(model_of("sage"))
-    with patch.object(HostSide, "give", give), patch.object(HostSide, "_computed", computed):
+    with patch.object(HostSide, "submit_slices", give), patch.object(HostSide, "_compute_timed", computed):
         trained(problem, options, epochs=1)
     assert counters_of(problem)["staleness_max"] == 3
 
@@ -203,8 +206,8 @@ def test_an_error_of_the_cpu_is_the_error_of_the_epoch(error: BaseException, new
             raise error
         return right_computed(self, given)
 
-    execution = Orchestrate(super_batch=2, newest=newest, **HOT).prepare(problem_of(model_of("sage")))
-    with patch.object(HostSide, "_computed", computed), pytest.raises(type(error)):
+    execution = Orchestrate(super_batch=2, latest_parameters=newest, **HOT).prepare(problem_of(model_of("sage")))
+    with patch.object(HostSide, "_compute_timed", computed), pytest.raises(type(error)):
         done.extend(number for number, _ in enumerate(execution.steps(1)))
     assert done == [0, 1, 2, 3]
     execution.close()
@@ -236,14 +239,14 @@ def test_hot_nodes_that_moved_to_the_device_are_trained_as_cold_ones(reuse: str)
         problem = problem_of(model_of("sage", input_dropout=input_dropout_of(strategy)))
         execution = strategy.prepare(problem)
         assert isinstance(execution, OrchestrateExecution)
-        execution.balance = replace(execution.balance, kept=moved)
+        execution.tuner = replace(execution.tuner, num_cached=moved)
         found.append([])
         optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.5)
         for step in execution.steps(1):
             found[-1].append(step.loss)
             optimizer.step()
             optimizer.zero_grad()
-        crossed.append(problem.share.comm.ledger.crossed[Link.HOST_TO_DEVICE, Kind.FEATURES])
+        crossed.append(problem.shard.comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.FEATURES])
         execution.close()
     assert found[0] == found[1]
     assert crossed[0] > crossed[1] > 0
@@ -252,7 +255,7 @@ def test_hot_nodes_that_moved_to_the_device_are_trained_as_cold_ones(reuse: str)
 def test_how_many_nodes_are_hot_may_be_found_out() -> None:
     problem = problem_of(model_of("sage"))
     trained(problem, Orchestrate(hot_ratio=None, super_batch=2, cache="1MiB"), epochs=4)
-    log = problem.facts["hot_nodes"]
+    log = problem.run_facts["hot_nodes"]
     assert isinstance(log, list)
     assert [each["hot_nodes"] for each in log[:3]] == [6, 6, 12]
     assert log[3]["hot_nodes"] in (6, 24)

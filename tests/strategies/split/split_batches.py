@@ -11,11 +11,11 @@ from torch import Tensor
 
 from outgrow.graph.sampling.edge_sampler import Fanout
 from outgrow.graph.topology import Topology
-from outgrow.strategies.split.sampler import SplitHop, SplitSampler, Wish
+from outgrow.strategies.split.sampler import RemoteRequest, SampledSplitBlock, SplitSampler
 from support import random_topology, with_relations
 
 RELATIONS = 3
-Hops = list[SplitHop]
+Hops = list[SampledSplitBlock]
 
 
 class Case(NamedTuple):
@@ -37,14 +37,16 @@ class Case(NamedTuple):
 
 def together(samplers: Sequence[SplitSampler], seeds: Tensor, epoch: int, step: int) -> list[Hops]:
     """What each worker draws; the workers take turns, and tell each other what they want after each hop."""
-    talks = [sampler.hops(seeds[sampler.owner[seeds] == rank], epoch, step) for rank, sampler in enumerate(samplers)]
+    talks = [
+        sampler.sample_hops(seeds[sampler.owner[seeds] == rank], epoch, step) for rank, sampler in enumerate(samplers)
+    ]
     wishes, found = [next(talk) for talk in talks], list[Hops]()
     while not found:
         parts = [torch.split(wish.nodes, list(wish.sizes)) for wish in wishes]
         for rank, talk in enumerate(talks):
             mine = [of_peer[rank] for of_peer in parts]
             try:
-                wishes[rank] = talk.send(Wish(torch.cat(mine), tuple(map(len, mine))))
+                wishes[rank] = talk.send(RemoteRequest(torch.cat(mine), tuple(map(len, mine))))
             except StopIteration as end:
                 found.append(end.value)
         assert len(found) in (0, len(talks))  # all have the same number of hops
@@ -75,7 +77,7 @@ def assert_equal(one: Hops, other: Hops) -> None:
     for a, b in zip(one, other, strict=True):
         for name in ("num_own", "wanted", "asked_sizes", "num_local_edges"):
             assert getattr(a, name) == getattr(b, name), name
-        assert torch.equal(a.asked, b.asked)
+        assert torch.equal(a.send_index, b.send_index)
         for x, y in ((a.block, b.block), (a.block.edges, b.block.edges)):
             for field in fields(x):
                 mine, theirs = getattr(x, field.name), getattr(y, field.name)

@@ -12,7 +12,7 @@ from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to
 from outgrow.core.ledger import Ledger
 from outgrow.nn.layer import Features
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.distributed.comm import Alone
+from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.strategies.split.features import OwnFeatureStore
 
 BATCHES = 6
@@ -46,7 +46,7 @@ def own(number: int) -> Tensor:
 def rows_of(kind: str, kept: str, ledger: Ledger | None = None) -> OwnFeatureStore:
     """Those of a worker that knows the rows of its own nodes only."""
     features, dtype = FEATURES[kind]
-    return OwnFeatureStore(Alone(ledger), known_to(features, OWNER, 0), dtype, KEPT[kept])
+    return OwnFeatureStore(SingleProcessComm(ledger), known_to(features, OWNER, 0), dtype, KEPT[kept])
 
 
 def require_rows(found: Features, kind: str, nodes: Tensor) -> None:
@@ -90,14 +90,14 @@ def test_rows_are_counted_when_they_are_brought(kind: str, kept: str) -> None:
         hits = len({*at_hand.tolist()} & {*nodes.tolist()})
         expected |= {"cache_hits": hits, "cache_misses": len(nodes) - hits}
     assert ledger.counters == expected
-    assert not ledger.crossed  # nothing leaves the worker's memory
+    assert not ledger.bytes_by_link  # nothing leaves the worker's memory
     rows.send_request(rows.prepare_request(nodes[:1])).wait()
     assert ledger.counters["rows_loaded"] == len(nodes) + 1
 
 
 def test_rows_that_are_kept_are_read_once() -> None:
     features, kept = dense().clone(), KEPT["some"]
-    rows = OwnFeatureStore(Alone(), features, torch.float32, kept)
+    rows = OwnFeatureStore(SingleProcessComm(), features, torch.float32, kept)
     assert kept is not None
     features[kept] = torch.nan
     brought = rows.send_request(rows.prepare_request(torch.arange(NODES))).wait()

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.shard import view_of
+from outgrow.engine.shard import layer_topology
 from outgrow.graph.sampling.edge_sampler import Fanout
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
-from outgrow.nn.layer import Layer, Rows
+from outgrow.nn.layer import Layer, NodeMessages
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.strategies.split.layers import RowBytes, SummedHop, is_summed, summed_hop
-from outgrow.strategies.split.sampler import SplitHop, SplitSampler, drawn
+from outgrow.strategies.split.layers import PartialSumBlock, RowBytes, plan_partial_sums, supports_partial_sums
+from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler, sample_cooperatively
 from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology, topology_of
 
@@ -45,7 +45,7 @@ class World(NamedTuple):
         weight: Of the edges of the whole block.
     """
 
-    hop: SplitHop
+    hop: SampledSplitBlock
     whole: Block
     layer: Layer
     row: RowBytes
@@ -53,7 +53,9 @@ class World(NamedTuple):
 
 
 def weigh(layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
-    return layer.conv.weigh(block, Rows(torch.empty(0, 1, IN, dtype=dtype), None), Rows(None, None))
+    return layer.conv.edge_weight(
+        block, NodeMessages(torch.empty(0, 1, IN, dtype=dtype), None), NodeMessages(None, None)
+    )
 
 
 def worlds(
@@ -61,11 +63,11 @@ def worlds(
 ) -> list[World]:
     """Both layers of a batch. All workers together."""
     layer = Layer(CONVS[conv]())
-    views = [view_of(topology, layer)] * len(fanout)
+    views = [layer_topology(topology, layer)] * len(fanout)
     seeds = torch.arange(0, topology.num_nodes, 2)
     sampler = SplitSampler(views, fanout, 1, owner=owner, rank=comm.rank, size=comm.size)
-    hops = drawn(sampler, comm.aside, seeds[owner[seeds] == comm.rank], 0, 0)
-    blocks = Sampler(views, fanout, 1).blocks(seeds, 0, 0)
+    hops = sample_cooperatively(sampler, comm.background_comm, seeds[owner[seeds] == comm.rank], 0, 0)
+    blocks = NeighborSampler(views, fanout, 1).sample_blocks(seeds, 0, 0)
     return [
         World(hop, block, layer, row, weigh(layer, block, row.dtype)) for hop, block in zip(hops, blocks, strict=True)
     ]
@@ -80,24 +82,24 @@ class Result(NamedTuple):
 
 def whole_result(world: World, rows: Tensor, goal: Tensor) -> Result:
     """By the plain sum over the whole block, for all nodes of the graph."""
-    block, given = world.whole, rows.clone().requires_grad_(world.row.gradient)
+    block, given = world.whole, rows.clone().requires_grad_(world.row.has_gradient)
     out = WeightedSum()(block, given[block.src_nodes], None, world.weight)
-    if world.row.gradient:
+    if world.row.has_gradient:
         (out * goal[block.dst_nodes]).sum().backward()
     everyone = out.new_full((len(rows), *out.shape[1:]), torch.nan)
     return Result(everyone.index_copy(0, block.dst_nodes, out.detach()), given.grad)
 
 
-def split_result(world: World, summed: SummedHop, comm: Comm, rows: Tensor, goal: Tensor) -> Result:
+def split_result(world: World, summed: PartialSumBlock, comm: Comm, rows: Tensor, goal: Tensor) -> Result:
     """By all workers, for this worker's nodes; of rows of others a worker knows nothing."""
-    own = rows[world.hop.own].requires_grad_(world.row.gradient)
+    own = rows[world.hop.own_nodes].requires_grad_(world.row.has_gradient)
     out = summed.aggregate(own, comm, Kind.ACTIVATIONS)
-    if world.row.gradient:
+    if world.row.has_gradient:
         (out * goal[world.hop.block.dst_nodes]).sum().backward()
     return Result(out.detach(), own.grad)
 
 
-def differences(world: World, summed: SummedHop, comm: Comm) -> list[float]:
+def differences(world: World, summed: PartialSumBlock, comm: Comm) -> list[float]:
     """Between both, of the aggregate and of the gradient."""
     num_nodes, row = int(world.whole.src_nodes.max()) + 1, world.row
     rows, goal = normal(num_nodes, 1, row.columns), normal(num_nodes, 1, row.columns, seed=1)
@@ -105,7 +107,7 @@ def differences(world: World, summed: SummedHop, comm: Comm) -> list[float]:
     whole = whole_result(world, rows.to(row.dtype), goal)
     pairs = [(mine.aggregate, whole.aggregate[world.hop.block.dst_nodes])]
     if whole.gradient is not None and mine.gradient is not None:
-        pairs.append((mine.gradient, whole.gradient[world.hop.own]))
+        pairs.append((mine.gradient, whole.gradient[world.hop.own_nodes]))
     return [(a - b).abs().max().item() if len(a) else 0.0 for a, b in pairs]
 
 
@@ -122,11 +124,11 @@ class Pair(NamedTuple):
 
     def is_partial(self, row: RowBytes, weight: Tensor | None) -> bool:
         """Whether parts of sums are fewer bytes."""
-        both_ways = row.columns * row.dtype.itemsize * (2 if row.gradient else 1)
+        both_ways = row.columns * row.dtype.itemsize * (2 if row.has_gradient else 1)
         return self.destinations * both_ways + self.told(weight) < self.sources * both_ways
 
 
-def pairs_of(hop: SplitHop, owner: Tensor, rank: int) -> list[Pair]:
+def pairs_of(hop: SampledSplitBlock, owner: Tensor, rank: int) -> list[Pair]:
     """From each worker."""
     block, found = hop.block, []
     sources, targets = block.src_nodes[block.edges.indices.long()], block.dst_nodes[destinations_of(block.edges)]
@@ -140,18 +142,18 @@ def tried(comm: Comm, conv: str, topology: Topology, owner: Tensor, row: RowByte
     """What is wrong with a layer on a worker."""
     wrong, ids, told_in = [], (Link.PEER, Kind.IDS), (Link.PEER, Kind.TOPOLOGY)
     for layer, world in enumerate(worlds(comm, conv, topology, owner, row)):
-        before = comm.ledger.crossed.copy()
-        summed = summed_hop(world.layer, world.hop, row, comm.aside, partial=partial)
-        added = comm.ledger.crossed - before
+        before = comm.ledger.bytes_by_link.copy()
+        summed = plan_partial_sums(world.layer, world.hop, row, comm.background_comm, partial_sums=partial)
+        added = comm.ledger.bytes_by_link - before
         found = differences(world, summed, comm)
         weight, pairs = weigh(world.layer, world.hop.block, row.dtype), pairs_of(world.hop, owner, comm.rank)
         chosen = [partial and pair.is_partial(row, weight) for pair in pairs]
         rows = [pair.destinations if part else pair.sources for pair, part in zip(pairs, chosen, strict=True)]
         told = sum(pair.told(weight) for pair, part in zip(pairs, chosen, strict=True) if part)
-        routes = comm.gather(summed.route)
+        routes = comm.all_gather_object(summed.split_sizes)
         checks = {
             "values": max(found) < 1e-12,
-            "rows": [*summed.route.receive] == rows and summed.remote_rows == sum(rows),
+            "rows": [*summed.split_sizes.receive] == rows and summed.remote_rows == sum(rows),
             "both ends": [route.send[comm.rank] for route in routes] == rows,
             "bytes": (added.pop(ids), added.pop(told_in, 0), len(added)) == (8 * 3 * (WORKERS - 1), told, 0),
         }
@@ -165,18 +167,18 @@ def every_sum_is_right(comm: Comm) -> None:
     for conv in SUMS:
         for topology in GRAPHS.values():
             for owner, columns, partial in ((HUBS, 16, True), (HUBS, 2, True), (HUBS, 16, False), (EMPTY, 16, True)):
-                row = RowBytes(dtype=torch.float64, columns=columns, gradient=columns > 2)
+                row = RowBytes(dtype=torch.float64, columns=columns, has_gradient=columns > 2)
                 wrong += tried(comm, conv, topology, owner, row, partial=partial)
     assert wrong == []
 
 
 def pairs_choose_for_themselves(comm: Comm) -> None:
     """In one layer parts go to some workers and sources to others, so the checks above see both."""
-    row, kinds = RowBytes(dtype=torch.float64, columns=16, gradient=True), set[tuple[int, bool]]()
+    row, kinds = RowBytes(dtype=torch.float64, columns=16, has_gradient=True), set[tuple[int, bool]]()
     for layer, world in enumerate(worlds(comm, "gcn", GRAPHS["plain"], HUBS, row)):
         weight, pairs = weigh(world.layer, world.hop.block, row.dtype), pairs_of(world.hop, HUBS, comm.rank)
         kinds |= {(layer, pair.is_partial(row, weight)) for pair in pairs if pair.edges}
-    everyones = comm.gather(kinds)
+    everyones = comm.all_gather_object(kinds)
     assert any({(layer, True), (layer, False)} <= set.union(*everyones) for layer in range(2))
     assert any({(layer, True), (layer, False)} <= mine for mine in everyones for layer in range(2))
 
@@ -189,10 +191,10 @@ def some_workers_have_weights_and_others_none(comm: Comm) -> None:
         for src in range(WORKERS)
         for each in range(2 if dst == 0 else 4)
     ]
-    owner, row = torch.arange(30) // 10, RowBytes(dtype=torch.float64, columns=16, gradient=True)
+    owner, row = torch.arange(30) // 10, RowBytes(dtype=torch.float64, columns=16, has_gradient=True)
     (world,) = worlds(comm, "gin-project-first", topology_of(30, pairs), owner, row, (6,))
-    summed = summed_hop(world.layer, world.hop, row, comm.aside)
-    weights = comm.gather((summed.own_weight is None, summed.remote_rows, sum(world.hop.wanted)))
+    summed = plan_partial_sums(world.layer, world.hop, row, comm.background_comm)
+    weights = comm.all_gather_object((summed.local_weight is None, summed.remote_rows, sum(world.hop.recv_counts)))
     found = differences(world, summed, comm)
     assert [has_none for has_none, _, _ in weights] == [True, False, False]
     assert all(rows == WORKERS - 1 < wanted for _, rows, wanted in weights)
@@ -203,11 +205,11 @@ def half_precision_is_summed_in_float32(comm: Comm) -> None:
     """Rows in half precision are constants; parts of their sums, which are no longer half, do not travel."""
     found, is_whole = [], []
     for dtype in (torch.float16, torch.bfloat16):
-        row = RowBytes(dtype=dtype, columns=IN, gradient=False)
+        row = RowBytes(dtype=dtype, columns=IN, has_gradient=False)
         for world in worlds(comm, "sage-aggregate-first", GRAPHS["weighted"], HUBS, row):
-            summed = summed_hop(world.layer, world.hop, row, comm.aside)
+            summed = plan_partial_sums(world.layer, world.hop, row, comm.background_comm)
             found += differences(world, summed, comm)
-            is_whole.append(summed.route.receive == world.hop.wanted)
+            is_whole.append(summed.split_sizes.receive == world.hop.recv_counts)
     assert len(found) == 4
     assert max(found) < 1e-5
     assert all(is_whole)
@@ -227,9 +229,9 @@ test_three_workers = on_workers(CHECKS, WORKERS)
 @pytest.mark.parametrize("name", CONVS)
 def test_layers_whose_sums_may_be_cut(name: str) -> None:
     """Sums with weights of the graph; neither a maximum nor weights that are trained or read both ends."""
-    assert is_summed(Layer(CONVS[name]())) == (name in SUMS)
+    assert supports_partial_sums(Layer(CONVS[name]())) == (name in SUMS)
 
 
 @pytest.mark.parametrize(("dtype", "gradient", "expected"), [(torch.float32, True, 40), (torch.float16, False, 10)])
 def test_what_a_row_costs(dtype: torch.dtype, gradient: bool, expected: int) -> None:
-    assert RowBytes(dtype=dtype, columns=5, gradient=gradient).both_ways == expected
+    assert RowBytes(dtype=dtype, columns=5, has_gradient=gradient).round_trip_bytes == expected

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.strategies.split.partial_sum_kernels import Crossing, Sums, crossing, dealt, packed
+from outgrow.strategies.split.partial_sum_kernels import (
+    RemoteEdgeCounts,
+    SplitEdges,
+    count_remote_edges,
+    pack_partial_sums,
+    split_in_edges,
+)
 from support import Drawn, naive_sum, normal
 
 Row = list[tuple[int, int]]
@@ -53,14 +59,14 @@ class Cut(NamedTuple):
         return [row for row in rows if row]
 
     @property
-    def crossing(self) -> Crossing:
+    def crossing(self) -> RemoteEdgeCounts:
         """What crosses."""
-        return crossing(self.edges, self.num_own, self.wanted)
+        return count_remote_edges(self.edges, self.num_own, self.wanted)
 
     @property
-    def dealt(self) -> Sums:
+    def dealt(self) -> SplitEdges:
         """The edges, dealt out."""
-        return dealt(self.edges, self.num_own, self.wanted, self.crossing, self.summed)
+        return split_in_edges(self.edges, self.num_own, self.wanted, self.crossing, self.summed)
 
 
 @st.composite
@@ -89,11 +95,11 @@ def test_how_much_crosses(cut: Cut) -> None:
 @settings(deadline=None, max_examples=150)
 def test_edges_from_own_sources(cut: Cut) -> None:
     sums, mine = cut.dealt, [[edge for edge in row if cut.owner(edge[1]) == -1] for row in cut.rows]
-    assert sums.own_edge.tolist() == [e for row in mine for e, _ in row]
-    assert sums.own.indices.tolist() == [source for row in mine for _, source in row]
-    assert sums.own.indptr.diff().tolist() == [*map(len, mine)]
-    assert sums.own.num_src == cut.num_own
-    assert sums.own.num_dst == cut.edges.num_dst
+    assert sums.local_edge_ids.tolist() == [e for row in mine for e, _ in row]
+    assert sums.local.indices.tolist() == [source for row in mine for _, source in row]
+    assert sums.local.indptr.diff().tolist() == [*map(len, mine)]
+    assert sums.local.num_src == cut.num_own
+    assert sums.local.num_dst == cut.edges.num_dst
 
 
 @given(cuts())
@@ -102,16 +108,16 @@ def test_rows_that_come_and_what_is_told_for_them(cut: Cut) -> None:
     """Of workers that send sources each edge takes one; of those that send sums each destination takes one of each."""
     sums, told, told_edge = cut.dealt, list[int](), list[int]()
     sizes = [len(cut.of_peer(p)) if cut.summed[p] else count for p, count in enumerate(cut.wanted)]
-    assert sums.rows == tuple(sizes)
-    assert sums.far.num_src == sum(sizes)
+    assert sums.remote_row_counts == tuple(sizes)
+    assert sums.remote.num_src == sum(sizes)
     for peer in (p for p in range(len(cut.wanted)) if cut.summed[p]):
         rows = cut.of_peer(peer)
         told += [*map(len, rows), *(source - cut.first(peer) for row in rows for _, source in row)]
         told_edge += [e for row in rows for e, _ in row]
-    assert sums.told.dtype == torch.int32
-    assert sums.told.tolist() == told
-    assert sums.told_edge.tolist() == told_edge
-    taken, ends = [0] * len(sizes), sums.far.indptr.tolist()
+    assert sums.sum_requests.dtype == torch.int32
+    assert sums.sum_requests.tolist() == told
+    assert sums.sum_request_edge_ids.tolist() == told_edge
+    taken, ends = [0] * len(sizes), sums.remote.indptr.tolist()
     for v, row in enumerate(cut.rows):
         expected = list[tuple[int, int]]()
         for peer in range(len(sizes)):
@@ -122,7 +128,7 @@ def test_rows_that_come_and_what_is_told_for_them(cut: Cut) -> None:
             elif of_peer:
                 expected += [(e, sum(sizes[:peer]) + source - cut.first(peer)) for e, source in of_peer]
         at = slice(ends[v], ends[v + 1])
-        found = zip(sums.far_edge[at].tolist(), sums.far.indices[at].tolist(), strict=True)
+        found = zip(sums.remote_edge_ids[at].tolist(), sums.remote.indices[at].tolist(), strict=True)
         assert sorted(found) == sorted(expected)
 
 
@@ -163,7 +169,7 @@ def asked(draw: st.DrawFn) -> Asked:
 @settings(deadline=None, max_examples=150)
 def test_what_a_worker_sends(want: Asked) -> None:
     rows = torch.tensor([*chain.from_iterable(want.rows)], dtype=torch.int64)
-    edges, has_weight = packed(rows, tuple(map(len, want.rows)), want.counts, want.told, want.num_own)
+    edges, has_weight = pack_partial_sums(rows, tuple(map(len, want.rows)), want.counts, want.told, want.num_own)
     sources, weighed = list[list[int]](), list[bool]()
     for mine, sums, has in zip(want.rows, want.sums, want.weighed, strict=True):
         sources += [[mine[place] for place in row] for row in sums] if sums else [[row] for row in mine]
@@ -181,10 +187,13 @@ def test_both_sides_together_give_the_sum(is_summed: bool) -> None:
     pairs = [(src, dst) for dst in range(6) for src in range(9) if (src * dst + src) % 3]
     cut = Cut(Drawn(9, 6, pairs).edges(), 4, (0, 5), (False, is_summed))
     rows, weight, sums = normal(9, 1, 2), normal(len(pairs), 1, seed=1), cut.dealt
-    counts = torch.tensor([[len(cut.of_peer(1))], [len(sums.told_edge)], [len(sums.told_edge)]]) * is_summed
-    sent, has_weight = packed(torch.arange(5), (5,), counts, sums.told, 5)
+    counts = (
+        torch.tensor([[len(cut.of_peer(1))], [len(sums.sum_request_edge_ids)], [len(sums.sum_request_edge_ids)]])
+        * is_summed
+    )
+    sent, has_weight = pack_partial_sums(torch.arange(5), (5,), counts, sums.sum_requests, 5)
     assert has_weight.tolist() == [is_summed] * sent.num_edges
-    theirs = naive_sum(sent, rows[4:], weight[sums.told_edge] if is_summed else None)
-    one = torch.where(sums.far_edge[:, None] < 0, 1.0, weight[sums.far_edge])
-    found = naive_sum(sums.own, rows[:4], weight[sums.own_edge]) + naive_sum(sums.far, theirs, one)
+    theirs = naive_sum(sent, rows[4:], weight[sums.sum_request_edge_ids] if is_summed else None)
+    one = torch.where(sums.remote_edge_ids[:, None] < 0, 1.0, weight[sums.remote_edge_ids])
+    found = naive_sum(sums.local, rows[:4], weight[sums.local_edge_ids]) + naive_sum(sums.remote, theirs, one)
     torch.testing.assert_close(found, naive_sum(cut.edges, rows, weight))

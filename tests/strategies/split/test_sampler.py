@@ -15,9 +15,9 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.errors import InputError
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
-from outgrow.strategies.split.sampler import SplitHop, SplitSampler
+from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler
 from strategies.split.split_batches import RELATIONS, WAYS, Case, assert_equal, case_of, together
 from support import destinations_of, topologies, topology_of, with_relations
 
@@ -29,7 +29,7 @@ def edges_of(block: Block) -> list[tuple[int, int, int]]:
     return list(zip(block.edge_ids.tolist(), src.tolist(), dst.tolist(), strict=True))
 
 
-def check_edges(parts: list[SplitHop], whole: Block, owner: Tensor) -> None:
+def check_edges(parts: list[SampledSplitBlock], whole: Block, owner: Tensor) -> None:
     """Workers have the edges of the whole block, each on the owner of its destination."""
     found = [edges_of(hop.block) for hop in parts]
     assert sorted(chain.from_iterable(found)) == sorted(edges_of(whole))
@@ -37,31 +37,31 @@ def check_edges(parts: list[SplitHop], whole: Block, owner: Tensor) -> None:
         assert all(owner[dst] == rank for _, _, dst in edges)
         assert hop.num_local_edges == sum(int(owner[src]) == rank for _, src, _ in edges)
     for name in ("own", "dst_nodes"):
-        nodes = torch.cat([hop.own if name == "own" else hop.block.dst_nodes for hop in parts])
+        nodes = torch.cat([hop.own_nodes if name == "own" else hop.block.dst_nodes for hop in parts])
         theirs = whole.src_nodes if name == "own" else whole.dst_nodes
         assert nodes.sort().values.tolist() == theirs.sort().values.tolist()
 
 
-def check_order(parts: list[SplitHop], owner: Tensor) -> None:
+def check_order(parts: list[SampledSplitBlock], owner: Tensor) -> None:
     """Destinations, other own nodes, then those of others by owner: each node once."""
     for rank, hop in enumerate(parts):
         nodes, num_dst = hop.block.src_nodes, hop.block.edges.num_dst
-        assert len(nodes) == len(set(nodes.tolist())) == hop.block.edges.num_src == hop.num_own + sum(hop.wanted)
+        assert len(nodes) == len(set(nodes.tolist())) == hop.block.edges.num_src == hop.num_owned + sum(hop.recv_counts)
         assert torch.equal(hop.block.dst_nodes, nodes[:num_dst])
-        assert num_dst <= hop.num_own
-        assert torch.equal(hop.own, nodes[: hop.num_own])
-        owners = [rank] * hop.num_own + [peer for peer, count in enumerate(hop.wanted) for _ in range(count)]
+        assert num_dst <= hop.num_owned
+        assert torch.equal(hop.own_nodes, nodes[: hop.num_owned])
+        owners = [rank] * hop.num_owned + [peer for peer, count in enumerate(hop.recv_counts) for _ in range(count)]
         assert owner[nodes].tolist() == owners
-        assert hop.wanted[rank] == 0
+        assert hop.recv_counts[rank] == 0
 
 
-def check_wishes(parts: list[SplitHop]) -> None:
+def check_wishes(parts: list[SampledSplitBlock]) -> None:
     """A worker is asked for what the others want of it, in the order in which these will have it."""
-    wanted = [torch.split(hop.block.src_nodes[hop.num_own :], list(hop.wanted)) for hop in parts]
+    wanted = [torch.split(hop.block.src_nodes[hop.num_owned :], list(hop.recv_counts)) for hop in parts]
     for rank, hop in enumerate(parts):
-        assert hop.asked.dtype == torch.int64
-        assert hop.own[hop.asked].tolist() == torch.cat([of_peer[rank] for of_peer in wanted]).tolist()
-        assert hop.asked_sizes == tuple(len(of_peer[rank]) for of_peer in wanted)
+        assert hop.send_index.dtype == torch.int64
+        assert hop.own_nodes[hop.send_index].tolist() == torch.cat([of_peer[rank] for of_peer in wanted]).tolist()
+        assert hop.send_counts == tuple(len(of_peer[rank]) for of_peer in wanted)
 
 
 def by_edge(block: Block, values: Tensor | None, missing: float) -> dict[int, float]:
@@ -71,7 +71,7 @@ def by_edge(block: Block, values: Tensor | None, missing: float) -> dict[int, fl
     return dict(zip(ids, [missing] * len(ids) if values is None else values.tolist(), strict=True))
 
 
-def check_fields(parts: list[SplitHop], whole: Block, view: Topology) -> None:
+def check_fields(parts: list[SampledSplitBlock], whole: Block, view: Topology) -> None:
     """What a part says of an edge or a node is what the whole block says, or the graph."""
     for hop in parts:
         block = hop.block
@@ -85,10 +85,10 @@ def check_fields(parts: list[SplitHop], whole: Block, view: Topology) -> None:
             assert (given is None) == (ours is None)
             assert given is None or torch.equal(ours, given[block.edge_ids])
         is_cut = block.edges.num_edges < int(view.indptr.diff()[block.dst_nodes].sum())
-        assert (block.stands_for is not None) == is_cut
+        assert (block.sample_weight is not None) == is_cut
         assert (block.relation_degree is not None) == (is_cut and view.relation is not None)
-        shares = by_edge(whole, whole.stands_for, 1.0)
-        assert by_edge(block, block.stands_for, 1.0).items() <= shares.items()
+        shares = by_edge(whole, whole.sample_weight, 1.0)
+        assert by_edge(block, block.sample_weight, 1.0).items() <= shares.items()
         if block.relation_degree is not None:
             degrees = by_edge(whole, whole.relation_degree, float("nan"))
             assert by_edge(block, block.relation_degree, 0).items() <= degrees.items()
@@ -96,13 +96,13 @@ def check_fields(parts: list[SplitHop], whole: Block, view: Topology) -> None:
 
 def check(case: Case) -> None:
     """Some batches after each other."""
-    samplers, whole = case.samplers(), Sampler(case.views, case.fanout, case.seed, weighted=case.weighted)
+    samplers, whole = case.samplers(), NeighborSampler(case.views, case.fanout, case.seed, weighted=case.weighted)
     for step, seeds in enumerate(case.batches):
-        found, blocks = together(samplers, seeds, 2, step), whole.blocks(seeds, 2, step)
+        found, blocks = together(samplers, seeds, 2, step), whole.sample_blocks(seeds, 2, step)
         for hops in found:
             assert len(hops) == len(case.views)
             for hop, following in pairwise(hops):
-                assert torch.equal(hop.block.dst_nodes, following.own)
+                assert torch.equal(hop.block.dst_nodes, following.own_nodes)
         for rank, hops in enumerate(found):
             assert torch.equal(hops[-1].block.dst_nodes, seeds[case.owner[seeds] == rank])
         for layer, block in enumerate(blocks):
@@ -187,14 +187,14 @@ def test_a_single_worker_needs_no_owner() -> None:
 def test_seeds_are_nodes_and_come_once(seeds: list[int], refused: str) -> None:
     sampler = case_of("uniform", 3).samplers()[0]
     with pytest.raises(InputError, match=refused):
-        next(sampler.hops(torch.tensor(seeds), 0, 0))
+        next(sampler.sample_hops(torch.tensor(seeds), 0, 0))
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_batches_that_are_not_finished_leave_nothing(is_refused: bool) -> None:
     case = case_of("uniform", 1)
     (used,) = case.samplers()
-    talk = used.hops(torch.tensor([0, 3, 0] if is_refused else [0, 3]), 0, 0)
+    talk = used.sample_hops(torch.tensor([0, 3, 0] if is_refused else [0, 3]), 0, 0)
     with pytest.raises(InputError) if is_refused else closing(talk):
         next(talk)
     require_fresh([used], case, case.batches)
@@ -214,4 +214,4 @@ def test_where_rows_lie_is_kept_on_the_way_to_a_device() -> None:
     (hop, *_) = together(case_of("uniform", 2).samplers(), torch.arange(9), 0, 0)[1]
     moved = hop.to(torch.device("cpu"))
     assert moved.block is hop.block
-    assert moved.asked is hop.asked
+    assert moved.send_index is hop.send_index

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.core.ledger import Ledger, merged
-from outgrow.engine.batches import Batches
-from outgrow.engine.shard import Part, Whole
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.core.ledger import Ledger, merge_ledgers
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.shard import FullGraphShard, PartitionShard
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn import GCN, Dot
 from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.sampler import SplitSampler
@@ -29,23 +29,27 @@ from outgrow.strategies.split.strategy import SplitParallel
 from planted import NODES, model_of, planted
 from pool import run_workers
 
-BATCHES = Batches(size=9, fanout=(3, 2))
+BATCHES = BatchConfig(size=9, fanout=(3, 2))
 SEED, EPOCH, WORKERS, STEPS = 4, 1, 3, 5
 STRATEGIES: dict[str, Strategy] = {
     "sampled": Sampled(),
     "split": SplitParallel(),
     "split with a cache": SplitParallel(cache=0.2),
-    "split with a sampled cache": SplitParallel(cache="700B", cache_by="presampling", ahead=1),
-    "split without parts": SplitParallel(partial=False, ahead=2),
+    "split with a sampled cache": SplitParallel(cache="700B", cache_by="presampling", prefetch=1),
+    "split without parts": SplitParallel(partial_sums=False, prefetch=2),
 }
 
 
-def problem_of(comm: Comm | None = None, batches: Batches = BATCHES) -> Problem:
+def problem_of(comm: Comm | None = None, batches: BatchConfig = BATCHES) -> Problem:
     """A problem on one worker, or a worker's side of one."""
     world = planted()
     alone = comm is None or comm.size == 1
-    share = Whole(world.topology, comm) if alone else Part(world.topology, torch.arange(NODES) // 3 % comm.size, comm)
-    return Problem.of(
+    share = (
+        FullGraphShard(world.topology, comm)
+        if alone
+        else PartitionShard(world.topology, torch.arange(NODES) // 3 % comm.size, comm)
+    )
+    return Problem.from_node_labels(
         share,
         features=world.features,
         labels=world.labels,
@@ -73,7 +77,7 @@ def epochs_of(comm: Comm) -> dict[str, tuple[list[float], Counter[str]]]:
     return found
 
 
-def on_worker(place: Workplace) -> dict[str, tuple[list[float], Counter[str]]]:
+def on_worker(place: WorkerContext) -> dict[str, tuple[list[float], Counter[str]]]:
     return epochs_of(place.comm)
 
 
@@ -82,7 +86,7 @@ def seen(workers: int) -> dict[str, tuple[list[float], Counter[str]]]:
     """The losses that worker 0 has, and the counts of all workers."""
     by_rank = run_workers(on_worker, workers)
     return {
-        name: (mine, merged(Ledger(counters=each[name][1]) for each in by_rank).counters)
+        name: (mine, merge_ledgers(Ledger(counters=each[name][1]) for each in by_rank).counters)
         for name, (mine, _) in by_rank[0].items()
     }
 
@@ -90,10 +94,10 @@ def seen(workers: int) -> dict[str, tuple[list[float], Counter[str]]]:
 def distinct_inputs() -> int:
     """Nodes whose features the batches of the epoch need."""
     problem = problem_of()
-    topology = problem.share.topology
-    sampler = Sampler([topology, topology], (3, 2), SEED)
-    batches = enumerate(problem.seeds(EPOCH))
-    return sum(len(sampler.blocks(seeds, EPOCH, step)[0].src_nodes) for step, seeds in batches)
+    topology = problem.shard.topology
+    sampler = NeighborSampler([topology, topology], (3, 2), SEED)
+    batches = enumerate(problem.seeds_of_epoch(EPOCH))
+    return sum(len(sampler.sample_blocks(seeds, EPOCH, step)[0].src_nodes) for step, seeds in batches)
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name.startswith("split")])
@@ -156,9 +160,9 @@ def test_options_are_given_back() -> None:
 
 def test_a_model_of_links_is_refused() -> None:
     nodes = GCN(8, 8, 8)
-    SplitParallel().require_model(nodes)
+    SplitParallel().validate_model(nodes)
     with pytest.raises(InputError, match="split cannot train a model of links"):
-        SplitParallel().require_model(nodes.with_decoder(Dot()))
+        SplitParallel().validate_model(nodes.with_decoder(Dot()))
 
 
 def test_an_epoch_may_begin_at_a_later_step() -> None:
@@ -171,7 +175,7 @@ def test_an_epoch_may_begin_at_a_later_step() -> None:
 
 
 def test_an_epoch_of_everything_is_one_step() -> None:
-    execution = SplitParallel().prepare(problem_of(batches=Batches()))
+    execution = SplitParallel().prepare(problem_of(batches=BatchConfig()))
     assert len(losses(execution.steps(1))) == 1
 
 
@@ -179,15 +183,15 @@ Drawing = Generator[Any, Any, Any]
 
 
 def test_no_more_batches_are_drawn_than_it_says() -> None:
-    drawn, right, begun = [], SplitSampler.hops, threading.Semaphore(0)
+    drawn, right, begun = [], SplitSampler.sample_hops, threading.Semaphore(0)
 
     def hops(self: SplitSampler, seeds: torch.Tensor, epoch: int, step: int) -> Drawing:
         drawn.append(step)
         begun.release()
         return right(self, seeds, epoch, step)
 
-    with patch.object(SplitSampler, "hops", hops):
-        steps = SplitParallel(ahead=2).prepare(problem_of(batches=replace(BATCHES, size=2))).steps(1)
+    with patch.object(SplitSampler, "sample_hops", hops):
+        steps = SplitParallel(prefetch=2).prepare(problem_of(batches=replace(BATCHES, size=2))).steps(1)
         for computed in range(1, 6):
             next(steps)
             assert begun.acquire(timeout=10)
@@ -198,7 +202,7 @@ def test_no_more_batches_are_drawn_than_it_says() -> None:
 def test_an_error_while_drawing_is_the_error_of_the_epoch() -> None:
     steps = SplitParallel().prepare(problem_of()).steps(1)
     with (
-        patch.object(SplitSampler, "hops", side_effect=ValueError("no batch")),
+        patch.object(SplitSampler, "sample_hops", side_effect=ValueError("no batch")),
         pytest.raises(ValueError, match="no batch"),
     ):
         next(steps)
@@ -207,7 +211,7 @@ def test_an_error_while_drawing_is_the_error_of_the_epoch() -> None:
 def test_an_epoch_may_follow_one_that_was_closed_early() -> None:
     """Closed while a batch is between two of its hops."""
     expected = losses(SplitParallel().prepare(problem_of()).steps(2))
-    execution, right = SplitParallel().prepare(problem_of()), SplitSampler.hops
+    execution, right = SplitParallel().prepare(problem_of()), SplitSampler.sample_hops
     under_way, go_on = threading.Event(), threading.Event()
 
     def hops(self: SplitSampler, seeds: torch.Tensor, epoch: int, step: int) -> Drawing:
@@ -222,7 +226,7 @@ def test_an_epoch_may_follow_one_that_was_closed_early() -> None:
             except StopIteration as end:
                 return end.value
 
-    with patch.object(SplitSampler, "hops", hops):
+    with patch.object(SplitSampler, "sample_hops", hops):
         steps = execution.steps(1)
         next(steps)
         assert under_way.wait(10)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.runtime.distributed.comm import Alone, Comm
-from outgrow.strategies.tensor.all_to_all import Deal, cut_of
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
+from outgrow.strategies.tensor.all_to_all import ColumnExchange, column_ranges
 from suites.checks import named, on_workers
 from support import normal
 
@@ -42,7 +42,7 @@ CASES = list(product(OWNERS, SHAPES))
 
 @given(columns=st.integers(0, 200), workers=st.integers(1, 40))
 def test_columns_are_dealt_out_evenly_and_in_order(columns: int, workers: int) -> None:
-    cut = cut_of(columns, workers)
+    cut = column_ranges(columns, workers)
     widths = [last - first for first, last in cut]
     assert len(cut) == workers
     assert cut[0][0] == 0
@@ -65,10 +65,10 @@ def split_and_back(comm: Comm, layout: Callable[[Tensor], Tensor]) -> Iterator[t
     """Whether a split gives the own columns of all nodes, and takes their gradients back."""
     for name, (channels, columns) in CASES:
         own = own_of(name, comm)
-        deal, mine = Deal(comm, own), slice(*cut_of(columns, comm.size)[comm.rank])
+        deal, mine = ColumnExchange(comm, own), slice(*column_ranges(columns, comm.size)[comm.rank])
         whole, probe = normal(NODES, channels, columns), normal(NODES, channels, columns, seed=1)
         rows = whole[own].requires_grad_()
-        found = deal.split(layout(rows), Kind.ACTIVATIONS).wait()
+        found = deal.to_slices(layout(rows), Kind.ACTIVATIONS).wait()
         [grad] = torch.autograd.grad((found * probe[:, :, mine]).sum(), rows)
         yield f"{name} {columns}", torch.equal(found, whole[:, :, mine]) and torch.equal(grad, probe[own])
 
@@ -77,10 +77,10 @@ def gather_and_back(comm: Comm, layout: Callable[[Tensor], Tensor]) -> Iterator[
     """Whether a gather gives the whole rows of the own nodes, and takes their gradients back."""
     for name, (channels, columns) in CASES:
         own = own_of(name, comm)
-        deal, mine = Deal(comm, own), slice(*cut_of(columns, comm.size)[comm.rank])
+        deal, mine = ColumnExchange(comm, own), slice(*column_ranges(columns, comm.size)[comm.rank])
         whole, probe = normal(NODES, channels, columns), normal(NODES, channels, columns, seed=1)
         slices = whole[:, :, mine].clone().requires_grad_()
-        found = deal.gather(layout(slices), columns, Kind.ACTIVATIONS)
+        found = deal.to_rows(layout(slices), columns, Kind.ACTIVATIONS)
         [grad] = torch.autograd.grad((found * probe[own]).sum(), slices)
         yield f"{name} {columns}", torch.equal(found, whole[own]) and torch.equal(grad, probe[:, :, mine])
 
@@ -108,10 +108,10 @@ def a_gather_of_a_view_does_too(comm: Comm) -> None:
 def splits_may_be_under_way_together(comm: Comm) -> None:
     """Waited for in the other order, there and back."""
     own = own_of("scattered", comm)
-    deal, mine = Deal(comm, own), slice(*cut_of(7, comm.size)[comm.rank])
+    deal, mine = ColumnExchange(comm, own), slice(*column_ranges(7, comm.size)[comm.rank])
     wholes = [normal(NODES, 2, 7, seed=seed) for seed in (0, 1)]
     rows = [whole[own].requires_grad_() for whole in wholes]
-    under = [deal.split(each, Kind.ACTIVATIONS) for each in rows]
+    under = [deal.to_slices(each, Kind.ACTIVATIONS) for each in rows]
     second, first = under[1].wait(), under[0].wait()
     grads = torch.autograd.grad((first * 2 + second * 3).sum(), rows)
     assert torch.equal(first, wholes[0][:, :, mine])
@@ -124,10 +124,10 @@ def everywhere_gives_all_rows_and_sums_gradients(comm: Comm) -> None:
     results = []
     for name in OWNERS:
         own = own_of(name, comm)
-        deal, whole = Deal(comm, own), normal(NODES, SCORES)
+        deal, whole = ColumnExchange(comm, own), normal(NODES, SCORES)
         probes = [normal(NODES, SCORES, seed=1 + rank) for rank in range(comm.size)]
         rows = whole[own].requires_grad_()
-        found = deal.everywhere(rows, Kind.ACTIVATIONS)
+        found = deal.all_gather_rows(rows, Kind.ACTIVATIONS)
         [grad] = torch.autograd.grad((found * probes[comm.rank]).sum(), rows)
         results.append((name, torch.equal(found, whole) and torch.equal(grad, reduce(torch.add, probes)[own])))
     assert wrong(iter(results)) == []
@@ -135,8 +135,8 @@ def everywhere_gives_all_rows_and_sums_gradients(comm: Comm) -> None:
 
 def crossed(comm: Comm) -> dict[Kind, int]:
     """What this worker has sent since this was asked for last."""
-    found = {kind: count for (link, kind), count in comm.ledger.crossed.items() if link == Link.PEER and count}
-    comm.ledger.crossed.clear()
+    found = {kind: count for (link, kind), count in comm.ledger.bytes_by_link.items() if link == Link.PEER and count}
+    comm.ledger.bytes_by_link.clear()
     return found
 
 
@@ -145,11 +145,11 @@ def all_bytes_are_the_formula(comm: Comm) -> None:
     unexpected, found, expected = [], Counter[str](), Counter[str]()
     for (name, (channels, columns)), dtype in product(CASES, (torch.float64, torch.float32)):
         own = own_of(name, comm)
-        deal, (first, last) = Deal(comm, own), cut_of(columns, comm.size)[comm.rank]
+        deal, (first, last) = ColumnExchange(comm, own), column_ranges(columns, comm.size)[comm.rank]
         crossed(comm)
         rows = torch.ones(len(own), channels, columns, dtype=dtype, requires_grad=True)
-        slices = deal.split(rows, Kind.FEATURES).wait()
-        deal.gather(slices, columns, Kind.ACTIVATIONS).sum().backward()
+        slices = deal.to_slices(rows, Kind.FEATURES).wait()
+        deal.to_rows(slices, columns, Kind.ACTIVATIONS).sum().backward()
         away, others = len(own) * (columns - last + first), (NODES - len(own)) * (last - first)
         row = channels * dtype.itemsize
         formula = {Kind.FEATURES: away * row, Kind.ACTIVATIONS: others * row, Kind.GRADIENTS: (away + others) * row}
@@ -158,7 +158,7 @@ def all_bytes_are_the_formula(comm: Comm) -> None:
         case = f"{name} {channels} {columns} {dtype}"
         found[case] += sum(sent.values())
         expected[case] += 4 * away * row
-    totals = [sum(counts, Counter[str]()) for counts in zip(*comm.gather((found, expected)), strict=True)]
+    totals = [sum(counts, Counter[str]()) for counts in zip(*comm.all_gather_object((found, expected)), strict=True)]
     assert unexpected == []
     assert totals[0] == totals[1]
 
@@ -169,9 +169,9 @@ def narrow_rows_go_to_all_others(comm: Comm) -> None:
     for name, owner in OWNERS.items():
         own = own_of(name, comm)
         crossed(comm)
-        deal = Deal(comm, own)
+        deal = ColumnExchange(comm, own)
         dealt = crossed(comm)
-        deal.everywhere(torch.ones(len(own), SCORES, requires_grad=True), Kind.ACTIVATIONS).sum().backward()
+        deal.all_gather_rows(torch.ones(len(own), SCORES, requires_grad=True), Kind.ACTIVATIONS).sum().backward()
         found, others = crossed(comm), comm.size - 1
         ids = 0 if bool((owner.diff() >= 0).all()) else len(own) * others * 8
         there, back = len(own) * SCORES * others * 4, (NODES - len(own)) * SCORES * 4
@@ -203,15 +203,15 @@ def test_the_cases_are_as_odd_as_they_should_be() -> None:
 
 
 def test_one_worker_has_all_columns_and_sends_nothing() -> None:
-    comm, rows = Alone(), normal(NODES, 2, 5).requires_grad_()
-    deal = Deal(comm, torch.arange(NODES))
-    assert deal.mine(5) == (0, 5)
-    slices = deal.split(rows, Kind.ACTIVATIONS).wait()
+    comm, rows = SingleProcessComm(), normal(NODES, 2, 5).requires_grad_()
+    deal = ColumnExchange(comm, torch.arange(NODES))
+    assert deal.local_columns(5) == (0, 5)
+    slices = deal.to_slices(rows, Kind.ACTIVATIONS).wait()
     assert torch.equal(slices, rows)
-    whole = deal.gather(slices, 5, Kind.ACTIVATIONS)
+    whole = deal.to_rows(slices, 5, Kind.ACTIVATIONS)
     assert torch.equal(whole, rows)
     [grad] = torch.autograd.grad((whole * 3).sum(), rows)
     assert grad.unique().tolist() == [3.0]
     scores = normal(NODES, SCORES)
-    assert deal.everywhere(scores, Kind.ACTIVATIONS) is scores
-    assert not comm.ledger.crossed
+    assert deal.all_gather_rows(scores, Kind.ACTIVATIONS) is scores
+    assert not comm.ledger.bytes_by_link

@@ -9,25 +9,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.graph.topology import Topology
-from outgrow.strategies.tensor.chunk_schedule import Chunk, chunk_ends, dealt, first_reader, lanes_of
+from outgrow.strategies.tensor.chunk_schedule import (
+    AggregationChunk,
+    assign_owners,
+    chunk_ends,
+    first_chunk_reading,
+    make_schedules,
+)
 from support import destinations_of, random_topology, topologies, topology_of
 
 MANY = random_topology(200, 2_000)
 
 
-def require_course(chunks: list[Chunk], owner: torch.Tensor, own: torch.Tensor, workers: int) -> None:
+def require_course(chunks: list[AggregationChunk], owner: torch.Tensor, own: torch.Tensor, workers: int) -> None:
     """Every node is read and made once; a chunk reads nothing that has not come; rows are those of their owners."""
     num_nodes, come = len(owner), set[int]()
     assert [node for chunk in chunks for node in range(chunk.first, chunk.last)] == list(range(num_nodes))
     for chunk in chunks:
-        assert not come & set(chunk.reads.nodes.tolist())
-        come |= set(chunk.reads.nodes.tolist())
+        assert not come & set(chunk.read_group.nodes.tolist())
+        come |= set(chunk.read_group.nodes.tolist())
         assert set(chunk.indices.tolist()) <= come
-        assert sorted(chunk.makes.nodes.tolist()) == list(range(chunk.first, chunk.last))
-        for party in (chunk.reads, chunk.makes):
+        assert sorted(chunk.output_group.nodes.tolist()) == list(range(chunk.first, chunk.last))
+        for party in (chunk.read_group, chunk.output_group):
             assert owner[party.nodes].tolist() == [rank for rank in range(workers) for _ in range(party.sizes[rank])]
             mine = party.nodes[owner[party.nodes] == owner[own[0]]] if len(own) else party.nodes[:0]
-            assert own[party.mine].tolist() == mine.tolist()
+            assert own[party.own_rows].tolist() == mine.tolist()
     assert come == set(range(num_nodes))
 
 
@@ -35,16 +41,16 @@ def require_course(chunks: list[Chunk], owner: torch.Tensor, own: torch.Tensor, 
 @settings(deadline=None, max_examples=60)
 def test_any_graph(topology: Topology, chunks: int, workers: int, rank: int) -> None:
     view = topology.with_self_loops
-    owner = dealt(view.indptr, view.indices, chunks, workers)
+    owner = assign_owners(view.indptr, view.indices, chunks, workers)
     own = (owner == min(rank, workers - 1)).nonzero()[:, 0]
-    lanes = lanes_of(view.block.edges, chunks, owner, own, workers)
+    lanes = make_schedules(view.block.edges, chunks, owner, own, workers)
     for lane in lanes:
         require_course(lane, owner, own, workers)
 
 
 def test_chunks_hold_the_edges_of_their_rows() -> None:
     edges, owner = MANY.block.edges, torch.zeros(200, dtype=torch.int32)
-    forward, backward = lanes_of(edges, 5, owner, MANY.nodes, 1)
+    forward, backward = make_schedules(edges, 5, owner, MANY.nodes, 1)
     dst = destinations_of(edges)
     for chunk in forward:
         assert chunk.edge is None
@@ -64,8 +70,8 @@ def test_chunks_hold_the_edges_of_their_rows() -> None:
 
 def test_of_what_a_chunk_is_the_first_to_read_every_worker_owns_an_equal_part() -> None:
     for chunks in (1, 3, 8):
-        owner, ends = dealt(MANY.indptr, MANY.indices, chunks, 3), chunk_ends(MANY.indptr, chunks)
-        reader = first_reader(MANY.indptr, MANY.indices, ends, 200)
+        owner, ends = assign_owners(MANY.indptr, MANY.indices, chunks, 3), chunk_ends(MANY.indptr, chunks)
+        reader = first_chunk_reading(MANY.indptr, MANY.indices, ends, 200)
         for number in range(chunks):
             counts = torch.bincount(owner[reader == number], minlength=3)
             assert counts.max() - counts.min() <= 1
@@ -74,7 +80,7 @@ def test_of_what_a_chunk_is_the_first_to_read_every_worker_owns_an_equal_part() 
 def test_the_first_reader_is_the_first() -> None:
     topology = topology_of(6, [(0, 5), (0, 1), (3, 4), (5, 0)])
     ends = [0, 2, 4, 6]
-    assert first_reader(topology.indptr, topology.indices, ends, 6).tolist() == [0, 2, 2, 2, 2, 0]
+    assert first_chunk_reading(topology.indptr, topology.indices, ends, 6).tolist() == [0, 2, 2, 2, 2, 0]
 
 
 def test_chunks_have_about_as_many_rows_and_edges() -> None:

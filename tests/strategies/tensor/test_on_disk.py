@@ -1,4 +1,4 @@
-"""`tensor` with edges and slices in files: how much of them, and for which models; and what may be apart."""
+"""`as_tensor` with edges and slices in files: how much of them, and for which models; and what may be apart."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.engine.shard import Whole
+from outgrow.engine.shard import FullGraphShard
 from outgrow.nn import GAT, GCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
 from outgrow.strategies.base import Problem
-from outgrow.strategies.tensor.memory import Needs
-from outgrow.strategies.tensor.strategy import TensorParallel, _level
+from outgrow.strategies.tensor.memory import MemoryNeeds
+from outgrow.strategies.tensor.strategy import TensorParallel, _choose_disk_level
 from planted import planted
 
 MIB = 1 << 20
@@ -25,7 +25,7 @@ def problem_of(model: Model) -> Problem:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     return Problem(
-        share=Whole(world.topology),
+        shard=FullGraphShard(world.topology),
         features=world.features,
         targets=problem.targets,
         model=model.double(),
@@ -34,8 +34,8 @@ def problem_of(model: Model) -> Problem:
 
 
 def level(budget_mib: int, asked: tuple[str, ...] = ("nothing", "edges", "slices")) -> str:
-    needs = Needs(whole=300 * MIB, edges_in_files=200 * MIB, spilled=100 * MIB)
-    return _level(f"{budget_mib}MiB", asked, needs, {})
+    needs = MemoryNeeds(in_memory=300 * MIB, edges_in_files=200 * MIB, slices_in_files=100 * MIB)
+    return _choose_disk_level(f"{budget_mib}MiB", asked, needs, {})
 
 
 def test_as_little_in_files_as_fits() -> None:
@@ -55,7 +55,7 @@ def test_as_little_in_files_as_fits() -> None:
 def test_weights_that_are_not_fixed_are_not_in_files(make: Callable[[], Model]) -> None:
     problem = problem_of(make())
     with pytest.raises(InputError, match="needs the weights of all edges") as caught:
-        TensorParallel(files="edges").prepare(problem)
+        TensorParallel(on_disk="edges").prepare(problem)
     assert "offload" in caught.value.repair
 
 
@@ -71,8 +71,8 @@ def test_one_worker_from_files() -> None:
 
 def test_aggregation_with_trained_weights_is_not_apart_from_the_rest() -> None:
     model = RGCN(8, 4, 2, num_relations=2)
-    TensorParallel().require_model(model)
-    TensorParallel(nn="cpu").require_model(GAT(8, 4, 2, heads=2))
+    TensorParallel().validate_model(model)
+    TensorParallel(nn_device="cpu").validate_model(GAT(8, 4, 2, heads=2))
     with pytest.raises(InputError, match="parameters on the CPU") as caught:
-        TensorParallel(nn="cpu").require_model(model)
+        TensorParallel(nn_device="cpu").validate_model(model)
     assert "RGCNConv" in caught.value.got

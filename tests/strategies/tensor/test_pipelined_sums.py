@@ -13,8 +13,8 @@ from outgrow.graph.topology import Topology
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.memory_pool import LARGE_ROWS
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.strategies.tensor.chunk_schedule import dealt, lanes_of
-from outgrow.strategies.tensor.pipelined_sums import Rounds
+from outgrow.strategies.tensor.chunk_schedule import assign_owners, make_schedules
+from outgrow.strategies.tensor.pipelined_sums import PipelinedSum
 from suites.checks import named, on_workers
 from support import normal, random_topology
 
@@ -42,10 +42,10 @@ def reference(case: Case, rows: Tensor, weight: Tensor | None) -> Tensor:
 def require_same(comm: Comm, case: Case) -> None:
     """Results and gradients of the own rows, and of the weights, over all workers."""
     topology = case.topology
-    owner = dealt(topology.indptr, topology.indices, case.chunks, comm.size)
+    owner = assign_owners(topology.indptr, topology.indices, case.chunks, comm.size)
     own = (owner == comm.rank).nonzero()[:, 0]
-    lanes = lanes_of(topology.block.edges, case.chunks, owner, own, comm.size)
-    rounds = Rounds(comm, lanes, topology.num_nodes, Timeline())
+    lanes = make_schedules(topology.block.edges, case.chunks, owner, own, comm.size)
+    rounds = PipelinedSum(comm, lanes, topology.num_nodes, Timeline())
     rows = normal(topology.num_nodes, *case.shape, seed=1).double().requires_grad_()
     mine = rows.detach()[own].requires_grad_()
     weights = [normal(topology.num_edges, case.shape[0], seed=2).double().requires_grad_() for _ in range(2)]
@@ -54,7 +54,7 @@ def require_same(comm: Comm, case: Case) -> None:
     probe = normal(topology.num_nodes, *case.shape, seed=3).double()
     torch.autograd.backward(expected, probe)
     torch.autograd.backward(found, probe[own])
-    partial = comm.sum_(weights[1].grad) if weights[1].grad is not None else None
+    partial = comm.all_reduce(weights[1].grad) if weights[1].grad is not None else None
     assert rows.grad is not None
     torch.testing.assert_close(found, expected[own], rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(mine.grad, rows.grad[own], rtol=1e-10, atol=1e-10)

@@ -1,4 +1,4 @@
-"""The strategy `tensor`: its runs are those of `full`, its workers do equally much, and what it cannot train."""
+"""The strategy `as_tensor`: its runs are those of `full`, its workers do equally much, and what it cannot train."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from layer_table import Foreign
 
 import outgrow as og
 from outgrow.core.errors import InputError
-from outgrow.engine.shard import Part
+from outgrow.engine.shard import PartitionShard
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import (
     GAT,
@@ -27,15 +27,15 @@ from outgrow.nn import (
     Conv,
     Decoupled,
     DecoupledGAT,
-    Dense,
     GCNConv,
     Layer,
+    LinearEncoder,
     Model,
     PropagateConv,
 )
 from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.distributed.worker import Workplace
+from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.tensor.strategy import TensorParallel
@@ -88,8 +88,8 @@ def problem_of(comm: Comm, model: Model) -> Problem:
     """Of the nodes some workers own many and some few."""
     world = planted()
     owner = torch.arange(NODES).remainder(7).clamp_max(comm.size - 1)
-    return Problem.of(
-        Part(world.topology, owner, comm),
+    return Problem.from_node_labels(
+        PartitionShard(world.topology, owner, comm),
         features=world.features,
         labels=world.labels,
         train=torch.arange(0, NODES, 3),
@@ -124,7 +124,7 @@ GRAPHS: dict[str, Callable[[Planted], og.Graph]] = {"planted": graph_of, "labels
 STRATEGIES: dict[str, Strategy] = {
     "chunks": TensorParallel(),
     "chunks once more": TensorParallel(),
-    "no chunks": TensorParallel(chunks=1, constant=False),
+    "no chunks": TensorParallel(chunks=1, cache_first_aggregate=False),
     "coefficients": TensorParallel(attention="coefficients"),
     "full": Full(partition="hash"),
 }
@@ -150,7 +150,7 @@ class Seen(NamedTuple):
 def seen(workers: int) -> list[Seen]:
     """What each worker has, one task; runs are made on two."""
 
-    def on_worker(place: Workplace) -> Seen:
+    def on_worker(place: WorkerContext) -> Seen:
         return Seen(counted(place.comm), train_in_turn(place, plans if workers == 2 else {}))
 
     with TemporaryDirectory() as name:
@@ -183,8 +183,8 @@ def test_workers_aggregate_equally_much(name: str, workers: int) -> None:
 def test_a_constant_aggregate_is_computed_once(make: Callable[..., Model], constant: bool) -> None:
     world, model = planted(), make(8, 16, 2, layers=3).double()
     problem = replace(world.problem(), model=model)
-    counters = problem.share.comm.ledger.counters
-    execution = TensorParallel(constant=constant).prepare(problem)
+    counters = problem.shard.comm.ledger.counters
+    execution = TensorParallel(cache_first_aggregate=constant).prepare(problem)
     edges = (world.topology.with_self_loops if make is GCN else world.topology).num_edges
     assert counters["edges_aggregated"] == (edges if constant else 0)
     for epoch in (1, 2, 3):
@@ -258,8 +258,8 @@ def test_propagation_in_any_order(convs: Callable[[], list[Conv]], encoded: bool
     for strategy in ("full", "tensor"):
         torch.manual_seed(0)
         layers = [Layer(conv) for conv in convs()]
-        last = Layer(GCNConv(layers[-1].widths.out_features, 2))
-        model = Model([*layers, last], encoder=Dense(WIDTH, WIDTH) if encoded else None).double()
+        last = Layer(GCNConv(layers[-1].spec.out_features, 2))
+        model = Model([*layers, last], encoder=LinearEncoder(WIDTH, WIDTH) if encoded else None).double()
         losses.append(og.train(graph_of(planted()), model, strategy=strategy, epochs=3, progress=False).loss)
     assert largest_step(*losses) < CLOSE
 
@@ -274,7 +274,7 @@ def test_a_layer_that_may_mix_columns_is_refused() -> None:
     before = [parameter.detach().clone() for parameter in model.parameters()]
     told = r"tensor cannot(.|\n)*got: +PyGConv, which(.|\n)*choose strategy full or offload"
     with pytest.raises(InputError, match=told):
-        TensorParallel().require_model(model)
+        TensorParallel().validate_model(model)
     for strategy in ("tensor", TensorParallel()):
         with pytest.raises(InputError, match=told):
             og.train(graph, model, strategy=strategy, epochs=1, progress=False)
@@ -284,7 +284,7 @@ def test_a_layer_that_may_mix_columns_is_refused() -> None:
 
 @pytest.mark.parametrize("make", [*MODELS.values(), lambda: GGCN(8, 6, 2)])
 def test_layers_that_keep_columns_apart_are_taken(make: Callable[[], Model]) -> None:
-    TensorParallel().require_model(make())
+    TensorParallel().validate_model(make())
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 16}, {"fanout": (3, 2)}, {"batch_size": 16, "fanout": (3, 2)}])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outgrow.app.console import say
+from outgrow.app.console import log_message
 
 if TYPE_CHECKING:
-    from outgrow.planning.hardware.profile import Profile
+    from outgrow.planning.hardware.profile import MachineProfile
 
 
 def calibrate(
@@ -30,32 +30,32 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure how fast this machine computes and moves rows, in under a minute, and write a dated profile."""
-    from outgrow.app.plan.machine_profiles import Calibration, kept_at, measured
-    from outgrow.app.runs.workers import Workers, number_of
+    from outgrow.app.plan.machine_profiles import CalibrationTask, measure_machine, profile_cache_path
+    from outgrow.app.runs.workers import Workers, resolve_num_workers
     from outgrow.planning.hardware.profile import write_profile
 
-    crew = Workers(number=number_of(workers), device=device)
-    say("measuring this machine: what else runs on it is measured with it")
+    crew = Workers(number=resolve_num_workers(workers), device=device)
+    log_message("measuring this machine: what else runs on it is measured with it")
     started = time.perf_counter()
-    profile = measured(Calibration(device=device, scratch=scratch, name=name), crew)
+    profile = measure_machine(CalibrationTask(device=device, scratch=scratch, name=name), crew)
     if profile is None:  # torchrun's first worker reports
         return
-    path = out or kept_at(profile)
+    path = out or profile_cache_path(profile)
     write_profile(profile, path)
-    say(f"measured in {time.perf_counter() - started:.1f} s, written to {path}")
+    log_message(f"measured in {time.perf_counter() - started:.1f} s, written to {path}")
     if as_json:
         print(json.dumps(profile.as_dict()))
     else:
-        _show(profile)
+        _print_profile(profile)
 
 
-def _show(profile: Profile) -> None:
+def _print_profile(profile: MachineProfile) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from outgrow.planning.hardware.profile import ByWidth
+    from outgrow.planning.hardware.profile import RateByWidth
 
-    def by_width(rates: ByWidth, unit: float) -> list[str]:
+    def format_rates(rates: RateByWidth, unit: float) -> list[str]:
         return [f"{rate / unit:,.2f}" for rate in rates.per_second.values()]
 
     device, host = profile.device, profile.host
@@ -63,11 +63,11 @@ def _show(profile: Profile) -> None:
     table = Table(title=f"{profile.name}, {profile.date}: {profile.source}", title_justify="left")
     for column in ("", *widths):
         table.add_column(column, justify="right" if column else "left")
-    together = "all workers of a host together" if device.shared else "each device"
-    table.add_row(f"matrix products, Gflop/s, {together}", *by_width(device.product, 1e9))
-    table.add_row(f"sums over in-neighbours in caches, GB/s, {together}", *by_width(device.near, 1e9))
-    table.add_row(f"sums over in-neighbours in memory, GB/s, {together}", *by_width(device.far, 1e9))
-    table.add_row("rows taken from memory, GB/s, one thread", *by_width(host.gather, 1e9))
+    together = "all workers of a host together" if device.is_shared else "each device"
+    table.add_row(f"matrix products, Gflop/s, {together}", *format_rates(device.product, 1e9))
+    table.add_row(f"sums over in-neighbours in caches, GB/s, {together}", *format_rates(device.near, 1e9))
+    table.add_row(f"sums over in-neighbours in memory, GB/s, {together}", *format_rates(device.far, 1e9))
+    table.add_row("rows taken from memory, GB/s, one thread", *format_rates(host.gather, 1e9))
     Console().print(table)
     facts = Table(show_header=False)
     facts.add_row(f"{device.kind}: {device.name}", f"{device.memory_bytes / 2**30:,.1f} GiB")

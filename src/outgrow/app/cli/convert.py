@@ -36,13 +36,13 @@ def convert(
 
     Reads edge lists (csv, tsv, txt, also gzipped), parquet, npz, Planetoid and OGB folders, and data sets by name.
     """
-    from outgrow.app.graph_sources import reader_of
-    from outgrow.app.runs.progress import phases
-    from outgrow.graph.builders.to_store import convert as write
+    from outgrow.app.graph_sources import reader_for_path
+    from outgrow.app.runs.progress import show_phases
+    from outgrow.graph.builders.to_store import convert_to_store as write
 
     bound = parse_bytes(memory)
-    found = reader_of(source, data_dir=data_dir, num_nodes=nodes, relabel=relabel)
-    with phases() as progress:
+    found = reader_for_path(source, data_dir=data_dir, num_nodes=nodes, relabel=relabel)
+    with show_phases() as progress:
         graph = write(
             found.source,
             dest,

@@ -19,8 +19,8 @@ def datasets(
     published data set at that factor of its size, such as products@0.01.
     """
     from outgrow.graph.datasets import datasets as table
-    from outgrow.graph.datasets import origin
-    from outgrow.graph.synthetic.presets import presets
+    from outgrow.graph.datasets import find_origin
+    from outgrow.graph.synthetic.presets import graph_presets
 
     rows = [
         {
@@ -29,7 +29,7 @@ def datasets(
             "edges": each.edges,
             "features": each.features,
             "classes": each.classes,
-            "from": origin(each, data_dir).value,
+            "from": find_origin(each, data_dir).value,
             "what": each.description,
         }
         for name, each in table().items()
@@ -44,15 +44,15 @@ def datasets(
             "from": "generated",
             "what": f"Block model with the statistics of {name}; sizes at factor 1",
         }
-        for name, each in presets().items()
+        for name, each in graph_presets().items()
     ]
     if as_json:
         print(json.dumps(rows))
         return
-    _show(rows)
+    _print_datasets(rows)
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _print_datasets(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -12,16 +12,16 @@ import typer
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show what Outgrow finds on this machine, and check that its kernels work. Exits with 1 if they do not."""
-    report = examine()
+    report = examine_machine()
     if as_json:
         print(json.dumps(report))
     else:
-        _show(report)
+        _print_report(report)
     if any(check != "ok" for check in report["checks"].values()):
         raise typer.Exit(1)
 
 
-def examine() -> dict[str, Any]:
+def examine_machine() -> dict[str, Any]:
     """What there is to say of this machine."""
     import importlib.util
     import os
@@ -29,11 +29,11 @@ def examine() -> dict[str, Any]:
     import torch
 
     from outgrow.ops import backend
-    from outgrow.runtime.system.hardware import describe
+    from outgrow.runtime.system.hardware import describe_machine
 
-    machine = describe()
+    machine = describe_machine()
     started = time.perf_counter()
-    checks = {name: _outcome(check) for name, check in _CHECKS.items()}
+    checks = {name: _run_check(check) for name, check in _CHECKS.items()}
     return {
         "system": machine.system,
         "processor": machine.processor,
@@ -54,7 +54,7 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _outcome(check: Callable[[], None]) -> str:
+def _run_check(check: Callable[[], None]) -> str:
     try:
         check()
     except Exception as error:  # a doctor reports whatever is wrong
@@ -62,7 +62,7 @@ def _outcome(check: Callable[[], None]) -> str:
     return "ok"
 
 
-def _aggregation(device: str = "cpu") -> None:
+def _check_aggregation(device: str = "cpu") -> None:
     import torch
 
     from outgrow.graph.topology import Topology
@@ -78,52 +78,57 @@ def _aggregation(device: str = "cpu") -> None:
         raise RuntimeError("the weighted sum over a ring of four nodes is wrong")
 
 
-def _draws() -> None:
+def _check_keyed_dropout() -> None:
     import torch
 
-    from outgrow.ops.rng import derive, dropout
+    from outgrow.ops.rng import dropout, fold_in
 
     x, nodes = torch.ones(1000, 16), torch.arange(1000)
-    whole, part = dropout(x, nodes, derive(0, 1), 0.5), dropout(x[500:], nodes[500:], derive(0, 1), 0.5)
+    whole, part = dropout(x, nodes, fold_in(0, 1), 0.5), dropout(x[500:], nodes[500:], fold_in(0, 1), 0.5)
     if not torch.equal(whole[500:], part) or abs(whole.mean().item() - 1) > 0.05:
         raise RuntimeError("dropout does not depend on its key alone")
 
 
-def _workers() -> None:
+def _check_workers() -> None:
     import torch
 
     from outgrow.runtime.distributed.launch import run_workers
 
-    sums = run_workers(lambda place: int(place.comm.sum_(torch.tensor(place.comm.rank + 1))), 2)
+    sums = run_workers(lambda place: int(place.comm.all_reduce(torch.tensor(place.comm.rank + 1))), 2)
     if sums != [3, 3]:
         raise RuntimeError(f"two workers must agree that 1 + 2 is 3, got {sums}")
 
 
-def _gpu() -> None:
-    from outgrow.runtime.distributed.comm import Alone
-    from outgrow.runtime.system.device import device_of
+def _check_gpu() -> None:
+    from outgrow.runtime.distributed.comm import SingleProcessComm
+    from outgrow.runtime.system.device import choose_device
 
-    alone = Alone()
-    if alone.gpus[0]:
-        _aggregation(str(device_of("cuda", alone)))
-
-
-_CHECKS = {"aggregation": _aggregation, "keyed draws": _draws, "two workers": _workers, "gpu, if any": _gpu}
+    alone = SingleProcessComm()
+    if alone.gpu_counts[0]:
+        _check_aggregation(str(choose_device("cuda", alone)))
 
 
-def _show(report: dict[str, Any]) -> None:
+_CHECKS = {
+    "aggregation": _check_aggregation,
+    "keyed draws": _check_keyed_dropout,
+    "two workers": _check_workers,
+    "gpu, if any": _check_gpu,
+}
+
+
+def _print_report(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(show_header=False)
     for key, value in report.items():
-        table.add_row(key.replace("_", " "), _text(value))
+        table.add_row(key.replace("_", " "), _format_value(value))
     Console().print(table)
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_text(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {_format_value(item)}" for name, item in value.items())
     if isinstance(value, list):
         return ", ".join(value) or "none"
     if isinstance(value, bool):

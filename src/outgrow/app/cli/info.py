@@ -19,21 +19,21 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a graph is: sizes, features, labels, splits, degrees."""
-    from outgrow.graph.datasets import load
+    from outgrow.graph.datasets import load_graph
     from outgrow.graph.store.reader import is_store, open_store
 
     path = Path(graph)
-    loaded = open_store(path, verify=verify) if is_store(path) else load(graph, data_dir=data_dir)
-    facts = facts_of(loaded)
+    loaded = open_store(path, verify=verify) if is_store(path) else load_graph(graph, data_dir=data_dir)
+    facts = describe_graph(loaded)
     if verify:
         facts["verified"] = True
     if as_json:
         print(json.dumps(facts))
         return
-    _show(loaded.name, facts)
+    _print_graph(loaded.name, facts)
 
 
-def facts_of(graph: Graph) -> dict[str, Any]:
+def describe_graph(graph: Graph) -> dict[str, Any]:
     """What there is to say of a graph, by name."""
     topology = graph.topology
     count = topology.indptr[1:] - topology.indptr[:-1]
@@ -43,10 +43,10 @@ def facts_of(graph: Graph) -> dict[str, Any]:
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,
         "features": graph.num_features,
-        "features_are": _kind_of_features(graph),
+        "features_are": _describe_features(graph),
         "classes": graph.num_classes,
         "labels_per_node": "several" if graph.multi_label else "one",
-        "labelled_nodes": _labelled(graph),
+        "labelled_nodes": _count_labelled(graph),
         "train_nodes": len(split.train),
         "val_nodes": len(split.val),
         "test_nodes": len(split.test),
@@ -59,31 +59,31 @@ def facts_of(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _kind_of_features(graph: Graph) -> str:
+def _describe_features(graph: Graph) -> str:
     if graph.features is None:
         return "none"
     layout = "sparse" if graph.sparse else "dense"
     return f"{layout} {str(graph.features.dtype).removeprefix('torch.')}"
 
 
-def _labelled(graph: Graph) -> int:
+def _count_labelled(graph: Graph) -> int:
     if graph.labels is None:
         return 0
     return graph.num_nodes if graph.multi_label else int((graph.labels >= 0).sum())
 
 
-def _show(name: str, facts: dict[str, Any]) -> None:
+def _print_graph(name: str, facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=name, show_header=False, title_justify="left")
     for key, value in facts.items():
         if key != "name" and value not in ([], {}):
-            table.add_row(key.replace("_", " "), _text(value))
+            table.add_row(key.replace("_", " "), _format_value(value))
     Console().print(table)
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

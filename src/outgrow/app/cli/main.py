@@ -48,21 +48,21 @@ def version(
         raise typer.Exit
 
 
-def run() -> None:
+def run_cli() -> None:
     """Run the command line; exit with 2 if the user's input cannot be used, with 1 if training failed."""
     try:
         app()
     except OutgrowError as error:
-        show_error(error)
+        print_error(error)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
             raise
-        show_error(_out_of_memory(error))
+        print_error(_out_of_memory_error(error))
         sys.exit(1)
 
 
-def _out_of_memory(error: Exception) -> OutgrowError:
+def _out_of_memory_error(error: Exception) -> OutgrowError:
     asked = re.search(r"tried to allocate (\d+) bytes", str(error))
     return OutgrowError(
         "memory is at its end",
@@ -72,7 +72,7 @@ def _out_of_memory(error: Exception) -> OutgrowError:
     )
 
 
-def show_error(error: OutgrowError) -> None:
+def print_error(error: OutgrowError) -> None:
     """Print an error for people, on standard error."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     console.print(f"[bold red]error:[/] {escape(error.what)}")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from outgrow.core.errors import InputError
 
 
-def assignments(texts: Iterable[str]) -> dict[str, object]:
+def parse_assignments(texts: Iterable[str]) -> dict[str, object]:
     """``["heads=8", "norm=true"]`` as ``{"heads": 8, "norm": True}``.
 
     Raises:
@@ -24,11 +24,11 @@ def assignments(texts: Iterable[str]) -> dict[str, object]:
                 got=repr(text),
                 repair="write the name of the option, an equals sign and its value",
             )
-        options[name.strip().replace("-", "_")] = _value(value.strip())
+        options[name.strip().replace("-", "_")] = _parse_value(value.strip())
     return options
 
 
-def _value(text: str) -> object:
+def _parse_value(text: str) -> object:
     try:
         value: object = json.loads(text.lower() if text in ("True", "False", "None") else text)
     except ValueError:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outgrow.app.cli.options import assignments
+from outgrow.app.cli.options import parse_assignments
 
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
-    from outgrow.graph.partition.methods import Method
+    from outgrow.graph.partition.methods import Partitioner
 
 
 _SHOWN_PARTS = 32
@@ -38,39 +38,41 @@ def partition(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Partition a graph and show what that cuts: edges, balance, replication. Kept with the graph if it is a store."""
-    from outgrow.graph.datasets import load
-    from outgrow.graph.partition.methods import method_of
+    from outgrow.graph.datasets import load_graph
+    from outgrow.graph.partition.methods import make_partitioner
     from outgrow.graph.store.reader import is_store
 
-    chosen = method_of(method, assignments(set_ or []))
+    chosen = make_partitioner(method, parse_assignments(set_ or []))
     path = Path(graph).expanduser()
-    facts = facts_of(load(graph, data_dir=data_dir), chosen, parts, store=path if is_store(path) else None)
+    facts = describe_partition(
+        load_graph(graph, data_dir=data_dir), chosen, parts, store=path if is_store(path) else None
+    )
     if as_json:
         print(json.dumps(facts))
     else:
-        _show(facts)
+        _print_partition(facts)
 
 
-def facts_of(graph: Graph, method: Method, num_parts: int, *, store: Path | None) -> dict[str, Any]:
+def describe_partition(graph: Graph, method: Partitioner, num_parts: int, *, store: Path | None) -> dict[str, Any]:
     """What there is to say of a partition, by name; lists have a number for each part."""
-    from outgrow.graph.partition.partition_cache import partition_of
-    from outgrow.graph.partition.quality import quality_of
+    from outgrow.graph.partition.partition_cache import load_or_make_partition
+    from outgrow.graph.partition.quality import measure_quality
 
     started = time.perf_counter()
-    found = partition_of(graph.topology, method, num_parts, store=store)
+    found = load_or_make_partition(graph.topology, method, num_parts, store=store)
     seconds = time.perf_counter() - started
     facts: dict[str, Any] = {
         "name": graph.name,
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,
-        "method": method.label,
+        "method": method.cache_key,
         "parts": num_parts,
         "seconds": round(seconds, 3),
     }
-    quality = asdict(quality_of(graph.topology, found))
+    quality = asdict(measure_quality(graph.topology, found))
     facts |= {f"part_{name}" if isinstance(value, tuple) else name: value for name, value in quality.items()}
     if found.chunk is not None:
-        by_chunk = quality_of(graph.topology, found.by_chunk)
+        by_chunk = measure_quality(graph.topology, found.chunks_as_parts)
         facts |= {
             "chunks_of_a_part": found.num_chunks,
             "chunk_edge_balance": by_chunk.edge_balance,
@@ -79,7 +81,7 @@ def facts_of(graph: Graph, method: Method, num_parts: int, *, store: Path | None
     return facts
 
 
-def _show(facts: dict[str, Any]) -> None:
+def _print_partition(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -88,7 +90,7 @@ def _show(facts: dict[str, Any]) -> None:
     whole.add_column(overflow="fold")
     for key, value in facts.items():
         if key != "name" and not isinstance(value, tuple):
-            whole.add_row(key.replace("_", " "), _text(key, value))
+            whole.add_row(key.replace("_", " "), _format_value(key, value))
     console = Console()
     console.print(whole)
     columns = facts["part_nodes"], facts["part_edges"], facts["part_halo"]
@@ -101,7 +103,7 @@ def _show(facts: dict[str, Any]) -> None:
         console.print(f"and {facts['parts'] - _SHOWN_PARTS:,} parts more; --json gives all")
 
 
-def _text(key: str, value: object) -> str:
+def _format_value(key: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:.2%}" if key.endswith("share") else f"{value:.3f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

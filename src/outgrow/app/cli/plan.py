@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from outgrow.app.cli.options import assignments
-from outgrow.app.console import say
+from outgrow.app.cli.options import parse_assignments
+from outgrow.app.console import log_message
 from outgrow.core.errors import InputError
 
 
@@ -61,8 +61,8 @@ def plan(
 
     Nothing is trained. Of this machine, what `outgrow calibrate` has measured is used.
     """
-    from outgrow.app.plan.request import Request, answered
-    from outgrow.app.plan.table import as_dict, table_of
+    from outgrow.app.plan.request import PlanRequest, answer_request
+    from outgrow.app.plan.table import format_plan, plan_to_dict
 
     if (graph is None) == (workload is None):
         raise InputError(
@@ -72,8 +72,8 @@ def plan(
             repair="for example `outgrow plan wordnet`, or `outgrow plan --workload papers100M --hardware 4xA100`",
         )
     given = {"layers": layers, "hidden": hidden, "batch_size": batch_size, "fanout": fanout}
-    options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
-    request = Request(
+    options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
+    request = PlanRequest(
         graph=graph,
         workload=workload,
         model=model,
@@ -84,10 +84,10 @@ def plan(
         device=device,
         data_dir=data_dir,
     )
-    found, measured = answered(request)
+    found, measured = answer_request(request)
     if not measured:
-        say("this machine was not measured: outgrow calibrate does so; until then a typical one stands for it")
+        log_message("this machine was not measured: outgrow calibrate does so; until then a typical one stands for it")
     if as_json:
-        print(json.dumps(as_dict(found)))
+        print(json.dumps(plan_to_dict(found)))
     else:
-        print(table_of(found), end="")
+        print(format_plan(found), end="")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick
-from outgrow.runtime.system.environment import importing
+from outgrow.core.validation import validate_choice
+from outgrow.runtime.system.environment import gc_paused_import
 
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
@@ -40,37 +40,37 @@ def predict(
 
     Of a run that predicts links there are embeddings alone: what its decoder takes of both ends.
     """
-    with importing():
+    with gc_paused_import():
         from outgrow.app.model_registry import build_model
         from outgrow.app.predictions import (
             WHAT,
             Predictions,
-            embeddings_of,
-            logits_of,
-            require_writable,
+            compute_embeddings,
+            compute_logits,
+            validate_output_path,
             write_predictions,
         )
-        from outgrow.app.runs.config import load_recorded, recorded_model
+        from outgrow.app.runs.config import load_recorded_graph, read_model_record
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.graph import datasets
 
-    pick("--what", what, dict.fromkeys(WHAT))
-    require_writable(out)
+    validate_choice("--what", what, dict.fromkeys(WHAT))
+    validate_output_path(out)
     directory = RunDirectory.open(run)
-    name, options = recorded_model(directory.config, run)
-    loaded = datasets.load(graph, data_dir=data_dir) if graph else load_recorded(directory.config, data_dir)
+    name, options = read_model_record(directory.config, run)
+    loaded = datasets.load_graph(graph, data_dir=data_dir) if graph else load_recorded_graph(directory.config, data_dir)
     recorded = directory.config["model"]
     loaded = replace(loaded, num_classes=recorded["classes"], class_names=tuple(recorded["class_names"]))
     _require_features(loaded)
     model = build_model(name, loaded, options)
     directory.load_best(model)
-    embeddings = embeddings_of(loaded, model) if what == "embeddings" else None
+    embeddings = compute_embeddings(loaded, model) if what == "embeddings" else None
     needs_logits = what != "embeddings" or (out.suffix != ".npy" and model.decoder is None)
     predictions = Predictions(
-        logits=logits_of(loaded, model, embeddings) if needs_logits else None,
+        logits=compute_logits(loaded, model, embeddings) if needs_logits else None,
         embeddings=embeddings,
         class_names=loaded.class_names,
-        several_labels=recorded["several_labels"],
+        multi_label=recorded["several_labels"],
     )
     write_predictions(predictions, what, out)
     print(f"{what} of {loaded.num_nodes:,} nodes written to {out}", file=sys.stderr)

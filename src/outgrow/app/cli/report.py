@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from outgrow.app.console import say
-from outgrow.runtime.system.environment import importing
+from outgrow.app.console import log_message
+from outgrow.runtime.system.environment import gc_paused_import
 
 
 def report(
@@ -25,7 +25,7 @@ def report(
     It has loss and scores, seconds of each epoch by phase, bytes of each link, memory against its limit, the load of
     each worker, what only the strategy has, and what the planner expected. It needs no network to be looked at.
     """
-    with importing():
-        from outgrow.app.report.page import report as written
+    with gc_paused_import():
+        from outgrow.app.report.page import write_report as written
 
-    say(f"report written to {written(runs, out, data_dir)}")
+    log_message(f"report written to {written(runs, out, data_dir)}")

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outgrow.app.cli.options import assignments
-from outgrow.app.console import say, show_ledger
+from outgrow.app.cli.options import parse_assignments
+from outgrow.app.console import log_message, print_ledger
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick
-from outgrow.runtime.system.environment import group_size, importing
+from outgrow.core.validation import validate_choice
+from outgrow.runtime.system.environment import gc_paused_import, torchrun_world_size
 
 if TYPE_CHECKING:
     from outgrow.app.runs.new_run import RunPlan
-    from outgrow.app.runs.progress import Display
+    from outgrow.app.runs.progress import ProgressDisplay
     from outgrow.app.runs.result import Run
     from outgrow.app.runs.workers import Workers
 
@@ -126,11 +126,11 @@ def train(
 
     Options that are not given come from a recipe that is known to work for the model and the data set.
     """
-    with importing():
+    with gc_paused_import():
         from outgrow.app.runs.directory import RunDirectory
-        from outgrow.app.runs.new_run import new_run
-        from outgrow.app.runs.resume import resumed_run
-        from outgrow.app.runs.workers import Workers, number_of
+        from outgrow.app.runs.new_run import plan_new_run
+        from outgrow.app.runs.resume import plan_resumed_run
+        from outgrow.app.runs.workers import Workers, resolve_num_workers
 
     given: dict[str, object] = {
         "layers": layers,
@@ -142,9 +142,9 @@ def train(
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "memory": memory}
     if task is not None:
-        pick("task", task, dict.fromkeys(("nodes", "links")))
+        validate_choice("task", task, dict.fromkeys(("nodes", "links")))
     given["decoder"] = "auto" if task == "links" else None
-    options = {name: value for name, value in given.items() if value is not None} | assignments(set_ or [])
+    options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
     if task == "nodes" and "decoder" in options:
         raise InputError(
             "a decoder is for links",
@@ -152,90 +152,94 @@ def train(
             got=f"--task nodes with decoder {options['decoder']}",
             repair="leave one of both out",
         )
-    crew = Workers(number=number_of(workers), device=device, max_restarts=max_restarts, heartbeat_seconds=heartbeat)
+    crew = Workers(
+        number=resolve_num_workers(workers), device=device, max_restarts=max_restarts, heartbeat_seconds=heartbeat
+    )
 
-    def plan(attempt: int) -> tuple[RunPlan, bool]:
+    def plan_attempt(attempt: int) -> tuple[RunPlan, bool]:
         again = attempt > 0 and out is not None
-        goes_on = resume or (again and RunDirectory(_required_run(out)).has_checkpoint)
+        goes_on = resume or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
         if not goes_on:
-            made = partial(new_run, data_dir=data_dir, strategy=strategy or "auto", out=out, workers=crew, again=again)
-            return made(_required(graph), model, options), False
+            made = partial(
+                plan_new_run, data_dir=data_dir, strategy=strategy or "auto", out=out, workers=crew, again=again
+            )
+            return made(_require_graph(graph), model, options), False
         chosen = None if again and strategy == "auto" else strategy  # and not chosen anew each time
         named = {"graph": graph, "model": model, "strategy": chosen, "task": task}
         asked = {**named, **options}
         there = {name: value for name, value in asked.items() if value is not None}
-        as_before = workers is None and not group_size()
-        return resumed_run(_required_run(out), there, data_dir, crew, as_many_as_before=as_before), True
+        as_before = workers is None and not torchrun_world_size()
+        return plan_resumed_run(_require_run_path(out), there, data_dir, crew, keep_num_workers=as_before), True
 
-    run = _in_group(plan, crew) if group_size() else _execute(*plan(0))
+    run = _run_under_torchrun(plan_attempt, crew) if torchrun_world_size() else _run_local(*plan_attempt(0))
     if as_json and run is not None:
         print(json.dumps(run.summary))
     if run is not None and run.summary["stopped"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
 
 
-def _execute(plan: RunPlan, goes_on: bool) -> Run:
-    from outgrow.app.runs.directory import held
+def _run_local(plan: RunPlan, goes_on: bool) -> Run:
+    from outgrow.app.runs.directory import release_on_exit
     from outgrow.app.runs.local_workers import run_session
     from outgrow.app.runs.session import Session
 
     started = time.perf_counter()
-    with held(plan.directory), _display(plan) as listener:
+    with release_on_exit(plan.directory), _open_display(plan) as listener:
         session = Session(
             graph=plan.graph,
             model=plan.model,
             config=plan.config,
             strategy=plan.strategy,
             directory=plan.directory,
-            listeners=(listener,),
-            watchers=(listener,),
+            callbacks=(listener,),
+            progress_callbacks=(listener,),
             device=plan.workers.device,
         )
-        run = run_session(session, plan.workers, resume=goes_on, say=say)
-    _report(run, time.perf_counter() - started)
+        run = run_session(session, plan.workers, resume=goes_on, log=log_message)
+    _print_result(run, time.perf_counter() - started)
     return run
 
 
-def _in_group(plan: Callable[[int], tuple[RunPlan, bool]], crew: Workers) -> Run | None:
+def _run_under_torchrun(plan_attempt: Callable[[int], tuple[RunPlan, bool]], workers: Workers) -> Run | None:
     """Train as one worker of the group that torchrun started."""
-    from outgrow.app.runs.torchrun import train_in_group
+    from outgrow.app.runs.torchrun import train_under_torchrun
 
     started = time.perf_counter()
-    run = train_in_group(plan, heartbeat_seconds=crew.heartbeat_seconds, display=_display)
+    run = train_under_torchrun(plan_attempt, heartbeat_seconds=workers.heartbeat_seconds, open_display=_open_display)
     if run is not None:
-        _report(run, time.perf_counter() - started)
+        _print_result(run, time.perf_counter() - started)
     return run
 
 
-def _display(plan: RunPlan) -> Display:
+def _open_display(plan: RunPlan) -> ProgressDisplay:
     """Say what is about to happen; the display shows how it goes."""
-    from outgrow.app.runs.progress import progress_for
+    from outgrow.app.runs.progress import make_progress_display
 
-    say(plan.headline())
-    return progress_for(plan.graph, plan.model, plan.config, show=True)
+    log_message(plan.describe_run())
+    return make_progress_display(plan.graph, plan.model, plan.config, show=True)
 
 
-def _report(run: Run, seconds: float) -> None:
+def _print_result(run: Run, seconds: float) -> None:
     summary: dict[str, Any] = run.summary
     if summary["stopped"] == "interrupted":
-        say(f"interrupted after epoch {summary['epochs']}; go on with --out {run.directory} --resume")
+        log_message(f"interrupted after epoch {summary['epochs']}; go on with --out {run.directory} --resume")
     metric = summary["metric"].replace("_", " ")
     best = f" (epoch {summary['best_epoch']})" if summary["best_epoch"] else ""
-    say(
+    log_message(
         f"test {metric} {run.test_accuracy:.4f}, validation {run.val_accuracy:.4f}{best}; {summary['epochs']} epochs "
         f"in {seconds:.1f} s; peak memory {summary['peak_bytes']['device'] / 2**20:,.0f} MiB"
     )
-    show_ledger(summary["ledger"])
-    say(f"run directory: {run.directory}")
+    print_ledger(summary["ledger"])
+    log_message(f"run directory: {run.directory}")
 
 
-def _required_run(out: Path | None) -> Path:
+def _require_run_path(out: Path | None) -> Path:
     if out is None:
         raise InputError("--resume needs --out", needed="the directory of the run", got="none", repair="add --out DIR")
     return out
 
 
-def _required(graph: str | None) -> str:
+def _require_graph(graph: str | None) -> str:
     if graph is None:
         raise InputError(
             "no graph to train on",

@@ -8,21 +8,21 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from outgrow.app.compatibility import require_batches, require_hops
+from outgrow.app.compatibility import validate_fanout, validate_strategy
 from outgrow.app.model_registry import build_model
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import parse_bytes
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
-from outgrow.planning.graph_stats.analytic import Modelled
-from outgrow.planning.graph_stats.counted import Counted
-from outgrow.planning.graph_stats.known_graphs import facts_of, named
-from outgrow.planning.graph_stats.sketched import sketched
-from outgrow.planning.hardware.profile import Profile
-from outgrow.planning.planner import Question
-from outgrow.planning.sizes import Sizes, graph_sizes, model_sizes
-from outgrow.planning.traffic import Place
+from outgrow.planning.graph_stats.analytic import AnalyticGraph
+from outgrow.planning.graph_stats.counted import CountedGraph
+from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
+from outgrow.planning.graph_stats.sketched import sketch_graph
+from outgrow.planning.hardware.profile import MachineProfile
+from outgrow.planning.planner import PlannerQuery
+from outgrow.planning.sizes import DatasetSizes, dataset_sizes, model_sizes
+from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.training.config import TrainConfig
 
@@ -30,21 +30,21 @@ COUNTED_EDGES = 1_000_000
 """Graphs with more are not counted whole, where that takes long: for several workers, or in chunks."""
 
 
-class Site(NamedTuple):
+class PlanSite(NamedTuple):
     """Where one may train.
 
     Attributes:
         profile: Of the machine.
-        places: Where workers may be.
+        layouts: Where workers may be.
         limit: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
     """
 
-    profile: Profile
-    places: Sequence[Place]
+    profile: MachineProfile
+    layouts: Sequence[WorkerLayout]
     limit: str | None = None
 
 
-def question_for(graph: Graph, model: Model, config: TrainConfig, site: Site) -> Question:
+def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanSite) -> PlannerQuery:
     """What training a model on a graph at hand will take.
 
     Small graphs are counted whole; of larger ones, with several workers or a limit of memory, degrees are counted, and
@@ -60,19 +60,19 @@ def question_for(graph: Graph, model: Model, config: TrainConfig, site: Site) ->
         InputError: The model is one of links.
     """
     if model.decoder is not None:
-        refuse_links(type(model.decoder).__name__)
-    hard = site.limit is not None or max(place.workers for place in site.places) > 1
-    known = sketched(graph) if hard and graph.num_edges > COUNTED_EDGES else Counted(graph)
-    return _question(known, graph_sizes(graph), graph, model, config, site)
+        raise_links_unplanned(type(model.decoder).__name__)
+    hard = site.limit is not None or max(place.workers for place in site.layouts) > 1
+    known = sketch_graph(graph) if hard and graph.num_edges > COUNTED_EDGES else CountedGraph(graph)
+    return _make_query(known, dataset_sizes(graph), graph, model, config, site)
 
 
-def question_for_named(
-    workload: str, model: str, options: Mapping[str, object], config: TrainConfig, site: Site
-) -> Question:
+def query_for_known_graph(
+    workload: str, model: str, options: Mapping[str, object], config: TrainConfig, site: PlanSite
+) -> PlannerQuery:
     """What training a model will take on a graph that is not here.
 
     Args:
-        workload: Name of the graph: see `outgrow.planning.graph_stats.known_graphs.graphs`.
+        workload: Name of the graph: see `outgrow.planning.graph_stats.known_graphs.list_known_graphs`.
         model: Name of the model.
         options: Of the model.
         config: Its batches and seed are what matters.
@@ -81,14 +81,14 @@ def question_for_named(
     Raises:
         InputError: No such graph or model.
     """
-    facts = facts_of(workload)
-    known, stand_in = named(facts), stand_in_for(facts)
+    facts = load_graph_facts(workload)
+    known, stand_in = known_graph(facts), placeholder_graph(facts)
     built = build_model(model, stand_in, options)
-    require_hops(stand_in, built, config)
-    return _question(known, known.sizes, stand_in, built, config, site)
+    validate_fanout(stand_in, built, config)
+    return _make_query(known, known.sizes, stand_in, built, config, site)
 
 
-def refuse_links(decoder: object) -> NoReturn:
+def raise_links_unplanned(decoder: object) -> NoReturn:
     """Models of links are not planned."""
     raise InputError(
         "models of links are not planned",
@@ -98,7 +98,7 @@ def refuse_links(decoder: object) -> NoReturn:
     )
 
 
-def stand_in_for(facts: Mapping[str, Any]) -> Graph:
+def placeholder_graph(facts: Mapping[str, Any]) -> Graph:
     """A graph of one node, of which a model can be built that is as wide."""
     none = torch.empty(0, dtype=torch.int64)
     return Graph(
@@ -111,7 +111,7 @@ def stand_in_for(facts: Mapping[str, Any]) -> Graph:
     )
 
 
-def places_of(profile: Profile, workers: int | None, num_nodes: int | None = None) -> list[Place]:
+def candidate_layouts(profile: MachineProfile, workers: int | None, num_nodes: int | None = None) -> list[WorkerLayout]:
     """Where workers may be: so many, or one up to all of the machine, and no more than nodes.
 
     Raises:
@@ -125,7 +125,7 @@ def places_of(profile: Profile, workers: int | None, num_nodes: int | None = Non
             got=f"{workers:,} workers",
             repair="plan for fewer workers",
         )
-    if workers is not None and not profile.device.shared and workers > profile.hosts * profile.workers:
+    if workers is not None and not profile.device.is_shared and workers > profile.hosts * profile.workers:
         raise InputError(
             f"{profile.name} has fewer devices than there are workers",
             needed=f"at most {profile.hosts * profile.workers} workers",
@@ -134,22 +134,27 @@ def places_of(profile: Profile, workers: int | None, num_nodes: int | None = Non
         )
     counts = [workers] if workers is not None else [2**power for power in range(most.bit_length()) if 2**power < most]
     return [
-        Place(workers=count, hosts=min(profile.hosts, -(-count // profile.workers)))
+        WorkerLayout(workers=count, hosts=min(profile.hosts, -(-count // profile.workers)))
         for count in (counts if workers is not None else [*counts, most])
     ]
 
 
-def _question(
-    known: Counted | Modelled, sizes: Sizes, graph: Graph, model: Model, config: TrainConfig, site: Site
-) -> Question:
+def _make_query(
+    stats: CountedGraph | AnalyticGraph,
+    sizes: DatasetSizes,
+    graph: Graph,
+    model: Model,
+    config: TrainConfig,
+    site: PlanSite,
+) -> PlannerQuery:
     work = Workload(
         graph=sizes,
         model=model_sizes(model, graph),
-        shape=known,
-        sampling=known,
-        batches=config.batches,
+        partitioning=stats,
+        sampling=stats,
+        batches=config.batch_config,
         seed=config.seed,
     )
     limit = None if site.limit is None else parse_bytes(site.limit)
-    require = partial(require_batches, graph, model, config=config)
-    return Question(work=work, profile=site.profile, places=site.places, limit=limit, require=require)
+    require = partial(validate_strategy, graph, model, config=config)
+    return PlannerQuery(work=work, profile=site.profile, layouts=site.layouts, limit=limit, validate=require)

@@ -6,24 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outgrow.app.compatibility import require_hops, require_problem
+from outgrow.app.compatibility import validate_fanout, validate_problem
 from outgrow.app.model_registry import MODELS
-from outgrow.app.plan.machine_profiles import machine_for
-from outgrow.app.plan.question import Site, places_of, question_for, question_for_named, refuse_links
-from outgrow.app.recipes import default_model, recipe_of
-from outgrow.app.runs.config import place_of, seeded_model
-from outgrow.app.runs.new_run import config_of, sorted_options
-from outgrow.core.validation import pick, require_positive
+from outgrow.app.plan.machine_profiles import select_machine
+from outgrow.app.plan.question import (
+    PlanSite,
+    candidate_layouts,
+    query_for_graph,
+    query_for_known_graph,
+    raise_links_unplanned,
+)
+from outgrow.app.recipes import choose_model, find_recipe
+from outgrow.app.runs.config import absolute_source, build_seeded_model
+from outgrow.app.runs.new_run import make_train_config, split_options
+from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.graph import datasets
 from outgrow.graph.builders.validate import require_trainable
-from outgrow.planning.planner import Plan, plan
-from outgrow.planning.traffic import Place
+from outgrow.planning.planner import Plan, make_plan
+from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.system.device import DEVICES
-from outgrow.runtime.system.environment import cores
+from outgrow.runtime.system.environment import available_cores
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class PlanRequest:
     """What is asked for; None is what a run would take.
 
     Attributes:
@@ -49,30 +55,35 @@ class Request:
     data_dir: Path | None = None
 
 
-def answered(request: Request) -> tuple[Plan, bool]:
+def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     """The plan; and whether this machine was measured, if it is for this one.
 
     Raises:
         InputError: Something that was asked for cannot be used.
     """
-    require_positive("plan", workers=request.workers)
-    pick("device", request.device, dict.fromkeys(DEVICES))
+    validate_positive("plan", workers=request.workers)
+    validate_choice("device", request.device, dict.fromkeys(DEVICES))
     where = request.graph or request.workload or ""
-    name = request.model or default_model(where)
-    pick("model", name, MODELS)
-    recipe = recipe_of(where, name)
-    config, settings = config_of(recipe, request.options), {**recipe.model, **sorted_options(name, request.options)[0]}
+    name = request.model or choose_model(where)
+    validate_choice("model", name, MODELS)
+    recipe = find_recipe(where, name)
+    config, settings = (
+        make_train_config(recipe, request.options),
+        {**recipe.model, **split_options(name, request.options)[0]},
+    )
     if "decoder" in settings:
-        refuse_links(settings["decoder"])
-    profile, measured = machine_for(request.hardware, Place(workers=request.workers or cores()), request.device)
+        raise_links_unplanned(settings["decoder"])
+    profile, measured = select_machine(
+        request.hardware, WorkerLayout(workers=request.workers or available_cores()), request.device
+    )
     if request.graph is None:
         assert request.workload is not None
-        site = Site(profile, places_of(profile, request.workers), request.memory)
-        return plan(question_for_named(request.workload, name, settings, config, site)), measured
-    graph = datasets.load(place_of(request.graph), data_dir=request.data_dir)
+        site = PlanSite(profile, candidate_layouts(profile, request.workers), request.memory)
+        return make_plan(query_for_known_graph(request.workload, name, settings, config, site)), measured
+    graph = datasets.load_graph(absolute_source(request.graph), data_dir=request.data_dir)
     require_trainable(graph)
-    built = seeded_model(name, graph, settings, config.seed)
-    require_problem(graph, built)
-    require_hops(graph, built, config)
-    site = Site(profile, places_of(profile, request.workers, graph.num_nodes), request.memory)
-    return plan(question_for(graph, built, config, site)), measured
+    built = build_seeded_model(name, graph, settings, config.seed)
+    validate_problem(graph, built)
+    validate_fanout(graph, built, config)
+    site = PlanSite(profile, candidate_layouts(profile, request.workers, graph.num_nodes), request.memory)
+    return make_plan(query_for_graph(graph, built, config, site)), measured

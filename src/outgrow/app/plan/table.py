@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from outgrow.planning.estimate import Estimate
-from outgrow.planning.hardware.profile import Profile
+from outgrow.planning.hardware.profile import MachineProfile
 from outgrow.planning.planner import NOISE, Candidate, Plan
-from outgrow.planning.suggestions import fixes
+from outgrow.planning.suggestions import suggest_fixes
 from outgrow.strategies.base import Strategy
 
 _MIB = 1 << 20
 _COLUMNS = ("strategy", "workers", "an epoch", "memory", "between workers", "host and disk", "options, or why not")
 
 
-class Outlook:
+class PlanReport:
     """What training will take by every strategy, as `og.plan` gives it; printed as a table. Final.
 
     Args:
@@ -27,61 +27,61 @@ class Outlook:
     @property
     def chosen(self) -> Strategy | None:
         """The fastest that can be chosen, on its best number of workers; None if nothing fits."""
-        best = self.plan.chosen
+        best = self.plan.chosen_candidate
         return None if best is None or best.estimate is None else best.estimate.strategy
 
     def as_dict(self) -> dict[str, Any]:
         """As ``outgrow plan --json`` prints it."""
-        return as_dict(self.plan)
+        return plan_to_dict(self.plan)
 
     def __str__(self) -> str:
-        return table_of(self.plan)
+        return format_plan(self.plan)
 
     def __repr__(self) -> str:
-        return f"Outlook({sentence(self.plan)})"
+        return f"Outlook({explain_choice(self.plan)})"
 
 
-def sentence(found: Plan) -> str:
+def explain_choice(plan: Plan) -> str:
     """What was chosen, and why."""
-    chosen, second = found.chosen, found.second
+    chosen, second = plan.chosen_candidate, plan.runner_up
     if chosen is None or chosen.estimate is None:
         return "no strategy can train this here"
-    text = f"strategy {chosen.name}: {spelled(chosen.estimate.seconds)} an epoch estimated"
+    text = f"strategy {chosen.name}: {format_duration(chosen.estimate.epoch_seconds)} an epoch estimated"
     if second is None or second.estimate is None:
         return f"{text}, the only one that can be chosen"
-    times = second.estimate.seconds / max(chosen.estimate.seconds, 1e-12)
+    times = second.estimate.epoch_seconds / max(chosen.estimate.epoch_seconds, 1e-12)
     if times <= 1 + NOISE:
         return f"{text}, and no other is faster by more than {NOISE:.0%}"
     return f"{text}; the next, {second.name}, takes {times:,.2f} times as long"
 
 
-def numbered(found: Plan) -> str:
+def numbered_fixes(plan: Plan) -> str:
     """What would do where nothing can be chosen."""
-    told = fixes(found.asked)
+    told = suggest_fixes(plan.query)
     return "; ".join(f"{number}. {fix}" for number, fix in enumerate(told, 1)) or "train a smaller model"
 
 
-def spelled(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """``0.0123`` as ``12.3 ms``."""
     if seconds < 1:
         return f"{seconds * 1e3:,.3g} ms"
     return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
-def as_dict(found: Plan) -> dict[str, Any]:
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """As JSON has it."""
     return {
-        "machine": found.asked.profile.name,
-        "machine_date": found.asked.profile.date,
-        "memory_bytes": found.memory,
-        "chosen": None if found.chosen is None else found.chosen.name,
-        "why": sentence(found),
-        "fixes": [] if found.chosen else fixes(found.asked),
-        "strategies": [_candidate(each) for each in found.candidates],
+        "machine": plan.query.profile.name,
+        "machine_date": plan.query.profile.date,
+        "memory_bytes": plan.memory,
+        "chosen": None if plan.chosen_candidate is None else plan.chosen_candidate.name,
+        "why": explain_choice(plan),
+        "fixes": [] if plan.chosen_candidate else suggest_fixes(plan.query),
+        "strategies": [_candidate_to_dict(each) for each in plan.candidates],
     }
 
 
-def _candidate(each: Candidate) -> dict[str, Any]:
+def _candidate_to_dict(each: Candidate) -> dict[str, Any]:
     plain: dict[str, Any] = {"strategy": each.name, "workers": each.workers, "why_not": each.why_not or None}
     if each.estimate is None:
         return plain
@@ -90,7 +90,7 @@ def _candidate(each: Candidate) -> dict[str, Any]:
         **plain,
         "options": found.strategy.options(),
         "chunks": found.chunks,
-        "epoch_seconds": found.seconds,
+        "epoch_seconds": found.epoch_seconds,
         "parts": [{"name": part.name, "seconds": part.seconds, "hidden": part.hidden} for part in found.parts],
         "peak_bytes": found.peak_bytes,
         "bytes": {
@@ -100,44 +100,44 @@ def _candidate(each: Candidate) -> dict[str, Any]:
     }
 
 
-def table_of(found: Plan) -> str:
+def format_plan(plan: Plan) -> str:
     """A line for each strategy, those that can be chosen first; and where the chosen one's time goes."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=_title(found.asked.profile, found.memory), title_justify="left")
+    table = Table(title=_format_title(plan.query.profile, plan.memory), title_justify="left")
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column in (_COLUMNS[0], _COLUMNS[-1]) else "right")
-    for each in found.candidates:
-        best = " *" if each is found.chosen else ""
-        table.add_row(f"{each.name}{best}", str(each.workers), *_figures(each.estimate), _remark(each))
+    for each in plan.candidates:
+        best = " *" if each is plan.chosen_candidate else ""
+        table.add_row(f"{each.name}{best}", str(each.workers), *_format_figures(each.estimate), _format_remark(each))
     console = Console(width=150, force_terminal=False)
     with console.capture() as capture:
         console.print(table)
-        console.print(sentence(found), highlight=False)
-        if found.chosen is not None and found.chosen.estimate is not None:
-            console.print(_where(found.chosen.estimate), highlight=False)
+        console.print(explain_choice(plan), highlight=False)
+        if plan.chosen_candidate is not None and plan.chosen_candidate.estimate is not None:
+            console.print(_format_parts(plan.chosen_candidate.estimate), highlight=False)
         else:
-            console.print(numbered(found), highlight=False)
+            console.print(numbered_fixes(plan), highlight=False)
     return capture.get()
 
 
-def _title(profile: Profile, memory: int) -> str:
+def _format_title(profile: MachineProfile, memory: int) -> str:
     return f"on {profile.name} ({profile.date}), with {memory / (1 << 30):,.1f} GiB for a worker"
 
 
-def _figures(found: Estimate | None) -> tuple[str, str, str, str]:
-    if found is None:
+def _format_figures(estimate: Estimate | None) -> tuple[str, str, str, str]:
+    if estimate is None:
         return "-", "-", "-", "-"
     moved = {"between": 0, "below": 0}
-    for (link, _), count in found.traffic.epoch.items():
+    for (link, _), count in estimate.traffic.epoch.items():
         moved["between" if link.value in ("peer", "network") else "below"] += count
-    sizes = (f"{count / _MIB:,.1f} MiB" for count in (found.peak_bytes, *moved.values()))
+    sizes = (f"{count / _MIB:,.1f} MiB" for count in (estimate.peak_bytes, *moved.values()))
     memory, between, below = sizes
-    return spelled(found.seconds), memory, between, below
+    return format_duration(estimate.epoch_seconds), memory, between, below
 
 
-def _remark(each: Candidate) -> str:
+def _format_remark(each: Candidate) -> str:
     if each.why_not:
         return f"no: {each.why_not}"
     assert each.estimate is not None
@@ -148,8 +148,8 @@ def _remark(each: Candidate) -> str:
     return ", ".join(f"{name}={value}" for name, value in changed.items()) or "as it is"
 
 
-def _where(found: Estimate) -> str:
-    parts = sorted(found.parts, key=lambda part: part.hidden - part.seconds)
-    hidden = [f" ({spelled(part.hidden)} of it beside others)" if part.hidden else "" for part in parts]
-    told = [f"{part.name} {spelled(part.seconds)}{beside}" for part, beside in zip(parts, hidden, strict=True)]
+def _format_parts(estimate: Estimate) -> str:
+    parts = sorted(estimate.parts, key=lambda part: part.hidden - part.seconds)
+    hidden = [f" ({format_duration(part.hidden)} of it beside others)" if part.hidden else "" for part in parts]
+    told = [f"{part.name} {format_duration(part.seconds)}{beside}" for part, beside in zip(parts, hidden, strict=True)]
     return "its epoch: " + ", ".join(told)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from outgrow.app.report.data import OTHER, RunRecord
+from outgrow.app.report.data import OTHER, RunData
 from outgrow.training.trainer import EVALUATE, SAVE
 
 _COLOURS = ("#3b82c4", "#e0752d", "#3f9c5a", "#c9485b", "#8a63c9", "#2ba3a3", "#b0862b", "#c45fa0", "#6b8f23")
@@ -47,12 +47,12 @@ class Chart(NamedTuple):
     figure: go.Figure
 
 
-def colour(index: int) -> str:
+def series_colour(index: int) -> str:
     """Of the ``index``-th line or bar."""
     return _COLOURS[index % len(_COLOURS)]
 
 
-def figure(traces: Sequence[Any], x: str, y: str, **layout: Any) -> go.Figure:
+def make_figure(traces: Sequence[Any], x: str, y: str, **layout: Any) -> go.Figure:
     """A chart without a background, whose texts the page colours."""
     made = go.Figure(data=list(traces))
     made.update_layout(
@@ -69,7 +69,7 @@ def figure(traces: Sequence[Any], x: str, y: str, **layout: Any) -> go.Figure:
     return made
 
 
-def loss_curves(runs: Sequence[RunRecord]) -> Chart:
+def loss_curves(runs: Sequence[RunData]) -> Chart:
     """Training loss after each epoch."""
     lines = [
         go.Scatter(
@@ -77,16 +77,16 @@ def loss_curves(runs: Sequence[RunRecord]) -> Chart:
             y=run.summary["loss"],
             name=run.name,
             mode="lines+markers" if len(run.summary["loss"]) < 3 else "lines",
-            line={"color": colour(index)},
+            line={"color": series_colour(index)},
         )
         for index, run in enumerate(runs)
     ]
     return Chart(
-        "loss", "Loss", "Training loss of each epoch.", figure(lines, "epoch", "loss", showlegend=len(runs) > 1)
+        "loss", "Loss", "Training loss of each epoch.", make_figure(lines, "epoch", "loss", showlegend=len(runs) > 1)
     )
 
 
-def score_curves(runs: Sequence[RunRecord]) -> Chart | None:
+def score_curves(runs: Sequence[RunData]) -> Chart | None:
     """Validation scores, where models were evaluated."""
     lines = []
     for index, run in enumerate(runs):
@@ -94,35 +94,44 @@ def score_curves(runs: Sequence[RunRecord]) -> Chart | None:
         if scored:
             epochs, scores = [line["epoch"] for line in scored], [line["val_score"] for line in scored]
             mode = "lines+markers" if len(scored) < 30 else "lines"
-            lines.append(go.Scatter(x=epochs, y=scores, name=run.name, mode=mode, line={"color": colour(index)}))
+            lines.append(go.Scatter(x=epochs, y=scores, name=run.name, mode=mode, line={"color": series_colour(index)}))
     if not lines:
         return None
     metrics = sorted({str(run.summary.get("metric", "score")).replace("_", " ") for run in runs})
     text = "Score on the validation nodes after epochs that were evaluated."
-    return Chart("score", "Validation", text, figure(lines, "epoch", " or ".join(metrics), showlegend=len(runs) > 1))
+    return Chart(
+        "score", "Validation", text, make_figure(lines, "epoch", " or ".join(metrics), showlegend=len(runs) > 1)
+    )
 
 
-def where_time_went(run: RunRecord, key: str) -> Chart | None:
+def where_time_went(run: RunData, key: str) -> Chart | None:
     """Seconds of each epoch by phase, of the worker that leads."""
-    phases = run.phases()
+    phases = run.phase_seconds()
     if not phases:
         return None
     per_bar = -(-len(phases) // _MOST_BARS)
     groups = [phases[start : start + per_bar] for start in range(0, len(phases), per_bar)]
     first = run.epochs[0]["epoch"]
     epochs = [first + per_bar * number for number in range(len(groups))]
-    names = sorted({name for each in phases for name in each}, key=lambda name: (name == OTHER, -_sum(phases, name)))
+    names = sorted(
+        {name for each in phases for name in each}, key=lambda name: (name == OTHER, -_sum_phase(phases, name))
+    )
     bars = [
-        go.Bar(x=epochs, y=[_sum(group, name) / len(group) for group in groups], name=name, marker={"color": _of(name)})
+        go.Bar(
+            x=epochs,
+            y=[_sum_phase(group, name) / len(group) for group in groups],
+            name=name,
+            marker={"color": _phase_colour(name)},
+        )
         for name in names
-        if _sum(phases, name) > 0
+        if _sum_phase(phases, name) > 0
     ]
     each = "" if per_bar == 1 else f" Each bar is the mean of {per_bar} epochs."
     text = f"Seconds of an epoch by what worker 0 did or waited for, without evaluation.{each}"
-    return Chart(key, "Where time went", text, figure(bars, "epoch", "seconds", barmode="stack"))
+    return Chart(key, "Where time went", text, make_figure(bars, "epoch", "seconds", barmode="stack"))
 
 
-def bytes_per_link(runs: Sequence[RunRecord]) -> Chart | None:
+def bytes_per_link(runs: Sequence[RunData]) -> Chart | None:
     """What crossed each link, by kind."""
     kinds = sorted({kind for run in runs for of_link in run.summary["ledger"].values() for kind in of_link})
     links = [link for link in runs[0].summary["ledger"] if any(run.summary["ledger"].get(link) for run in runs)]
@@ -136,16 +145,16 @@ def bytes_per_link(runs: Sequence[RunRecord]) -> Chart | None:
             x=[run.summary["ledger"].get(link, {}).get(kind, 0) for run in runs for link in links],
             name=kind,
             orientation="h",
-            marker={"color": colour(index)},
+            marker={"color": series_colour(index)},
         )
         for index, kind in enumerate(kinds)
     ]
-    made = figure(bars, "bytes", "", barmode="stack", height=120 + 46 * len(links) * len(runs))
+    made = make_figure(bars, "bytes", "", barmode="stack", height=120 + 46 * len(links) * len(runs))
     made.update_layout(hovermode="closest", xaxis={"tickformat": "~s", "ticksuffix": "B", "title": None})
     return Chart("bytes", "Bytes per link", "What crossed each link in all of the run, by what it was.", made)
 
 
-def memory_over_time(run: RunRecord, key: str) -> Chart | None:
+def memory_over_time(run: RunData, key: str) -> Chart | None:
     """What each worker's DEVICE tier held, against its limit."""
     lines = [
         go.Scatter(
@@ -153,14 +162,14 @@ def memory_over_time(run: RunRecord, key: str) -> Chart | None:
             y=[held / 2**20 for _, held in worker["memory"]],
             name=f"worker {number}",
             mode="lines",
-            line={"color": colour(number)},
+            line={"color": series_colour(number)},
         )
         for number, worker in enumerate(run.workers)
     ]
     if not lines or run.limit_bytes is None:
         return None
     limit, most = run.limit_bytes / 2**20, max(max(line.y) for line in lines)
-    made = figure(lines, "seconds since the start", "MiB")
+    made = make_figure(lines, "seconds since the start", "MiB")
     text = f"What the memory of each worker held; its limit was {limit:,.0f} MiB."
     if limit < 4 * most:
         made.add_hline(y=limit, line={"dash": "dash", "color": "#c9485b"})
@@ -169,7 +178,7 @@ def memory_over_time(run: RunRecord, key: str) -> Chart | None:
     return Chart(key, "Memory over time", text, made)
 
 
-def load_per_worker(run: RunRecord, key: str) -> Chart | None:
+def load_per_worker(run: RunData, key: str) -> Chart | None:
     """Seconds of all epochs by phase, of every worker."""
     if len(run.workers) < 2:
         return None
@@ -181,21 +190,21 @@ def load_per_worker(run: RunRecord, key: str) -> Chart | None:
             x=[worker["phases"].get(name, 0.0) for worker in run.workers],
             name=name,
             orientation="h",
-            marker={"color": _of(name)},
+            marker={"color": _phase_colour(name)},
         )
         for name in names
     ]
     edges = [worker["counters"].get("edges_aggregated", 0) for worker in run.workers]
     mean = sum(edges) / len(edges)
     most = f" The most edges of a worker are {max(edges) / mean:.2f} times the mean." if mean else ""
-    made = figure(bars, "seconds", "", barmode="stack", height=150 + 34 * len(workers))
+    made = make_figure(bars, "seconds", "", barmode="stack", height=150 + 34 * len(workers))
     made.update_layout(hovermode="closest", yaxis={"autorange": "reversed"})
     return Chart(key, "Load per worker", f"Seconds of the whole run by phase, of each worker.{most}", made)
 
 
-def _sum(phases: Sequence[dict[str, float]], name: str) -> float:
+def _sum_phase(phases: Sequence[dict[str, float]], name: str) -> float:
     return sum(each.get(name, 0.0) for each in phases)
 
 
-def _of(phase: str) -> str:
-    return _OF_PHASE.get(phase) or colour(sum(map(ord, phase)))
+def _phase_colour(phase: str) -> str:
+    return _OF_PHASE.get(phase) or series_colour(sum(map(ord, phase)))

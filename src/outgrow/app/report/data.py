@@ -17,7 +17,7 @@ OTHER = "other"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RunRecord:
+class RunData:
     """A run that has ended.
 
     Attributes:
@@ -35,7 +35,7 @@ class RunRecord:
     workers: Sequence[Mapping[str, Any]]
 
     @cached_property
-    def seconds(self) -> float:
+    def epoch_seconds(self) -> float:
         """Of an epoch; the first, which compiles and fills caches, counts only where there is no other."""
         every = self.summary["epoch_seconds"]
         return statistics.median(every[1:] or every) if every else 0.0
@@ -45,7 +45,7 @@ class RunRecord:
         """Bytes that crossed each link, in all of the last session."""
         return {link: sum(kinds.values()) for link, kinds in self.summary["ledger"].items()}
 
-    def phases(self) -> list[dict[str, float]]:
+    def phase_seconds(self) -> list[dict[str, float]]:
         """Seconds of each epoch by phase; what no phase covers is the rest."""
         found = []
         for line in self.epochs:
@@ -65,7 +65,7 @@ class RunRecord:
         return min((each["limit_bytes"] for each in self.workers), default=None)
 
 
-def read_run(path: Path, name: str | None = None) -> RunRecord:
+def read_run(path: Path, name: str | None = None) -> RunData:
     """What there is to show of a run.
 
     Args:
@@ -81,11 +81,11 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         raise InputError(
             f"the run in {path} has not ended",
             needed="summary.json, which is written at the end of training",
-            got=f"a run of which {len(_lines(run))} epochs are known",
+            got=f"a run of which {len(_read_metrics(run))} epochs are known",
             repair=f"let it end, or go on with `outgrow train --resume --out {path}`",
         )
-    workers = run.read("workers.json")["workers"] if (path / "workers.json").exists() else []
-    summary = run.read("summary.json")
+    workers = run.read_json("workers.json")["workers"] if (path / "workers.json").exists() else []
+    summary = run.read_json("summary.json")
     missing = [key for key in ("strategy", "epoch_seconds", "ledger", "loss", "peak_bytes") if key not in summary]
     if missing:
         raise InputError(
@@ -94,16 +94,16 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
             got=f"nothing under {', '.join(missing)}",
             repair="train once more in a new directory",
         )
-    return RunRecord(
-        name=name or path.resolve().name, config=config, summary=summary, epochs=_lines(run), workers=workers
+    return RunData(
+        name=name or path.resolve().name, config=config, summary=summary, epochs=_read_metrics(run), workers=workers
     )
 
 
-def _lines(run: RunDirectory) -> list[dict[str, Any]]:
-    if not run.metrics.exists():
+def _read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
+    if not run.metrics_path.exists():
         return []
     found = []
-    for line in run.metrics.read_text().splitlines():
+    for line in run.metrics_path.read_text().splitlines():
         try:
             found.append(json.loads(line))
         except ValueError:

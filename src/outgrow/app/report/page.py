@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from outgrow.app.console import of_memory, of_seconds
+from outgrow.app.console import format_memory, format_seconds
 from outgrow.app.report.charts import (
     Chart,
     bytes_per_link,
@@ -18,17 +18,17 @@ from outgrow.app.report.charts import (
     score_curves,
     where_time_went,
 )
-from outgrow.app.report.data import RunRecord, distinct_names, read_run
-from outgrow.app.report.prediction import Prediction, predicted
-from outgrow.app.report.strategy_charts import charts_of_strategy
-from outgrow.app.report.tables import table_of_prediction, table_of_runs
-from outgrow.app.runs.directory import write_whole
+from outgrow.app.report.data import RunData, distinct_names, read_run
+from outgrow.app.report.prediction import RunPrediction, predict_run
+from outgrow.app.report.strategy_charts import strategy_charts
+from outgrow.app.report.tables import render_prediction_table, render_runs_table
+from outgrow.app.runs.directory import write_text_atomically
 from outgrow.core.errors import InputError
 
 _OWN = files("outgrow.app.report")
 
 
-def page_of(runs: Sequence[RunRecord], predictions: Sequence[Prediction]) -> str:
+def render_page(runs: Sequence[RunData], predictions: Sequence[RunPrediction]) -> str:
     """The page, with its charts, styles and scripts in it.
 
     Args:
@@ -38,48 +38,52 @@ def page_of(runs: Sequence[RunRecord], predictions: Sequence[Prediction]) -> str
     from plotly.offline import get_plotlyjs
 
     charts: list[Chart] = []
-    sections = "".join(_sections(runs, predictions, charts))
+    sections = "".join(_render_sections(runs, predictions, charts))
     title = "Run" if len(runs) == 1 else f"{len(runs)} runs"
     return Template((_OWN / "page.html").read_text()).substitute(
         title=escape(f"{title}: {', '.join(run.name for run in runs)}"),
         style=(_OWN / "page.css").read_text(),
         sections=sections,
-        charts="".join(_data(chart) for chart in charts),
+        charts="".join(_render_chart_data(chart) for chart in charts),
         plotly=get_plotlyjs(),
         script=(_OWN / "page.js").read_text(),
     )
 
 
-def _sections(runs: Sequence[RunRecord], predictions: Sequence[Prediction], charts: list[Chart]) -> Iterator[str]:
+def _render_sections(
+    runs: Sequence[RunData], predictions: Sequence[RunPrediction], charts: list[Chart]
+) -> Iterator[str]:
     """What is on the page, from top to bottom; its charts are added to ``charts``."""
     if len(runs) == 1:
-        yield _tiles(runs[0])
-    yield _section("Curves", _shown(_present(loss_curves(runs), score_curves(runs)), charts))
+        yield _render_tiles(runs[0])
+    yield _render_section("Curves", _render_charts(_drop_missing(loss_curves(runs), score_curves(runs)), charts))
     for number, run in enumerate(runs):
-        of_run = _present(
+        of_run = _drop_missing(
             where_time_went(run, f"phases-{number}"),
             memory_over_time(run, f"memory-{number}"),
             load_per_worker(run, f"load-{number}"),
-            *charts_of_strategy(run, f"strategy-{number}"),
+            *strategy_charts(run, f"strategy-{number}"),
         )
-        yield _section(run.name if len(runs) > 1 else "Time, memory and load", _shown(of_run, charts))
-    yield _section("Links", _shown(_present(bytes_per_link(runs)), charts))
-    yield _section("All figures", _scrolling(table_of_runs(runs)))
+        yield _render_section(run.name if len(runs) > 1 else "Time, memory and load", _render_charts(of_run, charts))
+    yield _render_section("Links", _render_charts(_drop_missing(bytes_per_link(runs)), charts))
+    yield _render_section("All figures", _render_scrollable(render_runs_table(runs)))
     for run, found in zip(runs, predictions, strict=True):
         name = f": {escape(run.name)}" if len(runs) > 1 else ""
-        yield _section(f"The plan beside the measurement{name}", _scrolling(table_of_prediction(found)))
+        yield _render_section(
+            f"The plan beside the measurement{name}", _render_scrollable(render_prediction_table(found))
+        )
 
 
-def _tiles(run: RunRecord) -> str:
+def _render_tiles(run: RunData) -> str:
     summary = run.summary
-    limit = "" if run.limit_bytes is None else f"of {of_memory(run.limit_bytes)}"
+    limit = "" if run.limit_bytes is None else f"of {format_memory(run.limit_bytes)}"
     workers = "1 worker" if summary["workers"] == 1 else f"{summary['workers']} workers"
     test = summary.get("test_accuracy")
     tiles = (
         ("test score", "none" if test is None else f"{test:.4f}", summary.get("metric", "").replace("_", " ")),
         ("strategy", run.strategy, workers),
-        ("an epoch", of_seconds(run.seconds), f"median of {summary['epochs']:,}"),
-        ("peak memory", of_memory(summary["peak_bytes"]["device"]), limit),
+        ("an epoch", format_seconds(run.epoch_seconds), f"median of {summary['epochs']:,}"),
+        ("peak memory", format_memory(summary["peak_bytes"]["device"]), limit),
     )
     each = "".join(
         f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><small>{escape(note)}</small></div>'
@@ -88,31 +92,31 @@ def _tiles(run: RunRecord) -> str:
     return f'<div class="tiles">{each}</div>'
 
 
-def _present(*charts: Chart | None) -> list[Chart]:
+def _drop_missing(*charts: Chart | None) -> list[Chart]:
     return [chart for chart in charts if chart is not None]
 
 
-def _shown(found: Sequence[Chart], charts: list[Chart]) -> str:
+def _render_charts(found: Sequence[Chart], charts: list[Chart]) -> str:
     charts.extend(found)
-    return f'<div class="charts">{"".join(map(_place, found))}</div>' if found else ""
+    return f'<div class="charts">{"".join(map(_render_chart, found))}</div>' if found else ""
 
 
-def _place(chart: Chart) -> str:
+def _render_chart(chart: Chart) -> str:
     text = f"<h3>{escape(chart.title)}</h3><p>{escape(chart.text)}</p>"
     label = escape(f"{chart.title}. {chart.text}", quote=True)
     place = f'<div class="chart" id="{chart.key}" role="img" aria-label="{label}"></div>'
     return f"<figure>{text}{place}</figure>"
 
 
-def _section(title: str, content: str) -> str:
+def _render_section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
 
 
-def _scrolling(table: str) -> str:
+def _render_scrollable(table: str) -> str:
     return f'<div class="scroll" tabindex="0">{table}</div>'
 
 
-def _data(chart: Chart) -> str:
+def _render_chart_data(chart: Chart) -> str:
     """The chart as JSON, in which no tag can end."""
     content = str(chart.figure.to_json()).replace("</", "<\\/")
     return f'<script type="application/json" data-chart="{chart.key}">{content}</script>\n'
@@ -121,7 +125,7 @@ def _data(chart: Chart) -> str:
 _MOST_RUNS = 12
 
 
-def report(paths: Sequence[Path], out: Path | None = None, data_dir: Path | None = None) -> Path:
+def write_report(paths: Sequence[Path], out: Path | None = None, data_dir: Path | None = None) -> Path:
     """Write a page about runs that have ended.
 
     Args:
@@ -151,5 +155,5 @@ def report(paths: Sequence[Path], out: Path | None = None, data_dir: Path | None
             got="a directory" if target.is_dir() else f"{target.name!r}",
             repair="give --out report.html, say",
         )
-    write_whole(target, page_of(runs, [predicted(run, data_dir) for run in runs]))
+    write_text_atomically(target, render_page(runs, [predict_run(run, data_dir) for run in runs]))
     return target

@@ -7,94 +7,94 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from outgrow.app.plan.machine_profiles import machine_for
-from outgrow.app.plan.question import Site, question_for
-from outgrow.app.report.data import RunRecord
-from outgrow.app.runs.config import load_recorded, recorded_model, seeded_model
-from outgrow.app.strategy_registry import strategy_of
+from outgrow.app.plan.machine_profiles import select_machine
+from outgrow.app.plan.question import PlanSite, query_for_graph
+from outgrow.app.report.data import RunData
+from outgrow.app.runs.config import build_seeded_model, load_recorded_graph, read_model_record
+from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.core.errors import OutgrowError
-from outgrow.planning.estimators.registry import estimate
-from outgrow.planning.planner import pace_of, unmeasured
-from outgrow.planning.traffic import Place
+from outgrow.planning.estimators.registry import estimate_strategy
+from outgrow.planning.planner import cost_model_for, missing_bandwidth
+from outgrow.planning.traffic import WorkerLayout
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.training.config import TrainConfig
 
 
-class Comparison(NamedTuple):
+class MetricComparison(NamedTuple):
     """One line of the table.
 
     Attributes:
-        what: What it is about.
+        label: What it is about.
         unit: ``"s"``, ``"bytes"``, or nothing of what is counted.
         predicted: By the plan.
         measured: In the run.
     """
 
-    what: str
+    label: str
     unit: str
     predicted: float
     measured: float
 
 
-class Prediction(NamedTuple):
+class RunPrediction(NamedTuple):
     """What was expected.
 
     Attributes:
-        lines: What can be compared.
-        said: On what machine, or why nothing can be compared.
+        comparisons: What can be compared.
+        notes: On what machine, or why nothing can be compared.
     """
 
-    lines: tuple[Comparison, ...]
-    said: str
+    comparisons: tuple[MetricComparison, ...]
+    notes: str
 
 
-def predicted(run: RunRecord, data_dir: Path | None = None) -> Prediction:
+def predict_run(run: RunData, data_dir: Path | None = None) -> RunPrediction:
     """The estimate of the run's own strategy, on as many workers; nothing where its graph or model is not at hand."""
     try:
-        return _estimated(run, data_dir)
+        return _estimate_run(run, data_dir)
     except OutgrowError as error:
-        return Prediction((), f"no prediction: {error.what}")
+        return RunPrediction((), f"no prediction: {error.what}")
 
 
-def _estimated(run: RunRecord, data_dir: Path | None) -> Prediction:
+def _estimate_run(run: RunData, data_dir: Path | None) -> RunPrediction:
     config, summary = run.config, run.summary
-    name, options = recorded_model(config, Path(run.name))
-    graph = load_recorded(config, data_dir)
+    name, options = read_model_record(config, Path(run.name))
+    graph = load_recorded_graph(config, data_dir)
     training = TrainConfig().with_options(**config["train"])
-    model = seeded_model(name, graph, options, training.seed)
-    strategy, _ = strategy_of(config["strategy"]["name"], config["strategy"]["options"])
+    model = build_seeded_model(name, graph, options, training.seed)
+    strategy, _ = resolve_strategy(config["strategy"]["name"], config["strategy"]["options"])
     hosts = len({each["host"] for each in run.workers}) or 1
-    place = Place(workers=summary["workers"], hosts=hosts)
-    profile, measured = machine_for(None, place, summary["device"])
-    unknown = unmeasured(place, profile)
+    place = WorkerLayout(workers=summary["workers"], hosts=hosts)
+    profile, measured = select_machine(None, place, summary["device"])
+    unknown = missing_bandwidth(place, profile)
     if unknown is not None:
-        return Prediction((), f"no prediction: {unknown}")
+        return RunPrediction((), f"no prediction: {unknown}")
     memory = strategy.options().get("memory")
-    asked = question_for(graph, model, training, Site(profile, [place], None if memory is None else str(memory)))
-    pace = pace_of(asked, place)
-    planned = estimate(strategy, asked.work, pace)
+    asked = query_for_graph(graph, model, training, PlanSite(profile, [place], None if memory is None else str(memory)))
+    pace = cost_model_for(asked, place)
+    planned = estimate_strategy(strategy, asked.work, pace)
     chunks = summary["found"].get("chunks", 0)
     as_run = replace(strategy, chunks=chunks) if isinstance(strategy, Offload) and chunks else strategy
-    found = estimate(as_run, asked.work, pace)
+    found = estimate_strategy(as_run, asked.work, pace)
     evaluations = sum(line["val_score"] is not None for line in run.epochs)
     moved = Counter[str]()
-    for (link, _), count in found.traffic.of_run(summary["epochs"], evaluations).items():
+    for (link, _), count in found.traffic.run_bytes(summary["epochs"], evaluations).items():
         moved[link.value] += count
     lines = [
-        *([] if not chunks else [Comparison("chunks of a worker", "", planned.chunks or 0, chunks)]),
-        Comparison("an epoch", "s", found.seconds, run.seconds),
-        Comparison("peak memory of a worker", "bytes", found.peak_bytes, summary["peak_bytes"]["device"]),
+        *([] if not chunks else [MetricComparison("chunks of a worker", "", planned.chunks or 0, chunks)]),
+        MetricComparison("an epoch", "s", found.epoch_seconds, run.epoch_seconds),
+        MetricComparison("peak memory of a worker", "bytes", found.peak_bytes, summary["peak_bytes"]["device"]),
         *(
-            Comparison(f"{link.replace('_', ' ')}, all of the run", "bytes", moved[link], sum(kinds.values()))
+            MetricComparison(f"{link.replace('_', ' ')}, all of the run", "bytes", moved[link], sum(kinds.values()))
             for link, kinds in summary["ledger"].items()
             if moved[link] or sum(kinds.values())
         ),
     ]
     machine = "as it was measured" if measured else "as a typical one: `outgrow calibrate` measures it"
     frozen = ", and for as many chunks as the run took" if chunks else ""
-    return Prediction(tuple(lines), f"this machine, {machine}{frozen}")
+    return RunPrediction(tuple(lines), f"this machine, {machine}{frozen}")
 
 
-def error_of(line: Comparison) -> float | None:
+def relative_error(comparison: MetricComparison) -> float | None:
     """How far the prediction is off, as a share of what was measured."""
-    return (line.predicted - line.measured) / line.measured if line.measured else None
+    return (comparison.predicted - comparison.measured) / comparison.measured if comparison.measured else None

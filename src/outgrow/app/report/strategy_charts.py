@@ -7,20 +7,20 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from outgrow.app.console import of_share
-from outgrow.app.report.charts import Chart, colour, figure
-from outgrow.app.report.data import RunRecord
+from outgrow.app.console import format_percent
+from outgrow.app.report.charts import Chart, make_figure, series_colour
+from outgrow.app.report.data import RunData
 
 
-def charts_of_strategy(run: RunRecord, key: str) -> list[Chart]:
+def strategy_charts(run: RunData, key: str) -> list[Chart]:
     """What there is to see of this strategy."""
-    of = {"offload": _reuse, "migrate": _time_steps, "orchestrate": _hot_nodes}.get(run.strategy)
+    of = {"offload": _reuse_chart, "migrate": _time_steps_chart, "orchestrate": _hot_nodes_chart}.get(run.strategy)
     found: Mapping[str, Any] = run.summary.get("found", {})
     made = None if of is None else of(found, key)
     return [] if made is None else [made]
 
 
-def facts_of_strategy(run: RunRecord) -> dict[str, str]:
+def strategy_facts(run: RunData) -> dict[str, str]:
     """Single numbers: names, and values as words."""
     counters, found = run.summary["counters"], run.summary.get("found", {})
     facts = {}
@@ -31,14 +31,14 @@ def facts_of_strategy(run: RunRecord) -> dict[str, str]:
             facts["rows of all waves that are read"] = f"{found['rows_chosen']['reused']:,}"
     if run.strategy == "split" and "local_edges" in counters:
         edges = counters.get("sampled_edges") or counters["edges_aggregated"]
-        facts["local edges"] = of_share(counters["local_edges"] / max(1, edges))
+        facts["local edges"] = format_percent(counters["local_edges"] / max(1, edges))
         facts["rows of other workers"] = f"{counters.get('remote_rows', 0):,}"
     if run.strategy in ("migrate", "sampled"):
         rows = max(1, counters.get("rows_loaded", 0))
-        facts["rows loaded that another worker had"] = of_share(counters.get("remote_rows", 0) / rows)
+        facts["rows loaded that another worker had"] = format_percent(counters.get("remote_rows", 0) / rows)
         if "cache_hits" in counters:
             asked = max(1, counters["cache_hits"] + counters.get("cache_misses", 0))
-            facts["of these found in a cache"] = of_share(counters["cache_hits"] / asked)
+            facts["of these found in a cache"] = format_percent(counters["cache_hits"] / asked)
     if run.strategy == "orchestrate":
         bound = 2 * run.summary["strategy_options"]["super_batch"] - 1
         facts["largest staleness"] = f"{counters.get('staleness_max', 0)} updates, of at most {bound}"
@@ -46,30 +46,32 @@ def facts_of_strategy(run: RunRecord) -> dict[str, str]:
     return facts
 
 
-def _reuse(found: Mapping[str, Any], key: str) -> Chart | None:
+def _reuse_chart(found: Mapping[str, Any], key: str) -> Chart | None:
     rows, arriving = found.get("wave_rows"), found.get("wave_rows_arriving")
     if not rows or not arriving:
         return None
     waves, kept = list(range(1, len(rows) + 1)), [all_ - new for all_, new in zip(rows, arriving, strict=True)]
     bars = [
-        go.Bar(x=waves, y=arriving, name="read", marker={"color": colour(1)}),
-        go.Bar(x=waves, y=kept, name="there from the wave before", marker={"color": colour(0)}),
+        go.Bar(x=waves, y=arriving, name="read", marker={"color": series_colour(1)}),
+        go.Bar(x=waves, y=kept, name="there from the wave before", marker={"color": series_colour(0)}),
     ]
-    share = of_share(sum(kept) / max(1, sum(rows)))
+    share = format_percent(sum(kept) / max(1, sum(rows)))
     text = f"Source rows of each wave of worker 0: {share} of them stay from the wave before."
-    return Chart(key, "Reuse per wave", text, figure(bars, "wave", "rows", barmode="stack"))
+    return Chart(key, "Reuse per wave", text, make_figure(bars, "wave", "rows", barmode="stack"))
 
 
-def _time_steps(found: Mapping[str, Any], key: str) -> Chart | None:
+def _time_steps_chart(found: Mapping[str, Any], key: str) -> Chart | None:
     log = found.get("time_steps")
     if not log:
         return None
     epochs = list(range(1, len(log) + 1))
-    steps = go.Bar(x=epochs, y=[steps for steps, _ in log], name="time steps of a batch", marker={"color": colour(0)})
-    seconds = go.Scatter(
-        x=epochs, y=[took for _, took in log], name="seconds of an epoch", yaxis="y2", line={"color": colour(1)}
+    steps = go.Bar(
+        x=epochs, y=[steps for steps, _ in log], name="time steps of a batch", marker={"color": series_colour(0)}
     )
-    made = figure([steps, seconds], "epoch, until the number was settled", "time steps")
+    seconds = go.Scatter(
+        x=epochs, y=[took for _, took in log], name="seconds of an epoch", yaxis="y2", line={"color": series_colour(1)}
+    )
+    made = make_figure([steps, seconds], "epoch, until the number was settled", "time steps")
     second = {
         "title": {"text": "seconds"},
         "overlaying": "y",
@@ -82,21 +84,23 @@ def _time_steps(found: Mapping[str, Any], key: str) -> Chart | None:
     return Chart(key, "Time steps", text, made)
 
 
-def _hot_nodes(found: Mapping[str, Any], key: str) -> Chart | None:
+def _hot_nodes_chart(found: Mapping[str, Any], key: str) -> Chart | None:
     log = found.get("hot_nodes")
     if not log:
         return None
     epochs = list(range(1, len(log) + 1))
     bars = [
-        go.Bar(x=epochs, y=[each["waited"] for each in log], name="waited for the CPU", marker={"color": colour(1)}),
+        go.Bar(
+            x=epochs, y=[each["waited"] for each in log], name="waited for the CPU", marker={"color": series_colour(1)}
+        ),
         go.Bar(
             x=epochs,
             y=[each["seconds"] - each["waited"] for each in log],
             name="computed and all else",
-            marker={"color": colour(0)},
+            marker={"color": series_colour(0)},
         ),
     ]
     text = (
         f"For how long the device of worker 0 waited for its CPU; {log[-1]['hot_nodes']:,} nodes were hot in the end."
     )
-    return Chart(key, "Waiting for the CPU", text, figure(bars, "epoch", "seconds", barmode="stack"))
+    return Chart(key, "Waiting for the CPU", text, make_figure(bars, "epoch", "seconds", barmode="stack"))

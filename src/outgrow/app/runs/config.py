@@ -20,7 +20,7 @@ from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
 
-def how(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str, Any]:
+def training_record(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str, Any]:
     """How a run is trained, as it is recorded."""
     return {
         "train": asdict(config),
@@ -29,20 +29,20 @@ def how(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str, 
     }
 
 
-def place_of(graph: str) -> str:
+def absolute_source(graph: str) -> str:
     """A graph as it is recorded: the whole path of a file or folder, so that a run goes on from any directory."""
     path = Path(graph).expanduser()
     is_path = is_store(path) or (graph not in datasets.datasets() and path.exists())
     return str(path.resolve()) if is_path else graph
 
 
-def load_recorded(record: Mapping[str, Any], data_dir: Path | None) -> Graph:
+def load_recorded_graph(record: Mapping[str, Any], data_dir: Path | None) -> Graph:
     """The graph of a recorded run."""
     recorded = record.get("data_dir")
-    return datasets.load(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
+    return datasets.load_graph(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
 
 
-def recorded_model(record: Mapping[str, Any], path: Path) -> tuple[str, dict[str, object]]:
+def read_model_record(record: Mapping[str, Any], path: Path) -> tuple[str, dict[str, object]]:
     """Name and options of the model of a recorded run.
 
     Raises:
@@ -58,7 +58,7 @@ def recorded_model(record: Mapping[str, Any], path: Path) -> tuple[str, dict[str
     return record["model"]["name"], dict(record["model"]["options"])
 
 
-def seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: int) -> Model:
+def build_seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: int) -> Model:
     """A model by its name, with parameters that the seed decides."""
     torch.manual_seed(seed)
     return build_model(name, graph, settings)

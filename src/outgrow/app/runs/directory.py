@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from outgrow.app.console import say
-from outgrow.app.runs.lock import NAME, Hold
+from outgrow.app.console import log_message
+from outgrow.app.runs.lock import NAME, RunLock
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.training import checkpoint
@@ -30,9 +30,9 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoints = path / "checkpoint"
-        self.metrics = path / "metrics.jsonl"
-        self._hold: Hold | None = None
+        self.checkpoint_dir = path / "checkpoint"
+        self.metrics_path = path / "metrics.jsonl"
+        self._lock: RunLock | None = None
 
     @staticmethod
     def create(path: Path, config: Mapping[str, Any], *, again: bool = False) -> RunDirectory:
@@ -54,33 +54,33 @@ class RunDirectory:
                 repair="give another --out, or add --resume to go on with the run there",
             )
         run = RunDirectory(path)
-        with writing(path):
+        with convert_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         try:
-            run.hold()
-            run.write("config.json", config)
+            run.acquire_lock()
+            run.write_json("config.json", config)
         except InputError:
-            run.release()
+            run.release_lock()
             with suppress(OSError):
                 path.rmdir()
             raise
         return run
 
-    def hold(self) -> None:
+    def acquire_lock(self) -> None:
         """Let nobody else train here until `release`, or the end of this process.
 
         Raises:
             InputError: Another process does, or nothing can be written here.
         """
-        with writing(self.path / NAME):
-            self._hold = Hold(self.path)
-        if not self._hold.locked:
-            say(f"the file system of {self.path} has no locks: see to it that no other run is at work there")
+        with convert_write_errors(self.path / NAME):
+            self._lock = RunLock(self.path)
+        if not self._lock.is_exclusive:
+            log_message(f"the file system of {self.path} has no locks: see to it that no other run is at work there")
 
-    def release(self) -> None:
+    def release_lock(self) -> None:
         """Let others train here."""
-        if self._hold is not None:
-            self._hold.release()
+        if self._lock is not None:
+            self._lock.release()
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
@@ -98,9 +98,9 @@ class RunDirectory:
             )
         return RunDirectory(path)
 
-    def forget(self) -> None:
+    def discard_unstarted(self) -> None:
         """Remove a run of which no epoch has ended, and which was refused: nothing of it is of use."""
-        if not self.has_checkpoint and not (self.metrics.exists() and self.metrics.stat().st_size):
+        if not self.has_checkpoint and not (self.metrics_path.exists() and self.metrics_path.stat().st_size):
             shutil.rmtree(self.path, ignore_errors=True)
 
     @property
@@ -110,13 +110,13 @@ class RunDirectory:
         Raises:
             InputError: It is missing or broken, or says nothing of the run.
         """
-        config = self.read("config.json")
+        config = self.read_json("config.json")
         missing = [key for key in _CONFIG if key not in config]
         if missing:
-            raise _unreadable(self.path / "config.json", f"nothing under {', '.join(missing)}")
+            raise _unreadable_error(self.path / "config.json", f"nothing under {', '.join(missing)}")
         return config
 
-    def read(self, name: str) -> dict[str, Any]:
+    def read_json(self, name: str) -> dict[str, Any]:
         """Content of a JSON file of the run.
 
         Raises:
@@ -126,33 +126,33 @@ class RunDirectory:
         try:
             content: object = json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise _unreadable(path, str(error)) from error
+            raise _unreadable_error(path, str(error)) from error
         if not isinstance(content, dict):
-            raise _unreadable(path, f"a {type(content).__name__} instead of named values")
+            raise _unreadable_error(path, f"a {type(content).__name__} instead of named values")
         return content
 
-    def write(self, name: str, content: Mapping[str, Any]) -> None:
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file; it is replaced whole.
 
         Raises:
             InputError: It cannot be written.
         """
-        write_whole(self.path / name, json.dumps(content, indent=2) + "\n")
+        write_text_atomically(self.path / name, json.dumps(content, indent=2) + "\n")
 
     @property
-    def hints(self) -> dict[str, Any]:
+    def resume_hints(self) -> dict[str, Any]:
         """Content of ``hints.json``: what strategies found out; nothing if it is missing or broken."""
         try:
-            return self.read("hints.json")
+            return self.read_json("hints.json")
         except InputError:
             return {}
 
     @property
     def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        return checkpoint.newest(self.checkpoints) is not None
+        return checkpoint.latest_checkpoint(self.checkpoint_dir) is not None
 
-    def newest_checkpoint(self, warn: Callable[[str], None] = lambda text: None) -> Path:
+    def latest_checkpoint(self, warn: Callable[[str], None] = lambda text: None) -> Path:
         """The last checkpoint that is whole.
 
         Args:
@@ -162,7 +162,7 @@ class RunDirectory:
             InputError: There is none.
         """
         torn: list[Path] = []
-        found = checkpoint.newest(self.checkpoints, torn.append)
+        found = checkpoint.latest_checkpoint(self.checkpoint_dir, torn.append)
         if found is None:
             raise InputError(
                 f"the run in {self.path} has no checkpoint",
@@ -180,18 +180,18 @@ class RunDirectory:
         Raises:
             InputError: There is no checkpoint, or it is of another model.
         """
-        path = self.newest_checkpoint(say)
-        saved = checkpoint.load(path)
-        checkpoint.fill(model, saved["progress"]["best_model"] or saved["model"], path)
+        path = self.latest_checkpoint(log_message)
+        saved = checkpoint.load_checkpoint(path)
+        checkpoint.load_parameters(model, saved["progress"]["best_model"] or saved["model"], path)
 
-    def forget_after(self, epoch: int) -> None:
+    def truncate_after(self, epoch: int) -> None:
         """Drop the metrics of epochs after ``epoch``: they will be run again."""
-        if self.metrics.exists():
-            lines = self.metrics.read_text("utf-8", "replace").splitlines()  # what was torn is of no epoch
-            kept = [line for line in lines if _epoch_of(line) <= epoch]
-            write_whole(self.metrics, "".join(f"{line}\n" for line in kept))
+        if self.metrics_path.exists():
+            lines = self.metrics_path.read_text("utf-8", "replace").splitlines()  # what was torn is of no epoch
+            kept = [line for line in lines if _parse_epoch(line) <= epoch]
+            write_text_atomically(self.metrics_path, "".join(f"{line}\n" for line in kept))
 
-    def epoch(self, report: EpochReport) -> None:
+    def on_epoch_end(self, report: EpochReport) -> None:
         """Append a line to ``metrics.jsonl``."""
         line = {
             "epoch": report.epoch,
@@ -202,22 +202,22 @@ class RunDirectory:
             "evaluation_seconds": report.evaluation_seconds,
             "phases": report.phases,
         }
-        # Appended, and not flushed: the file grows with every epoch, and `forget_after` drops a line torn by a crash.
-        with writing(self.metrics), self.metrics.open("a") as file:
+        # Appended, and not flushed: the file grows with every epoch, and `truncate_after` drops a line torn by a crash.
+        with convert_write_errors(self.metrics_path), self.metrics_path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
 
 @contextmanager
-def held(run: RunDirectory | None) -> Iterator[RunDirectory | None]:
+def release_on_exit(run: RunDirectory | None) -> Iterator[RunDirectory | None]:
     """A directory in which nobody else trains until the end of the context, or none."""
     try:
         yield run
     finally:
         if run is not None:
-            run.release()
+            run.release_lock()
 
 
-class HintKeeper:
+class HintsWriter:
     """Writes ``hints.json`` after epochs that have changed the hints. Final.
 
     Args:
@@ -226,26 +226,26 @@ class HintKeeper:
     """
 
     def __init__(self, run: RunDirectory, hints: Mapping[str, object]) -> None:
-        self.run, self.hints, self.written = run, hints, dict(hints)
+        self.run, self.hints, self.last_written = run, hints, dict(hints)
 
-    def epoch(self, report: EpochReport) -> None:
-        """See `Listener.epoch`."""
-        if self.hints != self.written:
-            self.run.write("hints.json", self.hints)
-            self.written = dict(self.hints)
+    def on_epoch_end(self, report: EpochReport) -> None:
+        """See `Listener.on_epoch_end`."""
+        if self.hints != self.last_written:
+            self.run.write_json("hints.json", self.hints)
+            self.last_written = dict(self.hints)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_text_atomically(path: Path, text: str) -> None:
     """Write a file, in UTF-8; it is replaced whole.
 
     Raises:
         InputError: It cannot be written.
     """
-    with writing(path), atomic_write(path, temporary=f".{path.name}.partial") as temporary:
+    with convert_write_errors(path), atomic_write(path, temporary=f".{path.name}.partial") as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def writing(path: Path) -> AbstractContextManager[None]:
+def convert_write_errors(path: Path) -> AbstractContextManager[None]:
     """Turn a refusal of the system while ``path`` is written into an error with a repair.
 
     Raises:
@@ -258,7 +258,7 @@ def writing(path: Path) -> AbstractContextManager[None]:
     )
 
 
-def _unreadable(path: Path, got: str) -> InputError:
+def _unreadable_error(path: Path, got: str) -> InputError:
     return InputError(
         f"cannot read {path}",
         needed="a JSON file written by outgrow",
@@ -267,7 +267,7 @@ def _unreadable(path: Path, got: str) -> InputError:
     )
 
 
-def _epoch_of(line: str) -> float:
+def _parse_epoch(line: str) -> float:
     """Epoch of a line of metrics; a line torn by a crash counts as never written."""
     try:
         return float(json.loads(line)["epoch"])

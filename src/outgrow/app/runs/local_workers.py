@@ -11,33 +11,33 @@ from torch import Tensor
 
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.result import Run
-from outgrow.app.runs.session import Session, interrupt
+from outgrow.app.runs.session import Session, catch_interrupt
 from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
-from outgrow.graph.store.reader import is_as_stored, open_store, write_store
+from outgrow.graph.store.reader import matches_store, open_store, write_store
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.progress_events import Moment
+from outgrow.training.progress_events import ProgressEvent
 from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:
-    from outgrow.runtime.distributed.worker import Workplace
+    from outgrow.runtime.distributed.worker import WorkerContext
 
 
 GRAPH = "graph"
 
 
-class Report(NamedTuple):
+class WorkerResult(NamedTuple):
     """What the worker that leads says after training; ``logits`` as in `Run`."""
 
     summary: dict[str, Any]
     logits: Tensor | None
-    model: dict[str, Tensor]
+    state_dict: dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Job:
+class TrainingJob:
     """What every worker is given.
 
     Attributes:
@@ -48,7 +48,7 @@ class Job:
         device: What workers compute on.
         directory: Where files go; None for nowhere.
         resume: Whether to go on from the last checkpoint.
-        may_restart: Whether checkpoints are needed although files go nowhere.
+        needs_checkpoints: Whether checkpoints are needed although files go nowhere.
     """
 
     store: Path | None
@@ -57,95 +57,97 @@ class Job:
     strategy: Strategy
     directory: Path | None
     resume: bool
-    may_restart: bool
+    needs_checkpoints: bool
     device: str = "auto"
 
-    def __call__(self, place: Workplace) -> Report | None:
+    def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train on one worker; the one that leads reports."""
-        directory = RunDirectory(self.directory or place.folder / "run")
-        teller = _Teller(place.tell)
+        directory = RunDirectory(self.directory or context.folder / "run")
+        teller = _EventForwarder(context.send_message)
         session = Session(
-            graph=open_store(self.store or place.folder / GRAPH),
+            graph=open_store(self.store or context.folder / GRAPH),
             model=self.model,
             config=self.config,
             strategy=self.strategy,
-            directory=directory if self.directory or self.may_restart else None,
-            listeners=(teller,),
-            watchers=(teller,),
-            comm=place.comm,
+            directory=directory if self.directory or self.needs_checkpoints else None,
+            callbacks=(teller,),
+            progress_callbacks=(teller,),
+            comm=context.comm,
             device=self.device,
-            stop=place.stop_asked,
-            warn=place.tell,
+            should_stop=context.should_stop,
+            warn=context.send_message,
         )
-        again = place.attempt > 0 and place.comm.broadcast(directory.has_checkpoint)
+        again = context.attempt > 0 and context.comm.broadcast(directory.has_checkpoint)
         run = session.run(resume=self.resume or again)
-        return Report(run.summary, run.logits, self.model.state_dict()) if place.comm.leads else None
+        return WorkerResult(run.summary, run.logits, self.model.state_dict()) if context.comm.is_rank_zero else None
 
 
-class _Teller:
+class _EventForwarder:
     """Passes reports and moments on to the process that started the workers."""
 
-    def __init__(self, tell: Callable[[object], None]) -> None:
-        self.tell = tell
+    def __init__(self, send_message: Callable[[object], None]) -> None:
+        self.send_message = send_message
 
-    def epoch(self, report: EpochReport) -> None:
-        self.tell(report)
+    def on_epoch_end(self, report: EpochReport) -> None:
+        self.send_message(report)
 
-    def moment(self, moment: Moment) -> None:
-        self.tell(moment)
+    def on_progress(self, event: ProgressEvent) -> None:
+        self.send_message(event)
 
 
-def run_session(session: Session, workers: Workers, *, resume: bool, say: Callable[[str], None]) -> Run:
+def run_session(session: Session, workers: Workers, *, resume: bool, log: Callable[[str], None]) -> Run:
     """Train on as many workers as asked for: in this process if that is one, else in processes of their own.
 
     Args:
         session: What to train; in this process it has no line to others.
         workers: How many workers.
         resume: Whether to go on from the last checkpoint.
-        say: Told, in a sentence, when workers are started again.
+        log: Told, in a sentence, when workers are started again.
 
     Raises:
         InputError: What a worker cannot use.
         WorkerError: A worker has died, and so have those that took its place.
     """
     try:
-        return _here(session, resume) if workers.number == 1 else _in_processes(session, workers, resume, say)
+        return (
+            _run_in_process(session, resume) if workers.number == 1 else _run_in_workers(session, workers, resume, log)
+        )
     except InputError:
         if session.directory is not None and not resume:
-            session.directory.forget()
+            session.directory.discard_unstarted()
         raise
 
 
-def _here(session: Session, resume: bool) -> Run:
-    from outgrow.runtime.system.sigbus import told_of_bus_errors
+def _run_in_process(session: Session, resume: bool) -> Run:
+    from outgrow.runtime.system.sigbus import explain_bus_errors
 
-    with told_of_bus_errors():
+    with explain_bus_errors():
         return session.run(resume=resume)
 
 
-def _in_processes(session: Session, workers: Workers, resume: bool, say: Callable[[str], None]) -> Run:
+def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Callable[[str], None]) -> Run:
     from outgrow.runtime.distributed.launch import run_workers
 
     graph, directory = session.graph, session.directory
-    job = Job(
-        store=graph.store if is_as_stored(graph) else None,
+    job = TrainingJob(
+        store=graph.store if matches_store(graph) else None,
         model=session.model,
         config=session.config,
         strategy=session.strategy,
         directory=None if directory is None else directory.path.resolve(),
         resume=resume,
-        may_restart=workers.max_restarts > 0,
+        needs_checkpoints=workers.max_restarts > 0,
         device=session.device,
     )
-    with interrupt() as interrupted:
+    with catch_interrupt() as interrupted:
         reports = run_workers(
             job,
             workers.number,
             heartbeat_seconds=workers.heartbeat_seconds,
             restarts=workers.max_restarts,
             prepare=lambda folder: None if job.store else write_store(graph, folder / GRAPH),
-            hear=lambda message: _hear(message, session, say),
-            stop=interrupted.is_set,
+            on_message=lambda message: _dispatch_message(message, session, log),
+            should_stop=interrupted.is_set,
         )
     (summary, logits, state), *_ = (report for report in reports if report)
     session.model.load_state_dict(state)
@@ -153,12 +155,12 @@ def _in_processes(session: Session, workers: Workers, resume: bool, say: Callabl
     return Run(model=session.model, logits=logits, summary=summary, directory=path)
 
 
-def _hear(message: object, session: Session, say: Callable[[str], None]) -> None:
+def _dispatch_message(message: object, session: Session, log: Callable[[str], None]) -> None:
     if isinstance(message, EpochReport):
-        for listener in session.listeners:
-            listener.epoch(message)
-    elif isinstance(message, Moment):
-        for watcher in session.watchers:
-            watcher.moment(message)
+        for listener in session.callbacks:
+            listener.on_epoch_end(message)
+    elif isinstance(message, ProgressEvent):
+        for watcher in session.progress_callbacks:
+            watcher.on_progress(message)
     else:
-        say(str(message))
+        log(str(message))

@@ -14,14 +14,14 @@ from outgrow.core.errors import InputError
 NAME = ".lock"
 
 
-class Hold:
+class RunLock:
     """The file of a directory that only one process has locked; it is gone when that lets go, or was killed. Final.
 
     Args:
         folder: The directory, which exists.
 
     Attributes:
-        locked: Whether nobody else can hold it; not so on file systems that know no locks.
+        is_exclusive: Whether nobody else can hold it; not so on file systems that know no locks.
 
     Raises:
         InputError: Another process holds it.
@@ -29,19 +29,19 @@ class Hold:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path, self.locked = folder / NAME, False
-        self._let_go = weakref.finalize(self, _let_go, self._held(), self._path)
+        self._path, self.is_exclusive = folder / NAME, False
+        self._finalizer = weakref.finalize(self, _release_lock, self._acquire_file(), self._path)
 
     def release(self) -> None:
         """Let others have it. A second time nothing happens."""
-        self._let_go()
+        self._finalizer()
 
-    def _held(self) -> BinaryIO:
+    def _acquire_file(self) -> BinaryIO:
         while True:
             file = self._path.open("a+b", buffering=0)
             try:
-                self.locked = _lock(file)
-                if self.locked and not _is(file, self._path):  # its holder has removed it in between
+                self.is_exclusive = _try_lock(file)
+                if self.is_exclusive and not _is_same_file(file, self._path):  # its holder has removed it in between
                     file.close()
                     continue
                 file.truncate(0)
@@ -50,19 +50,19 @@ class Hold:
                 file.seek(0)
                 holder = file.read(200).decode(errors="replace") or "another process"
                 file.close()
-                raise _taken(self._path.parent, holder) from error
+                raise _already_locked_error(self._path.parent, holder) from error
             except BaseException:
                 file.close()
                 raise
             return file
 
 
-def _let_go(file: BinaryIO, path: Path) -> None:
+def _release_lock(file: BinaryIO, path: Path) -> None:
     path.unlink(missing_ok=True)
     file.close()
 
 
-def _lock(file: BinaryIO) -> bool:
+def _try_lock(file: BinaryIO) -> bool:
     """Whether it is locked; some file systems cannot.
 
     Raises:
@@ -81,14 +81,14 @@ def _lock(file: BinaryIO) -> bool:
     return True
 
 
-def _is(file: BinaryIO, path: Path) -> bool:
+def _is_same_file(file: BinaryIO, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _taken(folder: Path, holder: str) -> InputError:
+def _already_locked_error(folder: Path, holder: str) -> InputError:
     return InputError(
         f"another run is at work in {folder}",
         needed="a directory in which nobody trains",

@@ -8,18 +8,18 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from outgrow.app.console import of_memory
+from outgrow.app.console import format_memory
 from outgrow.core.memory_limits import parse_bytes
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.system.device import PeakOnDevice, held_bytes, memory_bytes
-from outgrow.runtime.system.process_memory import Budget, PeakMemory
+from outgrow.runtime.system.device import DevicePeakMemory, total_device_bytes, used_device_bytes
+from outgrow.runtime.system.process_memory import MemoryLimit, PeakMemorySampler
 from outgrow.strategies.base import Strategy
 
 _OF_LIMIT, _OF_MACHINE = 0.97, 0.9
 """Shares from which on a warning is given: strategies fill a limit that they keep to."""
 
 
-class Tiers:
+class MemoryMonitor:
     """Watches while this context is open. Final.
 
     Args:
@@ -29,28 +29,32 @@ class Tiers:
 
     Attributes:
         limit: Bytes that the DEVICE tier of the worker may hold.
-        device: How much it holds.
+        device_memory: How much it holds.
     """
 
     def __init__(self, comm: Comm, strategy: Strategy, warn: Callable[[str], None]) -> None:
         asked = strategy.options().get("memory")
-        share = comm.neighbours if comm.device.type == "cpu" else 1
-        self.limit = memory_bytes(comm.device) // share if asked is None else parse_bytes(str(asked))
-        budget = Budget(
+        share = comm.local_world_size if comm.device.type == "cpu" else 1
+        self.limit = total_device_bytes(comm.device) // share if asked is None else parse_bytes(str(asked))
+        budget = MemoryLimit(
             self.limit,
             _OF_MACHINE if asked is None else _OF_LIMIT,
-            lambda held: warn(_warning(comm.rank, held, self.limit, limited=asked is not None)),
+            lambda held: warn(_format_warning(comm.rank, held, self.limit, limited=asked is not None)),
         )
-        self.device = PeakMemory(partial(held_bytes, comm.device), budget)
-        self._on_cpu, self._beside = comm.device.type == "cpu", PeakMemory()
-        self._allocated, self._stack = PeakOnDevice(comm.device), ExitStack()
+        self.device_memory = PeakMemorySampler(partial(used_device_bytes, comm.device), budget)
+        self._on_cpu, self._host_memory = comm.device.type == "cpu", PeakMemorySampler()
+        self._device_allocator, self._stack = DevicePeakMemory(comm.device), ExitStack()
 
-    def peaks(self) -> tuple[int, int]:
+    def peak_bytes(self) -> tuple[int, int]:
         """The most bytes in the DEVICE tier, and in memory beside it."""
-        return (self.device.peak_bytes, 0) if self._on_cpu else (self._allocated.bytes_, self._beside.peak_bytes)
+        return (
+            (self.device_memory.peak_bytes, 0)
+            if self._on_cpu
+            else (self._device_allocator.peak_bytes, self._host_memory.peak_bytes)
+        )
 
-    def __enter__(self) -> Tiers:
-        for each in [self.device] if self._on_cpu else [self.device, self._beside]:
+    def __enter__(self) -> MemoryMonitor:
+        for each in [self.device_memory] if self._on_cpu else [self.device_memory, self._host_memory]:
             self._stack.enter_context(each)
         return self
 
@@ -60,7 +64,7 @@ class Tiers:
         self._stack.close()
 
 
-def worker_record(comm: Comm, memory: Tiers) -> dict[str, Any]:
+def make_worker_record(comm: Comm, memory: MemoryMonitor) -> dict[str, Any]:
     """What one worker did and held, for ``workers.json``."""
     ledger, timeline = comm.ledger, comm.timeline
     return {
@@ -68,14 +72,14 @@ def worker_record(comm: Comm, memory: Tiers) -> dict[str, Any]:
         "phases": dict(timeline.phases),
         "sent": {link: sum(kinds.values()) for link, kinds in ledger.as_dict().items()},
         "counters": dict(ledger.counters),
-        "peak_bytes": dict(zip(("device", "host"), memory.peaks(), strict=True)),
+        "peak_bytes": dict(zip(("device", "host"), memory.peak_bytes(), strict=True)),
         "limit_bytes": memory.limit,
-        "memory": [[round(seconds, 3), held] for seconds, held in memory.device.moments],
-        "spans_left_out": timeline.left_out,
+        "memory": [[round(seconds, 3), held] for seconds, held in memory.device_memory.history],
+        "spans_left_out": timeline.num_dropped_spans,
     }
 
 
-def _warning(rank: int, held: int, limit: int, *, limited: bool) -> str:
+def _format_warning(rank: int, used: int, limit: int, *, limited: bool) -> str:
     of = "the memory that it may take" if limited else "its share of this machine's memory"
     repair = "a larger --memory" if limited else "--memory for a limit that is kept to, or fewer --workers"
-    return f"warning: worker {rank} holds {of_memory(held)}, and {of} is {of_memory(limit)}; give {repair}"
+    return f"warning: worker {rank} holds {format_memory(used)}, and {of} is {format_memory(limit)}; give {repair}"

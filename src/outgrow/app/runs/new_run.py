@@ -9,17 +9,17 @@ from itertools import count
 from pathlib import Path
 
 from outgrow._version import __version__
-from outgrow.app.auto_strategy import strategy_asked
-from outgrow.app.compatibility import require_batches, require_hops, require_problem
-from outgrow.app.link_task import require_linked
-from outgrow.app.model_registry import AUTO, MODELS, default_decoder, model_options
-from outgrow.app.recipes import Recipe, default_model, recipe_of
-from outgrow.app.runs.config import how, place_of, seeded_model
+from outgrow.app.auto_strategy import select_from_cli
+from outgrow.app.compatibility import validate_fanout, validate_problem, validate_strategy
+from outgrow.app.link_task import validate_link_graph
+from outgrow.app.model_registry import AUTO, MODELS, choose_decoder, model_options
+from outgrow.app.recipes import Recipe, choose_model, find_recipe
+from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
 from outgrow.app.runs.directory import RunDirectory
-from outgrow.app.runs.workers import Workers, require_workers
-from outgrow.app.strategy_registry import strategy_kind, strategy_options
-from outgrow.core.validation import pick
-from outgrow.engine.layer_plan import choices
+from outgrow.app.runs.workers import Workers, validate_workers
+from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options
+from outgrow.core.validation import validate_choice
+from outgrow.engine.layer_plan import describe_layers
 from outgrow.graph import datasets
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
@@ -30,7 +30,7 @@ from outgrow.training.config import TrainConfig
 _TRAINING = tuple(field.name for field in fields(TrainConfig))
 
 
-def config_of(recipe: Recipe, options: Mapping[str, object]) -> TrainConfig:
+def make_train_config(recipe: Recipe, options: Mapping[str, object]) -> TrainConfig:
     """Options of the loop that are given; the others as the recipe has them.
 
     Raises:
@@ -40,18 +40,22 @@ def config_of(recipe: Recipe, options: Mapping[str, object]) -> TrainConfig:
     return TrainConfig().with_options(**{name: value for name, value in given.items() if name in _TRAINING})
 
 
-def sorted_options(
-    model: str, options: Mapping[str, object], ways: Iterable[str] = ()
+def split_options(
+    model: str, options: Mapping[str, object], strategy_option_names: Iterable[str] = ()
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """The options of the model, and those of the strategy that takes ``ways``; those of the loop are left out.
+    """The options of the model, and those of the strategy that takes ``strategy_option_names``; those of the loop are left out.
 
     Raises:
         InputError: There is no such option.
     """
     homes: tuple[dict[str, object], ...] = {}, {}, {}
-    known = {**dict.fromkeys(ways, 1), **dict.fromkeys(_TRAINING, 2), **dict.fromkeys(model_options(model), 0)}
+    known = {
+        **dict.fromkeys(strategy_option_names, 1),
+        **dict.fromkeys(_TRAINING, 2),
+        **dict.fromkeys(model_options(model), 0),
+    }
     for name, value in options.items():
-        homes[pick("option", name, known)][name] = value
+        homes[validate_choice("option", name, known)][name] = value
     return homes[0], homes[1]
 
 
@@ -81,32 +85,32 @@ class RunPlan:
     directory: RunDirectory
     workers: Workers
 
-    def headline(self) -> str:
+    def describe_run(self) -> str:
         """What is about to happen, for people."""
         graph, parameters = self.graph, sum(p.numel() for p in self.model.parameters())
         options = ", ".join(f"{name} {value}" for name, value in self.model_options.items())
-        keeps = not self.strategy.takes_batches
-        saved = [] if graph.features is None else choices(self.model, graph.features, keeps=keeps)
+        keeps = not self.strategy.uses_minibatches
+        saved = [] if graph.features is None else describe_layers(self.model, graph.features, cache_constants=keeps)
         lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
             f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes",
             f"{self.model_name}: {options}; {parameters:,} parameters; "
             f"{self.config.optimizer} lr {self.config.lr:g} weight decay {self.config.weight_decay:g} "
-            f"seed {self.config.seed}{self._batches()}",
-            f"{self.reason}; {_spelled(self.strategy.options(), self.workers.number)}",
+            f"seed {self.config.seed}{self._describe_batches()}",
+            f"{self.reason}; {_describe_strategy(self.strategy.options(), self.workers.number)}",
             *saved,
         )
         return "\n".join(lines)
 
-    def _batches(self) -> str:
-        batches = self.config.batches
-        if batches.everything:
+    def _describe_batches(self) -> str:
+        batches = self.config.batch_config
+        if batches.is_full_graph:
             return ""
         seeds = f"batches of {batches.size:,}" if batches.size else "one batch"
-        return f"; {seeds}, fan-outs {batches.spelled()}{' by weight' if batches.weighted else ''}"
+        return f"; {seeds}, fan-outs {batches.describe()}{' by weight' if batches.weighted else ''}"
 
 
-def new_run(
+def plan_new_run(
     graph: str,
     model: str | None,
     options: Mapping[str, object],
@@ -124,29 +128,29 @@ def new_run(
     Raises:
         InputError: Something cannot be used; nothing was written.
     """
-    name = model or default_model(graph)
-    pick("model", name, MODELS)
-    recipe = recipe_of(graph, name, links="decoder" in options)
-    config = config_of(recipe, options)
-    batches = not config.batches.everything
-    kind = strategy_kind(strategy, batches=batches, memory="memory" in options)
-    model_part, strategy_part = sorted_options(name, options, strategy_options(kind))
+    name = model or choose_model(graph)
+    validate_choice("model", name, MODELS)
+    recipe = find_recipe(graph, name, links="decoder" in options)
+    config = make_train_config(recipe, options)
+    batches = not config.batch_config.is_full_graph
+    kind = find_strategy_class(strategy, batches=batches, memory="memory" in options)
+    model_part, strategy_part = split_options(name, options, list_strategy_options(kind))
     model_settings = {**recipe.model, **model_part}
-    graph = place_of(graph)
-    loaded = datasets.load(graph, data_dir=data_dir)
+    graph = absolute_source(graph)
+    loaded = datasets.load_graph(graph, data_dir=data_dir)
     if "decoder" not in model_settings:
         require_trainable(loaded)
     else:
-        require_linked(loaded)
+        validate_link_graph(loaded)
         if model_settings["decoder"] == AUTO:
-            model_settings["decoder"] = default_decoder(loaded)
-    built = seeded_model(name, loaded, model_settings, config.seed)
-    require_problem(loaded, built)
-    require_workers(loaded, workers)
-    require_hops(loaded, built, config)
-    chosen, reason = strategy_asked(strategy, strategy_part, loaded, built, config, workers)
-    require_batches(loaded, built, chosen, config)
-    path = out or _new_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+            model_settings["decoder"] = choose_decoder(loaded)
+    built = build_seeded_model(name, loaded, model_settings, config.seed)
+    validate_problem(loaded, built)
+    validate_workers(loaded, workers)
+    validate_fanout(loaded, built, config)
+    chosen, reason = select_from_cli(strategy, strategy_part, loaded, built, config, workers)
+    validate_strategy(loaded, built, chosen, config)
+    path = out or _unused_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     record = {
         "outgrow": __version__,
         "graph": graph,
@@ -158,7 +162,7 @@ def new_run(
             "class_names": list(loaded.class_names),
             "several_labels": loaded.multi_label,
         },
-        **how(config, chosen, workers),
+        **training_record(config, chosen, workers),
     }
     return RunPlan(
         graph=loaded,
@@ -173,14 +177,14 @@ def new_run(
     )
 
 
-def _new_folder(name: str) -> Path:
+def _unused_folder(name: str) -> Path:
     """A directory for a run that nobody has named: the first that is free, of runs that begin in the same second."""
     folder = Path("runs")
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     return next(folder / each for each in names if not (folder / each).exists())
 
 
-def _spelled(options: Mapping[str, object], workers: int) -> str:
+def _describe_strategy(options: Mapping[str, object], workers: int) -> str:
     """How a strategy runs, in words; its options matter where there are several workers."""
     said = [f"{name} {value}" for name, value in options.items()] if workers > 1 else []
     return ", ".join(["1 worker" if workers == 1 else f"{workers} workers", *said])

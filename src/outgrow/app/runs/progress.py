@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.training.config import TrainConfig
-from outgrow.training.progress_events import Moment
+from outgrow.training.progress_events import ProgressEvent
 from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
 _LINES = 20
 
 
-class Display(Protocol):
+class ProgressDisplay(Protocol):
     """A listener and watcher that is opened and closed."""
 
-    def epoch(self, report: EpochReport) -> None:
+    def on_epoch_end(self, report: EpochReport) -> None:
         """An epoch has ended."""
 
-    def moment(self, moment: Moment) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         """Something is under way."""
 
-    def __enter__(self) -> Display: ...
+    def __enter__(self) -> ProgressDisplay: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 
-def progress_for(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> Display:
+def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> ProgressDisplay:
     """The display that suits standard error."""
     metric = "val MRR" if model.decoder is not None else "val F1" if graph.multi_label else "val acc"
     if not show:
-        return Silent()
-    return Bar(config.epochs, metric) if sys.stderr.isatty() else Lines(config.epochs, metric)
+        return SilentDisplay()
+    return BarDisplay(config.epochs, metric) if sys.stderr.isatty() else LineDisplay(config.epochs, metric)
 
 
-class Silent:
+class SilentDisplay:
     """Shows nothing."""
 
-    def epoch(self, report: EpochReport) -> None:
+    def on_epoch_end(self, report: EpochReport) -> None:
         """Nothing."""
 
-    def moment(self, moment: Moment) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         """Nothing."""
 
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> SilentDisplay:
         return self
 
     def __exit__(
@@ -65,7 +65,7 @@ class Silent:
         return None
 
 
-class Lines:
+class LineDisplay:
     """A line every twentieth of the way, for logs.
 
     Args:
@@ -77,15 +77,19 @@ class Lines:
         self.epochs, self.metric = epochs, metric
         self.every = max(1, epochs // _LINES)
 
-    def epoch(self, report: EpochReport) -> None:
+    def on_epoch_end(self, report: EpochReport) -> None:
         """Print a line if it is time."""
         if report.epoch == 1 or report.epoch % self.every == 0 or report.epoch == self.epochs:
-            print(f"epoch {report.epoch}/{self.epochs}  {_facts(report, self.metric)}", file=sys.stderr, flush=True)
+            print(
+                f"epoch {report.epoch}/{self.epochs}  {_format_metrics(report, self.metric)}",
+                file=sys.stderr,
+                flush=True,
+            )
 
-    def moment(self, moment: Moment) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         """Nothing: logs are for what has ended."""
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> LineDisplay:
         return self
 
     def __exit__(
@@ -94,7 +98,7 @@ class Lines:
         return None
 
 
-class Bar:
+class BarDisplay:
     """Live bars: one of all epochs, with loss, validation score, rate and time left, and one of what is under way.
 
     Args:
@@ -108,7 +112,7 @@ class Bar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.metric = metric
-        self.bar = Progress(
+        self.progress = Progress(
             TextColumn("{task.description:<17}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -117,54 +121,54 @@ class Bar:
             TextColumn("{task.fields[left]}"),
             console=console or Console(stderr=True),
         )
-        self.all = self.bar.add_task("training", total=epochs, facts="", left="")
-        self.now = self.bar.add_task("", total=None, facts="", left="", visible=False)
+        self.epochs_task = self.progress.add_task("training", total=epochs, facts="", left="")
+        self.phase_task = self.progress.add_task("", total=None, facts="", left="", visible=False)
         self.phase = ""
 
-    def epoch(self, report: EpochReport) -> None:
+    def on_epoch_end(self, report: EpochReport) -> None:
         """Move the bar of all epochs."""
-        self.bar.update(self.all, completed=report.epoch, facts=_facts(report, self.metric))
-        self.bar.update(self.all, left=_left(self.bar.tasks[self.all]))
+        self.progress.update(self.epochs_task, completed=report.epoch, facts=_format_metrics(report, self.metric))
+        self.progress.update(self.epochs_task, left=_format_remaining(self.progress.tasks[self.epochs_task]))
 
-    def moment(self, moment: Moment) -> None:
+    def on_progress(self, event: ProgressEvent) -> None:
         """Move the bar of what is under way, or begin another one."""
-        if moment.phase != self.phase:
-            self.phase = moment.phase
-            self.bar.reset(self.now, total=moment.total, description=moment.phase, facts="", left="")
-            self.bar.update(self.now, visible=moment.total != 1)  # one step is what the other bar counts
-        self.bar.update(self.now, completed=moment.done)
-        task = self.bar.tasks[self.now]
-        rate = "" if not task.speed else f"{_short(task.speed)}/s"
-        self.bar.update(self.now, facts=rate, left=_left(task))
+        if event.phase != self.phase:
+            self.phase = event.phase
+            self.progress.reset(self.phase_task, total=event.total, description=event.phase, facts="", left="")
+            self.progress.update(self.phase_task, visible=event.total != 1)  # one step is what the other bar counts
+        self.progress.update(self.phase_task, completed=event.done)
+        task = self.progress.tasks[self.phase_task]
+        rate = "" if not task.speed else f"{_format_count(task.speed)}/s"
+        self.progress.update(self.phase_task, facts=rate, left=_format_remaining(task))
 
-    def __enter__(self) -> Bar:
-        self.bar.start()
+    def __enter__(self) -> BarDisplay:
+        self.progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bar.update(self.now, visible=False)
-        self.bar.stop()
+        self.progress.update(self.phase_task, visible=False)
+        self.progress.stop()
 
 
-def _left(task: Task) -> str:
+def _format_remaining(task: Task) -> str:
     """How long it will still take."""
     if task.time_remaining is None or task.finished:
         return ""
     return f"{timedelta(seconds=round(task.time_remaining))} left"
 
 
-def _facts(report: EpochReport, metric: str) -> str:
+def _format_metrics(report: EpochReport, metric: str) -> str:
     score = "" if report.val_score is None else f"  {metric} {report.val_score:.4f} (best epoch {report.best_epoch})"
-    return f"loss {report.loss:.4f}{score}  {_rate(report.edges_per_second)}"
+    return f"loss {report.loss:.4f}{score}  {_format_rate(report.edges_per_second)}"
 
 
-def _rate(edges_per_second: float) -> str:
-    return f"{_short(edges_per_second)} edges/s"
+def _format_rate(edges_per_second: float) -> str:
+    return f"{_format_count(edges_per_second)} edges/s"
 
 
-def _short(count: float) -> str:
+def _format_count(count: float) -> str:
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -172,7 +176,7 @@ def _short(count: float) -> str:
 
 
 @contextmanager
-def phases() -> Iterator[Callable[[str, int, int | None], None]]:
+def show_phases() -> Iterator[Callable[[str, int, int | None], None]]:
     """A bar for each phase of a long preparation: call with the phase, what is done and the total, if known."""
     if not sys.stderr.isatty():
         yield lambda phase, done, total: None
@@ -184,9 +188,9 @@ def phases() -> Iterator[Callable[[str, int, int | None], None]]:
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def show(phase: str, done: int, total: int | None) -> None:
+        def update_phase(phase: str, done: int, total: int | None) -> None:
             if phase not in tasks:
                 tasks[phase] = bar.add_task(phase, total=total, facts="")
             bar.update(tasks[phase], completed=done, total=total, facts=f"{done:,}")
 
-        yield show
+        yield update_phase

@@ -46,12 +46,12 @@ class Run:
     @property
     def val_accuracy(self) -> float:
         """Accuracy on the validation nodes (with several labels each, micro-F1) or MRR of links; NaN without any."""
-        return _number(self.summary["val_accuracy"])
+        return _nan_if_none(self.summary["val_accuracy"])
 
     @property
     def test_accuracy(self) -> float:
         """Accuracy on the test nodes (micro-F1 with several labels per node), or MRR of links; NaN without such."""
-        return _number(self.summary["test_accuracy"])
+        return _nan_if_none(self.summary["test_accuracy"])
 
     @property
     def ledger(self) -> dict[str, dict[str, int]]:
@@ -67,7 +67,7 @@ class Run:
         Raises:
             InputError: The run has no directory, or the file cannot be written.
         """
-        from outgrow.app.report.page import report
+        from outgrow.app.report.page import write_report
 
         if self.directory is None:
             raise InputError(
@@ -76,7 +76,7 @@ class Run:
                 got="og.train without out",
                 repair='give og.train a directory: og.train(..., out="runs/first")',
             )
-        return report([self.directory], Path(path))
+        return write_report([self.directory], Path(path))
 
     def __repr__(self) -> str:
         return (
@@ -85,5 +85,5 @@ class Run:
         )
 
 
-def _number(value: float | None) -> float:
+def _nan_if_none(value: float | None) -> float:
     return math.nan if value is None else value

@@ -8,36 +8,42 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from outgrow.app.auto_strategy import strategy_asked
-from outgrow.app.compatibility import require_hops
+from outgrow.app.auto_strategy import select_from_cli
+from outgrow.app.compatibility import validate_fanout
 from outgrow.app.model_registry import AUTO, model_options
-from outgrow.app.runs.config import how, load_recorded, place_of, recorded_model, seeded_model
+from outgrow.app.runs.config import (
+    absolute_source,
+    build_seeded_model,
+    load_recorded_graph,
+    read_model_record,
+    training_record,
+)
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.new_run import RunPlan
-from outgrow.app.runs.workers import Workers, require_workers
-from outgrow.app.strategy_registry import strategy_kind, strategy_options
+from outgrow.app.runs.workers import Workers, validate_workers
+from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick
-from outgrow.engine.batches import hops_of
+from outgrow.core.validation import validate_choice
+from outgrow.engine.batches import parse_fanouts
 from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
-from outgrow.training.trainer import require_course
+from outgrow.training.trainer import validate_step_signature
 
 _MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps"}
 
 
-def resumed_run(
-    out: Path, asked: Mapping[str, object], data_dir: Path | None, workers: Workers, *, as_many_as_before: bool
+def plan_resumed_run(
+    out: Path, given: Mapping[str, object], data_dir: Path | None, workers: Workers, *, keep_num_workers: bool
 ) -> RunPlan:
     """Plan to go on with a run. How long, by which strategy and on how many workers may differ.
 
     Args:
         out: Directory of the run, which this process holds from now on.
-        asked: What was given once more: ``graph``, ``model``, ``strategy``, ``task`` and any other option.
+        given: What was given once more: ``graph``, ``model``, ``strategy``, ``task`` and any other option.
         data_dir: Folder to look in first for the files of a named data set.
         workers: How many workers train from now on.
-        as_many_as_before: Take the number of workers from the run.
+        keep_num_workers: Take the number of workers from the run.
 
     Raises:
         InputError: There is no such run, another process is at work on it, or an option would change its results;
@@ -45,20 +51,20 @@ def resumed_run(
     """
     directory = RunDirectory.open(out)
     record = directory.config
-    name, settings = recorded_model(record, out)
-    config, (choice, ways) = _asked_of(record, name, settings, _as_recorded(asked), out)
-    workers = replace(workers, number=record.get("workers", 1)) if as_many_as_before else workers
-    loaded = load_recorded(record, data_dir)
-    require_workers(loaded, workers)
-    model = seeded_model(name, loaded, settings, config.seed)
-    require_hops(loaded, model, config)
-    chosen, reason = strategy_asked(choice, ways, loaded, model, config, workers)
-    directory.hold()
+    name, settings = read_model_record(record, out)
+    config, (choice, ways) = _merge_options(record, name, settings, _to_record(given), out)
+    workers = replace(workers, number=record.get("workers", 1)) if keep_num_workers else workers
+    loaded = load_recorded_graph(record, data_dir)
+    validate_workers(loaded, workers)
+    model = build_seeded_model(name, loaded, settings, config.seed)
+    validate_fanout(loaded, model, config)
+    chosen, reason = select_from_cli(choice, ways, loaded, model, config, workers)
+    directory.acquire_lock()
     try:
-        _require_fitting(directory, model, config)
-        directory.write("config.json", {**record, **how(config, chosen, workers)})
+        _validate_checkpoint(directory, model, config)
+        directory.write_json("config.json", {**record, **training_record(config, chosen, workers)})
     except BaseException:
-        directory.release()
+        directory.release_lock()
         raise
     return RunPlan(
         graph=loaded,
@@ -73,21 +79,21 @@ def resumed_run(
     )
 
 
-def _asked_of(
-    record: Mapping[str, Any], name: str, settings: Mapping[str, object], asked: Mapping[str, object], out: Path
+def _merge_options(
+    record: Mapping[str, Any], name: str, settings: Mapping[str, object], given: Mapping[str, object], out: Path
 ) -> tuple[TrainConfig, tuple[str, dict[str, object]]]:
     """Options of the loop; the strategy and its options: as before, unless there is another."""
     before = str(record["strategy"]["name"])
     config = TrainConfig().with_options(**record["train"])
-    choice = str(asked.get("strategy", before))
-    kind = strategy_kind(choice, batches=not config.batches.everything, memory="memory" in asked)
-    known = dict.fromkeys(strategy_options(kind))
+    choice = str(given.get("strategy", before))
+    kind = find_strategy_class(choice, batches=not config.batch_config.is_full_graph, memory="memory" in given)
+    known = dict.fromkeys(list_strategy_options(kind))
     ways = record["strategy"]["options"] if choice == before else {}
-    places = {"graph": place_of(record["graph"]), "model": name, "strategy": before}
+    places = {"graph": absolute_source(record["graph"]), "model": name, "strategy": before}
     places["task"] = "links" if "decoder" in settings else "nodes"
     started = {**dict.fromkeys(model_options(name)), **places, **settings, **asdict(TrainConfig()), **record["train"]}
-    for option, value in asked.items():
-        then = pick("option", option, {**started, **known})
+    for option, value in given.items():
+        then = validate_choice("option", option, {**started, **known})
         if option not in {"strategy", *_MAY_CHANGE, *known} and then != value:
             raise InputError(
                 f"the run in {out} cannot go on with another {option}",
@@ -95,23 +101,25 @@ def _asked_of(
                 got=f"{option} {value}",
                 repair=f"leave {option} out, or start a new run in another --out",
             )
-    changed = {option: value for option, value in asked.items() if option in _MAY_CHANGE}
-    own = {option: value for option, value in asked.items() if option in known}
+    changed = {option: value for option, value in given.items() if option in _MAY_CHANGE}
+    own = {option: value for option, value in given.items() if option in known}
     return config.with_options(**changed), (choice, {**ways, **own})
 
 
-def _as_recorded(asked: Mapping[str, object]) -> dict[str, object]:
+def _to_record(given: Mapping[str, object]) -> dict[str, object]:
     """Options as the record of a run has them."""
-    same = {option: value for option, value in asked.items() if (option, value) != ("decoder", AUTO)}
+    same = {option: value for option, value in given.items() if (option, value) != ("decoder", AUTO)}
     if "graph" in same:
-        same["graph"] = place_of(str(same["graph"]))
+        same["graph"] = absolute_source(str(same["graph"]))
     if "fanout" in same:
-        same["fanout"] = json.loads(json.dumps(hops_of(same["fanout"])))
+        same["fanout"] = json.loads(json.dumps(parse_fanouts(same["fanout"])))
     return same
 
 
-def _require_fitting(directory: RunDirectory, model: Model, config: TrainConfig) -> None:
+def _validate_checkpoint(directory: RunDirectory, model: Model, config: TrainConfig) -> None:
     """Check that the newest checkpoint is one of the model, from which so many epochs can be trained."""
-    path = directory.newest_checkpoint()
-    progress = checkpoint.restore(checkpoint.load(path), path, model, config.make_optimizer(model))
-    require_course(progress, path, progress.course, config.epochs)
+    path = directory.latest_checkpoint()
+    progress = checkpoint.restore_checkpoint(
+        checkpoint.load_checkpoint(path), path, model, config.make_optimizer(model)
+    )
+    validate_step_signature(progress, path, progress.course, config.epochs)

@@ -16,35 +16,35 @@ from typing import Any
 
 import torch
 
-from outgrow.app.compatibility import require_problem
-from outgrow.app.console import say
-from outgrow.app.link_task import link_evaluation, link_problem, split_of, without_held_out
-from outgrow.app.runs.directory import HintKeeper, RunDirectory
-from outgrow.app.runs.memory_monitor import Tiers, worker_record
+from outgrow.app.compatibility import validate_problem
+from outgrow.app.console import log_message
+from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_link_split, remove_held_out_links
+from outgrow.app.runs.directory import HintsWriter, RunDirectory
+from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
 from outgrow.app.runs.result import Run
-from outgrow.app.runs.tensorboard import Board
-from outgrow.app.runs.trace import trace_of
+from outgrow.app.runs.tensorboard import TensorBoardLogger
+from outgrow.app.runs.trace import chrome_trace
 from outgrow.core.errors import TrainingError
-from outgrow.core.ledger import merged
-from outgrow.engine.batches import EVERYTHING, Batches
-from outgrow.engine.shard import Share, Whole
+from outgrow.core.ledger import merge_ledgers
+from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.graph import Graph
-from outgrow.graph.store.reader import array_file, is_as_stored
+from outgrow.graph.store.reader import array_path, matches_store
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import MultiLabel, SingleLabel
-from outgrow.ops.linear import products_in_bfloat16
-from outgrow.runtime.distributed.comm import Alone, Comm
-from outgrow.runtime.system.device import CPU, device_of
+from outgrow.ops.linear import use_bfloat16_matmul
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
+from outgrow.runtime.system.device import CPU, choose_device
 from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memory, trim_memory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.evaluation import Evaluation, Marks, NodeEvaluation
-from outgrow.training.progress_events import Moments, Watcher
-from outgrow.training.trainer import Listener, Outcome, Trainer
+from outgrow.training.evaluation import Evaluation, Metrics, NodeEvaluation
+from outgrow.training.progress_events import ProgressCallback, ProgressReporter
+from outgrow.training.trainer import Trainer, TrainerCallback, TrainResult
 
 
-def problem_of(
-    graph: Graph, model: Model, seed: int, share: Share | None = None, batches: Batches = EVERYTHING
+def make_problem(
+    graph: Graph, model: Model, seed: int, share: GraphShard | None = None, batches: BatchConfig = FULL_GRAPH
 ) -> Problem:
     """What is to be trained.
 
@@ -56,13 +56,13 @@ def problem_of(
         batches: What mini-batches are made of.
 
     Raises:
-        InputError: See `require_problem`.
+        InputError: See `validate_problem`.
     """
-    require_problem(graph, model)
+    validate_problem(graph, model)
     assert graph.features is not None
     assert graph.labels is not None
-    problem = Problem.of(
-        share or Whole(graph.topology),
+    problem = Problem.from_node_labels(
+        share or FullGraphShard(graph.topology),
         features=graph.features,
         labels=graph.labels,
         train=graph.split.train,
@@ -71,7 +71,7 @@ def problem_of(
         seed=seed,
         batches=batches,
     )
-    return replace(problem, find_feature_file=partial(_feature_file, graph))
+    return replace(problem, find_feature_file=partial(_find_feature_file, graph))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,11 +84,11 @@ class Session:
         config: How long and how hard.
         strategy: How.
         directory: Where files go; None for none. The worker that leads writes them.
-        listeners: Told after every epoch, on the worker that leads.
+        callbacks: Told after every epoch, on the worker that leads.
         watchers: Told what is under way, on the worker that leads.
         comm: The line to the other workers.
-        device: What workers compute on: see `device_of`.
-        stop: Asked after every epoch whether to stop; None for whether Ctrl-C was pressed.
+        device: What workers compute on: see `choose_device`.
+        should_stop: Asked after every epoch whether to stop; None for whether Ctrl-C was pressed.
         warn: Told, in a sentence, before memory is full; on every worker.
     """
 
@@ -97,77 +97,81 @@ class Session:
     config: TrainConfig
     strategy: Strategy
     directory: RunDirectory | None = None
-    listeners: tuple[Listener, ...] = ()
-    watchers: tuple[Watcher, ...] = ()
-    comm: Comm = field(default_factory=Alone)
+    callbacks: tuple[TrainerCallback, ...] = ()
+    progress_callbacks: tuple[ProgressCallback, ...] = ()
+    comm: Comm = field(default_factory=SingleProcessComm)
     device: str = "auto"
-    stop: Callable[[], bool] | None = None
-    warn: Callable[[str], None] = say
+    should_stop: Callable[[], bool] | None = None
+    warn: Callable[[str], None] = log_message
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint on if ``resume``, and write the run's files."""
         comm, directory = self.comm, self.directory
-        comm.device = device_of(self.device, comm)
+        comm.device = choose_device(self.device, comm)
         return_freed_memory(LARGE_BYTES)
         trim_memory()
-        with Tiers(comm, self.strategy, self.warn) as memory, interrupt() as interrupted, ExitStack() as stack:
-            stack.enter_context(self.graph.files.kept_whole())
-            stack.enter_context(products_in_bfloat16(self.config.in_bfloat16))
+        with (
+            MemoryMonitor(comm, self.strategy, self.warn) as memory,
+            catch_interrupt() as interrupted,
+            ExitStack() as stack,
+        ):
+            stack.enter_context(self.graph.files.check_sizes_on_exit())
+            stack.enter_context(use_bfloat16_matmul(self.config.uses_bfloat16))
             comm.broadcast_parameters(self.model)
             stack.callback(self.model.to, CPU)
-            self.model.to(self.strategy.home(comm.device))
-            moments = Moments(self.watchers if comm.leads else ())
-            moments.begin("dealing out nodes" if comm.size > 1 else "reading")
-            problem, evaluation = self._problem()
+            self.model.to(self.strategy.parameter_device(comm.device))
+            moments = ProgressReporter(self.progress_callbacks if comm.is_rank_zero else ())
+            moments.start_phase("dealing out nodes" if comm.size > 1 else "reading")
+            problem, evaluation = self._make_problem()
             trim_memory()
             trainer = Trainer(
                 problem,
                 evaluation,
                 self.config,
-                folder=None if directory is None else directory.checkpoints,
-                interrupted=self.stop or interrupted.is_set,
-                moments=moments,
-                require_whole=self.graph.files.require_whole,
+                folder=None if directory is None else directory.checkpoint_dir,
+                is_interrupted=self.should_stop or interrupted.is_set,
+                reporter=moments,
+                validate_inputs=self.graph.files.require_same_sizes,
             )
             if resume:
-                files = directory if comm.leads else None
-                trainer.resume(comm.broadcast(files and files.newest_checkpoint(self.warn)))
-                problem.hints.update(comm.broadcast({} if directory is None else directory.hints))
+                files = directory if comm.is_rank_zero else None
+                trainer.resume(comm.broadcast(files and files.latest_checkpoint(self.warn)))
+                problem.resume_hints.update(comm.broadcast({} if directory is None else directory.resume_hints))
             trainer.progress.exact &= self._is_exact()
-            if comm.leads:
-                self._tell(trainer, stack)
-            outcome = self._outcome(trainer)
-        summary = self._summary(trainer, outcome, memory.peaks())
-        workers = comm.gather(worker_record(comm, memory))
-        spans = comm.gather(problem.timeline.spans)
-        if directory is not None and comm.leads:
-            directory.write("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
-            directory.write("workers.json", {"workers": workers})
-            directory.write("trace.json", trace_of(spans))
-            directory.write("summary.json", summary)
+            if comm.is_rank_zero:
+                self._add_callbacks(trainer, stack)
+            outcome = self._train_model(trainer)
+        summary = self._make_summary(trainer, outcome, memory.peak_bytes())
+        workers = comm.all_gather_object(make_worker_record(comm, memory))
+        spans = comm.all_gather_object(problem.timeline.spans)
+        if directory is not None and comm.is_rank_zero:
+            directory.write_json("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
+            directory.write_json("workers.json", {"workers": workers})
+            directory.write_json("trace.json", chrome_trace(spans))
+            directory.write_json("summary.json", summary)
         path = None if directory is None else directory.path
         return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
 
     def _is_exact(self) -> bool:
         """Whether what this session trains has the gradient of the reference."""
-        layers = all(layer.conv.exact for layer in self.model.stages())
-        return self.strategy.is_exact(self.config.batches) and layers and not self.config.in_bfloat16
+        layers = all(layer.conv.exact for layer in self.model.layers_list())
+        return self.strategy.is_exact(self.config.batch_config) and layers and not self.config.uses_bfloat16
 
-    def _problem(self) -> tuple[Problem, Evaluation]:
+    def _make_problem(self) -> tuple[Problem, Evaluation]:
         """What is trained, and what models are scored on."""
         graph, model, comm = self.graph, self.model, self.comm
         if model.decoder is None:
-            share = self.strategy.share(graph, comm, model, self.config.batches)
-            problem = problem_of(graph, model, self.config.seed, share, self.config.batches)
+            share = self.strategy.shard_graph(graph, comm, model, self.config.batch_config)
+            problem = make_problem(graph, model, self.config.seed, share, self.config.batch_config)
             problem = replace(problem, checkpoint_steps=self.config.checkpoint_steps)
             return problem, NodeEvaluation(problem, graph.split.val, graph.split.test)
-        split = split_of(graph, self.config)
-        share = self.strategy.share(without_held_out(graph, split), comm, model)
-        problem = link_problem(graph, model, self.config, share)
-        problem = replace(problem, find_feature_file=partial(_feature_file, graph))
-        return problem, link_evaluation(graph, model, split, share)
+        split = make_link_split(graph, self.config)
+        share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
+        problem = make_link_problem(graph, model, self.config, share)
+        problem = replace(problem, find_feature_file=partial(_find_feature_file, graph))
+        return problem, make_link_evaluation(graph, model, split, share)
 
-    def _outcome(self, trainer: Trainer) -> Outcome:
+    def _train_model(self, trainer: Trainer) -> TrainResult:
         """Train.
 
         Raises:
@@ -183,56 +187,60 @@ class Session:
                 repair="choose --strategy offload, with --memory for what it may take; or --batch-size and --fanout",
             ) from error
 
-    def _tell(self, trainer: Trainer, stack: ExitStack) -> None:
+    def _add_callbacks(self, trainer: Trainer, stack: ExitStack) -> None:
         """Let files and listeners know of every epoch."""
         if self.directory is not None:
-            self.directory.forget_after(trainer.progress.epoch)
-            board = stack.enter_context(Board(self.directory.path / "tensorboard", trainer.progress.epoch))
-            trainer.listen(self.directory, HintKeeper(self.directory, trainer.problem.hints), board)
-        trainer.listen(*self.listeners)
+            self.directory.truncate_after(trainer.progress.finished_epochs)
+            board = stack.enter_context(
+                TensorBoardLogger(self.directory.path / "tensorboard", trainer.progress.finished_epochs)
+            )
+            trainer.add_callbacks(self.directory, HintsWriter(self.directory, trainer.problem.resume_hints), board)
+        trainer.add_callbacks(*self.callbacks)
 
-    def _summary(self, trainer: Trainer, outcome: Outcome, peaks: tuple[int, int]) -> dict[str, Any]:
-        """What there is to say of the run; ``peaks`` are the most bytes in the DEVICE tier and in memory beside it."""
+    def _make_summary(self, trainer: Trainer, outcome: TrainResult, peaks: tuple[int, int]) -> dict[str, Any]:
+        """What there is to say of the run; ``peak_bytes`` are the most bytes in the DEVICE tier and in memory beside it."""
         progress, strategy, problem = outcome.progress, self.strategy, trainer.problem
-        ledger = merged(self.comm.gather(trainer.ledger))
-        seconds = sum(self.comm.gather(problem.timeline.seconds), Counter[str]())
+        ledger = merge_ledgers(self.comm.all_gather_object(trainer.ledger))
+        seconds = sum(self.comm.all_gather_object(problem.timeline.seconds), Counter[str]())
         return {
             "strategy": strategy.name,
             "strategy_options": strategy.options(),
             "workers": self.comm.size,
             "device": self.comm.device.type,
             "seed": self.config.seed,
-            "epochs": progress.epoch,
+            "epochs": progress.finished_epochs,
             "loss": progress.loss,
             "val_accuracy": _finite_or_none(outcome.val.score),
             "test_accuracy": _finite_or_none(outcome.test.score),
             "epoch_seconds": progress.epoch_seconds,
-            "peak_bytes": dict(zip(("device", "host"), map(max, *self.comm.gather(peaks), (0, 0)), strict=True)),
+            "peak_bytes": dict(
+                zip(("device", "host"), map(max, *self.comm.all_gather_object(peaks), (0, 0)), strict=True)
+            ),
             "ledger": ledger.as_dict(),
             "counters": dict(ledger.counters),
             "exact": progress.exact,
-            "found": problem.facts,
+            "found": problem.run_facts,
             "seconds": dict(seconds),
             "graph": self.graph.name,
             "task": "nodes" if self.model.decoder is None else "links",
             "metric": trainer.evaluation.metric,
-            "scores": {name: _finite(marks) for name, marks in (("val", outcome.val), ("test", outcome.test))},
+            "scores": {name: _finite_metrics(marks) for name, marks in (("val", outcome.val), ("test", outcome.test))},
             "best_epoch": progress.best_epoch,
-            "stopped": outcome.stopped,
+            "stopped": outcome.stop_reason,
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "train": asdict(self.config),
         }
 
 
-def _feature_file(graph: Graph) -> Path | None:
+def _find_feature_file(graph: Graph) -> Path | None:
     """The file of the features, where the graph is what its store holds."""
-    if graph.store is None or graph.sparse or not is_as_stored(graph):
+    if graph.store is None or graph.sparse or not matches_store(graph):
         return None
-    return array_file(graph.store, "features")
+    return array_path(graph.store, "features")
 
 
 @contextmanager
-def interrupt() -> Iterator[threading.Event]:
+def catch_interrupt() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets; a second one interrupts at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -240,18 +248,18 @@ def interrupt() -> Iterator[threading.Event]:
         return
     before = signal.getsignal(signal.SIGINT)
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
         asked.set()
         signal.signal(signal.SIGINT, before)
 
-    signal.signal(signal.SIGINT, ask)
+    signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _finite(marks: Marks) -> dict[str, float | None]:
+def _finite_metrics(marks: Metrics) -> dict[str, float | None]:
     return {name: _finite_or_none(value) for name, value in marks.figures.items()}
 
 

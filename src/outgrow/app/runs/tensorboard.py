@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outgrow.app.runs.directory import writing
+from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
 from outgrow.training.trainer import EpochReport
 
 
-class Board:
+class TensorBoardLogger:
     """Writes event files after every epoch; a context, at whose end what is left is written. Final.
 
     Args:
@@ -25,10 +25,10 @@ class Board:
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder = folder
-        with writing(folder):
+        with convert_write_errors(folder):
             self.writer = SummaryWriter(str(folder), purge_step=epoch + 1)
 
-    def epoch(self, report: EpochReport) -> None:
+    def on_epoch_end(self, report: EpochReport) -> None:
         """Add a point to each curve."""
         points = {
             "loss/train": report.loss,
@@ -37,17 +37,17 @@ class Board:
             "time/edges_per_second": report.edges_per_second,
             **{f"phase/{name}": seconds for name, seconds in report.phases.items()},
         }
-        with writing(self.folder):
+        with convert_write_errors(self.folder):
             for name, value in points.items():
                 if value is not None:
                     self.writer.add_scalar(name, value, report.epoch)
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> TensorBoardLogger:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
-            with writing(self.folder):
+            with convert_write_errors(self.folder):
                 self.writer.close()
         except InputError:
             if kind is None:

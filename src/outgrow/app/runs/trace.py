@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from outgrow.core.timeline import MAIN, Span
+from outgrow.core.timeline import MAIN_THREAD, Span
 
 _MICROSECONDS = 1e6
 
 
-def trace_of(by_worker: Sequence[Sequence[Span]]) -> dict[str, Any]:
+def chrome_trace(by_worker: Sequence[Sequence[Span]]) -> dict[str, Any]:
     """The content of ``trace.json``: a process for each worker, in it a row for each of its threads.
 
     Args:
         by_worker: The spans of each worker; clocks are those of their hosts.
     """
-    events = [event for worker, spans in enumerate(by_worker) for event in _of_worker(worker, spans)]
+    events = [event for worker, spans in enumerate(by_worker) for event in _worker_events(worker, spans)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _of_worker(worker: int, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
+def _worker_events(worker: int, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
     if not spans:
         return
     begin = min(span.start for span in spans)
-    lanes = sorted({span.lane for span in spans}, key=lambda lane: (lane != MAIN, lane))
-    yield _name("process_name", worker, 0, f"worker {worker}")
+    lanes = sorted({span.thread for span in spans}, key=lambda lane: (lane != MAIN_THREAD, lane))
+    yield _name_event("process_name", worker, 0, f"worker {worker}")
     for number, lane in enumerate(lanes):
-        yield _name("thread_name", worker, number, lane)
+        yield _name_event("thread_name", worker, number, lane)
     for span in spans:
         yield {
             "name": span.name,
@@ -35,9 +35,9 @@ def _of_worker(worker: int, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
             "ts": (span.start - begin) * _MICROSECONDS,
             "dur": (span.end - span.start) * _MICROSECONDS,
             "pid": worker,
-            "tid": lanes.index(span.lane),
+            "tid": lanes.index(span.thread),
         }
 
 
-def _name(what: str, worker: int, lane: int, name: str) -> dict[str, Any]:
+def _name_event(what: str, worker: int, lane: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": worker, "tid": lane, "args": {"name": name}}

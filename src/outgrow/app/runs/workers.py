@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick, require_types
+from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.graph import Graph
 from outgrow.runtime.system.device import DEVICES
-from outgrow.runtime.system.environment import group_size
+from outgrow.runtime.system.environment import torchrun_world_size
 
 if TYPE_CHECKING:
     pass
@@ -22,7 +22,7 @@ class Workers:
     Attributes:
         number: Number of worker processes.
         device: What each computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"``: see
-            `outgrow.runtime.system.device.device_of`.
+            `outgrow.runtime.system.device.choose_device`.
         max_restarts: How often all of them are started again, from the last checkpoint, after one has died.
         heartbeat_seconds: A worker that was silent for so long is taken for dead, 2 at least. A slow one is not silent.
     """
@@ -33,8 +33,8 @@ class Workers:
     heartbeat_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        require_types(asdict(self), get_type_hints(Workers))
-        pick("device", self.device, dict.fromkeys(DEVICES))
+        validate_types(asdict(self), get_type_hints(Workers))
+        validate_choice("device", self.device, dict.fromkeys(DEVICES))
         for name, what, least in (
             ("number", "the number of workers", 1),
             ("max_restarts", "the number of restarts", 0),
@@ -47,33 +47,33 @@ class Workers:
                 )
 
 
-def number_of(asked: int | None) -> int:
+def resolve_num_workers(requested: int | None) -> int:
     """Number of workers: that of torchrun's processes, if it has started this one; else as asked for, or 1.
 
     Raises:
         InputError: Another number was asked for than torchrun has started.
     """
-    size = group_size()
-    if size and asked not in (None, size):
+    size = torchrun_world_size()
+    if size and requested not in (None, size):
         raise InputError(
             "torchrun has started another number of workers",
             needed=f"{size} workers, or no number at all",
-            got=f"{asked} workers",
+            got=f"{requested} workers",
             repair="leave the number of workers out: the processes of torchrun are the workers",
         )
-    return size or (1 if asked is None else asked)
+    return size or (1 if requested is None else requested)
 
 
-def workers_of(asked: int | Workers | None, device: object = "auto") -> Workers:
-    """The workers that are meant: see `number_of`; a ``device`` that is named goes before their own."""
+def resolve_workers(requested: int | Workers | None, device: object = "auto") -> Workers:
+    """The workers that are meant: see `resolve_num_workers`; a ``device`` that is named goes before their own."""
     named: dict[str, Any] = {} if device == "auto" else {"device": device}
-    if not isinstance(asked, Workers):
-        return Workers(number=number_of(asked), **named)
-    asked = replace(asked, **named)
-    return replace(asked, number=number_of(asked.number if asked.number > 1 else None))
+    if not isinstance(requested, Workers):
+        return Workers(number=resolve_num_workers(requested), **named)
+    requested = replace(requested, **named)
+    return replace(requested, number=resolve_num_workers(requested.number if requested.number > 1 else None))
 
 
-def require_workers(graph: Graph, workers: Workers) -> None:
+def validate_workers(graph: Graph, workers: Workers) -> None:
     """Check that a graph can be dealt out to workers.
 
     Raises:

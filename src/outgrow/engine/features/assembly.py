@@ -10,26 +10,26 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.nn.layer import Features
-from outgrow.ops.memory_pool import empty
-from outgrow.ops.rows.gather import take_rows
+from outgrow.ops.memory_pool import pooled_empty
+from outgrow.ops.rows.gather import gather_rows
 from outgrow.ops.sparse import SparseRows
-from outgrow.runtime.distributed.async_exchange import Route
-from outgrow.runtime.distributed.comm import Arrival, Comm
+from outgrow.runtime.distributed.async_exchange import SplitSizes
+from outgrow.runtime.distributed.comm import Comm, ExchangeHandle
 
 
-class Draft(ABC):
+class MatrixBuilder(ABC):
     """A matrix that is being written."""
 
     @abstractmethod
-    def put(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
+    def write_rows(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
         """Write rows ``at`` of a matrix to rows ``to`` of this one; None stands for all in order."""
 
     @abstractmethod
-    def done(self) -> Features:
+    def build_matrix(self) -> Features:
         """The matrix, once all of its rows are written."""
 
 
-class DenseDraft(Draft):
+class DenseMatrixBuilder(MatrixBuilder):
     """A dense matrix. Final.
 
     Args:
@@ -39,19 +39,19 @@ class DenseDraft(Draft):
     """
 
     def __init__(self, num_rows: int, like: Tensor, dtype: torch.dtype) -> None:
-        self.out = empty((num_rows, like.shape[1]), like, dtype)
+        self.out = pooled_empty((num_rows, like.shape[1]), like, dtype)
 
-    def put(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
-        """See `Draft.put`."""
+    def write_rows(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
+        """See `Draft.write_rows`."""
         assert isinstance(rows, Tensor)
-        take_rows(rows, at, self.out, to)
+        gather_rows(rows, at, self.out, to)
 
-    def done(self) -> Features:
-        """See `Draft.done`."""
+    def build_matrix(self) -> Features:
+        """See `Draft.build_matrix`."""
         return self.out
 
 
-class SparseDraft(Draft):
+class SparseMatrixBuilder(MatrixBuilder):
     """A sparse matrix. Final.
 
     Args:
@@ -61,18 +61,18 @@ class SparseDraft(Draft):
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.parts: list[SparseRows] = []
-        self.places: list[Tensor | None] = []
+        self.positions: list[Tensor | None] = []
 
-    def put(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
-        """See `Draft.put`."""
+    def write_rows(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
+        """See `Draft.write_rows`."""
         assert isinstance(rows, SparseRows)
-        self.parts.append((rows if at is None else rows.take(at)).to(self.dtype))
-        self.places.append(to)
+        self.parts.append((rows if at is None else rows.index_rows(at)).to(self.dtype))
+        self.positions.append(to)
 
-    def done(self) -> Features:
-        """See `Draft.done`."""
+    def build_matrix(self) -> Features:
+        """See `Draft.build_matrix`."""
         first, *others = self.parts
-        if not others and self.places[0] is None:
+        if not others and self.positions[0] is None:
             return first
         sizes = [part.indptr[1:] - part.indptr[:-1] for part in self.parts]
         whole = SparseRows(
@@ -82,39 +82,43 @@ class SparseDraft(Draft):
             num_columns=first.num_columns,
         )
         places = [
-            torch.arange(len(part)) if to is None else to for part, to in zip(self.parts, self.places, strict=True)
+            torch.arange(len(part)) if to is None else to for part, to in zip(self.parts, self.positions, strict=True)
         ]
-        return whole.take(torch.cat(places).argsort())
+        return whole.index_rows(torch.cat(places).argsort())
 
 
-def draft_of(num_rows: int, like: Features, dtype: torch.dtype) -> Draft:
+def make_matrix_builder(num_rows: int, like: Features, dtype: torch.dtype) -> MatrixBuilder:
     """A new matrix of rows of another, dense or sparse as that is."""
-    return SparseDraft(dtype) if isinstance(like, SparseRows) else DenseDraft(num_rows, like, dtype)
+    return SparseMatrixBuilder(dtype) if isinstance(like, SparseRows) else DenseMatrixBuilder(num_rows, like, dtype)
 
 
-class FeaturesArrival(Protocol):
+class AwaitableFeatures(Protocol):
     """Rows under way, dense or sparse."""
 
     def wait(self) -> Features:
         """``[R, D]``: the rows, those of worker 0 first."""
 
 
-def send_features(comm: Comm, rows: Features, route: Route) -> FeaturesArrival:
+def send_features(comm: Comm, rows: Features, split_sizes: SplitSizes) -> AwaitableFeatures:
     """Send rows to their workers. All workers together, all dense or all sparse.
 
     Of sparse rows their sizes go ahead, and are waited for.
     """
-    return _SparseArrival(comm, rows, route) if isinstance(rows, SparseRows) else comm.rows(rows, route, Kind.FEATURES)
+    return (
+        _PendingSparseRows(comm, rows, split_sizes)
+        if isinstance(rows, SparseRows)
+        else comm.all_to_all(rows, split_sizes, Kind.FEATURES)
+    )
 
 
-class _SparseArrival:
-    def __init__(self, comm: Comm, rows: SparseRows, route: Route) -> None:
+class _PendingSparseRows:
+    def __init__(self, comm: Comm, rows: SparseRows, split_sizes: SplitSizes) -> None:
         mine = rows.indptr[1:] - rows.indptr[:-1]
-        theirs = comm.rows(mine, route, Kind.FEATURES).wait()
+        theirs = comm.all_to_all(mine, split_sizes, Kind.FEATURES).wait()
         self.sizes, self.num_columns = theirs, rows.num_columns
-        values = Route(_sums(mine, route.send), _sums(theirs, route.receive))
-        self.parts: tuple[Arrival, ...] = tuple(
-            comm.rows(part, values, Kind.FEATURES) for part in (rows.indices, rows.values)
+        values = SplitSizes(_sum_by_peer(mine, split_sizes.send), _sum_by_peer(theirs, split_sizes.receive))
+        self.parts: tuple[ExchangeHandle, ...] = tuple(
+            comm.all_to_all(part, values, Kind.FEATURES) for part in (rows.indices, rows.values)
         )
 
     def wait(self) -> SparseRows:
@@ -123,5 +127,5 @@ class _SparseArrival:
         return SparseRows(indptr=indptr, indices=indices, values=values, num_columns=self.num_columns)
 
 
-def _sums(sizes: Tensor, counts: tuple[int, ...]) -> tuple[int, ...]:
+def _sum_by_peer(sizes: Tensor, counts: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(part.sum()) for part in torch.split(sizes, list(counts)))

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.shard import Share
+from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.ops.kernels.numerics import computed, is_half
+from outgrow.ops.kernels.numerics import accumulate_dtype, is_half
 from outgrow.runtime.distributed.comm import Comm
 
 
-class Input(NamedTuple):
+class ShardInputs(NamedTuple):
     """Features of one worker's nodes, on its device.
 
     Attributes:
@@ -28,62 +28,62 @@ class Input(NamedTuple):
     source: Features
 
 
-def input_of(model: Model, share: Share, features: Features) -> Input:
+def fetch_shard_inputs(model: Model, shard: GraphShard, features: Features) -> ShardInputs:
     """The features that a worker needs; those of the halo are fetched from their owners, once.
 
     Args:
         model: The model.
-        share: What the worker holds of the graph.
+        shard: What the worker holds of the graph.
         features: ``[V, D]``, as the graph has them; memory-mapped where they are many.
     """
-    own = features_for(model, share.rows(features)).to(share.comm.device)
-    if not model.passes_features_on:
-        return Input(own, own)
+    own = cast_features(model, shard.select_owned(features)).to(shard.comm.device)
+    if not model.source_is_features:
+        return ShardInputs(own, own)
     assert isinstance(own, Tensor)
-    source = share.beside(own, Kind.FEATURES)
-    return Input(source[: len(own)], source)
+    source = shard.with_halo(own, Kind.FEATURES)
+    return ShardInputs(source[: len(own)], source)
 
 
-def to_device(rows: Features, comm: Comm) -> Features:
+def move_features_to_device(rows: Features, comm: Comm) -> Features:
     """Feature rows of a batch on a worker's device; bytes that cross for it are counted."""
     if comm.device != rows.device:
-        comm.ledger.move(Link.HOST_TO_DEVICE, Kind.FEATURES, rows.nbytes)
+        comm.ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.FEATURES, rows.nbytes)
     return rows.to(comm.device)
 
 
-def features_for(model: Model, features: Features) -> Features:
+def cast_features(model: Model, features: Features) -> Features:
     """Features as a model computes with them: of the type of its parameters.
 
     Constant features in half precision stay so where the first layer widens them row by row.
     """
-    return features if stay_half(model, features) else features.to(next(model.parameters()).dtype)
+    return features if keeps_half(model, features) else features.to(next(model.parameters()).dtype)
 
 
-def stay_half(model: Model, features: Features) -> bool:
+def keeps_half(model: Model, features: Features) -> bool:
     """Whether features in half precision stay so."""
-    fits = computed(features.dtype) == next(model.parameters()).dtype and isinstance(features, Tensor)
-    return is_half(features.dtype) and fits and model.reads.takes_half and model.input_dropout == 0
+    fits = accumulate_dtype(features.dtype) == next(model.parameters()).dtype and isinstance(features, Tensor)
+    return is_half(features.dtype) and fits and model.first_reader.accepts_half and model.input_dropout == 0
 
 
-class SeedLabels:
+class TrainingLabels:
     """Labels of all nodes to train on, whoever owns them; fetched once, by all workers together. Final.
 
     Args:
-        share: What the worker holds of the graph.
+        shard: What the worker holds of the graph.
         labels: ``[n, ...]`` of its own nodes.
         nodes: ``[m]`` int64, the nodes to train on, over all workers.
     """
 
-    def __init__(self, share: Share, labels: Tensor, nodes: Tensor) -> None:
+    def __init__(self, shard: GraphShard, labels: Tensor, nodes: Tensor) -> None:
         ascending = nodes.sort().values
-        mine = share.mine(ascending)
-        others = share.subscribe(ascending[~torch.isin(ascending, mine)])
-        fetched = others.fetch(labels, Kind.FEATURES).wait()
+        mine = shard.filter_owned(ascending)
+        others = shard.plan_fetch(ascending[~torch.isin(ascending, mine)])
+        fetched = others.fetch_rows(labels, Kind.FEATURES).wait()
         known = torch.cat([mine, others.nodes])
         order = known.argsort()
-        self._nodes, self._labels = known[order], torch.cat([labels[share.places(mine)], fetched])[order]
+        self._nodes, self._labels = known[order], torch.cat([labels[shard.local_index(mine)], fetched])[order]
 
-    def of(self, seeds: Tensor) -> Tensor:
+    def lookup(self, seeds: Tensor) -> Tensor:
         """``[s, ...]``: labels of these nodes to train on, in the order given.
 
         Args:

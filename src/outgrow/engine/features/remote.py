@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.features.assembly import draft_of, send_features
-from outgrow.engine.features.cache import Cache, Kept, keep
-from outgrow.engine.features.inputs import stay_half
+from outgrow.engine.features.assembly import make_matrix_builder, send_features
+from outgrow.engine.features.cache import CacheAssignment, CacheSpec, assign_cache
+from outgrow.engine.features.inputs import keeps_half
 from outgrow.engine.features.store import FeatureRequest, LocalFeatureStore, PendingFeatures, RemoteRows
-from outgrow.engine.shard import Part, Share
+from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
-from outgrow.ops.rows.gather import deal
-from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.ops.rows.gather import group_by_owner
+from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm
 
 
@@ -43,29 +43,29 @@ class RemoteFeatureStore:
 
     def __init__(
         self,
-        shard: Share,
+        shard: GraphShard,
         features: Features,
         dtype: torch.dtype,
-        cache: Cache | None = None,
+        cache: CacheSpec | None = None,
         *,
         comm: Comm | None = None,
     ) -> None:
         self.comm, self.features, self.dtype = comm or shard.comm, features, dtype
         self.wire_dtype = min(dtype, features.dtype, key=lambda each: each.itemsize)
-        self.owner = self.holder = shard.owner if isinstance(shard, Part) else None
+        self.owner = self.holder = shard.owner if isinstance(shard, PartitionShard) else None
         self.copies: Features | None = None
         self.slot = torch.empty(0, dtype=torch.int32)
         if cache is not None and self.owner is not None:
-            kept = keep(cache, features, self.owner, self.comm)
+            kept = assign_cache(cache, features, self.owner, self.comm)
             self._add_cache(kept, self._exchange_rows(self._prepare_rows(kept.nodes, self.wire_dtype)).wait())
 
-    def _add_cache(self, assignment: Kept, copies: Features) -> None:
+    def _add_cache(self, assignment: CacheAssignment, copies: Features) -> None:
         """From now on serve copies, and ask whoever has some."""
         self.holder = assignment.holder
         self.copies = copies.clone() if isinstance(copies, Tensor) else copies  # a draft has more memory than it needs
         self.slot = torch.full((len(assignment.holder),), -1, dtype=torch.int32)
         self.slot[assignment.nodes] = torch.arange(len(assignment.nodes), dtype=torch.int32)
-        memory_pool.clear()
+        memory_pool.release_idle_memory()
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
         """See `FeatureStore.prepare_request`."""
@@ -76,7 +76,7 @@ class RemoteFeatureStore:
 
         Waits for what the others ask for: a count of 8 bytes (``metrics``), and 8 bytes for each row (``ids``).
         """
-        count, remote = self.comm.ledger.count, request.remote
+        count, remote = self.comm.ledger.add_count, request.remote
         count("rows_loaded", request.num_rows)
         count("remote_rows", len(remote.nodes) if remote is not None else 0)
         if self.copies is not None:
@@ -87,13 +87,15 @@ class RemoteFeatureStore:
     def _prepare_rows(self, nodes: Tensor, dtype: torch.dtype) -> FeatureRequest:
         if self.owner is None or self.holder is None:
             return LocalFeatureStore(self.features, dtype).prepare_request(nodes)
-        builder = draft_of(len(nodes), self.features, dtype)
+        builder = make_matrix_builder(len(nodes), self.features, dtype)
         rank = self.comm.rank
-        places, sizes = deal(nodes, self.holder, self.comm.size + 1)  # the last group are copies that are kept here
+        places, sizes = group_by_owner(
+            nodes, self.holder, self.comm.size + 1
+        )  # the last group are copies that are kept here
         *by_worker, copied = torch.split(places, sizes)
-        builder.put(self.features, nodes[by_worker[rank]], by_worker[rank])
+        builder.write_rows(self.features, nodes[by_worker[rank]], by_worker[rank])
         if self.copies is not None:
-            builder.put(self.copies, self.slot[nodes[copied]].long(), copied)
+            builder.write_rows(self.copies, self.slot[nodes[copied]].long(), copied)
         others = torch.cat([places[:0], *by_worker[:rank], *by_worker[rank + 1 :]])
         remote = RemoteRows(nodes[others], others, (*sizes[:rank], 0, *sizes[rank + 1 : -1]))
         misses = int((self.owner[remote.nodes] == self.holder[remote.nodes]).sum())
@@ -104,15 +106,15 @@ class RemoteFeatureStore:
         comm, remote = self.comm, request.remote
         if remote is None:
             return PendingFeatures(request, None)
-        asked_for = comm.swapped(torch.tensor(remote.sizes), Kind.METRICS)
-        route = Route(remote.sizes, tuple(asked_for.tolist()))
-        asked = comm.rows(remote.nodes, route, Kind.IDS).wait()
+        asked_for = comm.all_to_all_counts(torch.tensor(remote.sizes), Kind.METRICS)
+        route = SplitSizes(remote.sizes, tuple(asked_for.tolist()))
+        asked = comm.all_to_all(remote.nodes, route, Kind.IDS).wait()
         with comm.timeline.span("gather"):
             answer = self._prepare_rows(asked, self.wire_dtype)
         assert answer.remote is None or len(answer.remote.nodes) == 0
-        return PendingFeatures(request, send_features(comm, answer.builder.done(), route.back))
+        return PendingFeatures(request, send_features(comm, answer.builder.build_matrix(), route.reverse))
 
 
-def row_type(model: Model, features: Features) -> torch.dtype:
+def input_dtype(model: Model, features: Features) -> torch.dtype:
     """The type in which a model takes features: that of its parameters, or half precision that stays so."""
-    return features.dtype if stay_half(model, features) else next(model.parameters()).dtype
+    return features.dtype if keeps_half(model, features) else next(model.parameters()).dtype

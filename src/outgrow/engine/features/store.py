@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from outgrow.engine.features.assembly import Draft, FeaturesArrival, draft_of
-from outgrow.engine.features.cache import DeviceCache, Places
+from outgrow.engine.features.assembly import AwaitableFeatures, MatrixBuilder, make_matrix_builder
+from outgrow.engine.features.cache import CacheLookup, DeviceCache
 from outgrow.nn.layer import Features
 
 
@@ -45,17 +45,17 @@ class FeatureRequest:
         lookup: Where these rows and those that are kept on the device belong; None for all in order.
     """
 
-    builder: Draft
+    builder: MatrixBuilder
     num_rows: int
     remote: RemoteRows | None = None
     hits: int = 0
     misses: int = 0
-    lookup: Places | None = None
+    lookup: CacheLookup | None = None
 
     @property
     def num_on_device(self) -> int:
         """How many rows are kept on the device."""
-        return 0 if self.lookup is None else len(self.lookup.slots)
+        return 0 if self.lookup is None else len(self.lookup.cached_slots)
 
 
 class PendingFeatures(NamedTuple):
@@ -67,14 +67,14 @@ class PendingFeatures(NamedTuple):
     """
 
     request: FeatureRequest
-    remote_rows: FeaturesArrival | None
+    remote_rows: AwaitableFeatures | None
 
     def wait(self) -> Features:
         """``[n, D]``: the rows in the order of the nodes. To be called once, by the thread that asked."""
         builder, remote = self.request.builder, self.request.remote
         if self.remote_rows is not None and remote is not None:
-            builder.put(self.remote_rows.wait(), None, remote.positions)
-        return builder.done()
+            builder.write_rows(self.remote_rows.wait(), None, remote.positions)
+        return builder.build_matrix()
 
 
 class FeatureStore(Protocol):
@@ -91,7 +91,7 @@ class FeatureStore(Protocol):
             nodes: ``[n]`` int64, distinct.
         """
 
-    def send_request(self, request: FeatureRequest) -> FeaturesArrival:
+    def send_request(self, request: FeatureRequest) -> AwaitableFeatures:
         """Ask for the other rows, which are under way when this returns. All workers together, also for nothing."""
 
 
@@ -108,8 +108,8 @@ class LocalFeatureStore:
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
         """See `FeatureStore.prepare_request`."""
-        builder = draft_of(len(nodes), self.features, self.dtype)
-        builder.put(self.features, nodes, None)
+        builder = make_matrix_builder(len(nodes), self.features, self.dtype)
+        builder.write_rows(self.features, nodes, None)
         return FeatureRequest(builder=builder, num_rows=len(nodes))
 
     def send_request(self, request: FeatureRequest) -> PendingFeatures:
@@ -150,10 +150,10 @@ class CachedFeatureStore:
         """See `FeatureStore.prepare_request`."""
         if self._cache is None:
             return self._store.prepare_request(nodes)
-        missing, lookup = self._cache.find(nodes)
+        missing, lookup = self._cache.look_up(nodes)
         return replace(self._store.prepare_request(missing), lookup=lookup)
 
-    def send_request(self, request: FeatureRequest) -> FeaturesArrival:
+    def send_request(self, request: FeatureRequest) -> AwaitableFeatures:
         """See `FeatureStore.send_request`; rows cross to the device when they are waited for."""
         return _PendingOnDevice(self, request, self._store.send_request(request))
 
@@ -162,7 +162,7 @@ class CachedFeatureStore:
         moved = self._to_device(missing_rows)
         if self._cache is None or request.lookup is None:
             return moved
-        return self._cache.complete(moved, request.lookup, self.dtype)
+        return self._cache.assemble_rows(moved, request.lookup, self.dtype)
 
 
 class _PendingOnDevice(NamedTuple):
@@ -170,7 +170,7 @@ class _PendingOnDevice(NamedTuple):
 
     store: CachedFeatureStore
     request: FeatureRequest
-    missing_rows: FeaturesArrival
+    missing_rows: AwaitableFeatures
 
     def wait(self) -> Features:
         return self.store.assemble_rows(self.request, self.missing_rows.wait())

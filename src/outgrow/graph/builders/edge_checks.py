@@ -14,7 +14,7 @@ from outgrow.graph.readers.source import EdgeChunk
 _FEW_NODES, _NODES_EACH = 1 << 23, 64
 
 
-def check_gaps(num_nodes: int, num_known: int, where: str) -> None:
+def check_node_count(num_nodes: int, num_known: int, where: str) -> None:
     """Refuse far more nodes than anything is known of: a few bytes would claim all memory.
 
     Args:
@@ -40,7 +40,7 @@ _MAX_RELATIONS = 2**30
 _FEW_RELATIONS = 1000
 
 
-class Intake:
+class EdgeValidator:
     """Checks edges on their way, and remembers what they tell.
 
     After a first wrong edge the rest is only counted, so that the error can say how many there are.
@@ -62,7 +62,7 @@ class Intake:
         self._bad_relations, self._first_bad_relation = 0, ""
         self._bad_weights, self._first_bad_weight = 0, ""
 
-    def check(self, chunks: Iterator[EdgeChunk]) -> Iterator[EdgeChunk]:
+    def validate_chunks(self, chunks: Iterator[EdgeChunk]) -> Iterator[EdgeChunk]:
         """The chunks that come before the first wrong edge.
 
         Raises:
@@ -71,11 +71,11 @@ class Intake:
         for chunk in chunks:
             if len(chunk.src) == 0:
                 continue
-            self._look(chunk)
+            self._check_chunk(chunk)
             self.num_edges += len(chunk.src)
             if not (self._bad or self._bad_relations or self._bad_weights):
                 yield chunk
-        self._raise()
+        self._raise_errors()
 
     @property
     def num_nodes(self) -> int:
@@ -89,16 +89,16 @@ class Intake:
             return ()
         return self._given_names or tuple(str(r) for r in range(self._largest_relation + 1))
 
-    def _look(self, chunk: EdgeChunk) -> None:
+    def _check_chunk(self, chunk: EdgeChunk) -> None:
         limit = MAX_NODES if self._given_nodes is None else self._given_nodes
-        bad = _outside(chunk.src, limit) | _outside(chunk.dst, limit)
+        bad = _outside_mask(chunk.src, limit) | _outside_mask(chunk.dst, limit)
         if not self._bad and bad.any():
             at = int(bad.argmax())
             self._first_bad = f"edge {self.num_edges + at}: {chunk.src[at]} -> {chunk.dst[at]}"
         self._bad += int(np.count_nonzero(bad))
         self._largest = max(self._largest, int(chunk.src.max()), int(chunk.dst.max()))
         if chunk.relation is not None:
-            self._look_at_relation(chunk.relation)
+            self._check_relation(chunk.relation)
         if chunk.weight is not None:
             bad = ~np.isfinite(chunk.weight)
             if not self._bad_weights and bad.any():
@@ -106,16 +106,16 @@ class Intake:
                 self._first_bad_weight = f"edge {self.num_edges + at}: {chunk.weight[at]}"
             self._bad_weights += int(np.count_nonzero(bad))
 
-    def _look_at_relation(self, relation: NDArray[Any]) -> None:
+    def _check_relation(self, relation: NDArray[Any]) -> None:
         self._typed = True
-        bad = _outside(relation, len(self._given_names) or _MAX_RELATIONS)
+        bad = _outside_mask(relation, len(self._given_names) or _MAX_RELATIONS)
         if not self._bad_relations and bad.any():
             at = int(bad.argmax())
             self._first_bad_relation = f"edge {self.num_edges + at}: relation {relation[at]}"
         self._bad_relations += int(np.count_nonzero(bad))
         self._largest_relation = max(self._largest_relation, int(relation.max()))
 
-    def _raise(self) -> None:
+    def _raise_errors(self) -> None:
         if self._bad:
             known = self._given_nodes is not None
             raise InputError(
@@ -139,7 +139,7 @@ class Intake:
                 repair="replace or drop the edges of these weights",
             )
         if self._given_nodes is None:
-            check_gaps(self.num_nodes, self.num_edges, "the edges")
+            check_node_count(self.num_nodes, self.num_edges, "the edges")
         relations = self._largest_relation + 1
         if not self._given_names and relations > max(_FEW_RELATIONS, self.num_edges):
             raise InputError(
@@ -150,5 +150,5 @@ class Intake:
             )
 
 
-def _outside(values: NDArray[Any], limit: int) -> NDArray[np.bool_]:
+def _outside_mask(values: NDArray[Any], limit: int) -> NDArray[np.bool_]:
     return (values < 0) | (values >= limit)

@@ -1,6 +1,6 @@
 """The order of edges in a graph: how edges from any source become in-edges in compressed columns.
 
-Building in memory (`assemble`) and on disk (`external`) share everything here.
+Building in memory (`assemble_graph`) and on disk (`external`) share everything here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHIFT, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class EdgeColumns:
     """Edges as columns that are sorted together, by key, then rank, then input order.
 
     Attributes:
@@ -39,135 +39,135 @@ class Columns:
         return len(self.key)
 
     @property
-    def all(self) -> tuple[NDArray[np.uint64], NDArray[np.int32] | None, NDArray[np.float32] | None]:
+    def all_columns(self) -> tuple[NDArray[np.uint64], NDArray[np.int32] | None, NDArray[np.float32] | None]:
         """The three columns."""
         return self.key, self.rank, self.weight
 
-    def empty(self, num_edges: int) -> Columns:
+    def empty_like(self, num_edges: int) -> EdgeColumns:
         """Columns of the same kinds, not filled."""
-        return Columns(
+        return EdgeColumns(
             np.empty(num_edges, np.uint64),
             None if self.rank is None else np.empty(num_edges, np.int32),
             None if self.weight is None else np.empty(num_edges, np.float32),
         )
 
-    def take(self, rows: slice) -> Columns:
+    def slice_rows(self, rows: slice) -> EdgeColumns:
         """A view of a slice of the edges."""
-        return Columns(
+        return EdgeColumns(
             self.key[rows],
             None if self.rank is None else self.rank[rows],
             None if self.weight is None else self.weight[rows],
         )
 
-    def pick(self, rows: NDArray[Any]) -> Columns:
+    def select_rows_inplace(self, rows: NDArray[Any]) -> EdgeColumns:
         """Some of the edges (a mask), or all in another order. Done in place, column after column: the old are gone."""
         count = len(self)
-        for column in self.all:
+        for column in self.all_columns:
             if column is not None:
                 picked = column[rows]
                 count = len(picked)
                 column[:count] = picked
-        return self.take(slice(0, count))
+        return self.slice_rows(slice(0, count))
 
 
-class EdgeRule(ABC):
+class EdgePolicy(ABC):
     """Which edges the graph gets for the edges that are read.
 
     Attributes:
-        keeps_parallel: Whether equal edges may remain, so that one pair of nodes can have any number of edges.
-        key_bytes: Bytes of arrays alive at once for an edge that is sorted and settled, where there is only a key;
+        keeps_parallel_edges: Whether equal edges may remain, so that one pair of nodes can have any number of edges.
+        bytes_per_bare_edge: Bytes of arrays alive at once for an edge that is sorted and settled, where there is only a key;
             tests/graph/builders/test_external_sort.py holds the sort against it.
-        column_bytes: The same where there are other columns.
+        bytes_per_full_edge: The same where there are other columns.
     """
 
-    keeps_parallel: bool
-    key_bytes: int
-    column_bytes: int
+    keeps_parallel_edges: bool
+    bytes_per_bare_edge: int
+    bytes_per_full_edge: int
 
     @abstractmethod
-    def columns(self, chunk: EdgeChunk) -> Columns:
+    def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
         """What to sort for a chunk."""
 
     @abstractmethod
-    def settle(self, edges: Columns) -> Columns:
+    def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
         """What remains of sorted edges, in place; applying it to parts first and then to the whole gives the same."""
 
     @abstractmethod
-    def relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def name_relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the relations of the graph, from those of the edges that are read."""
 
 
 @final
-class Directed(EdgeRule):
+class DirectedPolicy(EdgePolicy):
     """Edges as they are read, parallel ones too."""
 
-    keeps_parallel = True
-    key_bytes = 12
-    column_bytes = 36
+    keeps_parallel_edges = True
+    bytes_per_bare_edge = 12
+    bytes_per_full_edge = 36
 
-    def columns(self, chunk: EdgeChunk) -> Columns:
+    def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
         """The edges."""
-        return Columns(_key(chunk.dst, chunk.src), _int32(chunk.relation), chunk.weight)
+        return EdgeColumns(_pack_key(chunk.dst, chunk.src), _as_int32(chunk.relation), chunk.weight)
 
-    def settle(self, edges: Columns) -> Columns:
+    def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
         """All."""
         return edges
 
-    def relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def name_relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The same."""
         return names
 
 
 @final
-class Undirected(EdgeRule):
+class UndirectedPolicy(EdgePolicy):
     """Duplicates dropped (the first stays), and the reverse of every edge added where no edge goes back."""
 
-    keeps_parallel = False
-    key_bytes = 20
-    column_bytes = 44
+    keeps_parallel_edges = False
+    bytes_per_bare_edge = 20
+    bytes_per_full_edge = 44
 
-    def columns(self, chunk: EdgeChunk) -> Columns:
+    def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
         """The edges, then their reverses."""
-        key = np.concatenate([_key(chunk.dst, chunk.src), _key(chunk.src, chunk.dst)])
+        key = np.concatenate([_pack_key(chunk.dst, chunk.src), _pack_key(chunk.src, chunk.dst)])
         if chunk.relation is None and chunk.weight is None:
-            return Columns(key)
-        relation = np.zeros(len(chunk.src), dtype=np.int32) if chunk.relation is None else _int32(chunk.relation)
+            return EdgeColumns(key)
+        relation = np.zeros(len(chunk.src), dtype=np.int32) if chunk.relation is None else _as_int32(chunk.relation)
         assert relation is not None
         rank = np.concatenate([relation, relation + np.int32(_REVERSED)])
-        return Columns(key, rank, None if chunk.weight is None else np.concatenate([chunk.weight, chunk.weight]))
+        return EdgeColumns(key, rank, None if chunk.weight is None else np.concatenate([chunk.weight, chunk.weight]))
 
-    def settle(self, edges: Columns) -> Columns:
+    def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
         """One of each, and a reverse only where it has no company that was read."""
         if len(edges) == 0:
             return edges
         new_pair = np.concatenate([[True], edges.key[1:] != edges.key[:-1]])
         if edges.rank is None:
-            return edges.pick(new_pair)
+            return edges.select_rows_inplace(new_pair)
         keep = new_pair.copy()
         keep[1:] |= edges.rank[1:] != edges.rank[:-1]
         goes_back = edges.rank[new_pair] < _REVERSED
         pair = np.cumsum(new_pair, dtype=np.int64)
         pair -= 1
         keep &= (edges.rank < _REVERSED) | ~goes_back[pair]
-        return edges.pick(keep)
+        return edges.select_rows_inplace(keep)
 
-    def relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def name_relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The names, and as many again for reverses."""
         return (*names, *(f"{name}^-1" for name in names))
 
 
-def rule_of(undirected: bool) -> EdgeRule:
+def edge_policy_for(undirected: bool) -> EdgePolicy:
     """The rule that a user names by a flag."""
-    return Undirected() if undirected else Directed()
+    return UndirectedPolicy() if undirected else DirectedPolicy()
 
 
-def sorted_columns(edges: Columns) -> Columns:
+def sort_columns(edges: EdgeColumns) -> EdgeColumns:
     """The same edges in order, sorted in place; runs that are in order already make it quick."""
     if edges.rank is None and edges.weight is None:
         edges.key.sort(kind="stable")
         return edges
     order = edges.key.argsort(kind="stable") if edges.rank is None else np.lexsort((edges.rank, edges.key))
-    return edges.pick(order)
+    return edges.select_rows_inplace(order)
 
 
 class InEdges(NamedTuple):
@@ -186,37 +186,37 @@ class InEdges(NamedTuple):
     weight: NDArray[np.float32] | None
 
 
-class Compressor:
+class CscBuilder:
     """Turns sorted edges into in-edges in compressed columns, piece by piece, in little memory.
 
     Args:
         num_nodes: ``V``.
         num_relations: Number of relations that were read; 0 if edges have no type.
-        rule: The rule that the edges were made by.
+        policy: The rule that the edges were made by.
     """
 
-    def __init__(self, num_nodes: int, num_relations: int, rule: EdgeRule) -> None:
+    def __init__(self, num_nodes: int, num_relations: int, policy: EdgePolicy) -> None:
         self.index_dtype = np.dtype(np.int32 if num_nodes < 2**31 else np.int64)
-        total = len(rule.relations(("",) * num_relations))
-        self.relation_dtype = np.dtype(_narrowest(total)) if num_relations else None
+        total = len(policy.name_relations(("",) * num_relations))
+        self.relation_dtype = np.dtype(_narrowest_dtype(total)) if num_relations else None
         self._num_nodes, self._added = num_nodes, num_relations - _REVERSED
         self._row = self._edges = 0
 
-    def pieces(self, edges: Columns) -> Iterator[InEdges]:
+    def compress_edges(self, edges: EdgeColumns) -> Iterator[InEdges]:
         """The next sorted edges."""
         for first in range(0, len(edges), PIECE_EDGES):
-            part = edges.take(slice(first, first + PIECE_EDGES))
+            part = edges.slice_rows(slice(first, first + PIECE_EDGES))
             dst = (part.key >> _SHIFT).astype(np.int64)
-            yield from self._rows(dst, int(dst[-1]))
+            yield from self._complete_rows(dst, int(dst[-1]))
             indices = (part.key & _LOW).astype(self.index_dtype)
-            yield InEdges(_NO_ENDS, indices, self._relation(part.rank), part.weight)
+            yield InEdges(_NO_ENDS, indices, self._relation_from_rank(part.rank), part.weight)
             self._edges += len(dst)
 
-    def rest(self) -> Iterator[InEdges]:
+    def complete_remaining_rows(self) -> Iterator[InEdges]:
         """After the last edge: the ends of the remaining rows."""
-        yield from self._rows(_NO_ENDS, self._num_nodes)
+        yield from self._complete_rows(_NO_ENDS, self._num_nodes)
 
-    def _rows(self, dst: NDArray[np.int64], last: int) -> Iterator[InEdges]:
+    def _complete_rows(self, dst: NDArray[np.int64], last: int) -> Iterator[InEdges]:
         nothing = np.empty(0, dtype=self.index_dtype)
         while self._row < last:
             ends = self._ends_before(dst, min(last, self._row + PIECE_EDGES))
@@ -229,14 +229,14 @@ class Compressor:
         counts[:1] += self._edges + low
         return counts.cumsum(dtype=np.int64)
 
-    def _relation(self, rank: NDArray[np.int32] | None) -> NDArray[Any] | None:
+    def _relation_from_rank(self, rank: NDArray[np.int32] | None) -> NDArray[Any] | None:
         if self.relation_dtype is None:
             return None
         assert rank is not None
         return np.where(rank < _REVERSED, rank, rank + np.int32(self._added)).astype(self.relation_dtype)
 
 
-def pieces(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
+def split_chunk(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
     """A chunk in pieces of bounded size."""
     for first in range(0, len(chunk.src), PIECE_EDGES):
         part = slice(first, first + PIECE_EDGES)
@@ -248,18 +248,18 @@ def pieces(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
         )
 
 
-def _key(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _pack_key(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.uint64]:
     key = high.astype(np.uint64)
     key <<= _SHIFT
     key |= low.view(np.uint64) if low.dtype == np.int64 else low.astype(np.uint64)
     return key
 
 
-def _int32(values: NDArray[Any] | None) -> NDArray[np.int32] | None:
+def _as_int32(values: NDArray[Any] | None) -> NDArray[np.int32] | None:
     return None if values is None else values.astype(np.int32)
 
 
-def _narrowest(count: int) -> type[np.integer[Any]]:
+def _narrowest_dtype(count: int) -> type[np.integer[Any]]:
     if count <= 2**7:
         return np.int8
     return np.int16 if count <= 2**15 else np.int32

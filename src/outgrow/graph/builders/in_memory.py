@@ -9,23 +9,30 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from outgrow.graph.builders.edge_checks import Intake
-from outgrow.graph.builders.edge_order import Columns, Compressor, EdgeRule, pieces, rule_of, sorted_columns
+from outgrow.graph.builders.edge_checks import EdgeValidator
+from outgrow.graph.builders.edge_order import (
+    CscBuilder,
+    EdgeColumns,
+    EdgePolicy,
+    edge_policy_for,
+    sort_columns,
+    split_chunk,
+)
 from outgrow.graph.builders.node_tables import (
-    Nodes,
-    checked_nodes,
-    dense_blocks,
-    feature_dtype,
-    implied_num_nodes,
-    sparse_blocks,
+    NodeTables,
+    infer_num_nodes,
+    iter_dense_blocks,
+    iter_sparse_blocks,
+    stored_feature_dtype,
+    validate_node_tables,
 )
 from outgrow.graph.graph import Graph, Split
-from outgrow.graph.readers.source import LazyRows, Source
+from outgrow.graph.readers.source import GraphSource, LazyMatrix
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
 
 
-def assemble(source: Source, *, undirected: bool = False) -> Graph:
+def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
     """Read a graph into memory and check it.
 
     Args:
@@ -39,34 +46,38 @@ def assemble(source: Source, *, undirected: bool = False) -> Graph:
     Raises:
         InputError: The source is broken, or what it holds is not a graph.
     """
-    tables, rule = source.tables(), rule_of(undirected)
-    known = implied_num_nodes(tables)
-    nodes = None if known is None else checked_nodes(tables, known)
-    intake = Intake(known, tables.relation_names)
-    columns = [rule.columns(piece) for chunk in intake.check(source.edges()) for piece in pieces(chunk)]
-    nodes = nodes or checked_nodes(tables, intake.num_nodes)
-    topology = _topology(columns, intake, rule)
+    tables, rule = source.read_tables(), edge_policy_for(undirected)
+    known = infer_num_nodes(tables)
+    nodes = None if known is None else validate_node_tables(tables, known)
+    intake = EdgeValidator(known, tables.relation_names)
+    columns = [
+        rule.make_columns(piece)
+        for chunk in intake.validate_chunks(source.read_edges())
+        for piece in split_chunk(chunk)
+    ]
+    nodes = nodes or validate_node_tables(tables, intake.num_nodes)
+    topology = _build_topology(columns, intake, rule)
     return Graph(
         name=source.name,
         topology=topology,
-        features=_features(nodes),
+        features=_build_features(nodes),
         labels=None if nodes.labels is None else torch.from_numpy(nodes.labels),
         split=Split(**dict(zip(("train", "val", "test"), map(torch.from_numpy, nodes.split), strict=True))),
         num_classes=nodes.num_classes,
         class_names=nodes.class_names,
-        relation_names=rule.relations(intake.relation_names),
+        relation_names=rule.name_relations(intake.relation_names),
         node_types=nodes.node_types,
     )
 
 
-def _topology(parts: list[Columns], intake: Intake, rule: EdgeRule) -> Topology:
-    edges = rule.settle(sorted_columns(_joined(parts)))
-    compressor = Compressor(intake.num_nodes, len(intake.relation_names), rule)
-    indptr = np.zeros(intake.num_nodes + 1, dtype=np.int64)
+def _build_topology(parts: list[EdgeColumns], validator: EdgeValidator, policy: EdgePolicy) -> Topology:
+    edges = policy.resolve_duplicates(sort_columns(_concat_columns(parts)))
+    compressor = CscBuilder(validator.num_nodes, len(validator.relation_names), policy)
+    indptr = np.zeros(validator.num_nodes + 1, dtype=np.int64)
     indices = np.empty(len(edges), dtype=compressor.index_dtype)
     relation = None if compressor.relation_dtype is None else np.empty(len(edges), dtype=compressor.relation_dtype)
     row = edge = 0
-    for part in (*compressor.pieces(edges), *compressor.rest()):
+    for part in (*compressor.compress_edges(edges), *compressor.complete_remaining_rows()):
         indptr[row + 1 : row + 1 + len(part.ends)] = part.ends
         indices[edge : edge + len(part.indices)] = part.indices
         if relation is not None and part.relation is not None:
@@ -80,37 +91,37 @@ def _topology(parts: list[Columns], intake: Intake, rule: EdgeRule) -> Topology:
     )
 
 
-def _joined(parts: list[Columns]) -> Columns:
+def _concat_columns(parts: list[EdgeColumns]) -> EdgeColumns:
     if not parts:
-        return Columns(np.empty(0, dtype=np.uint64))
+        return EdgeColumns(np.empty(0, dtype=np.uint64))
     rank, weight = parts[0].rank, parts[0].weight
-    return Columns(
+    return EdgeColumns(
         np.concatenate([part.key for part in parts]),
         None if rank is None else np.concatenate([part.rank for part in parts if part.rank is not None]),
         None if weight is None else np.concatenate([part.weight for part in parts if part.weight is not None]),
     )
 
 
-def _features(nodes: Nodes) -> torch.Tensor | SparseRows | None:
+def _build_features(nodes: NodeTables) -> torch.Tensor | SparseRows | None:
     if nodes.features is None:
         return None
     if isinstance(nodes.features, csr_array):
-        return _sparse(nodes.features)
-    return torch.from_numpy(_dense(nodes.features))
+        return _read_sparse(nodes.features)
+    return torch.from_numpy(_read_dense(nodes.features))
 
 
-def _dense(features: NDArray[Any] | LazyRows) -> NDArray[Any]:
-    out, row = np.empty(features.shape, dtype=feature_dtype(features.dtype)), 0
-    for block in dense_blocks(features):
+def _read_dense(features: NDArray[Any] | LazyMatrix) -> NDArray[Any]:
+    out, row = np.empty(features.shape, dtype=stored_feature_dtype(features.dtype)), 0
+    for block in iter_dense_blocks(features):
         out[row : row + len(block)] = block
         row += len(block)
     return out
 
 
-def _sparse(features: csr_array) -> SparseRows:
-    blocks = list(sparse_blocks(features))
+def _read_sparse(features: csr_array) -> SparseRows:
+    blocks = list(iter_sparse_blocks(features))
     start = np.zeros(1, dtype=np.int64)
-    none = np.empty(0, dtype=feature_dtype(features.dtype))
+    none = np.empty(0, dtype=stored_feature_dtype(features.dtype))
     return SparseRows(
         indptr=torch.from_numpy(np.concatenate([start, *(block.ends for block in blocks)])),
         indices=torch.from_numpy(np.concatenate([none.astype(np.int32), *(block.indices for block in blocks)])),

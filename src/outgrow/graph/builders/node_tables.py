@@ -12,17 +12,23 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import MAX_NODES
-from outgrow.graph.builders.validate import FiniteCheck, check_labelled, check_types, checked_labels, checked_split
+from outgrow.graph.builders.validate import (
+    FiniteCheck,
+    check_node_types,
+    check_split_labels,
+    validate_labels,
+    validate_split,
+)
 from outgrow.graph.graph import NodeType
-from outgrow.graph.readers.matrices import checked
-from outgrow.graph.readers.source import Ids, LazyRows, Tables
+from outgrow.graph.readers.matrices import validate_csr
+from outgrow.graph.readers.source import Ids, LazyMatrix, NodeTableSource
 
 _BLOCK_BYTES = 1 << 22
 _MOST_COLUMNS = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Nodes:
+class NodeTables:
     """Checked tables of ``V`` nodes, features excepted: those are checked as they are read.
 
     Attributes:
@@ -36,7 +42,7 @@ class Nodes:
     """
 
     num_nodes: int
-    features: NDArray[Any] | csr_array | LazyRows | None
+    features: NDArray[Any] | csr_array | LazyMatrix | None
     labels: NDArray[Any] | None
     num_classes: int
     split: tuple[Ids, Ids, Ids]
@@ -58,7 +64,7 @@ class SparseBlock(NamedTuple):
     values: NDArray[Any]
 
 
-def implied_num_nodes(tables: Tables) -> int | None:
+def infer_num_nodes(tables: NodeTableSource) -> int | None:
     """``V`` as the tables tell it; None if only the edges do."""
     if tables.num_nodes is not None:
         return tables.num_nodes
@@ -69,7 +75,7 @@ def implied_num_nodes(tables: Tables) -> int | None:
     return tables.node_types[-1].last if tables.node_types else None
 
 
-def checked_nodes(tables: Tables, num_nodes: int) -> Nodes:
+def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
     """Check tables against the number of nodes.
 
     Raises:
@@ -83,23 +89,23 @@ def checked_nodes(tables: Tables, num_nodes: int) -> Nodes:
             repair="check the source",
         )
     features = tables.features
-    if features is not None and (features.ndim if not isinstance(features, LazyRows) else len(features.shape)) != 2:
-        raise _misfit("features", f"{num_nodes} rows of numbers", f"shape {list(features.shape)}")
+    if features is not None and (features.ndim if not isinstance(features, LazyMatrix) else len(features.shape)) != 2:
+        raise _node_tables_error("features", f"{num_nodes} rows of numbers", f"shape {list(features.shape)}")
     if features is not None and features.shape[1] > _MOST_COLUMNS:
-        raise _misfit("features", f"at most {_MOST_COLUMNS} columns", f"{features.shape[1]} columns")
+        raise _node_tables_error("features", f"at most {_MOST_COLUMNS} columns", f"{features.shape[1]} columns")
     if features is not None and features.shape[0] != num_nodes:
-        raise _misfit("features", f"{num_nodes} rows, one for each node", f"{features.shape[0]} rows")
+        raise _node_tables_error("features", f"{num_nodes} rows, one for each node", f"{features.shape[0]} rows")
     if features is not None and features.dtype.kind not in "fiub":
-        raise _misfit("features", "real numbers", f"type {features.dtype}")
+        raise _node_tables_error("features", "real numbers", f"type {features.dtype}")
     labels, num_classes = None, 0
     if tables.labels is not None:
-        labels, num_classes = checked_labels(np.asarray(tables.labels), tables.class_names, num_nodes)
-    split = checked_split((tables.train, tables.val, tables.test), num_nodes)
-    check_labelled(labels, split)
-    check_types(tables.node_types, num_nodes)
-    return Nodes(
+        labels, num_classes = validate_labels(np.asarray(tables.labels), tables.class_names, num_nodes)
+    split = validate_split((tables.train, tables.val, tables.test), num_nodes)
+    check_split_labels(labels, split)
+    check_node_types(tables.node_types, num_nodes)
+    return NodeTables(
         num_nodes=num_nodes,
-        features=_well_formed(features) if isinstance(features, csr_array) else features,
+        features=_validate_sparse(features) if isinstance(features, csr_array) else features,
         labels=labels,
         num_classes=num_classes,
         split=split,
@@ -108,33 +114,33 @@ def checked_nodes(tables: Tables, num_nodes: int) -> Nodes:
     )
 
 
-def feature_dtype(given: np.dtype[Any]) -> np.dtype[Any]:
+def stored_feature_dtype(given: np.dtype[Any]) -> np.dtype[Any]:
     """The type that features are kept in: their own if it is floating, else float32."""
     return given if given in (np.float16, np.float32, np.float64) else np.dtype(np.float32)
 
 
-def dense_blocks(features: NDArray[Any] | LazyRows) -> Iterator[NDArray[Any]]:
+def iter_dense_blocks(features: NDArray[Any] | LazyMatrix) -> Iterator[NDArray[Any]]:
     """Dense features in blocks of rows, checked.
 
     Raises:
         InputError: At the end, if any value is not finite.
     """
-    dtype, check = feature_dtype(features.dtype), FiniteCheck()
+    dtype, check = stored_feature_dtype(features.dtype), FiniteCheck()
     rows = max(1, _BLOCK_BYTES // max(1, features.shape[1] * dtype.itemsize))
     for first in range(0, features.shape[0], rows):
         block = np.ascontiguousarray(features[first : first + rows], dtype=dtype)
-        check.look(block, first)
+        check.check_dense(block, first)
         yield block
-    check.done()
+    check.raise_if_any()
 
 
-def sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
+def iter_sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
     """Sparse features in blocks of rows, checked, with ascending columns and no duplicates.
 
     Raises:
         InputError: At the end, if any value is not finite.
     """
-    dtype, check, total = feature_dtype(features.dtype), FiniteCheck(), 0
+    dtype, check, total = stored_feature_dtype(features.dtype), FiniteCheck(), 0
     num_rows, indptr = features.shape[0], features.indptr
     first = 0
     while first < num_rows:
@@ -142,18 +148,18 @@ def sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
         last = min(num_rows, first + _BLOCK_BYTES // 16, max(first + 1, int(np.searchsorted(indptr, room))))
         part = features[first:last].astype(dtype, copy=True)
         part.sum_duplicates()
-        check.look_sparse(part.indptr, part.indices, part.data, first)
+        check.check_sparse(part.indptr, part.indices, part.data, first)
         yield SparseBlock(part.indptr[1:].astype(np.int64) + total, part.indices.astype(np.int32), part.data)
         total, first = total + part.nnz, last
-    check.done()
+    check.raise_if_any()
 
 
-def _well_formed(features: csr_array) -> csr_array:
+def _validate_sparse(features: csr_array) -> csr_array:
     try:
-        return checked(features)
+        return validate_csr(features)
     except ValueError as error:
-        raise _misfit("sparse features", "a well-formed CSR matrix", str(error)) from error
+        raise _node_tables_error("sparse features", "a well-formed CSR matrix", str(error)) from error
 
 
-def _misfit(what: str, needed: str, got: str) -> InputError:
+def _node_tables_error(what: str, needed: str, got: str) -> InputError:
     return InputError(f"{what} do not fit the nodes", needed=needed, got=got, repair="correct the file, then try again")

@@ -54,7 +54,7 @@ class FiniteCheck:
     def __init__(self) -> None:
         self._count, self._first = 0, ""
 
-    def look(self, values: NDArray[Any], first_row: int) -> None:
+    def check_dense(self, values: NDArray[Any], first_row: int) -> None:
         """Dense rows ``[n, D]`` that start at ``first_row``."""
         good = np.isfinite(values)
         if good.all():
@@ -64,7 +64,7 @@ class FiniteCheck:
             self._first = f"{values[row, column]} at node {first_row + int(row)}, column {column}"
         self._count += int(good.size - np.count_nonzero(good))
 
-    def look_sparse(self, indptr: Ids, indices: NDArray[Any], values: NDArray[Any], first_row: int) -> None:
+    def check_sparse(self, indptr: Ids, indices: NDArray[Any], values: NDArray[Any], first_row: int) -> None:
         """Sparse rows that start at ``first_row``; ``indptr`` starts at 0."""
         good = np.isfinite(values)
         if good.all():
@@ -75,7 +75,7 @@ class FiniteCheck:
             self._first = f"{values[at]} at node {first_row + row}, column {indices[at]}"
         self._count += int(good.size - np.count_nonzero(good))
 
-    def done(self) -> None:
+    def raise_if_any(self) -> None:
         """After the last block.
 
         Raises:
@@ -90,7 +90,7 @@ class FiniteCheck:
             )
 
 
-def checked_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_nodes: int) -> tuple[NDArray[Any], int]:
+def validate_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_nodes: int) -> tuple[NDArray[Any], int]:
     """Labels in the narrowest type that a graph has them in, and the number of classes.
 
     Args:
@@ -112,7 +112,7 @@ def checked_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_nodes
             repair="give one label for each node, -1 where it is unknown",
         )
     if labels.ndim == 2 and labels.shape[1] > 1:
-        return _checked_sets(labels, class_names)
+        return _validate_multi_labels(labels, class_names)
     labels = labels.reshape(-1)
     largest = int(labels.max())
     num_classes = len(class_names) or largest + 1
@@ -134,7 +134,7 @@ def checked_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_nodes
     return labels.astype(np.int16 if num_classes <= 2**15 else np.int32), num_classes
 
 
-def _checked_sets(labels: NDArray[Any], class_names: tuple[str, ...]) -> tuple[NDArray[np.uint8], int]:
+def _validate_multi_labels(labels: NDArray[Any], class_names: tuple[str, ...]) -> tuple[NDArray[np.uint8], int]:
     bad = np.argwhere((labels != 0) & (labels != 1))
     if len(bad) or (class_names and len(class_names) != labels.shape[1]):
         first = f"the first is {labels[tuple(bad[0])]} at node {bad[0, 0]}" if len(bad) else "no other value"
@@ -147,7 +147,7 @@ def _checked_sets(labels: NDArray[Any], class_names: tuple[str, ...]) -> tuple[N
     return labels.astype(np.uint8), labels.shape[1]
 
 
-def checked_split(parts: Iterable[NDArray[Any] | None], num_nodes: int) -> tuple[Ids, Ids, Ids]:
+def validate_split(parts: Iterable[NDArray[Any] | None], num_nodes: int) -> tuple[Ids, Ids, Ids]:
     """The parts of a split (training, validation, test), sorted; ``[n]`` int64 each.
 
     Args:
@@ -157,7 +157,7 @@ def checked_split(parts: Iterable[NDArray[Any] | None], num_nodes: int) -> tuple
     Raises:
         InputError: An id outside the graph, twice in a part, or in two parts.
     """
-    train, val, test = (_checked_part(*named, num_nodes) for named in zip(SPLITS, parts, strict=True))
+    train, val, test = (_validate_split_part(*named, num_nodes) for named in zip(SPLITS, parts, strict=True))
     for (one, a), (other, b) in (
         (("train", train), ("val", val)),
         (("train", train), ("test", test)),
@@ -174,7 +174,7 @@ def checked_split(parts: Iterable[NDArray[Any] | None], num_nodes: int) -> tuple
     return train, val, test
 
 
-def _checked_part(name: str, ids: NDArray[Any] | None, num_nodes: int) -> Ids:
+def _validate_split_part(name: str, ids: NDArray[Any] | None, num_nodes: int) -> Ids:
     if ids is None:
         return np.empty(0, dtype=np.int64)
     if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
@@ -204,7 +204,7 @@ def _checked_part(name: str, ids: NDArray[Any] | None, num_nodes: int) -> Ids:
     return nodes
 
 
-def check_labelled(labels: NDArray[Any] | None, parts: tuple[Ids, Ids, Ids]) -> None:
+def check_split_labels(labels: NDArray[Any] | None, parts: tuple[Ids, Ids, Ids]) -> None:
     """Refuse a split with nodes of unknown label.
 
     Raises:
@@ -223,7 +223,7 @@ def check_labelled(labels: NDArray[Any] | None, parts: tuple[Ids, Ids, Ids]) -> 
             )
 
 
-def check_types(types: tuple[NodeType, ...], num_nodes: int) -> None:
+def check_node_types(types: tuple[NodeType, ...], num_nodes: int) -> None:
     """Refuse node types that do not cover the nodes.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from outgrow.graph.readers.source import Source
+from outgrow.graph.readers.source import GraphSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +25,15 @@ class RemoteFile:
     sha256: str | None = None
 
 
-class Fetch(ABC):
+class Downloader(ABC):
     """How the files of a data set come into a folder."""
 
     @abstractmethod
-    def address(self) -> str:
+    def describe_address(self) -> str:
         """Where they come from, for people."""
 
     @abstractmethod
-    def into(self, folder: Path) -> None:
+    def download_into(self, folder: Path) -> None:
         """Put all files under ``folder``, each at once or not at all.
 
         Raises:
@@ -42,18 +42,18 @@ class Fetch(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class FileSet:
     """One set of files that holds a data set.
 
     Attributes:
         paths: What must be there, relative to a data folder.
-        read: Gives the source, from the data folder.
-        fetch: How to get the files; None if they have no public address.
+        open_source: Gives the source, from the data folder.
+        downloader: How to get the files; None if they have no public address.
     """
 
     paths: tuple[str, ...]
-    read: Callable[[Path], Source]
-    fetch: Fetch | None = None
+    open_source: Callable[[Path], GraphSource]
+    downloader: Downloader | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Dataset:
         features: ``D``.
         classes: ``C``.
         licence: Under which terms its data may be used.
-        forms: Sets of files that hold it; the first one found is read, the first one with an address is fetched.
+        file_sets: Sets of files that hold it; the first one found is read, the first one with an address is fetched.
         undirected: Whether to add reverse edges unless told otherwise.
         packaged: Whether its files come with the package.
         build: How to make the files where they have no address.
@@ -81,7 +81,7 @@ class Dataset:
     features: int
     classes: int
     licence: str
-    forms: tuple[Form, ...]
+    file_sets: tuple[FileSet, ...]
     undirected: bool = True
     packaged: bool = False
     build: str | None = None

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
-from outgrow.graph.datasets.dataset import Fetch, RemoteFile
+from outgrow.graph.datasets.dataset import Downloader, RemoteFile
 
 _BLOCK = 1 << 20
 _SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FetchFiles(Fetch):
+class FileDownloader(Downloader):
     """Files, each with its own address.
 
     Attributes:
@@ -30,19 +30,19 @@ class FetchFiles(Fetch):
 
     files: tuple[RemoteFile, ...]
 
-    def address(self) -> str:
+    def describe_address(self) -> str:
         """Folder of the first address."""
         return str(self.files[0].url).rpartition("/")[0]
 
-    def into(self, folder: Path) -> None:
+    def download_into(self, folder: Path) -> None:
         """Get the files that are not there yet."""
         for file in self.files:
             if file.url is not None and not (folder / file.path).exists():
-                _fetch(file.url, folder / file.path, file.sha256)
+                _download_file(file.url, folder / file.path, file.sha256)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FetchOgb(Fetch):
+class OgbDownloader(Downloader):
     """A zip archive whose address the package ``ogb`` knows.
 
     Attributes:
@@ -53,18 +53,18 @@ class FetchOgb(Fetch):
     name: str
     folder: str
 
-    def address(self) -> str:
+    def describe_address(self) -> str:
         """The Open Graph Benchmark."""
         return f"the Open Graph Benchmark, {self.name}"
 
-    def into(self, folder: Path) -> None:
+    def download_into(self, folder: Path) -> None:
         """Get and unpack the archive."""
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=f".{self.folder}-") as name:
             archive = Path(name) / "archive.zip"
-            url = _ogb_address(self.name)
-            _fetch(url, archive, None)
-            with _reached(url), zipfile.ZipFile(archive) as packed:
+            url = _find_ogb_url(self.name)
+            _download_file(url, archive, None)
+            with _download_errors(url), zipfile.ZipFile(archive) as packed:
                 packed.extractall(Path(name) / "unpacked")
             archive.unlink()
             found = next((Path(name) / "unpacked").glob("*/raw"), None)
@@ -79,7 +79,7 @@ class FetchOgb(Fetch):
             found.parent.rename(folder / self.folder)
 
 
-def _ogb_address(name: str) -> str:
+def _find_ogb_url(name: str) -> str:
     found = importlib.util.find_spec("ogb")
     if found is None or not found.submodule_search_locations:
         raise InputError(
@@ -94,10 +94,10 @@ def _ogb_address(name: str) -> str:
     return next(row for row in rows if row[0] == "url")[rows[0].index(name)]
 
 
-def _fetch(url: str, dest: Path, sha256: str | None) -> None:
+def _download_file(url: str, dest: Path, sha256: str | None) -> None:
     digest = hashlib.sha256()
     dest.parent.mkdir(parents=True, exist_ok=True)
-    with _reached(url), atomic_write(dest) as unfinished:
+    with _download_errors(url), atomic_write(dest) as unfinished:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer, unfinished.open("wb") as out:
             while block := answer.read(_BLOCK):
                 digest.update(block)
@@ -113,7 +113,7 @@ def _fetch(url: str, dest: Path, sha256: str | None) -> None:
             )
 
 
-def _reached(url: str) -> AbstractContextManager[None]:
+def _download_errors(url: str) -> AbstractContextManager[None]:
     return os_errors_as_input_errors(
         f"cannot download {url}",
         needed="a network connection to it, and room in the cache folder",

@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick
-from outgrow.graph.builders.in_memory import assemble
-from outgrow.graph.datasets.locate import locate
+from outgrow.core.validation import validate_choice
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.datasets.locate import locate_files
 from outgrow.graph.datasets.registry import datasets
 from outgrow.graph.graph import Graph
-from outgrow.graph.readers.detect import source_of
-from outgrow.graph.readers.source import Source
+from outgrow.graph.readers.detect import detect_reader
+from outgrow.graph.readers.source import GraphSource
 from outgrow.graph.store.reader import is_store, open_store
-from outgrow.graph.synthetic.presets import presets
+from outgrow.graph.synthetic.presets import graph_presets
 from outgrow.graph.synthetic.rmat import RMat
 
 
-class Generated(NamedTuple):
+class GeneratedGraph(NamedTuple):
     """A generator, and whether its graph is to be read as undirected."""
 
-    source: Source
+    source: GraphSource
     undirected: bool
 
 
-def generated(name: str) -> Generated | None:
+def parse_generator_name(name: str) -> GeneratedGraph | None:
     """The generator that a name stands for, with seed 0; None if the name is not of such a form.
 
     Raises:
@@ -34,11 +34,11 @@ def generated(name: str) -> Generated | None:
     """
     rmat = re.fullmatch(r"rmat-(\d+)", name)
     if rmat:
-        return Generated(RMat(scale=int(rmat[1])), undirected=True)
+        return GeneratedGraph(RMat(scale=int(rmat[1])), undirected=True)
     preset, at, scale = name.partition("@")
     if not at:
         return None
-    found = pick("preset", preset, presets())
+    found = validate_choice("preset", preset, graph_presets())
     try:
         factor = float(scale)
     except ValueError as error:
@@ -48,17 +48,17 @@ def generated(name: str) -> Generated | None:
             got=name,
             repair="write a number after the @",
         ) from error
-    return Generated(found.at(factor), undirected=found.undirected)
+    return GeneratedGraph(found.at_scale(factor), undirected=found.undirected)
 
 
-class Loadable(NamedTuple):
+class ResolvedSource(NamedTuple):
     """What to read, and whether to add reverse edges unless told otherwise."""
 
-    source: Source
+    source: GraphSource
     undirected: bool
 
 
-def load(name_or_path: str | Path, *, data_dir: Path | None = None, undirected: bool | None = None) -> Graph:
+def load_graph(name_or_path: str | Path, *, data_dir: Path | None = None, undirected: bool | None = None) -> Graph:
     """Load a data set by name, a store directory, or a file or folder of a known form.
 
     A store comes before a data set of the same name, and that before any other path: write ``./cora`` for a folder
@@ -91,11 +91,11 @@ def load(name_or_path: str | Path, *, data_dir: Path | None = None, undirected: 
                 repair="choose when the store is written: outgrow convert SRC DEST --undirected",
             )
         return open_store(path)
-    found = resolve(name_or_path, data_dir=data_dir)
-    return assemble(found.source, undirected=found.undirected if undirected is None else undirected)
+    found = resolve_source(name_or_path, data_dir=data_dir)
+    return assemble_graph(found.source, undirected=found.undirected if undirected is None else undirected)
 
 
-def resolve(name_or_path: str | Path, *, data_dir: Path | None = None) -> Loadable:
+def resolve_source(name_or_path: str | Path, *, data_dir: Path | None = None) -> ResolvedSource:
     """What a name or path other than a store stands for, before it is read; `convert` takes the source.
 
     Args:
@@ -108,16 +108,16 @@ def resolve(name_or_path: str | Path, *, data_dir: Path | None = None) -> Loadab
     path = Path(name_or_path).expanduser()
     name = str(name_or_path)
     if path.exists() and not (name in datasets() and isinstance(name_or_path, str)):
-        return Loadable(source_of(path), undirected=False)
-    made = generated(name)
+        return ResolvedSource(detect_reader(path), undirected=False)
+    made = parse_generator_name(name)
     if made is not None:
-        return Loadable(*made)
-    if name in presets():
+        return ResolvedSource(*made)
+    if name in graph_presets():
         raise InputError(
             f"{name} is a preset, of which graphs are generated at a scale",
             needed=f"{name}@SCALE",
             got=repr(name),
-            repair=f"write for instance {name}@{presets()[name].smallest_scale * 2:.1g}",
+            repair=f"write for instance {name}@{graph_presets()[name].smallest_scale * 2:.1g}",
         )
     if _looks_like_path(name):
         raise InputError(
@@ -126,9 +126,9 @@ def resolve(name_or_path: str | Path, *, data_dir: Path | None = None) -> Loadab
             got="nothing at that path",
             repair=f"correct the path, or choose a data set: {', '.join(datasets())}",
         )
-    dataset = pick("data set", name, datasets())
-    found = locate(dataset, data_dir)
-    return Loadable(found.form.read(found.folder), undirected=dataset.undirected)
+    dataset = validate_choice("data set", name, datasets())
+    found = locate_files(dataset, data_dir)
+    return ResolvedSource(found.file_set.open_source(found.folder), undirected=dataset.undirected)
 
 
 def _looks_like_path(name: str) -> bool:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outgrow.core.errors import InputError
-from outgrow.graph.datasets.dataset import Dataset, Form
+from outgrow.graph.datasets.dataset import Dataset, FileSet
 
 
-class Origin(StrEnum):
+class FileOrigin(StrEnum):
     """Where the files of a data set would come from."""
 
     PACKAGED = "packaged"
@@ -22,29 +22,29 @@ class Origin(StrEnum):
     MISSING = "missing"
 
 
-class Found(NamedTuple):
+class LocatedFiles(NamedTuple):
     """Files that are there: their form, the data folder they lie in, and what kind of folder that is."""
 
-    form: Form
+    file_set: FileSet
     folder: Path
-    origin: Origin
+    origin: FileOrigin
 
 
-def cache_folder() -> Path:
+def cache_dir() -> Path:
     """``$XDG_CACHE_HOME/outgrow``, or ``~/.cache/outgrow``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "outgrow"
 
 
-def origin(dataset: Dataset, data_dir: Path | None = None) -> Origin:
-    """Where `locate` would find the data set; nothing is downloaded."""
-    found = _find(dataset, data_dir)
+def find_origin(dataset: Dataset, data_dir: Path | None = None) -> FileOrigin:
+    """Where `locate_files` would find the data set; nothing is downloaded."""
+    found = _find_files(dataset, data_dir)
     if found is not None:
         return found.origin
-    return Origin.DOWNLOAD if any(form.fetch for form in dataset.forms) else Origin.MISSING
+    return FileOrigin.DOWNLOAD if any(form.downloader for form in dataset.file_sets) else FileOrigin.MISSING
 
 
-def locate(dataset: Dataset, data_dir: Path | None = None) -> Found:
+def locate_files(dataset: Dataset, data_dir: Path | None = None) -> LocatedFiles:
     """Find the files of a data set, downloading them into the cache where they are nowhere else.
 
     Args:
@@ -61,40 +61,40 @@ def locate(dataset: Dataset, data_dir: Path | None = None) -> Found:
             got="no folder of that name",
             repair="correct --data-dir, or leave it out",
         )
-    found = _find(dataset, data_dir)
+    found = _find_files(dataset, data_dir)
     if found is not None:
         return found
-    form = next((form for form in dataset.forms if form.fetch is not None), None)
-    if form is None or form.fetch is None:
-        raise _nowhere(dataset, data_dir, dataset.build or "ask whoever has its files")
+    form = next((form for form in dataset.file_sets if form.downloader is not None), None)
+    if form is None or form.downloader is None:
+        raise _missing_files_error(dataset, data_dir, dataset.build or "ask whoever has its files")
     try:
-        form.fetch.into(cache_folder())
+        form.downloader.download_into(cache_dir())
     except InputError as error:
-        raise _nowhere(dataset, data_dir, error.repair, f"; {error.what} ({error.got})") from error
-    return Found(form=form, folder=cache_folder(), origin=Origin.CACHED)
+        raise _missing_files_error(dataset, data_dir, error.repair, f"; {error.what} ({error.got})") from error
+    return LocatedFiles(file_set=form, folder=cache_dir(), origin=FileOrigin.CACHED)
 
 
-def _folders(dataset: Dataset, data_dir: Path | None) -> list[tuple[Path, Origin]]:
-    folders = [] if data_dir is None else [(data_dir, Origin.LOCAL)]
+def _search_folders(dataset: Dataset, data_dir: Path | None) -> list[tuple[Path, FileOrigin]]:
+    folders = [] if data_dir is None else [(data_dir, FileOrigin.LOCAL)]
     if os.environ.get("OUTGROW_DATA"):
-        folders.append((Path(os.environ["OUTGROW_DATA"]), Origin.LOCAL))
-    folders.append((cache_folder(), Origin.CACHED))
+        folders.append((Path(os.environ["OUTGROW_DATA"]), FileOrigin.LOCAL))
+    folders.append((cache_dir(), FileOrigin.CACHED))
     if dataset.packaged:
-        folders.append((Path(str(importlib.resources.files("outgrow.data"))), Origin.PACKAGED))
+        folders.append((Path(str(importlib.resources.files("outgrow.data"))), FileOrigin.PACKAGED))
     return folders
 
 
-def _find(dataset: Dataset, data_dir: Path | None) -> Found | None:
-    for folder, kind in _folders(dataset, data_dir):
-        for form in dataset.forms:
+def _find_files(dataset: Dataset, data_dir: Path | None) -> LocatedFiles | None:
+    for folder, kind in _search_folders(dataset, data_dir):
+        for form in dataset.file_sets:
             if all((folder / path).exists() for path in form.paths):
-                return Found(form=form, folder=folder, origin=kind)
+                return LocatedFiles(file_set=form, folder=folder, origin=kind)
     return None
 
 
-def _nowhere(dataset: Dataset, data_dir: Path | None, repair: str, why: str = "") -> InputError:
-    paths = " or ".join(", ".join(form.paths) for form in dataset.forms)
-    looked = ", ".join(str(folder) for folder, _ in _folders(dataset, data_dir))
+def _missing_files_error(dataset: Dataset, data_dir: Path | None, repair: str, why: str = "") -> InputError:
+    paths = " or ".join(", ".join(form.paths) for form in dataset.file_sets)
+    looked = ", ".join(str(folder) for folder, _ in _search_folders(dataset, data_dir))
     hint = "" if os.environ.get("OUTGROW_DATA") else "; $OUTGROW_DATA is not set"
     return InputError(
         f"the files of {dataset.name} were not found",

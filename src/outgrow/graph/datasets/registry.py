@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from outgrow.graph.datasets.dataset import Dataset, Form, RemoteFile
-from outgrow.graph.datasets.download import FetchFiles, FetchOgb
+from outgrow.graph.datasets.dataset import Dataset, FileSet, RemoteFile
+from outgrow.graph.datasets.download import FileDownloader, OgbDownloader
 from outgrow.graph.readers.gnn_benchmark import GnnBenchmarkSource
 from outgrow.graph.readers.heco import HecoSource
-from outgrow.graph.readers.matrices import UnitRows
+from outgrow.graph.readers.matrices import RowNormalizedSource
 from outgrow.graph.readers.npz import NpzSource
 from outgrow.graph.readers.ogb import OgbSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
-from outgrow.graph.readers.source import Source
+from outgrow.graph.readers.source import GraphSource
 
 _PLANETOID = "https://raw.githubusercontent.com/kimiyoung/planetoid/af6abf468a772cc055bec88c52e4d6f51b7c37e3/data"
 _GNN_BENCHMARK = "https://raw.githubusercontent.com/shchur/gnn-benchmark/master/data/npz"
@@ -30,16 +30,16 @@ def datasets() -> Mapping[str, Dataset]:
     return _DATASETS
 
 
-def _npz(file: str, name: str) -> Form:
-    def read(folder: Path) -> Source:
+def _npz_file_set(file: str, name: str) -> FileSet:
+    def open_source(folder: Path) -> GraphSource:
         return NpzSource(folder / file, name)
 
-    return Form(paths=(file,), read=read)
+    return FileSet(paths=(file,), open_source=open_source)
 
 
-def _planetoid(name: str, checksums: Mapping[str, str]) -> tuple[Form, ...]:
-    def read_in(folder_name: str) -> Callable[[Path], Source]:
-        return lambda folder: UnitRows(PlanetoidSource(folder / folder_name, name))
+def _planetoid_file_sets(name: str, checksums: Mapping[str, str]) -> tuple[FileSet, ...]:
+    def open_in(folder_name: str) -> Callable[[Path], GraphSource]:
+        return lambda folder: RowNormalizedSource(PlanetoidSource(folder / folder_name, name))
 
     names = [f"ind.{name}.{part}" for part in checksums]
     folder = f"planetoid_{name}"
@@ -48,31 +48,43 @@ def _planetoid(name: str, checksums: Mapping[str, str]) -> tuple[Form, ...]:
         for file, sha256 in zip(names, checksums.values(), strict=True)
     )
     return (
-        Form(paths=tuple(file.path for file in files), read=read_in(folder), fetch=FetchFiles(files=files)),
-        Form(paths=tuple(names), read=read_in(".")),
+        FileSet(
+            paths=tuple(file.path for file in files),
+            open_source=open_in(folder),
+            downloader=FileDownloader(files=files),
+        ),
+        FileSet(paths=tuple(names), open_source=open_in(".")),
     )
 
 
-def _heco(folder: Path) -> Source:
+def _open_heco(folder: Path) -> GraphSource:
     return HecoSource(folder / "heco_acm", "heco-acm")
 
 
-def _gnn_benchmark(file: str, name: str) -> Form:
-    def read(folder: Path) -> Source:
+def _gnn_benchmark_file_set(file: str, name: str) -> FileSet:
+    def open_source(folder: Path) -> GraphSource:
         return GnnBenchmarkSource(folder / file, name)
 
-    return Form(
-        paths=(file,), read=read, fetch=FetchFiles(files=(RemoteFile(path=file, url=f"{_GNN_BENCHMARK}/{file}"),))
+    return FileSet(
+        paths=(file,),
+        open_source=open_source,
+        downloader=FileDownloader(files=(RemoteFile(path=file, url=f"{_GNN_BENCHMARK}/{file}"),)),
     )
 
 
-def _ogb(name: str) -> tuple[Form, ...]:
+def _ogb_file_sets(name: str) -> tuple[FileSet, ...]:
     folder = name.replace("-", "_")
 
-    def read(data_folder: Path) -> Source:
+    def open_source(data_folder: Path) -> GraphSource:
         return OgbSource(data_folder / folder)
 
-    return (Form(paths=(f"{folder}/raw", f"{folder}/split"), read=read, fetch=FetchOgb(name=name, folder=folder)),)
+    return (
+        FileSet(
+            paths=(f"{folder}/raw", f"{folder}/split"),
+            open_source=open_source,
+            downloader=OgbDownloader(name=name, folder=folder),
+        ),
+    )
 
 
 _CORA_FILES = {
@@ -105,7 +117,7 @@ _ALL = (
         features=6_900,
         classes=45,
         licence="WordNet 3.0",
-        forms=(_npz("wordnet.npz", "wordnet"),),
+        file_sets=(_npz_file_set("wordnet.npz", "wordnet"),),
         packaged=True,
     ),
     Dataset(
@@ -116,7 +128,7 @@ _ALL = (
         features=1_433,
         classes=7,
         licence=_MIT,
-        forms=_planetoid("cora", _CORA_FILES),
+        file_sets=_planetoid_file_sets("cora", _CORA_FILES),
     ),
     Dataset(
         name="citeseer",
@@ -126,7 +138,7 @@ _ALL = (
         features=3_703,
         classes=6,
         licence=_MIT,
-        forms=_planetoid("citeseer", _CITESEER_FILES),
+        file_sets=_planetoid_file_sets("citeseer", _CITESEER_FILES),
     ),
     Dataset(
         name="amazon-photo",
@@ -136,9 +148,9 @@ _ALL = (
         features=745,
         classes=8,
         licence=_MIT,
-        forms=(
-            _npz("amazon_photo.npz", "amazon-photo"),
-            _gnn_benchmark("amazon_electronics_photo.npz", "amazon-photo"),
+        file_sets=(
+            _npz_file_set("amazon_photo.npz", "amazon-photo"),
+            _gnn_benchmark_file_set("amazon_electronics_photo.npz", "amazon-photo"),
         ),
     ),
     Dataset(
@@ -149,7 +161,10 @@ _ALL = (
         features=6_805,
         classes=15,
         licence=_MIT,
-        forms=(_npz("coauthor_cs.npz", "coauthor-cs"), _gnn_benchmark("ms_academic_cs.npz", "coauthor-cs")),
+        file_sets=(
+            _npz_file_set("coauthor_cs.npz", "coauthor-cs"),
+            _gnn_benchmark_file_set("ms_academic_cs.npz", "coauthor-cs"),
+        ),
     ),
     Dataset(
         name="debian",
@@ -159,7 +174,7 @@ _ALL = (
         features=3_780,
         classes=50,
         licence="package metadata of the Debian archive",
-        forms=(_npz("debian.npz", "debian"),),
+        file_sets=(_npz_file_set("debian.npz", "debian"),),
         build=(
             "build debian.npz from the Packages index of Debian 12 (bookworm, main, amd64): packages as nodes, kinds "
             "of dependency as edge_type, sections as label, TF-IDF of the one-line descriptions as features"
@@ -173,7 +188,7 @@ _ALL = (
         features=3_868,
         classes=3,
         licence="none stated",
-        forms=(Form(paths=("heco_acm/pa.txt", "heco_acm/p_feat.npz"), read=_heco),),
+        file_sets=(FileSet(paths=("heco_acm/pa.txt", "heco_acm/p_feat.npz"), open_source=_open_heco),),
         build="copy data/acm of github.com/liun-online/HeCo to a folder heco_acm in a data folder",
     ),
     Dataset(
@@ -184,7 +199,7 @@ _ALL = (
         features=128,
         classes=40,
         licence="ODC-BY",
-        forms=_ogb("ogbn-arxiv"),
+        file_sets=_ogb_file_sets("ogbn-arxiv"),
     ),
     Dataset(
         name="ogbn-products",
@@ -194,7 +209,7 @@ _ALL = (
         features=100,
         classes=47,
         licence="Amazon licence",
-        forms=_ogb("ogbn-products"),
+        file_sets=_ogb_file_sets("ogbn-products"),
     ),
     Dataset(
         name="ogbn-papers100M",
@@ -204,7 +219,7 @@ _ALL = (
         features=128,
         classes=172,
         licence="ODC-BY",
-        forms=_ogb("ogbn-papers100M"),
+        file_sets=_ogb_file_sets("ogbn-papers100M"),
     ),
 )
 _DATASETS: Mapping[str, Dataset] = MappingProxyType({dataset.name: dataset for dataset in _ALL})

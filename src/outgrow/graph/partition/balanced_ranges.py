@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def range_ends(cost_before: NDArray[Any], count: int) -> NDArray[np.int64]:
+def balanced_range_ends(cost_before: NDArray[Any], count: int) -> NDArray[np.int64]:
     """``[count + 1]``: where to cut items into ``count`` ranges, none of them empty, at the costs nearest to equal.
 
     A range costs at most its even share and the cost of one item.
@@ -31,6 +31,6 @@ def range_ends(cost_before: NDArray[Any], count: int) -> NDArray[np.int64]:
     return np.minimum(ends, num_items - count + steps)
 
 
-def ranges_of(ends: NDArray[np.int64]) -> NDArray[np.int64]:
+def range_of_each(ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """``[N]``: the range of each item, for the ends of the ranges."""
     return np.repeat(np.arange(len(ends) - 1), np.diff(ends))

@@ -13,19 +13,19 @@ import torch
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick, require_types
-from outgrow.graph.partition.balanced_ranges import range_ends, ranges_of
-from outgrow.graph.partition.metis import metis_parts
+from outgrow.core.validation import validate_choice, validate_types
+from outgrow.graph.partition.balanced_ranges import balanced_range_ends, range_of_each
+from outgrow.graph.partition.metis import run_metis
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.topology import Topology
-from outgrow.ops.backend import array
-from outgrow.ops.rng import derive, permute
+from outgrow.ops.backend import as_numpy
+from outgrow.ops.rng import fold_in, permute_range
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(ABC):
+class Partitioner(ABC):
     """A way to partition. The same options give the same partition of the same graph.
 
     Attributes:
@@ -35,13 +35,13 @@ class Method(ABC):
     name: ClassVar[str]
 
     @property
-    def label(self) -> str:
+    def cache_key(self) -> str:
         """The name with all options that the partition depends on."""
         named = ((each.name, getattr(self, each.name)) for each in fields(self) if each.compare)
-        texts = (f"{name}={value.label if isinstance(value, Method) else value}" for name, value in named)
+        texts = (f"{name}={value.cache_key if isinstance(value, Partitioner) else value}" for name, value in named)
         return "-".join((self.name, *texts))
 
-    def split(self, topology: Topology, num_parts: int) -> Partition:
+    def partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
         """Partition the nodes.
 
         Args:
@@ -61,14 +61,14 @@ class Method(ABC):
                 got=f"{num_parts:,} parts",
                 repair="choose a number of parts in that range" if topology.num_nodes else "choose a graph with nodes",
             )
-        return self._split(topology, num_parts)
+        return self._partition_nodes(topology, num_parts)
 
     @abstractmethod
-    def _split(self, topology: Topology, num_parts: int) -> Partition: ...
+    def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metis(Method):
+class MetisPartitioner(Partitioner):
     """METIS: few edges between parts.
 
     It balances one number for each node. That of ``both`` is the node's in-edges and the mean number of in-edges, so
@@ -90,18 +90,18 @@ class Metis(Method):
 
     def __post_init__(self) -> None:
         _require_balance(self.balance, "nodes", "edges", "both")
-        _require("imbalance", self.imbalance, 0.001, 1000)
-        _require("seed", self.seed, 0, 2**31 - 1)
+        _require_in_range("imbalance", self.imbalance, 0.001, 1000)
+        _require_in_range("seed", self.seed, 0, 2**31 - 1)
 
-    def _split(self, topology: Topology, num_parts: int) -> Partition:
+    def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
         if num_parts == 1:
-            return Partition.checked(torch.zeros(topology.num_nodes, dtype=torch.int16), 1)
-        degree = np.diff(array(topology.indptr))
+            return Partition.from_assignment(torch.zeros(topology.num_nodes, dtype=torch.int16), 1)
+        degree = np.diff(as_numpy(topology.indptr))
         weight = None
         if self.balance != "nodes" and topology.num_edges:
             share = -(-topology.num_edges // topology.num_nodes) if self.balance == "both" else 0
             weight = degree + share
-        part = metis_parts(
+        part = run_metis(
             topology,
             num_parts,
             weight,
@@ -109,12 +109,12 @@ class Metis(Method):
             seed=self.seed,
             memory_bytes=self.memory_bytes,
         )
-        fill_empty(part, num_parts, degree)
-        return Partition.checked(torch.from_numpy(part), num_parts)
+        fill_empty_parts(part, num_parts, degree)
+        return Partition.from_assignment(torch.from_numpy(part), num_parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Range(Method):
+class RangePartitioner(Partitioner):
     """Contiguous ranges of node ids: as good as the order of the nodes is.
 
     Attributes:
@@ -127,13 +127,15 @@ class Range(Method):
     def __post_init__(self) -> None:
         _require_balance(self.balance, "nodes", "edges")
 
-    def _split(self, topology: Topology, num_parts: int) -> Partition:
-        before = np.arange(topology.num_nodes + 1) if self.balance == "nodes" else array(topology.indptr)
-        return Partition.checked(torch.from_numpy(ranges_of(range_ends(before, num_parts))), num_parts)
+    def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
+        before = np.arange(topology.num_nodes + 1) if self.balance == "nodes" else as_numpy(topology.indptr)
+        return Partition.from_assignment(
+            torch.from_numpy(range_of_each(balanced_range_ends(before, num_parts))), num_parts
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hash(Method):
+class HashPartitioner(Partitioner):
     """Nodes dealt out at random, equally many to each part.
 
     Attributes:
@@ -143,13 +145,13 @@ class Hash(Method):
     name: ClassVar[str] = "hash"
     seed: int = 0
 
-    def _split(self, topology: Topology, num_parts: int) -> Partition:
-        drawn = permute(0, topology.num_nodes, topology.num_nodes, derive(self.seed, topology.num_nodes))
-        return Partition.checked(torch.from_numpy(drawn % num_parts), num_parts)
+    def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
+        drawn = permute_range(0, topology.num_nodes, topology.num_nodes, fold_in(self.seed, topology.num_nodes))
+        return Partition.from_assignment(torch.from_numpy(drawn % num_parts), num_parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoLevel(Method):
+class ChunkedPartitioner(Partitioner):
     """Parts by one method, each cut into chunks: contiguous ranges of its nodes with about equal computation.
 
     The computation of a chunk is counted as its nodes and their in-edges. A part with fewer nodes than chunks has empty
@@ -162,23 +164,23 @@ class TwoLevel(Method):
 
     name: ClassVar[str] = "two-level"
     chunks: int = 4
-    first: Method = field(default_factory=Metis)
+    first: Partitioner = field(default_factory=MetisPartitioner)
 
     def __post_init__(self) -> None:
-        _require("chunks", self.chunks, 1, 2**31 - 1)
+        _require_in_range("chunks", self.chunks, 1, 2**31 - 1)
 
-    def _split(self, topology: Topology, num_parts: int) -> Partition:
-        parts = self.first.split(topology, num_parts)
-        cost = np.diff(array(topology.indptr)) + 1
+    def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
+        parts = self.first.partition_nodes(topology, num_parts)
+        cost = np.diff(as_numpy(topology.indptr)) + 1
         chunk = np.empty(topology.num_nodes, dtype=np.int32)
         for part in range(num_parts):
-            nodes = parts.nodes(part).numpy()
+            nodes = parts.nodes_of_part(part).numpy()
             before = np.concatenate(([0], np.cumsum(cost[nodes])))
-            chunk[nodes] = ranges_of(range_ends(before, min(self.chunks, len(nodes))))
-        return Partition.checked(parts.part, num_parts, chunk=torch.from_numpy(chunk), num_chunks=self.chunks)
+            chunk[nodes] = range_of_each(balanced_range_ends(before, min(self.chunks, len(nodes))))
+        return Partition.from_assignment(parts.part, num_parts, chunk=torch.from_numpy(chunk), num_chunks=self.chunks)
 
 
-def fill_empty(part: Array, num_parts: int, degree: Array) -> None:
+def fill_empty_parts(part: Array, num_parts: int, degree: Array) -> None:
     """Give each empty part one node: those with fewest in-edges, but not the last node of another part."""
     sizes = np.bincount(part, minlength=num_parts)
     empty = np.flatnonzero(sizes == 0)
@@ -191,10 +193,10 @@ def fill_empty(part: Array, num_parts: int, degree: Array) -> None:
 
 
 def _require_balance(given: str, *choices: str) -> None:
-    pick("balance", given, {choice: choice for choice in choices})
+    validate_choice("balance", given, {choice: choice for choice in choices})
 
 
-def _require(name: str, value: float, least: float, most: float) -> None:
+def _require_in_range(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise InputError(
             f"option {name} is out of range",
@@ -204,24 +206,24 @@ def _require(name: str, value: float, least: float, most: float) -> None:
         )
 
 
-METHODS: Mapping[str, Method] = MappingProxyType(
+METHODS: Mapping[str, Partitioner] = MappingProxyType(
     {
-        "metis": Metis(),
-        "metis-edges": Metis(balance="edges"),
-        "metis-both": Metis(balance="both"),
-        "range": Range(),
-        "range-edges": Range(balance="edges"),
-        "hash": Hash(),
-        "two-level": TwoLevel(first=Metis(balance="both")),
+        "metis": MetisPartitioner(),
+        "metis-edges": MetisPartitioner(balance="edges"),
+        "metis-both": MetisPartitioner(balance="both"),
+        "range": RangePartitioner(),
+        "range-edges": RangePartitioner(balance="edges"),
+        "hash": HashPartitioner(),
+        "two-level": ChunkedPartitioner(first=MetisPartitioner(balance="both")),
     }
 )
 
-WITHOUT_CHUNKS: Mapping[str, Method] = MappingProxyType(
+WITHOUT_CHUNKS: Mapping[str, Partitioner] = MappingProxyType(
     {name: method for name, method in METHODS.items() if name != "two-level"}
 )
 
 
-def method_of(name: str, options: Mapping[str, object] | None = None) -> Method:
+def make_partitioner(name: str, options: Mapping[str, object] | None = None) -> Partitioner:
     """The method of a name, such as ``metis``, with options set.
 
     Args:
@@ -231,9 +233,9 @@ def method_of(name: str, options: Mapping[str, object] | None = None) -> Method:
     Raises:
         InputError: An unknown name or option (the nearest are offered), or a value that is wrong.
     """
-    method, given = pick("partition method", name, METHODS), dict(options or {})
+    method, given = validate_choice("partition method", name, METHODS), dict(options or {})
     hints = get_type_hints(type(method))
     for option in given:
-        pick(f"option of {name}", option, {each.name: each for each in fields(method)})
-    require_types(given, hints)
+        validate_choice(f"option of {name}", option, {each.name: each for each in fields(method)})
+    validate_types(given, hints)
     return replace(method, **given)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes
-from outgrow.graph.partition.symmetrize import BothWays, both_ways, count_neighbours, fill_neighbours
+from outgrow.graph.partition.symmetrize import SymmetricCsr, count_neighbours, fill_neighbours, symmetrize
 from outgrow.graph.topology import Topology
 
 Array = NDArray[Any]
@@ -34,7 +34,7 @@ _PER_NEIGHBOUR, _PER_NODE, _PROCESS_BYTES = 16, 24, 40 << 20
 measured, on R-MAT graphs, which METIS cannot make much smaller from level to level."""
 
 
-def metis_parts(
+def run_metis(
     topology: Topology, num_parts: int, weight: Array | None, *, imbalance: float, seed: int, memory_bytes: int | None
 ) -> Array:
     """The part of each node as METIS gives it; parts may be empty.
@@ -60,31 +60,31 @@ def metis_parts(
     dtype = pymetis.zero_copy_dtype()
     budget = available_bytes() if memory_bytes is None else memory_bytes
     _require_memory(topology.indices.nbytes + 32 * topology.num_nodes, budget)
-    edges = both_ways(topology)
+    edges = symmetrize(topology)
     count = count_neighbours(edges)
     num_neighbours = int(count.sum())
     largest = max(num_neighbours, 2 * topology.num_edges, 0 if weight is None else int(weight.sum()))
     if largest > np.iinfo(dtype).max:
-        raise _refused(f"numbers of {dtype.itemsize * 8} bits", f"numbers up to {largest:,}")
-    _require_memory(estimate_bytes(topology.num_nodes, num_neighbours, dtype.itemsize), budget)
+        raise _metis_error(f"numbers of {dtype.itemsize * 8} bits", f"numbers up to {largest:,}")
+    _require_memory(estimate_metis_bytes(topology.num_nodes, num_neighbours, dtype.itemsize), budget)
     lengths = [len(count) + 1, num_neighbours, num_neighbours, 0 if weight is None else len(weight), len(count)]
     options = {"parts": num_parts, "seed": seed, "ufactor": max(1, round(imbalance * 1000)), "lengths": lengths}
     try:
-        with _shared(sum(lengths), dtype) as (file, shared):
-            _fill(np.split(shared, np.cumsum(lengths)[:-1]), edges, count, weight)
+        with _shared_array(sum(lengths), dtype) as (file, shared):
+            _fill_metis_input(np.split(shared, np.cumsum(lengths)[:-1]), edges, count, weight)
             del edges, count
-            _run(file, options)
+            _run_metis_child(file, options)
             return shared[-topology.num_nodes :].copy()
     except OSError as error:
-        raise _refused("memory and a process for METIS", str(error)) from error
+        raise _metis_error("memory and a process for METIS", str(error)) from error
 
 
-def estimate_bytes(num_nodes: int, num_neighbours: int, width: int) -> int:
+def estimate_metis_bytes(num_nodes: int, num_neighbours: int, width: int) -> int:
     """Bytes that METIS and its input take at most, for numbers of ``width`` bytes."""
     return _PROCESS_BYTES + width * (_PER_NEIGHBOUR * num_neighbours + _PER_NODE * num_nodes)
 
 
-def _fill(arrays: list[Array], edges: BothWays, count: Array, weight: Array | None) -> None:
+def _fill_metis_input(arrays: list[Array], edges: SymmetricCsr, count: Array, weight: Array | None) -> None:
     indptr, neighbours, multiplicity, weights, _ = arrays
     np.cumsum(count, out=indptr[1:])
     fill_neighbours(edges, indptr, neighbours, multiplicity)
@@ -93,7 +93,7 @@ def _fill(arrays: list[Array], edges: BothWays, count: Array, weight: Array | No
 
 
 @contextmanager
-def _shared(length: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
+def _shared_array(length: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
     """An open file without a name, and its ``length`` numbers, zeros at first."""
     if sys.platform == "linux":
         file = os.memfd_create("outgrow-metis")
@@ -107,7 +107,7 @@ def _shared(length: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
         os.close(file)
 
 
-def _run(file: int, options: dict[str, Any]) -> None:
+def _run_metis_child(file: int, options: dict[str, Any]) -> None:
     ended = subprocess.run(
         [sys.executable, "-P", str(_CHILD), json.dumps({"file": file, "parent": os.getpid(), **options})],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -120,10 +120,10 @@ def _run(file: int, options: dict[str, Any]) -> None:
     )
     if ended.returncode:
         said = [text.strip().splitlines()[-1] for text in (ended.stdout, ended.stderr) if text.strip()]
-        raise _refused("a partition from METIS", "; ".join((_ending(ended.returncode), *said)))
+        raise _metis_error("a partition from METIS", "; ".join((_describe_exit(ended.returncode), *said)))
 
 
-def _ending(code: int) -> str:
+def _describe_exit(code: int) -> str:
     """How a process ended."""
     if code > 0:
         return f"exit code {code}"
@@ -133,10 +133,10 @@ def _ending(code: int) -> str:
 
 def _require_memory(needed: int, available: int) -> None:
     if needed > available:
-        raise _refused(f"about {needed:,} bytes of memory for METIS", f"{available:,} bytes")
+        raise _metis_error(f"about {needed:,} bytes of memory for METIS", f"{available:,} bytes")
 
 
-def _refused(needed: str, got: str) -> InputError:
+def _metis_error(needed: str, got: str) -> InputError:
     return InputError(
         "METIS cannot partition this graph",
         needed=needed,

@@ -16,7 +16,7 @@ _MOST_PARTS = 1 << 31
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Partition:
-    """A part for each of ``V`` nodes; make one with `checked`.
+    """A part for each of ``V`` nodes; make one with `validate_csr`.
 
     Attributes:
         part: ``[V]`` int16, or int32 for many parts; ``0 <= part < num_parts``.
@@ -31,12 +31,12 @@ class Partition:
     num_chunks: int = 1
 
     @classmethod
-    def checked(
+    def from_assignment(
         cls,
         part: Tensor,
         num_parts: int,
         *,
-        empty_parts: bool = False,
+        allow_empty: bool = False,
         chunk: Tensor | None = None,
         num_chunks: int = 1,
     ) -> Partition:
@@ -45,7 +45,7 @@ class Partition:
         Args:
             part: ``[V]``, any integer type.
             num_parts: Number of parts.
-            empty_parts: Whether a part may own no node.
+            allow_empty: Whether a part may own no node.
             chunk: ``[V]``, any integer type; None if parts are not cut. Chunks may be empty.
             num_chunks: Chunks of each part.
 
@@ -53,16 +53,18 @@ class Partition:
             InputError: Not one part for each node, a number out of range, or an empty part.
         """
         made = cls(
-            part=_narrow("part", part, num_parts),
+            part=_as_narrow_dtype("part", part, num_parts),
             num_parts=num_parts,
-            chunk=None if chunk is None else _narrow("chunk", chunk, num_chunks),
+            chunk=None if chunk is None else _as_narrow_dtype("chunk", chunk, num_chunks),
             num_chunks=num_chunks,
         )
         if made.chunk is not None and len(made.chunk) != len(part):
-            raise _wrong(f"a chunk for each of {len(part):,} nodes", f"{len(made.chunk):,} chunks")
-        empty = torch.nonzero(made.sizes == 0).flatten()
-        if len(empty) and not empty_parts:
-            raise _wrong("at least one node in every part", f"none in part {int(empty[0])}, {len(empty)} such parts")
+            raise _partition_error(f"a chunk for each of {len(part):,} nodes", f"{len(made.chunk):,} chunks")
+        empty = torch.nonzero(made.part_sizes == 0).flatten()
+        if len(empty) and not allow_empty:
+            raise _partition_error(
+                "at least one node in every part", f"none in part {int(empty[0])}, {len(empty)} such parts"
+            )
         return made
 
     @property
@@ -71,44 +73,46 @@ class Partition:
         return len(self.part)
 
     @cached_property
-    def sizes(self) -> Tensor:
+    def part_sizes(self) -> Tensor:
         """``[num_parts]`` int64: nodes of each part."""
         return torch.bincount(self.part, minlength=self.num_parts)
 
-    def nodes(self, part: int) -> Tensor:
+    def nodes_of_part(self, part: int) -> Tensor:
         """``[n]`` int64: the nodes of a part, ascending."""
-        first, last = self._ends[part], self._ends[part + 1]
-        return self._grouped[first:last]
+        first, last = self._part_ends[part], self._part_ends[part + 1]
+        return self._nodes_by_part[first:last]
 
     @cached_property
-    def by_chunk(self) -> Partition:
+    def chunks_as_parts(self) -> Partition:
         """The partition in which every chunk is a part: chunk ``c`` of part ``p`` is ``p * num_chunks + c``."""
         if self.chunk is None:
             return self
         flat = self.part.long() * self.num_chunks + self.chunk
-        return Partition.checked(flat, self.num_parts * self.num_chunks, empty_parts=True)
+        return Partition.from_assignment(flat, self.num_parts * self.num_chunks, allow_empty=True)
 
     @cached_property
-    def _grouped(self) -> Tensor:
+    def _nodes_by_part(self) -> Tensor:
         return torch.from_numpy(np.argsort(self.part.numpy(), kind="stable"))
 
     @cached_property
-    def _ends(self) -> list[int]:
-        return [0, *self.sizes.cumsum(0).tolist()]
+    def _part_ends(self) -> list[int]:
+        return [0, *self.part_sizes.cumsum(0).tolist()]
 
 
-def _narrow(what: str, values: Tensor, count: int) -> Tensor:
+def _as_narrow_dtype(what: str, values: Tensor, count: int) -> Tensor:
     """The numbers as int16 or int32, if all are at least 0 and below ``count``."""
     if values.dim() != 1 or values.dtype.is_floating_point or values.dtype in (torch.bool, torch.complex64):
-        raise _wrong(f"a {what} for each node, [V] whole numbers", f"{values.dtype} of shape {list(values.shape)}")
+        raise _partition_error(
+            f"a {what} for each node, [V] whole numbers", f"{values.dtype} of shape {list(values.shape)}"
+        )
     if not 1 <= count < _MOST_PARTS:
-        raise _wrong(f"1 to {_MOST_PARTS - 1:,} {what}s", f"{count:,}")
+        raise _partition_error(f"1 to {_MOST_PARTS - 1:,} {what}s", f"{count:,}")
     if len(values) and (int(values.min()) < 0 or int(values.max()) >= count):
-        raise _wrong(f"{what}s 0 to {count - 1:,}", f"{what}s {int(values.min()):,} to {int(values.max()):,}")
+        raise _partition_error(f"{what}s 0 to {count - 1:,}", f"{what}s {int(values.min()):,} to {int(values.max()):,}")
     return values.to(torch.int16 if count <= 1 << 15 else torch.int32)
 
 
-def _wrong(needed: str, got: str) -> InputError:
+def _partition_error(needed: str, got: str) -> InputError:
     return InputError(
         "this is no partition of the nodes", needed=needed, got=got, repair="correct the partition, or choose a method"
     )

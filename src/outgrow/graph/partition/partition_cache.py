@@ -14,7 +14,7 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
-from outgrow.graph.partition.methods import Method
+from outgrow.graph.partition.methods import Partitioner
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.topology import Topology
 
@@ -22,7 +22,7 @@ FOLDER = "partitions"
 _FORMAT = 1
 
 
-def partition_of(topology: Topology, method: Method, num_parts: int, *, store: Path | None) -> Partition:
+def load_or_make_partition(topology: Topology, method: Partitioner, num_parts: int, *, store: Path | None) -> Partition:
     """The partition that a method makes of a graph, taken from the graph's store if it was made before.
 
     What was made is put there; a store that cannot be written to is left as it is. A file that is torn or belongs to
@@ -35,31 +35,31 @@ def partition_of(topology: Topology, method: Method, num_parts: int, *, store: P
         store: Directory of the graph's store; None if it has none.
 
     Raises:
-        InputError: See `Method.split`.
+        InputError: See `Partitioner.partition_nodes`.
     """
     if store is None:
-        return method.split(topology, num_parts)
-    path = Path(store) / FOLDER / f"{method.label}-{num_parts}"
+        return method.partition_nodes(topology, num_parts)
+    path = Path(store) / FOLDER / f"{method.cache_key}-{num_parts}"
     about = {
         "format": _FORMAT,
-        "method": method.label,
+        "method": method.cache_key,
         "num_parts": num_parts,
         "num_nodes": topology.num_nodes,
         "num_edges": topology.num_edges,
     }
-    found = _read(path, about)
+    found = _read_partition(path, about)
     if found is None:
-        found = method.split(topology, num_parts)
+        found = method.partition_nodes(topology, num_parts)
         with suppress(OSError):
-            _write(path, about, found)
+            _write_partition(path, about, found)
     return found
 
 
-def _read(path: Path, about: dict[str, Any]) -> Partition | None:
+def _read_partition(path: Path, about: dict[str, Any]) -> Partition | None:
     """The partition in a file; None if there is none, or not a whole one of this graph."""
     try:
-        record = json.loads(_with(path, ".json").read_text(encoding="utf-8"))
-        data = _with(path, ".npy").read_bytes()
+        record = json.loads(_with_suffix(path, ".json").read_text(encoding="utf-8"))
+        data = _with_suffix(path, ".npy").read_bytes()
         num_chunks, checksum = record.pop("num_chunks"), record.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -68,24 +68,24 @@ def _read(path: Path, about: dict[str, Any]) -> Partition | None:
     rows = torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
     try:
         chunk = rows[1] if len(rows) == 2 else None
-        found = Partition.checked(rows[0], about["num_parts"], chunk=chunk, num_chunks=num_chunks)
+        found = Partition.from_assignment(rows[0], about["num_parts"], chunk=chunk, num_chunks=num_chunks)
     except InputError:
         return None
     return found if found.num_nodes == about["num_nodes"] else None
 
 
-def _write(path: Path, about: dict[str, Any], partition: Partition) -> None:
+def _write_partition(path: Path, about: dict[str, Any], partition: Partition) -> None:
     rows = [partition.part] if partition.chunk is None else [partition.part, partition.chunk]
     data = io.BytesIO()
     np.save(data, np.stack([row.numpy() for row in rows]))
     checksum = hashlib.sha256(data.getbuffer()).hexdigest()
     record = {**about, "num_chunks": partition.num_chunks, "sha256": checksum}
     path.parent.mkdir(exist_ok=True)
-    with atomic_write(_with(path, ".npy")) as temporary:
+    with atomic_write(_with_suffix(path, ".npy")) as temporary:
         temporary.write_bytes(data.getbuffer())
-    with atomic_write(_with(path, ".json")) as temporary:
+    with atomic_write(_with_suffix(path, ".json")) as temporary:
         temporary.write_bytes((json.dumps(record, indent=1) + "\n").encode())
 
 
-def _with(path: Path, suffix: str) -> Path:
+def _with_suffix(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)

@@ -15,25 +15,25 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from outgrow.graph.partition.methods import Array, Method, fill_empty
-from outgrow.graph.partition.metis import metis_parts
+from outgrow.graph.partition.methods import Array, Partitioner, fill_empty_parts
+from outgrow.graph.partition.metis import run_metis
 from outgrow.graph.partition.partition import Partition
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
-from outgrow.ops.backend import array
+from outgrow.ops.backend import as_numpy
 
 _FINE = 100
 """The mean weight of a node: METIS takes whole numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetisByAccess(Method):
+class PresampledMetis(Partitioner):
     """METIS with parts that are even in in-edges drawn and in seeds, which weigh the same in total.
 
     Attributes:
         course: What tells the batches apart from others: see `course_of`.
         imbalance: How much heavier than the mean a part may be.
-        weights: ``[V]`` float64 weight of each node, made when a partition is not known yet: see `access_weights`.
+        weights: ``[V]`` float64 weight of each node, made when a partition is not known yet: see `presample_weights`.
     """
 
     name: ClassVar[str] = "metis-access"
@@ -41,17 +41,17 @@ class MetisByAccess(Method):
     imbalance: float = 0.03
     weights: Callable[[], Tensor] = field(compare=False, repr=False)
 
-    def _split(self, topology: Topology, num_parts: int) -> Partition:
+    def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
         if num_parts == 1:
-            return Partition.checked(torch.zeros(topology.num_nodes, dtype=torch.int16), 1)
+            return Partition.from_assignment(torch.zeros(topology.num_nodes, dtype=torch.int16), 1)
         given = self.weights()
-        weight: Array = array((given * (_FINE * topology.num_nodes / max(given.sum().item(), 1e-9))).round().long())
-        part = metis_parts(topology, num_parts, weight, imbalance=self.imbalance, seed=0, memory_bytes=None)
-        fill_empty(part, num_parts, array(topology.indptr.diff()))
-        return Partition.checked(torch.from_numpy(part), num_parts)
+        weight: Array = as_numpy((given * (_FINE * topology.num_nodes / max(given.sum().item(), 1e-9))).round().long())
+        part = run_metis(topology, num_parts, weight, imbalance=self.imbalance, seed=0, memory_bytes=None)
+        fill_empty_parts(part, num_parts, as_numpy(topology.indptr.diff()))
+        return Partition.from_assignment(torch.from_numpy(part), num_parts)
 
 
-def access_weights(sampler: Sampler, epoch: int, batches: Sequence[Tensor], num_nodes: int) -> Tensor:
+def presample_weights(sampler: NeighborSampler, epoch: int, batches: Sequence[Tensor], num_nodes: int) -> Tensor:
     """``[V]`` float64: shares of all in-edges that are drawn and of all seeds in an epoch, one half each.
 
     Args:
@@ -63,12 +63,12 @@ def access_weights(sampler: Sampler, epoch: int, batches: Sequence[Tensor], num_
     drawn, seeds = torch.zeros(num_nodes, dtype=torch.float64), torch.zeros(num_nodes, dtype=torch.float64)
     for step, batch in enumerate(batches):
         seeds[batch] += 1
-        for block in sampler.blocks(batch, epoch, step):
+        for block in sampler.sample_blocks(batch, epoch, step):
             drawn[block.dst_nodes] += block.edges.indptr.diff()
     return sum((each / max(1.0, each.sum().item()) / 2 for each in (drawn, seeds)), torch.zeros(()))
 
 
-def course_of(views: Sequence[Topology], nodes: Tensor, *about: object) -> str:
+def sampling_signature(views: Sequence[Topology], nodes: Tensor, *about: object) -> str:
     """A name for how batches are drawn: the same for the same nodes to train on, layers and options.
 
     Args:
@@ -77,5 +77,5 @@ def course_of(views: Sequence[Topology], nodes: Tensor, *about: object) -> str:
         about: What else it depends on.
     """
     digest = hashlib.sha256(repr(([view.num_edges for view in views], about)).encode())
-    digest.update(array(nodes).tobytes())
+    digest.update(as_numpy(nodes).tobytes())
     return digest.hexdigest()[:16]

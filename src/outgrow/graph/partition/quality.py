@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.topology import Topology
-from outgrow.ops.backend import array, kernel, num_threads, prange, sequential
-from outgrow.ops.kernels.work_split import END_ROW, ROW, even_parts, piece
+from outgrow.ops.backend import as_numpy, num_threads, parallel_kernel, prange, serial_kernel
+from outgrow.ops.kernels.work_split import END_ROW, ROW, balanced_work, row_span
 
 Array = NDArray[Any]
 
@@ -20,7 +20,7 @@ _MASK_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quality:
+class PartitionQuality:
     """Figures of a partition of ``V`` nodes and ``E`` edges.
 
     Attributes:
@@ -44,7 +44,7 @@ class Quality:
     replication_factor: float
 
 
-def quality_of(topology: Topology, partition: Partition) -> Quality:
+def measure_quality(topology: Topology, partition: Partition) -> PartitionQuality:
     """Count what a partition cuts.
 
     The edges are read in order, once for every 64 parts; memory is a bit for each node and part of a pass, for
@@ -61,29 +61,31 @@ def quality_of(topology: Topology, partition: Partition) -> Quality:
             repair="partition this graph",
         )
     num_parts = partition.num_parts
-    edge_cut, halo = _count(array(topology.indptr), array(topology.indices), array(partition.part), num_parts)
-    nodes = partition.sizes.numpy()
+    edge_cut, halo = _count_cut_edges(
+        as_numpy(topology.indptr), as_numpy(topology.indices), as_numpy(partition.part), num_parts
+    )
+    nodes = partition.part_sizes.numpy()
     edges = np.zeros(num_parts, dtype=np.int64)
-    _add_degrees(array(topology.indptr), array(partition.part), edges)
-    return Quality(
+    _add_degrees(as_numpy(topology.indptr), as_numpy(partition.part), edges)
+    return PartitionQuality(
         edge_cut=edge_cut,
         cut_share=edge_cut / max(1, topology.num_edges),
         nodes=tuple(nodes.tolist()),
         edges=tuple(edges.tolist()),
         halo=tuple(halo.tolist()),
-        node_balance=_balance(nodes),
-        edge_balance=_balance(edges),
+        node_balance=_max_over_mean(nodes),
+        edge_balance=_max_over_mean(edges),
         replication_factor=float((nodes.sum() + halo.sum()) / max(1, topology.num_nodes)),
     )
 
 
-def _balance(counts: Array) -> float:
+def _max_over_mean(counts: Array) -> float:
     return float(counts.max() / counts.mean()) if counts.any() else 1.0
 
 
-def _count(indptr: Array, indices: Array, part: Array, num_parts: int) -> tuple[int, Array]:
+def _count_cut_edges(indptr: Array, indices: Array, part: Array, num_parts: int) -> tuple[int, Array]:
     """Edges that are cut, and the halo of each part."""
-    shares = even_parts(indptr)
+    shares = balanced_work(indptr)
     kind = np.dtype(np.uint8 if num_parts <= 8 else np.uint64)
     lanes = max(1, min(num_threads(), len(shares), _MASK_BYTES // max(1, len(part) * kind.itemsize)))
     needs = np.empty((lanes, len(part)), dtype=kind)
@@ -91,13 +93,13 @@ def _count(indptr: Array, indices: Array, part: Array, num_parts: int) -> tuple[
     width = kind.itemsize * 8
     for first in range(0, num_parts, width):
         needs[:] = 0
-        _mark(shares, indptr, indices, part, first, width, needs, cut)
-        _add_marks(needs, first, halo[first : first + width])
+        _mark_halo(shares, indptr, indices, part, first, width, needs, cut)
+        _count_halo(needs, first, halo[first : first + width])
     return int(cut.sum()), halo
 
 
-@kernel
-def _mark(
+@parallel_kernel
+def _mark_halo(
     shares: Array, indptr: Array, indices: Array, part: Array, first: int, width: int, needs: Array, cut: Array
 ) -> None:
     """For each source, mark the parts ``first`` to ``first + width - 1`` that are not its own and hear from it."""
@@ -109,15 +111,15 @@ def _mark(
                 bit = part[v] - first
                 if 0 <= bit < width:
                     mark = needs.dtype.type(np.uint64(1) << np.uint64(bit))
-                    for e in range(*piece(shares, share, indptr, v)):
+                    for e in range(*row_span(shares, share, indptr, v)):
                         if part[indices[e]] != part[v]:
                             needs[lane, indices[e]] |= mark
                             crossing += 1
         cut[lane] += crossing
 
 
-@sequential
-def _add_marks(needs: Array, first: int, halo: Array) -> None:
+@serial_kernel
+def _count_halo(needs: Array, first: int, halo: Array) -> None:
     """Count the nodes that each part of a pass needs, whoever marked them."""
     for v in range(needs.shape[1]):
         marks = np.uint64(0)
@@ -131,7 +133,7 @@ def _add_marks(needs: Array, first: int, halo: Array) -> None:
             bit += 1
 
 
-@sequential
+@serial_kernel
 def _add_degrees(indptr: Array, part: Array, edges: Array) -> None:
     for v in range(len(part)):
         edges[part[v]] += indptr[v + 1] - indptr[v]

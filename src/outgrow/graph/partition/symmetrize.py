@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.graph.partition.balanced_ranges import range_ends
+from outgrow.graph.partition.balanced_ranges import balanced_range_ends
 from outgrow.graph.topology import Topology
-from outgrow.ops.backend import array, kernel, prange, sequential
+from outgrow.ops.backend import as_numpy, parallel_kernel, prange, serial_kernel
 from outgrow.ops.kernels.work_split import PARTS
 
 Array = NDArray[Any]
 
 
-class BothWays(NamedTuple):
+class SymmetricCsr(NamedTuple):
     """In-edges and out-edges of every node; both sorted within a node.
 
     Attributes:
@@ -33,25 +33,25 @@ class BothWays(NamedTuple):
     bounds: Array
 
 
-def both_ways(topology: Topology) -> BothWays:
+def symmetrize(topology: Topology) -> SymmetricCsr:
     """In-edges and out-edges; makes one array of ``E`` and two of ``V``."""
-    in_ptr, src = array(topology.indptr), array(topology.indices)
+    in_ptr, src = as_numpy(topology.indptr), as_numpy(topology.indices)
     num_nodes = topology.num_nodes
     out_ptr, dst = np.zeros(num_nodes + 2, dtype=np.int64), np.empty(len(src), dtype=src.dtype)
-    _turn(in_ptr, src, out_ptr, dst)
+    _transpose_csr(in_ptr, src, out_ptr, dst)
     out_ptr = out_ptr[:-1]
-    bounds = range_ends(in_ptr + out_ptr + np.arange(num_nodes + 1), min(PARTS, num_nodes))
-    return BothWays(in_ptr, src, out_ptr, dst, bounds)
+    bounds = balanced_range_ends(in_ptr + out_ptr + np.arange(num_nodes + 1), min(PARTS, num_nodes))
+    return SymmetricCsr(in_ptr, src, out_ptr, dst, bounds)
 
 
-def count_neighbours(edges: BothWays) -> NDArray[np.int64]:
+def count_neighbours(edges: SymmetricCsr) -> NDArray[np.int64]:
     """``[V]``: distinct neighbours of each node, itself not among them."""
     count = np.empty(len(edges.in_ptr) - 1, dtype=np.int64)
-    _merge(*edges, count, None, None, None)
+    _merge_neighbours(*edges, count, None, None, None)
     return count
 
 
-def fill_neighbours(edges: BothWays, indptr: Array, neighbours: Array, multiplicity: Array) -> None:
+def fill_neighbours(edges: SymmetricCsr, indptr: Array, neighbours: Array, multiplicity: Array) -> None:
     """Write the neighbours of each node in ascending order, and the number of edges between the two.
 
     Args:
@@ -60,11 +60,11 @@ def fill_neighbours(edges: BothWays, indptr: Array, neighbours: Array, multiplic
         neighbours: ``[N]``, written.
         multiplicity: ``[N]``, written; edges in both directions together.
     """
-    _merge(*edges, None, indptr, neighbours, multiplicity)
+    _merge_neighbours(*edges, None, indptr, neighbours, multiplicity)
 
 
-@sequential
-def _turn(in_ptr: Array, src: Array, out_ptr: Array, dst: Array) -> None:
+@serial_kernel
+def _transpose_csr(in_ptr: Array, src: Array, out_ptr: Array, dst: Array) -> None:
     """Destinations by source; ``out_ptr`` has one place more than it needs at the end."""
     for e in range(len(src)):
         out_ptr[src[e] + 2] += 1
@@ -77,8 +77,8 @@ def _turn(in_ptr: Array, src: Array, out_ptr: Array, dst: Array) -> None:
             out_ptr[src[e] + 1] = at + 1
 
 
-@kernel
-def _merge(
+@parallel_kernel
+def _merge_neighbours(
     in_ptr: Array,
     src: Array,
     out_ptr: Array,

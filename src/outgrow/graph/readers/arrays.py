@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 
-class ArraySource(Source):
+class ArraySource(GraphSource):
     """Edges in one array. Final.
 
     Args:
@@ -29,7 +29,7 @@ class ArraySource(Source):
     def __init__(
         self,
         edge_index: NDArray[Any],
-        tables: Tables,
+        tables: NodeTableSource,
         *,
         name: str = "graph",
         relation: NDArray[Any] | None = None,
@@ -66,11 +66,11 @@ class ArraySource(Source):
         """As given."""
         return self._name
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """As given."""
         return self._tables
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, in one chunk."""
         yield EdgeChunk(
             src=np.ascontiguousarray(self._edge_index[0], dtype=np.int64),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 SRC = ("src", "source", "from", "from_node", "fromnodeid", "u")
 DST = ("dst", "dest", "destination", "target", "to", "to_node", "tonodeid", "v")
@@ -20,7 +20,7 @@ ROLES = {**dict.fromkeys(SRC, "src"), **dict.fromkeys(DST, "dst")}
 ROLES |= {**dict.fromkeys(RELATION, "relation"), **dict.fromkeys(WEIGHT, "weight")}
 
 
-def roles_of(names: Sequence[str], where: str) -> dict[str, int]:
+def assign_column_roles(names: Sequence[str], where: str) -> dict[str, int]:
     """Which column is ``src``, ``dst``, ``relation`` and ``weight``; case does not matter, other columns are ignored.
 
     Args:
@@ -34,26 +34,26 @@ def roles_of(names: Sequence[str], where: str) -> dict[str, int]:
     for at, name in enumerate(names):
         role = ROLES.get(name.strip().strip('"').lower())
         if role in found:
-            raise _unclear(where, names, f"two columns for {role}")
+            raise _unclear_columns_error(where, names, f"two columns for {role}")
         if role is not None:
             found[role] = at
     if "src" not in found or "dst" not in found:
-        raise _unclear(where, names, "no column for " + " or ".join({"src", "dst"} - found.keys()))
+        raise _unclear_columns_error(where, names, "no column for " + " or ".join({"src", "dst"} - found.keys()))
     return found
 
 
 @final
-class Relabelled(Source):
+class RelabelledSource(GraphSource):
     """A source of edges alone, with its ids renumbered from 0 in ascending order. Reads the edges twice.
 
     Args:
         source: What to read; ids may be any int64.
 
     Attributes:
-        ids: ``[V]`` int64, ascending: the original id of each node. Memory grows with ``V``, not with edges.
+        original_ids: ``[V]`` int64, ascending: the original id of each node. Memory grows with ``V``, not with edges.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: GraphSource) -> None:
         self._source = source
         self._ids: Ids | None = None
 
@@ -63,24 +63,24 @@ class Relabelled(Source):
         return self._source.name
 
     @property
-    def ids(self) -> Ids:
+    def original_ids(self) -> Ids:
         """Original ids; the first use reads all edges."""
         if self._ids is None:
-            self._ids = _distinct(self._source.edges())
+            self._ids = _unique_ids(self._source.read_edges())
         return self._ids
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """The number of nodes."""
-        return Tables(num_nodes=len(self.ids))
+        return NodeTableSource(num_nodes=len(self.original_ids))
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, renumbered."""
-        for chunk in self._source.edges():
-            src, dst = np.searchsorted(self.ids, chunk.src), np.searchsorted(self.ids, chunk.dst)
+        for chunk in self._source.read_edges():
+            src, dst = np.searchsorted(self.original_ids, chunk.src), np.searchsorted(self.original_ids, chunk.dst)
             yield chunk._replace(src=src, dst=dst)
 
 
-def _distinct(chunks: Iterator[EdgeChunk]) -> Ids:
+def _unique_ids(chunks: Iterator[EdgeChunk]) -> Ids:
     known, fresh, waiting = np.empty(0, dtype=np.int64), list[Ids](), 0
     for chunk in chunks:
         fresh.append(np.union1d(chunk.src, chunk.dst))
@@ -90,7 +90,7 @@ def _distinct(chunks: Iterator[EdgeChunk]) -> Ids:
     return np.unique(np.concatenate([known, *fresh]))
 
 
-def edge_chunk(column: Callable[[int], NDArray[Any]], roles: dict[str, int]) -> EdgeChunk:
+def make_edge_chunk(column: Callable[[int], NDArray[Any]], roles: dict[str, int]) -> EdgeChunk:
     """A chunk from columns by number; ids are int64, weights become float32."""
     return EdgeChunk(
         src=column(roles["src"]),
@@ -100,15 +100,15 @@ def edge_chunk(column: Callable[[int], NDArray[Any]], roles: dict[str, int]) -> 
     )
 
 
-def shown(name: str) -> str:
+def shorten_name(name: str) -> str:
     """The beginning of a name, as an error may show it."""
     return repr(name[:40])[1:-1]
 
 
-def _unclear(where: str, names: Sequence[str], got: str) -> InputError:
+def _unclear_columns_error(where: str, names: Sequence[str], got: str) -> InputError:
     return InputError(
         f"the columns of {where} are unclear",
         needed=f"one column named {'/'.join(SRC[:3])}, one named {'/'.join(DST[:4])}; optionally relation and weight",
-        got=f"{got} among {', '.join(shown(name) for name in names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
+        got=f"{got} among {', '.join(shorten_name(name) for name in names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
         repair="rename the columns, for example src,dst,weight",
     )

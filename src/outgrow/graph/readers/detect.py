@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import final
 
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.edge_checks import check_gaps
+from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.readers.edge_list import EdgeListSource
-from outgrow.graph.readers.npz import NpzSource, node_tables
-from outgrow.graph.readers.npz_archive import Archive
+from outgrow.graph.readers.npz import NpzSource, parse_node_tables
+from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.ogb import OgbSource
 from outgrow.graph.readers.parquet import ParquetSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 NODES = "nodes.npz"
 
 
 @final
-class FolderSource(Source):
+class FolderSource(GraphSource):
     """Edges from one source, everything else from ``nodes.npz``.
 
     Its keys are those of a graph in one file (``npz.py``), without ``edge_index``.
@@ -30,7 +30,7 @@ class FolderSource(Source):
         edges: Reads the edge table.
     """
 
-    def __init__(self, folder: Path, edges: Source) -> None:
+    def __init__(self, folder: Path, edges: GraphSource) -> None:
         self._folder, self._edges = Path(folder), edges
 
     @property
@@ -38,21 +38,21 @@ class FolderSource(Source):
         """Name of the folder."""
         return self._folder.absolute().name
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """What ``nodes.npz`` holds.
 
         Raises:
             InputError: The file is broken.
         """
-        tables = node_tables(Archive(self._folder / NODES))
+        tables = parse_node_tables(NpzArchive(self._folder / NODES))
         if tables.num_nodes is not None and tables.features is None and tables.labels is None:
             size = sum(path.stat().st_size for path in self._folder.glob("edges.*"))  # an edge takes at least a byte
-            check_gaps(tables.num_nodes, size, str(self._folder / NODES))
+            check_node_count(tables.num_nodes, size, str(self._folder / NODES))
         return tables
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges of the edge table."""
-        return self._edges.edges()
+        return self._edges.read_edges()
 
 
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
@@ -62,13 +62,13 @@ KNOWN = (
 )
 
 
-def source_of(
+def detect_reader(
     path: Path,
     *,
     num_nodes: int | None = None,
     relabel: bool = False,
     columns: Sequence[str] | None = None,
-) -> Source:
+) -> GraphSource:
     """The reader of a file or folder, by what it is called.
 
     Args:
@@ -87,7 +87,7 @@ def source_of(
         raise InputError(
             f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
         )
-    source = _edge_table(path, num_nodes, relabel, columns)
+    source = _edge_table_reader(path, num_nodes, relabel, columns)
     if source is not None:
         return source
     if num_nodes is not None or relabel or columns is not None:
@@ -97,14 +97,20 @@ def source_of(
             got=f"num_nodes={num_nodes}, relabel={relabel}, columns={columns}",
             repair="leave them out",
         )
-    source = _folder(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
+    source = _folder_reader(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
     if source is None:
-        got = f"a folder with {', '.join(_some_of(path))}" if path.is_dir() else f"a file that ends in {path.suffix!r}"
+        got = (
+            f"a folder with {', '.join(_first_file_names(path))}"
+            if path.is_dir()
+            else f"a file that ends in {path.suffix!r}"
+        )
         raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
     return source
 
 
-def _edge_table(path: Path, num_nodes: int | None, relabel: bool, columns: Sequence[str] | None) -> Source | None:
+def _edge_table_reader(
+    path: Path, num_nodes: int | None, relabel: bool, columns: Sequence[str] | None
+) -> GraphSource | None:
     ending = path.suffixes[-2:-1] if path.suffix == ".gz" else [path.suffix]
     if path.is_file() and ending and ending[0].lower() in TEXT:
         return EdgeListSource(path, num_nodes=num_nodes, relabel=relabel, columns=columns)
@@ -113,17 +119,19 @@ def _edge_table(path: Path, num_nodes: int | None, relabel: bool, columns: Seque
     return None
 
 
-def _folder(path: Path) -> Source | None:
+def _folder_reader(path: Path) -> GraphSource | None:
     graphs = sorted(path.glob("ind.*.graph"))
     if len(graphs) == 1:
         return PlanetoidSource(path, graphs[0].name.split(".")[1])
     if (path / "raw").is_dir():
         return OgbSource(path)
-    tables = [reader for file in sorted(path.glob("edges.*")) if (reader := _edge_table(file, None, False, None))]
+    tables = [
+        reader for file in sorted(path.glob("edges.*")) if (reader := _edge_table_reader(file, None, False, None))
+    ]
     if len(tables) == 1 and (path / NODES).is_file():
         return FolderSource(path, tables[0])
     return None
 
 
-def _some_of(path: Path) -> list[str]:
+def _first_file_names(path: Path) -> list[str]:
     return sorted(file.name for file in path.iterdir())[:8] or ["nothing"]

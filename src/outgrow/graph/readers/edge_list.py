@@ -17,9 +17,9 @@ from typing import NamedTuple, final
 import numpy as np
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.columns import Relabelled, edge_chunk, roles_of
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
-from outgrow.graph.readers.text import BLOCK_BYTES, Block, blocks, first_bad
+from outgrow.graph.readers.columns import RelabelledSource, assign_column_roles, make_edge_chunk
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.text import BLOCK_BYTES, TextBlock, find_first_bad, read_text_blocks
 
 _COMMENT = re.compile(rb"^[ \t]*[#%][^\n]*\n?", re.MULTILINE)
 _BLANKS = re.compile(rb"[ \t]+")
@@ -29,7 +29,7 @@ _MOST_COLUMNS = 4096
 _DTYPES = {"src": "int64", "dst": "int64", "relation": "int32", "weight": "float32"}
 
 
-class Layout(NamedTuple):
+class ColumnLayout(NamedTuple):
     """What the first lines of a file tell.
 
     Attributes:
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 
 @final
-class EdgeListSource(Source):
+class EdgeListSource(GraphSource):
     """One such file.
 
     Args:
@@ -65,7 +65,9 @@ class EdgeListSource(Source):
         columns: Sequence[str] | None = None,
     ) -> None:
         self._path, self._num_nodes, self._columns = Path(path), num_nodes, columns
-        self._read: Source = Relabelled(_Lines(self._path, columns)) if relabel else _Lines(self._path, columns)
+        self._read: GraphSource = (
+            RelabelledSource(_LineSource(self._path, columns)) if relabel else _LineSource(self._path, columns)
+        )
         if relabel and num_nodes is not None:
             raise InputError(
                 "num_nodes and relabel exclude each other",
@@ -79,21 +81,21 @@ class EdgeListSource(Source):
         """Name of the file without its ending."""
         return self._read.name
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """The number of nodes, where it is known."""
-        return self._read.tables() if self._num_nodes is None else Tables(num_nodes=self._num_nodes)
+        return self._read.read_tables() if self._num_nodes is None else NodeTableSource(num_nodes=self._num_nodes)
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, in chunks of 2 MiB of text.
 
         Raises:
             InputError: A line that is not an edge, with its number; or a broken file.
         """
-        return self._read.edges()
+        return self._read.read_edges()
 
 
 @final
-class _Lines(Source):
+class _LineSource(GraphSource):
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
         self._path, self._columns = path, columns
 
@@ -101,43 +103,43 @@ class _Lines(Source):
     def name(self) -> str:
         return self._path.name.split(".")[0]
 
-    def tables(self) -> Tables:
-        return Tables()
+    def read_tables(self) -> NodeTableSource:
+        return NodeTableSource()
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         layout = None
-        for block in blocks(self._path):
+        for block in read_text_blocks(self._path):
             text = block.text
             if layout is None:
-                layout = _layout(block, self._columns, self._path)
+                layout = _detect_layout(block, self._columns, self._path)
                 if layout is None:
                     continue
                 text = _without_header(text) if layout.header else text
             if text:
-                yield _parsed(block, text, layout, self._path)
+                yield _parse_block(block, text, layout, self._path)
 
 
-def _parsed(block: Block, text: bytes, layout: Layout, path: Path) -> EdgeChunk:
+def _parse_block(block: TextBlock, text: bytes, layout: ColumnLayout, path: Path) -> EdgeChunk:
     from pyarrow.lib import ArrowInvalid
 
     try:
-        return _chunk(text, layout)
+        return _parse_edges(text, layout)
     except ArrowInvalid:
         # Comments between edges and ragged blanks are rare: they cost time only where they occur.
         try:
-            return _chunk(_tidied(text, layout), layout)
+            return _parse_edges(_normalise_lines(text, layout), layout)
         except ArrowInvalid as error:
-            raise _bad_line(block, layout, path, str(error)) from error
+            raise _bad_line_error(block, layout, path, str(error)) from error
 
 
-def _chunk(text: bytes, layout: Layout) -> EdgeChunk:
+def _parse_edges(text: bytes, layout: ColumnLayout) -> EdgeChunk:
     from pyarrow import csv
 
     names = [str(at) for at in range(layout.width)]
     roles = {at: role for role, at in layout.roles.items()}
     if not text.strip():
         empty = {at: np.empty(0, _DTYPES[role]) for at, role in roles.items()}
-        return edge_chunk(empty.__getitem__, layout.roles)
+        return make_edge_chunk(empty.__getitem__, layout.roles)
     table = csv.read_csv(
         BytesIO(text),
         csv.ReadOptions(column_names=names, use_threads=True, block_size=BLOCK_BYTES // 2),
@@ -149,10 +151,10 @@ def _chunk(text: bytes, layout: Layout) -> EdgeChunk:
             check_utf8=False,
         ),
     )
-    return edge_chunk(lambda at: table.column(str(at)).to_numpy(), layout.roles)
+    return make_edge_chunk(lambda at: table.column(str(at)).to_numpy(), layout.roles)
 
 
-def _layout(block: Block, columns: Sequence[str] | None, path: Path) -> Layout | None:
+def _detect_layout(block: TextBlock, columns: Sequence[str] | None, path: Path) -> ColumnLayout | None:
     for number, line in enumerate(block.text.split(b"\n"), block.line):
         text = line.strip()
         if not text or text[:1] in (b"#", b"%"):
@@ -160,17 +162,17 @@ def _layout(block: Block, columns: Sequence[str] | None, path: Path) -> Layout |
         delimiter = next((d for d in (b",", b";", b"\t") if d in text), b" ")
         split = text.split(None if delimiter == b" " else delimiter, _MOST_COLUMNS)
         if len(split) > _MOST_COLUMNS:
-            raise _wide(path, number)
+            raise _too_many_columns_error(path, number)
         fields = [field.strip() for field in split]
         header = not any(_INTEGER.fullmatch(field) for field in fields)
         names = [field.decode(errors="replace") for field in fields] if header else columns
         if names is None:
             if len(fields) != 2:
-                raise _unnamed(path, number, len(fields))
+                raise _unnamed_columns_error(path, number, len(fields))
             names = ("src", "dst")
         if len(names) != len(fields):
-            raise _ragged(path, number, len(names), line)
-        return Layout(delimiter, len(fields), roles_of(names, str(path)), number if header else 0)
+            raise _column_count_error(path, number, len(names), line)
+        return ColumnLayout(delimiter, len(fields), assign_column_roles(names, str(path)), number if header else 0)
     return None
 
 
@@ -185,45 +187,45 @@ def _without_header(text: bytes) -> bytes:
             return text[start:]
 
 
-def _tidied(text: bytes, layout: Layout) -> bytes:
+def _normalise_lines(text: bytes, layout: ColumnLayout) -> bytes:
     text = _COMMENT.sub(b"", text).replace(b"\r", b"")
     return _EDGES.sub(b"", _BLANKS.sub(b" ", text)) if layout.delimiter == b" " else text
 
 
-def _bad_line(block: Block, layout: Layout, path: Path, why: str) -> InputError:
+def _bad_line_error(block: TextBlock, layout: ColumnLayout, path: Path, why: str) -> InputError:
     from pyarrow.lib import ArrowInvalid
 
     lines = block.text.split(b"\n")
     if 0 <= layout.header - block.line < len(lines):
         lines[layout.header - block.line] = b""
-    at = first_bad(lines, lambda text: _chunk(_tidied(text, layout), layout), ArrowInvalid)
+    at = find_first_bad(lines, lambda text: _parse_edges(_normalise_lines(text, layout), layout), ArrowInvalid)
     if at is None:
-        return _not_numbers(path, block.line, why.encode())
-    number, fields = block.line + at, _tidied(lines[at], layout).split(layout.delimiter)
+        return _not_an_edge_error(path, block.line, why.encode())
+    number, fields = block.line + at, _normalise_lines(lines[at], layout).split(layout.delimiter)
     if len(fields) != layout.width:
-        return _ragged(path, number, layout.width, lines[at])
-    return _not_numbers(path, number, lines[at])
+        return _column_count_error(path, number, layout.width, lines[at])
+    return _not_an_edge_error(path, number, lines[at])
 
 
-def _ragged(path: Path, line: int, width: int, got: bytes) -> InputError:
+def _column_count_error(path: Path, line: int, width: int, got: bytes) -> InputError:
     return InputError(
         f"{path}, line {line}: not as many columns as before",
         needed=f"{width} columns",
-        got=_shown(got),
+        got=_quote_line(got),
         repair="correct the line",
     )
 
 
-def _not_numbers(path: Path, line: int, got: bytes) -> InputError:
+def _not_an_edge_error(path: Path, line: int, got: bytes) -> InputError:
     return InputError(
         f"{path}, line {line}: not an edge",
         needed="integer ids and relations that fit 64 and 32 bits, and numbers as weights",
-        got=_shown(got),
+        got=_quote_line(got),
         repair="correct the line; begin comments with #, and number nodes whose ids are names",
     )
 
 
-def _wide(path: Path, line: int) -> InputError:
+def _too_many_columns_error(path: Path, line: int) -> InputError:
     return InputError(
         f"{path}, line {line}: too many columns",
         needed=f"at most {_MOST_COLUMNS} columns",
@@ -232,7 +234,7 @@ def _wide(path: Path, line: int) -> InputError:
     )
 
 
-def _unnamed(path: Path, line: int, width: int) -> InputError:
+def _unnamed_columns_error(path: Path, line: int, width: int) -> InputError:
     return InputError(
         f"{path}, line {line}: the meaning of the columns is unclear",
         needed="two columns, or a header with src, dst, relation, weight",
@@ -241,6 +243,6 @@ def _unnamed(path: Path, line: int, width: int) -> InputError:
     )
 
 
-def _shown(line: bytes) -> str:
+def _quote_line(line: bytes) -> str:
     text = line.decode(errors="replace").strip()
     return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -17,14 +17,14 @@ from scipy.sparse import coo_array, csr_array
 
 from outgrow.core.files import os_errors_as_input_errors
 from outgrow.graph.graph import NodeType
-from outgrow.graph.readers.matrices import checked_csr, side_by_side
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 _TYPES = ("paper", "author", "subject")
 _LINKS = (("pa.txt", 1), ("ps.txt", 2))
 
 
-class HecoSource(Source):
+class HecoSource(GraphSource):
     """The folder of the ACM graph. Final.
 
     Edges go from papers to authors and to subjects. Subjects have no features: see `outgrow.graph.readers.matrices`.
@@ -42,21 +42,21 @@ class HecoSource(Source):
         """As given."""
         return self._name
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Features of papers and authors, classes of papers, and the split with 60 papers of each class to train on.
 
         Raises:
             InputError: A file is broken.
         """
-        papers, authors = self._matrix("p_feat.npz"), self._matrix("a_feat.npz")
-        counts = self._counts(papers.shape[0], authors.shape[0])
+        papers, authors = self._read_matrix("p_feat.npz"), self._read_matrix("a_feat.npz")
+        counts = self._count_by_type(papers.shape[0], authors.shape[0])
         ends = np.cumsum([0, *counts]).tolist()
         labels = np.full(ends[-1], -1, dtype=np.int64)
-        known = self._array("labels.npy")
+        known = self._read_array("labels.npy")
         labels[: len(known)] = known
-        train, val, test = (self._array(f"{part}_60.npy").astype(np.int64) for part in ("train", "val", "test"))
-        return Tables(
-            features=side_by_side(_TYPES, counts, (papers, authors, None)),
+        train, val, test = (self._read_array(f"{part}_60.npy").astype(np.int64) for part in ("train", "val", "test"))
+        return NodeTableSource(
+            features=block_diagonal_features(_TYPES, counts, (papers, authors, None)),
             labels=labels,
             train=train,
             val=val,
@@ -68,31 +68,31 @@ class HecoSource(Source):
             ),
         )
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """Edges from papers to authors, then to subjects."""
-        first = {1: self._matrix("p_feat.npz").shape[0]}
-        first[2] = first[1] + self._matrix("a_feat.npz").shape[0]
+        first = {1: self._read_matrix("p_feat.npz").shape[0]}
+        first[2] = first[1] + self._read_matrix("a_feat.npz").shape[0]
         for relation, (file, kind) in enumerate(_LINKS):
-            paper, other = self._pairs(file).T
+            paper, other = self._read_pairs(file).T
             relations = np.full(len(paper), relation, dtype=np.int8)
             yield EdgeChunk(src=paper, dst=other + first[kind], relation=relations)
 
-    def _counts(self, papers: int, authors: int) -> tuple[int, int, int]:
-        return papers, authors, int(self._pairs("ps.txt")[:, 1].max()) + 1
+    def _count_by_type(self, papers: int, authors: int) -> tuple[int, int, int]:
+        return papers, authors, int(self._read_pairs("ps.txt")[:, 1].max()) + 1
 
-    def _pairs(self, file: str) -> NDArray[np.int64]:
+    def _read_pairs(self, file: str) -> NDArray[np.int64]:
         with self._refused(file, "lines of two ids", ValueError):
             return np.loadtxt(self._folder / file, dtype=np.int64, ndmin=2).reshape(-1, 2)
 
-    def _matrix(self, file: str) -> csr_array:
+    def _read_matrix(self, file: str) -> csr_array:
         refused = self._refused(file, "a sparse matrix as SciPy saves it", ValueError, KeyError)
         with refused, np.load(self._folder / file, allow_pickle=False) as parts:
             shape = tuple(parts["shape"].reshape(-1).tolist())
             if "indptr" in parts:
-                return checked_csr(parts["data"], parts["indices"], parts["indptr"], shape)
+                return csr_from_arrays(parts["data"], parts["indices"], parts["indptr"], shape)
             return csr_array(coo_array((parts["data"], (parts["row"], parts["col"])), shape=shape))
 
-    def _array(self, file: str) -> NDArray[Any]:
+    def _read_array(self, file: str) -> NDArray[Any]:
         with self._refused(file, "an array", ValueError):
             found: NDArray[Any] = np.load(self._folder / file, allow_pickle=False)
             return found

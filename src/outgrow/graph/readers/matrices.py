@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import block_diag, csr_array
 
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 _MOST_COLUMNS = 2**31 - 1
 
 
-def checked_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: Sequence[object]) -> csr_array:
+def csr_from_arrays(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: Sequence[object]
+) -> csr_array:
     """The matrix of these arrays.
 
     Args:
@@ -41,7 +43,7 @@ def checked_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
     counts = [n for n in shape if type(n) is int and n >= 0]
     if len(shape) != 2 or len(counts) != 2 or counts[1] > _MOST_COLUMNS:
         raise ValueError(f"a shape of {str(list(shape))[:80]}")
-    _check_ends(indptr, counts[0], len(indices))
+    _check_row_ends(indptr, counts[0], len(indices))
     if len(data) != len(indices):
         raise ValueError(f"{len(data)} values in {len(indices)} columns")
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < counts[1]:
@@ -51,16 +53,16 @@ def checked_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
     return made
 
 
-def checked(matrix: csr_array) -> csr_array:
+def validate_csr(matrix: csr_array) -> csr_array:
     """The same matrix, once its arrays have been looked at.
 
     Raises:
         ValueError: They are not the arrays of one matrix.
     """
-    return checked_csr(matrix.data, matrix.indices, matrix.indptr, [int(n) for n in matrix.shape])
+    return csr_from_arrays(matrix.data, matrix.indices, matrix.indptr, [int(n) for n in matrix.shape])
 
 
-def _check_ends(indptr: NDArray[Any], num_rows: int, num_values: int) -> None:
+def _check_row_ends(indptr: NDArray[Any], num_rows: int, num_values: int) -> None:
     if len(indptr) != num_rows + 1:
         raise ValueError(f"{len(indptr)} ends of rows for {num_rows} rows")
     if int(indptr[0]) != 0 or int(indptr[-1]) > num_values:
@@ -70,14 +72,14 @@ def _check_ends(indptr: NDArray[Any], num_rows: int, num_values: int) -> None:
         raise ValueError(f"ends of rows that fall at row {int(np.argmax(falls))}")
 
 
-class UnitRows(Source):
+class RowNormalizedSource(GraphSource):
     """A source whose sparse feature rows are divided by their sums, as is usual for bags of words. Final.
 
     Args:
         source: What to read; its features are sparse and not negative.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: GraphSource) -> None:
         self._source = source
 
     @property
@@ -85,9 +87,9 @@ class UnitRows(Source):
         """That of the source."""
         return self._source.name
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Those of the source, with every row of the features that is not empty summing to one."""
-        tables = self._source.tables()
+        tables = self._source.read_tables()
         assert isinstance(tables.features, csr_array)
         counts = tables.features
         sums = np.asarray(counts.sum(axis=1), dtype=np.float64).ravel()
@@ -95,9 +97,9 @@ class UnitRows(Source):
         values = (counts.data * np.repeat(scale, np.diff(counts.indptr))).astype(np.float32)
         return replace(tables, features=csr_array((values, counts.indices, counts.indptr), shape=counts.shape))
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """Those of the source."""
-        return self._source.edges()
+        return self._source.read_edges()
 
 
 RANDOM_WIDTH = 64
@@ -106,7 +108,7 @@ RANDOM_WIDTH = 64
 Matrix = NDArray[Any] | csr_array
 
 
-def side_by_side(names: Sequence[str], counts: Sequence[int], parts: Sequence[Matrix | None]) -> csr_array:
+def block_diagonal_features(names: Sequence[str], counts: Sequence[int], parts: Sequence[Matrix | None]) -> csr_array:
     """``[V, D]`` features of all types, ``D`` being the sum of their widths.
 
     Nodes of a type without features get vectors that are drawn once, from a key that is the name of the type: they tell
@@ -118,13 +120,13 @@ def side_by_side(names: Sequence[str], counts: Sequence[int], parts: Sequence[Ma
         parts: Their features; None for none.
     """
     blocks = [
-        random_vectors(name, count) if part is None else part
+        draw_type_vectors(name, count) if part is None else part
         for name, count, part in zip(names, counts, parts, strict=True)
     ]
     return csr_array(block_diag([csr_array(block) for block in blocks], format="csr"))
 
 
-def random_vectors(name: str, count: int) -> NDArray[np.float32]:
+def draw_type_vectors(name: str, count: int) -> NDArray[np.float32]:
     """``[count, RANDOM_WIDTH]``: standard normal over the root of the width; the same in every run."""
     drawn = np.random.Generator(np.random.Philox(key=crc32(name.encode())))
     vectors: NDArray[np.float32] = drawn.standard_normal((count, RANDOM_WIDTH), dtype=np.float32)

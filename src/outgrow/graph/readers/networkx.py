@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 _SPLITS = ("train", "val", "test")
 
 
 @final
-class NetworkxSource(Source):
+class NetworkxSource(GraphSource):
     """A graph of any of the four classes of NetworkX; an edge of an undirected one goes both ways.
 
     Nodes are numbered in the order of ``graph.nodes``. Attributes of nodes that are read: ``x`` (numbers), ``y``
@@ -34,27 +34,27 @@ class NetworkxSource(Source):
         """Name of the graph, if it has one."""
         return str(getattr(self._graph, "name", "")) or "networkx"
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Attributes of the nodes.
 
         Raises:
             InputError: An attribute that only some nodes have, or of the wrong type.
         """
         nodes: list[dict[str, Any]] = [data for _, data in self._graph.nodes(data=True)]
-        train, val, test = self._split(nodes)
+        train, val, test = self._read_split(nodes)
         labels = None
         if any("y" in data for data in nodes):
-            labels = _numbers("y", [data.get("y", -1) for data in nodes]).astype(np.int64)
-        return Tables(
+            labels = _as_numbers("y", [data.get("y", -1) for data in nodes]).astype(np.int64)
+        return NodeTableSource(
             num_nodes=len(nodes),
-            features=_of_all("x", "nodes", nodes),
+            features=_stack_attribute("x", "nodes", nodes),
             labels=labels,
             train=train,
             val=val,
             test=test,
         )
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, in one chunk.
 
         Raises:
@@ -63,7 +63,7 @@ class NetworkxSource(Source):
         number = {node: at for at, node in enumerate(self._graph.nodes)}
         ends = np.array([(number[u], number[v]) for u, v in self._graph.edges()], dtype=np.int64).reshape(-1, 2)
         attributes: list[dict[str, Any]] = [data for _, _, data in self._graph.edges(data=True)]
-        relation, weight = (_of_all(name, "edges", attributes) for name in ("relation", "weight"))
+        relation, weight = (_stack_attribute(name, "edges", attributes) for name in ("relation", "weight"))
         src, dst = ends[:, 0], ends[:, 1]
         if not self._graph.is_directed():
             back = src != dst
@@ -71,7 +71,7 @@ class NetworkxSource(Source):
             relation = None if relation is None else np.concatenate([relation, relation[back]])
             weight = None if weight is None else np.concatenate([weight, weight[back]])
         if relation is not None and relation.dtype.kind not in "iu":
-            raise _wrong("relation", "a whole number for every edge", f"values of type {relation.dtype}")
+            raise _attribute_error("relation", "a whole number for every edge", f"values of type {relation.dtype}")
         yield EdgeChunk(
             src=np.ascontiguousarray(src),
             dst=np.ascontiguousarray(dst),
@@ -79,36 +79,36 @@ class NetworkxSource(Source):
             weight=None if weight is None else weight.astype(np.float32),
         )
 
-    def _split(self, nodes: Sequence[dict[str, Any]]) -> tuple[Ids | None, Ids | None, Ids | None]:
+    def _read_split(self, nodes: Sequence[dict[str, Any]]) -> tuple[Ids | None, Ids | None, Ids | None]:
         names = [data.get("split") for data in nodes]
         if unknown := sorted({str(name) for name in names} - {*_SPLITS, "None"}):
-            raise _wrong("split", "train, val or test, or nothing", ", ".join(unknown))
+            raise _attribute_error("split", "train, val or test, or nothing", ", ".join(unknown))
         if not any(names):
             return None, None, None
         train, val, test = (np.array([at for at, n in enumerate(names) if n == part], np.int64) for part in _SPLITS)
         return train, val, test
 
 
-def _of_all(name: str, what: str, attributes: Sequence[dict[str, Any]]) -> NDArray[Any] | None:
+def _stack_attribute(name: str, what: str, attributes: Sequence[dict[str, Any]]) -> NDArray[Any] | None:
     values = [data[name] for data in attributes if name in data]
     if not values:
         return None
     if len(values) != len(attributes):
-        raise _wrong(name, f"a value for all {len(attributes)} {what}, or for none", f"{len(values)} values")
-    return _numbers(name, values)
+        raise _attribute_error(name, f"a value for all {len(attributes)} {what}, or for none", f"{len(values)} values")
+    return _as_numbers(name, values)
 
 
-def _numbers(name: str, values: Sequence[Any]) -> NDArray[Any]:
+def _as_numbers(name: str, values: Sequence[Any]) -> NDArray[Any]:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise _wrong(name, "values of one shape", str(error)) from error
+        raise _attribute_error(name, "values of one shape", str(error)) from error
     if array.dtype.kind not in "iufb":
-        raise _wrong(name, "numbers", f"values of type {array.dtype}")
+        raise _attribute_error(name, "numbers", f"values of type {array.dtype}")
     return array
 
 
-def _wrong(name: str, needed: str, got: str) -> InputError:
+def _attribute_error(name: str, needed: str, got: str) -> InputError:
     return InputError(
         f"the attribute {name} cannot be used", needed=needed, got=got, repair="change or remove the attribute"
     )

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.edge_checks import check_gaps
-from outgrow.graph.readers.matrices import checked_csr
-from outgrow.graph.readers.npz_archive import Archive
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.builders.edge_checks import check_node_count
+from outgrow.graph.readers.matrices import csr_from_arrays
+from outgrow.graph.readers.npz_archive import NpzArchive
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 CHUNK_EDGES = 1 << 18
 _SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
 
 
-class NpzSource(Source):
+class NpzSource(GraphSource):
     """One such file. Final.
 
     Large arrays are mapped, not read: straight from the file where it is not compressed, else from a temporary file.
@@ -38,31 +38,31 @@ class NpzSource(Source):
 
     def __init__(self, path: Path, name: str | None = None) -> None:
         self._name = name or Path(path).stem
-        self._archive = Archive(Path(path))
+        self._archive = NpzArchive(Path(path))
 
     @property
     def name(self) -> str:
         """As given, or the name of the file."""
         return self._name
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Features, labels, split and names, as far as the file has them.
 
         Raises:
             InputError: The file is broken, or keys do not fit one another.
         """
-        tables = node_tables(self._archive)
+        tables = parse_node_tables(self._archive)
         if tables.num_nodes is not None and tables.features is None and tables.labels is None:
-            check_gaps(tables.num_nodes, self._archive["edge_index"].size, str(self._archive.path))
+            check_node_count(tables.num_nodes, self._archive["edge_index"].size, str(self._archive.path))
         return tables
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges.
 
         Raises:
             InputError: No ``edge_index``, or one of the wrong form.
         """
-        return array_edges(
+        return iter_array_edges(
             self._archive["edge_index"],
             self._archive.get("edge_type"),
             self._archive.get("edge_weight"),
@@ -70,7 +70,7 @@ class NpzSource(Source):
         )
 
 
-def array_edges(
+def iter_array_edges(
     edge_index: NDArray[Any], relation: NDArray[Any] | None, weight: NDArray[Any] | None, where: str
 ) -> Iterator[EdgeChunk]:
     """Chunks of edges in arrays.
@@ -85,12 +85,12 @@ def array_edges(
         InputError: Arrays of the wrong form.
     """
     if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
-        raise _wrong(where, "edge_index of integers and shape [2, E]", edge_index)
+        raise _edge_arrays_error(where, "edge_index of integers and shape [2, E]", edge_index)
     num_edges = edge_index.shape[1]
     if relation is not None and (relation.shape != (num_edges,) or relation.dtype.kind not in "iu"):
-        raise _wrong(where, f"edge types that are integers of shape [{num_edges}]", relation)
+        raise _edge_arrays_error(where, f"edge types that are integers of shape [{num_edges}]", relation)
     if weight is not None and (weight.shape != (num_edges,) or weight.dtype.kind not in "fiu"):
-        raise _wrong(where, f"edge weights that are numbers of shape [{num_edges}]", weight)
+        raise _edge_arrays_error(where, f"edge weights that are numbers of shape [{num_edges}]", weight)
     for first in range(0, num_edges, CHUNK_EDGES):
         part = slice(first, first + CHUNK_EDGES)
         yield EdgeChunk(
@@ -101,25 +101,25 @@ def array_edges(
         )
 
 
-def node_tables(arrays: Archive | Mapping[str, NDArray[Any]]) -> Tables:
+def parse_node_tables(arrays: NpzArchive | Mapping[str, NDArray[Any]]) -> NodeTableSource:
     """Tables under the keys of this file's first lines.
 
     Raises:
         InputError: A key is missing, or has the wrong form.
     """
-    return Tables(
-        num_nodes=_count(arrays.get("num_nodes")),
-        features=_features(arrays),
+    return NodeTableSource(
+        num_nodes=_parse_count(arrays.get("num_nodes")),
+        features=_parse_features(arrays),
         labels=arrays.get("label"),
         train=arrays.get("train_idx"),
         val=arrays.get("val_idx"),
         test=arrays.get("test_idx"),
-        class_names=_names(arrays.get("class_names")),
-        relation_names=_names(arrays.get("rel_names")),
+        class_names=_parse_names(arrays.get("class_names")),
+        relation_names=_parse_names(arrays.get("rel_names")),
     )
 
 
-def _features(arrays: Archive | Mapping[str, NDArray[Any]]) -> NDArray[Any] | csr_array | None:
+def _parse_features(arrays: NpzArchive | Mapping[str, NDArray[Any]]) -> NDArray[Any] | csr_array | None:
     if arrays.get("feat_indptr") is None:
         return arrays.get("features")
     data, indices, indptr, shape = (arrays[key] for key in _SPARSE)
@@ -128,7 +128,7 @@ def _features(arrays: Archive | Mapping[str, NDArray[Any]]) -> NDArray[Any] | cs
             raise ValueError(f"a shape of {shape.dtype} and shape {list(shape.shape)}")
         if data.shape == (1,) and indices.ndim == 1:
             data = np.broadcast_to(data, len(indices))
-        return checked_csr(data, indices, indptr, shape.tolist())
+        return csr_from_arrays(data, indices, indptr, shape.tolist())
     except ValueError as error:
         raise InputError(
             "sparse features cannot be read",
@@ -138,7 +138,7 @@ def _features(arrays: Archive | Mapping[str, NDArray[Any]]) -> NDArray[Any] | cs
         ) from error
 
 
-def _count(given: NDArray[Any] | None) -> int | None:
+def _parse_count(given: NDArray[Any] | None) -> int | None:
     if given is None:
         return None
     if given.size != 1 or given.dtype.kind not in "iu":
@@ -151,7 +151,7 @@ def _count(given: NDArray[Any] | None) -> int | None:
     return int(given.reshape(())[()])
 
 
-def _names(names: NDArray[Any] | None) -> tuple[str, ...]:
+def _parse_names(names: NDArray[Any] | None) -> tuple[str, ...]:
     try:
         made = () if names is None else tuple(str(name) for name in names.reshape(-1))
         "".join(made).encode("utf-8").decode("utf-8")
@@ -165,7 +165,7 @@ def _names(names: NDArray[Any] | None) -> tuple[str, ...]:
     return made
 
 
-def _wrong(where: str, needed: str, got: NDArray[Any]) -> InputError:
+def _edge_arrays_error(where: str, needed: str, got: NDArray[Any]) -> InputError:
     return InputError(
         f"edges of {where} have the wrong form",
         needed=needed,

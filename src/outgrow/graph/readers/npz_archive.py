@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.columns import shown
+from outgrow.graph.readers.columns import shorten_name
 
 _LARGE_BYTES = 1 << 26
 _LOCAL_HEADER_BYTES = 30
@@ -28,7 +28,7 @@ _KINDS = "biufSU"
 _BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 
 
-class Archive:
+class NpzArchive:
     """The arrays of one file by key; nothing is unpickled. Final.
 
     Args:
@@ -37,7 +37,7 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._kept: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
 
     def get(self, key: str) -> NDArray[Any] | None:
         """The array, or None where the file has no such key.
@@ -45,13 +45,13 @@ class Archive:
         Raises:
             InputError: The file is broken.
         """
-        if key not in self._kept:
-            with self._opened(f"at {key}") as file:
+        if key not in self._arrays:
+            with self._open_zip(f"at {key}") as file:
                 names = {name.removesuffix(".npy"): name for name in file.namelist()}
                 if key not in names:
                     return None
-                self._kept[key] = self._array(file, file.getinfo(names[key]))
-        return self._kept[key]
+                self._arrays[key] = self._read_member(file, file.getinfo(names[key]))
+        return self._arrays[key]
 
     def __getitem__(self, key: str) -> NDArray[Any]:
         values = self.get(key)
@@ -60,7 +60,7 @@ class Archive:
             raise InputError(
                 f"{self.path} has no {key}",
                 needed=f"an array under the key {key}",
-                got=f"the keys {', '.join(shown(name) for name in keys[:20]) or 'none'}",
+                got=f"the keys {', '.join(shorten_name(name) for name in keys[:20]) or 'none'}",
                 repair="write the file again with this key",
             )
         return values
@@ -71,11 +71,11 @@ class Archive:
         Raises:
             InputError: The file is broken.
         """
-        with self._opened("in its list of keys") as file:
+        with self._open_zip("in its list of keys") as file:
             return [name.removesuffix(".npy") for name in file.namelist()]
 
     @contextmanager
-    def _opened(self, where: str) -> Iterator[zipfile.ZipFile]:
+    def _open_zip(self, where: str) -> Iterator[zipfile.ZipFile]:
         try:
             with zipfile.ZipFile(self.path) as file:
                 yield file
@@ -87,29 +87,29 @@ class Archive:
                 repair="write the file again with numpy.savez, without object arrays",
             ) from error
 
-    def _array(self, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    def _read_member(self, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         if member.compress_type not in _PACKINGS:
             raise ValueError(f"packed by the method {member.compress_type}")
         with file.open(member) as stream:
-            form = _form_of(stream, member.file_size)
+            form = _read_npy_header(stream, member.file_size)
             if member.file_size < _LARGE_BYTES:
-                return form.values(bytearray(stream.read()))
+                return form.array_from_bytes(bytearray(stream.read()))
         if member.compress_type == zipfile.ZIP_STORED:
             with self.path.open("rb") as raw:
                 raw.seek(member.header_offset)
                 header = raw.read(_LOCAL_HEADER_BYTES)
                 extra = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-                return form.mapped(raw, member.header_offset + _LOCAL_HEADER_BYTES + extra)
+                return form.map_array(raw, member.header_offset + _LOCAL_HEADER_BYTES + extra)
         if shutil.disk_usage(tempfile.gettempdir()).free < member.file_size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryFile() as unpacked:
             with file.open(member) as stream:
                 shutil.copyfileobj(stream, unpacked, 1 << 20)
             unpacked.flush()
-            return form.mapped(unpacked, 0)
+            return form.map_array(unpacked, 0)
 
 
-class _Form(NamedTuple):
+class _NpyHeader(NamedTuple):
     """What the header of an array says; its data have as many bytes as that."""
 
     shape: tuple[int, ...]
@@ -117,16 +117,16 @@ class _Form(NamedTuple):
     dtype: np.dtype[Any]
     offset: int
 
-    def values(self, data: bytearray) -> NDArray[Any]:
+    def array_from_bytes(self, data: bytearray) -> NDArray[Any]:
         """The array of these data."""
         return np.frombuffer(data, self.dtype, math.prod(self.shape)).reshape(self.shape, order=self.order)
 
-    def mapped(self, file: Any, first: int) -> NDArray[Any]:
+    def map_array(self, file: Any, first: int) -> NDArray[Any]:
         """The array in a file, whose header begins at ``first``."""
         return np.memmap(file, self.dtype, "r", first + self.offset, self.shape, self.order)
 
 
-def _form_of(stream: Any, size: int) -> _Form:
+def _read_npy_header(stream: Any, size: int) -> _NpyHeader:
     """Read a header, and compare it with the ``size`` of the whole.
 
     Raises:
@@ -145,4 +145,4 @@ def _form_of(stream: Any, size: int) -> _Form:
     needed = math.prod(shape) * dtype.itemsize + file.tell()
     if min(shape, default=0) < 0 or max(shape, default=0) > size or needed != size:
         raise ValueError(f"{size} bytes for an array of {dtype} and shape {list(shape)}")
-    return _Form(shape, "F" if fortran else "C", dtype, file.tell())
+    return _NpyHeader(shape, "F" if fortran else "C", dtype, file.tell())

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.edge_list import EdgeListSource
-from outgrow.graph.readers.npz import array_edges
-from outgrow.graph.readers.npz_archive import Archive
-from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.readers.npz import iter_array_edges
+from outgrow.graph.readers.npz_archive import NpzArchive
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 from outgrow.graph.readers.text import read_numbers
 
 
 @final
-class OgbSource(Source):
+class OgbSource(GraphSource):
     """One unpacked data set of a single node type.
 
     Edges, features and labels are in ``raw/`` (``edge.csv.gz``, ``num-node-list.csv.gz``, ``node-feat.csv.gz``,
@@ -47,40 +47,40 @@ class OgbSource(Source):
         """Name of the folder, in the spelling of OGB."""
         return self._folder.name.replace("_", "-")
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Features, labels and the split, as far as there are any.
 
         Raises:
             InputError: A file is broken, or there is more than one split.
         """
-        train, val, test = self._split()
-        return Tables(
+        train, val, test = self._read_split()
+        return NodeTableSource(
             num_nodes=self._num_nodes(),
-            features=self._features(),
-            labels=self._labels(),
+            features=self._read_features(),
+            labels=self._read_labels(),
             train=train,
             val=val,
             test=test,
         )
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges.
 
         Raises:
             InputError: A file is missing or broken.
         """
-        if self._archive is not None:
-            return array_edges(self._archive["edge_index"], None, None, str(self._archive.path))
-        return EdgeListSource(self._raw / "edge.csv.gz").edges()
+        if self._npz_archive is not None:
+            return iter_array_edges(self._npz_archive["edge_index"], None, None, str(self._npz_archive.path))
+        return EdgeListSource(self._raw / "edge.csv.gz").read_edges()
 
     @cached_property
-    def _archive(self) -> Archive | None:
+    def _npz_archive(self) -> NpzArchive | None:
         path = self._raw / "data.npz"
-        return Archive(path) if path.exists() else None
+        return NpzArchive(path) if path.exists() else None
 
     def _num_nodes(self) -> int:
-        if self._archive is not None:
-            counts = self._archive["num_nodes_list"].reshape(-1)
+        if self._npz_archive is not None:
+            counts = self._npz_archive["num_nodes_list"].reshape(-1)
         else:
             counts = read_numbers(self._raw / "num-node-list.csv.gz", np.int64).reshape(-1)
         if len(counts) != 1:
@@ -92,16 +92,16 @@ class OgbSource(Source):
             )
         return int(counts[0])
 
-    def _features(self) -> NDArray[Any] | None:
-        if self._archive is not None:
-            return self._archive.get("node_feat")
+    def _read_features(self) -> NDArray[Any] | None:
+        if self._npz_archive is not None:
+            return self._npz_archive.get("node_feat")
         path = self._raw / "node-feat.csv.gz"
         return read_numbers(path, np.float32) if path.exists() else None
 
-    def _labels(self) -> NDArray[np.int64] | None:
+    def _read_labels(self) -> NDArray[np.int64] | None:
         archive, table = self._raw / "node-label.npz", self._raw / "node-label.csv.gz"
         if archive.exists():
-            labels = Archive(archive)["node_label"]
+            labels = NpzArchive(archive)["node_label"]
         elif table.exists():
             labels = read_numbers(table, np.float32)
         else:
@@ -116,7 +116,7 @@ class OgbSource(Source):
             )
         return np.asarray(known, dtype=np.int64)
 
-    def _split(self) -> tuple[Ids | None, Ids | None, Ids | None]:
+    def _read_split(self) -> tuple[Ids | None, Ids | None, Ids | None]:
         folders = sorted(path for path in (self._folder / "split").glob("*") if path.is_dir())
         if not folders:
             return None, None, None

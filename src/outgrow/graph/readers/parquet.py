@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.columns import Relabelled, edge_chunk, roles_of, shown
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
+from outgrow.graph.readers.columns import RelabelledSource, assign_column_roles, make_edge_chunk, shorten_name
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 _BATCH_ROWS = 1 << 17
 
 
 @final
-class ParquetSource(Source):
+class ParquetSource(GraphSource):
     """One file with columns ``src`` and ``dst``, optionally ``relation`` and ``weight``, or synonyms (``columns.py``).
 
     Args:
@@ -36,29 +36,29 @@ class ParquetSource(Source):
         columns: Sequence[str] | None = None,
     ) -> None:
         self._num_nodes = num_nodes
-        rows = _Rows(Path(path), columns)
-        self._read: Source = Relabelled(rows) if relabel else rows
+        rows = _ParquetRows(Path(path), columns)
+        self._read: GraphSource = RelabelledSource(rows) if relabel else rows
 
     @property
     def name(self) -> str:
         """Name of the file without its ending."""
         return self._read.name
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """The number of nodes, where it is known."""
-        return self._read.tables() if self._num_nodes is None else Tables(num_nodes=self._num_nodes)
+        return self._read.read_tables() if self._num_nodes is None else NodeTableSource(num_nodes=self._num_nodes)
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, 131,072 at a time.
 
         Raises:
             InputError: Columns that are missing, empty or not numbers; or a broken file.
         """
-        return self._read.edges()
+        return self._read.read_edges()
 
 
 @final
-class _Rows(Source):
+class _ParquetRows(GraphSource):
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
         self._path, self._columns = path, columns
 
@@ -66,19 +66,19 @@ class _Rows(Source):
     def name(self) -> str:
         return self._path.stem
 
-    def tables(self) -> Tables:
-        return Tables()
+    def read_tables(self) -> NodeTableSource:
+        return NodeTableSource()
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         from pyarrow import parquet
         from pyarrow.lib import ArrowException
 
         try:
             with parquet.ParquetFile(self._path) as file:
-                names = self._names(file.schema_arrow)
+                names = self._column_names(file.schema_arrow)
                 row = 0
                 for batch in file.iter_batches(_BATCH_ROWS, columns=list(names.values())):
-                    yield self._chunk(batch, names, row)
+                    yield self._make_chunk(batch, names, row)
                     row += len(batch)
         except (OSError, ValueError, ArrowException) as error:
             raise InputError(
@@ -88,12 +88,12 @@ class _Rows(Source):
                 repair="check that the file is there and complete",
             ) from error
 
-    def _names(self, schema: Any) -> dict[str, str]:
+    def _column_names(self, schema: Any) -> dict[str, str]:
         """Name of the column of each role; types are looked at first, since values of others can be of any size."""
         from pyarrow import types
 
         own = schema.names
-        roles = roles_of(self._columns or own, str(self._path))
+        roles = assign_column_roles(self._columns or own, str(self._path))
         names = {role: own[at] for role, at in roles.items() if at < len(own)}
         if (
             len(names) < len(roles)
@@ -103,32 +103,32 @@ class _Rows(Source):
             raise InputError(
                 f"the columns of {self._path} are unclear",
                 needed="as many columns as names that are given, each of another name",
-                got=f"{len(own)} columns, {', '.join(shown(name) for name in own[:8])}",
+                got=f"{len(own)} columns, {', '.join(shorten_name(name) for name in own[:8])}",
                 repair="write the file again with a name for each column",
             )
         for role, name in names.items():
             kind = schema.field(name).type
             held = kind.value_type if types.is_dictionary(kind) else kind
             if not (types.is_integer(held) or (role == "weight" and types.is_floating(held))):
-                raise self._wrong(name, role, f"values of type {str(kind)[:80]}")
+                raise self._column_error(name, role, f"values of type {str(kind)[:80]}")
         return names
 
-    def _chunk(self, batch: Any, names: dict[str, str], row: int) -> EdgeChunk:
-        columns = [self._column(batch.column(name), name, role, row) for role, name in names.items()]
-        return edge_chunk(columns.__getitem__, {role: at for at, role in enumerate(names)})
+    def _make_chunk(self, batch: Any, names: dict[str, str], row: int) -> EdgeChunk:
+        columns = [self._column_values(batch.column(name), name, role, row) for role, name in names.items()]
+        return make_edge_chunk(columns.__getitem__, {role: at for at, role in enumerate(names)})
 
-    def _column(self, column: Any, name: str, role: str, row: int) -> NDArray[Any]:
+    def _column_values(self, column: Any, name: str, role: str, row: int) -> NDArray[Any]:
         values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
         if column.null_count:
             missing = row + int(np.argmin(np.asarray(column.is_valid())))
-            raise self._wrong(name, role, f"no value in {column.null_count} rows, the first is row {missing}")
+            raise self._column_error(name, role, f"no value in {column.null_count} rows, the first is row {missing}")
         if role != "weight" and values.dtype == np.uint64 and values.max(initial=0) > np.iinfo(np.int64).max:
-            raise self._wrong(name, role, f"{values.max()}, which does not fit 64 bits with a sign")
+            raise self._column_error(name, role, f"{values.max()}, which does not fit 64 bits with a sign")
         return values if role == "weight" else values.astype(np.int64, copy=False)
 
-    def _wrong(self, name: str, role: str, got: str) -> InputError:
+    def _column_error(self, name: str, role: str, got: str) -> InputError:
         return InputError(
-            f"{self._path}: the column {shown(name)} cannot be used",
+            f"{self._path}: the column {shorten_name(name)} cannot be used",
             needed="numbers in every row" if role == "weight" else "integers in every row",
             got=got,
             repair="write the file again with numbers",

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.edge_checks import check_gaps
-from outgrow.graph.readers.safe_pickle import Csr, load
-from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.builders.edge_checks import check_node_count
+from outgrow.graph.readers.safe_pickle import PickledCsr, load_plain_pickle
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 T = TypeVar("T")
 _NUM_VAL = 500
 
 
-class PlanetoidSource(Source):
+class PlanetoidSource(GraphSource):
     """One such graph. Final.
 
     Test rows are put at the ids that ``test.index`` names. Nodes without a row (15 in citeseer) have no features and
@@ -44,54 +44,54 @@ class PlanetoidSource(Source):
         """The name of the data set."""
         return self._dataset
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Sparse features, labels and the published split.
 
         Raises:
             InputError: A file is missing, broken, or would run code.
         """
-        allx, tx = self._matrix("allx"), self._matrix("tx")
+        allx, tx = self._read_matrix("allx"), self._read_matrix("tx")
         num_known, num_nodes = allx.shape[0], self._num_nodes
-        self._fit("tx", list(tx.shape), [len(self._test), allx.shape[1]])
-        ally, ty, num_train = self._labels("ally"), self._labels("ty"), len(self._labels("y"))
-        self._fit("ally", [len(ally)], [num_known])
-        self._fit("ty", [len(ty)], [len(self._test)])
+        self._require_shape("tx", list(tx.shape), [len(self._test_ids), allx.shape[1]])
+        ally, ty, num_train = self._read_labels("ally"), self._read_labels("ty"), len(self._read_labels("y"))
+        self._require_shape("ally", [len(ally)], [num_known])
+        self._require_shape("ty", [len(ty)], [len(self._test_ids)])
         rows = csr_array(vstack([allx, tx, csr_array((1, allx.shape[1]), dtype=allx.dtype)]))
         place = np.full(num_nodes, rows.shape[0] - 1)
         place[:num_known] = np.arange(num_known)
-        place[self._test] = num_known + np.arange(len(self._test))
+        place[self._test_ids] = num_known + np.arange(len(self._test_ids))
         labels = np.full(num_nodes, -1, dtype=np.int64)
         labels[:num_known] = ally
-        labels[self._test] = ty
-        return Tables(
+        labels[self._test_ids] = ty
+        return NodeTableSource(
             num_nodes=num_nodes,
             features=csr_array(rows[place]),
             labels=labels,
             train=np.arange(num_train),
             val=np.arange(num_train, num_train + _NUM_VAL),
-            test=np.sort(self._test),
+            test=np.sort(self._test_ids),
         )
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, both ways, in one chunk."""
-        one, other = self._read("graph", self._pairs)
+        one, other = self._read_part("graph", self._read_pairs)
         both = np.stack([np.concatenate([one, other]), np.concatenate([other, one])])
         src, dst = np.unique(both[:, both[0] != both[1]], axis=1)
         yield EdgeChunk(np.ascontiguousarray(src), np.ascontiguousarray(dst))
 
     @cached_property
     def _num_nodes(self) -> int:
-        num_known = self._matrix("allx").shape[0]
-        num_nodes = max(int(self._test.max(initial=-1)) + 1, num_known)
-        check_gaps(num_nodes, num_known + len(self._test), str(self._path("test.index")))
+        num_known = self._read_matrix("allx").shape[0]
+        num_nodes = max(int(self._test_ids.max(initial=-1)) + 1, num_known)
+        check_node_count(num_nodes, num_known + len(self._test_ids), str(self._part_path("test.index")))
         return num_nodes
 
     @cached_property
-    def _test(self) -> Ids:
-        return self._read("test.index", self._listed)
+    def _test_ids(self) -> Ids:
+        return self._read_part("test.index", self._read_test_ids)
 
-    def _listed(self) -> Ids:
-        path = self._path("test.index")
+    def _read_test_ids(self) -> Ids:
+        path = self._part_path("test.index")
         if not path.is_file():
             raise FileNotFoundError("there is no such file")
         ids = np.array(path.read_text(encoding="ascii").split(), dtype=np.int64)
@@ -99,66 +99,68 @@ class PlanetoidSource(Source):
             raise ValueError(f"node {ids.min()}")
         return ids
 
-    def _pairs(self) -> tuple[Ids, Ids]:
+    def _read_pairs(self) -> tuple[Ids, Ids]:
         """Both ends of each edge, as the graph has them."""
-        graph, room = load(self._path("graph")), self._path("graph").stat().st_size
+        graph, room = load_plain_pickle(self._part_path("graph")), self._part_path("graph").stat().st_size
         if not isinstance(graph, dict) or not all(isinstance(others, list) for others in graph.values()):
             raise TypeError("an object that is no dictionary of lists")
         degrees = [len(others) for others in graph.values()]
         if sum(degrees) > room:
             raise ValueError(f"{sum(degrees):,} neighbours in {room:,} bytes: lists that are one and the same")
-        one = np.repeat(_integers(list(graph)), degrees)
-        return one, _integers([v for others in graph.values() for v in others])
+        one = np.repeat(_as_integers(list(graph)), degrees)
+        return one, _as_integers([v for others in graph.values() for v in others])
 
-    def _matrix(self, part: str) -> csr_array:
-        return self._read(part, lambda: _matrix(load(self._path(part))))
+    def _read_matrix(self, part: str) -> csr_array:
+        return self._read_part(part, lambda: _as_matrix(load_plain_pickle(self._part_path(part))))
 
-    def _labels(self, part: str) -> NDArray[np.int64]:
-        return self._read(part, lambda: _labels(load(self._path(part))))
+    def _read_labels(self, part: str) -> NDArray[np.int64]:
+        return self._read_part(part, lambda: _as_labels(load_plain_pickle(self._part_path(part))))
 
-    def _fit(self, part: str, got: list[int], needed: list[int]) -> None:
+    def _require_shape(self, part: str, got: list[int], needed: list[int]) -> None:
         if got != needed:
-            raise _broken(self._path(part), f"rows and columns {got} instead of {needed}")
+            raise _broken_file_error(self._part_path(part), f"rows and columns {got} instead of {needed}")
 
-    def _read(self, part: str, read: Callable[[], T]) -> T:
+    def _read_part(self, part: str, read: Callable[[], T]) -> T:
         """What a part holds; whatever is wrong with it is told in one way."""
-        if part not in self._held:
+        if part not in self._part_cache:
             try:
-                self._held[part] = read()
+                self._part_cache[part] = read()
             except InputError:
                 raise
             except Exception as error:  # a broken pickle can raise nearly anything
-                raise _broken(self._path(part), f"{type(error).__name__}: {str(error)[:200]}") from error
-        held: T = self._held[part]
+                raise _broken_file_error(
+                    self._part_path(part), f"{type(error).__name__}: {str(error)[:200]}"
+                ) from error
+        held: T = self._part_cache[part]
         return held
 
     @cached_property
-    def _held(self) -> dict[str, Any]:
+    def _part_cache(self) -> dict[str, Any]:
         return {}
 
-    def _path(self, part: str) -> Path:
+    def _part_path(self, part: str) -> Path:
         return self._folder / f"ind.{self._dataset}.{part}"
 
 
-def _matrix(loaded: object) -> csr_array:
-    if not isinstance(loaded, Csr):
+def _as_matrix(loaded: object) -> csr_array:
+    if not isinstance(loaded, PickledCsr):
         raise TypeError(f"an object of type {type(loaded).__name__}")
-    return loaded.array()
+    return loaded.to_array()
 
 
-def _labels(loaded: object) -> NDArray[np.int64]:
+def _as_labels(loaded: object) -> NDArray[np.int64]:
     if not isinstance(loaded, np.ndarray) or loaded.ndim != 2 or loaded.shape[1] == 0:
         raise TypeError(f"an object of type {type(loaded).__name__}")
     return np.asarray(loaded.argmax(axis=1), dtype=np.int64)
 
 
-def _integers(values: list[object]) -> Ids:
+def _as_integers(values: list[object]) -> Ids:
     if not all(type(value) is int for value in values):
         raise TypeError("nodes that are no integers")
     return np.array(values, dtype=np.int64)
 
 
-def _broken(path: Path, got: str) -> InputError:
+def _broken_file_error(path: Path, got: str) -> InputError:
     return InputError(
         f"{path} cannot be read",
         needed="a file of the Planetoid form: CSR features, one-hot labels, a dictionary of neighbours, a list of ids",

@@ -12,15 +12,15 @@ from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import NodeType
-from outgrow.graph.readers.matrices import checked_csr, side_by_side
-from outgrow.graph.readers.npz import array_edges
-from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
+from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays
+from outgrow.graph.readers.npz import iter_array_edges
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 @final
-class PygSource(Source):
+class PygSource(GraphSource):
     """A ``Data`` or ``HeteroData``.
 
     Read are ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and the
@@ -47,18 +47,18 @@ class PygSource(Source):
         """``pyg``: data objects have no name."""
         return "pyg"
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Attributes of the nodes.
 
         Raises:
             InputError: Attributes of the wrong form, or labels of more than one type of nodes.
         """
-        train, val, test = (self._ids(mask) for mask in _MASKS)
+        train, val, test = (self._ids_from_masks(mask) for mask in _MASKS)
         types = zip(self._names, pairwise(self._borders), strict=True) if self._hetero else ()
-        return Tables(
+        return NodeTableSource(
             num_nodes=self._borders[-1],
-            features=self._features(),
-            labels=self._labels(),
+            features=self._collect_features(),
+            labels=self._collect_labels(),
             train=train,
             val=val,
             test=test,
@@ -66,37 +66,37 @@ class PygSource(Source):
             node_types=tuple(NodeType(name=name, first=first, last=last) for name, (first, last) in types),
         )
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, type after type.
 
         Raises:
             InputError: Attributes of the wrong form, or weights that only some types of edges have.
         """
         if not self._hetero:
-            relation = _array(self._data.get("edge_type"))
-            yield from array_edges(_edge_index(self._data), relation, _weight(self._data), "the data object")
+            relation = _to_numpy(self._data.get("edge_type"))
+            yield from iter_array_edges(_edge_index(self._data), relation, _edge_weight(self._data), "the data object")
             return
-        weights = [_weight(self._data[link]) for link in self._links]
+        weights = [_edge_weight(self._data[link]) for link in self._links]
         if any(w is None for w in weights) and any(w is not None for w in weights):
-            raise _wrong("edge_weight", "weights for all types of edges or for none", "some types without")
+            raise _attribute_error("edge_weight", "weights for all types of edges or for none", "some types without")
         first = dict(zip(self._names, self._borders, strict=False))
         for number, (link, weight) in enumerate(zip(self._links, weights, strict=True)):
             src, dst = _edge_index(self._data[link])
-            self._check_ends(link, src, dst)
+            self._check_endpoints(link, src, dst)
             index = np.stack([src + first[link[0]], dst + first[link[2]]])
-            yield from array_edges(index, np.full(len(src), number, np.int32), weight, f"edges {' '.join(link)}")
+            yield from iter_array_edges(index, np.full(len(src), number, np.int32), weight, f"edges {' '.join(link)}")
 
-    def _check_ends(self, link: tuple[str, str, str], src: NDArray[Any], dst: NDArray[Any]) -> None:
+    def _check_endpoints(self, link: tuple[str, str, str], src: NDArray[Any], dst: NDArray[Any]) -> None:
         """An id too large for its type would be a node of the next type."""
         for ids, name in ((src, link[0]), (dst, link[2])):
             count = int(self._stores[self._names.index(name)].num_nodes)
             bad = ids[(ids < 0) | (ids >= count)]
             if len(bad):
                 got = f"{len(bad)} others, the first is {bad[0]}"
-                raise _wrong(f"edge_index of {' '.join(link)}", f"ids of {name} from 0 to {count - 1}", got)
+                raise _attribute_error(f"edge_index of {' '.join(link)}", f"ids of {name} from 0 to {count - 1}", got)
 
-    def _features(self) -> NDArray[Any] | csr_array | None:
-        parts = [_matrix(store.get("x")) for store in self._stores]
+    def _collect_features(self) -> NDArray[Any] | csr_array | None:
+        parts = [_to_matrix(store.get("x")) for store in self._stores]
         if all(part is None for part in parts):
             return None
         if len(parts) == 1:
@@ -104,69 +104,71 @@ class PygSource(Source):
         counts = [last - first for first, last in pairwise(self._borders)]
         given = [part for part in parts if part is not None]
         if len(given) < len(parts) or len({part.shape[1] for part in given}) > 1:
-            return side_by_side(self._names, counts, parts)
+            return block_diagonal_features(self._names, counts, parts)
         if any(isinstance(part, csr_array) for part in given):
             return csr_array(vstack([csr_array(part) for part in given], format="csr"))
         return np.concatenate([np.asarray(part) for part in given])
 
-    def _labels(self) -> NDArray[Any] | None:
-        given = [(first, _array(store.get("y"))) for first, store in zip(self._borders, self._stores, strict=False)]
+    def _collect_labels(self) -> NDArray[Any] | None:
+        given = [(first, _to_numpy(store.get("y"))) for first, store in zip(self._borders, self._stores, strict=False)]
         known = [(first, y) for first, y in given if y is not None]
         if not known:
             return None
         if len(known) > 1:
-            raise _wrong("y", "labels of one type of nodes", f"labels of {len(known)} types")
+            raise _attribute_error("y", "labels of one type of nodes", f"labels of {len(known)} types")
         first, labels = known[0]
         if labels.dtype.kind == "f":
-            labels = _whole(labels)
+            labels = _to_integer_labels(labels)
         if len(self._stores) == 1 or labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] > 1):
             return labels
         everyone = np.full(self._borders[-1], -1, dtype=np.int64)
         everyone[first : first + len(labels)] = labels.reshape(-1)
         return everyone
 
-    def _ids(self, mask: str) -> Ids | None:
+    def _ids_from_masks(self, mask: str) -> Ids | None:
         parts = []
         for first, last, store in zip(self._borders, self._borders[1:], self._stores, strict=False):
-            values = _array(store.get(mask))
+            values = _to_numpy(store.get(mask))
             if values is None:
                 continue
             if values.shape != (last - first,) or values.dtype != np.bool_:
                 got = f"{values.dtype} of shape {list(values.shape)}"
-                raise _wrong(mask, f"booleans of shape [{last - first}]; choose one column of several splits", got)
+                raise _attribute_error(
+                    mask, f"booleans of shape [{last - first}]; choose one column of several splits", got
+                )
             parts.append(np.flatnonzero(values) + first)
         return np.concatenate(parts) if parts else None
 
 
 def _edge_index(store: Any) -> NDArray[Any]:
-    index = _array(store.get("edge_index"))
+    index = _to_numpy(store.get("edge_index"))
     if index is None:
-        raise _wrong("edge_index", "edges in edge_index", "none (adj_t is not read)")
+        raise _attribute_error("edge_index", "edges in edge_index", "none (adj_t is not read)")
     return index
 
 
-def _weight(store: Any) -> NDArray[Any] | None:
-    weight = _array(store.get("edge_weight"))
+def _edge_weight(store: Any) -> NDArray[Any] | None:
+    weight = _to_numpy(store.get("edge_weight"))
     if weight is not None:
         return weight
-    attributes = _array(store.get("edge_attr"))
+    attributes = _to_numpy(store.get("edge_attr"))
     if attributes is None or attributes.ndim == 1:
         return attributes
     if attributes.shape[1] != 1:
-        raise _wrong("edge_attr", "one weight for each edge", f"shape {list(attributes.shape)}")
+        raise _attribute_error("edge_attr", "one weight for each edge", f"shape {list(attributes.shape)}")
     return attributes[:, 0]
 
 
-def _matrix(x: Any) -> NDArray[Any] | csr_array | None:
+def _to_matrix(x: Any) -> NDArray[Any] | csr_array | None:
     if x is None or x.layout is not _sparse_layout():
-        return _array(x)
+        return _to_numpy(x)
     values, columns, ends = (
         np.asarray(part.detach().cpu()) for part in (x.values(), x.col_indices(), x.crow_indices())
     )
     try:
-        return checked_csr(values, columns, ends, [int(n) for n in x.shape])
+        return csr_from_arrays(values, columns, ends, [int(n) for n in x.shape])
     except ValueError as error:
-        raise _wrong("x", "a well-formed CSR matrix", str(error)) from error
+        raise _attribute_error("x", "a well-formed CSR matrix", str(error)) from error
 
 
 def _sparse_layout() -> Any:
@@ -175,7 +177,7 @@ def _sparse_layout() -> Any:
     return torch.sparse_csr
 
 
-def _array(values: Any) -> NDArray[Any] | None:
+def _to_numpy(values: Any) -> NDArray[Any] | None:
     if values is None:
         return None
     import torch
@@ -184,12 +186,12 @@ def _array(values: Any) -> NDArray[Any] | None:
     return np.asarray(here.float() if here.dtype == torch.bfloat16 else here)
 
 
-def _whole(labels: NDArray[Any]) -> NDArray[np.int64]:
+def _to_integer_labels(labels: NDArray[Any]) -> NDArray[np.int64]:
     known = np.nan_to_num(labels, nan=-1.0)
     if not np.array_equal(known, np.rint(known)):
-        raise _wrong("y", "classes, as whole numbers", "fractions")
+        raise _attribute_error("y", "classes, as whole numbers", "fractions")
     return np.asarray(known, dtype=np.int64)
 
 
-def _wrong(name: str, needed: str, got: str) -> InputError:
+def _attribute_error(name: str, needed: str, got: str) -> InputError:
     return InputError(f"{name} cannot be used", needed=needed, got=got, repair=f"change or remove {name}")

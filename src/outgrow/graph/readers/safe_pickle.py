@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.matrices import checked_csr
+from outgrow.graph.readers.matrices import csr_from_arrays
 
 _MOST_TUPLES = 1000  # they can be nested as deep, and the hash of one goes down to its innermost
 _BEYOND = 1 << 63
@@ -35,7 +35,7 @@ _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "L
 _KNOWN = frozenset((*f"{_VALUES} {_TEXTS} {_HOLDERS} {_CALLS}".split(), *_TUPLES, *_PUTS, *_GETS))
 
 
-def load(path: Path) -> Any:
+def load_plain_pickle(path: Path) -> Any:
     """What a pickle holds: numbers, text, lists, dictionaries, tuples, `Csr`, and arrays of numbers.
 
     Args:
@@ -48,13 +48,13 @@ def load(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError("there is no such file")
     data = path.read_bytes()
-    _check(data)
-    made = _Unpickler(io.BytesIO(data), encoding="latin1").load()
-    return made.array() if isinstance(made, _Array) else made
+    _check_instructions(data)
+    made = _CheckedUnpickler(io.BytesIO(data), encoding="latin1").load()
+    return made.to_array() if isinstance(made, _PickledArray) else made
 
 
 @final
-class Csr:
+class PickledCsr:
     """The state of a SciPy matrix as it was pickled, in any version of SciPy."""
 
     _state: dict[str, Any]  # not set by a constructor, which a pickle may leave out
@@ -64,32 +64,32 @@ class Csr:
             raise pickle.UnpicklingError("a matrix with another state than that of SciPy")
         self._state = state
 
-    def array(self) -> csr_array:
+    def to_array(self) -> csr_array:
         """The matrix, whose indices are in range.
 
         Raises:
             ValueError: It is no matrix.
         """
-        data, indices, indptr = (self._part(name) for name in ("data", "indices", "indptr"))
-        shape = self._known.get("_shape") or self._known.get("shape")
+        data, indices, indptr = (self._array_state(name) for name in ("data", "indices", "indptr"))
+        shape = self._known_state.get("_shape") or self._known_state.get("shape")
         if not isinstance(shape, tuple):
             raise ValueError("a matrix without a shape")
-        return checked_csr(data, indices, indptr, shape)
+        return csr_from_arrays(data, indices, indptr, shape)
 
     @property
-    def _known(self) -> dict[str, Any]:
+    def _known_state(self) -> dict[str, Any]:
         known: dict[str, Any] = vars(self).get("_state", {})
         return known
 
-    def _part(self, name: str) -> NDArray[Any]:
-        held = self._known.get(name)
-        if not isinstance(held, _Array):
+    def _array_state(self, name: str) -> NDArray[Any]:
+        held = self._known_state.get(name)
+        if not isinstance(held, _PickledArray):
             raise ValueError(f"a matrix without {name}")
-        return held.array()
+        return held.to_array()
 
 
 @final
-class _Array:
+class _PickledArray:
     """The state of an array as NumPy pickles it."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class _Array:
     def __setstate__(self, state: object) -> None:
         self._state = state
 
-    def array(self) -> NDArray[Any]:
+    def to_array(self) -> NDArray[Any]:
         """The array.
 
         Raises:
@@ -110,16 +110,16 @@ class _Array:
         if isinstance(data, str):
             data = data.encode("latin1")
         sizes = isinstance(shape, tuple) and len(shape) <= 4 and all(type(n) is int and n >= 0 for n in shape)
-        if not sizes or not isinstance(dtype, _Type) or not isinstance(data, bytes):
+        if not sizes or not isinstance(dtype, _PickledDtype) or not isinstance(data, bytes):
             raise ValueError("an array of something else than numbers")
-        kind = dtype.dtype()
+        kind = dtype.to_dtype()
         if math.prod(shape) * kind.itemsize != len(data) or max(shape, default=0) > len(data):
             raise ValueError(f"{len(data)} bytes for an array of {kind} and shape {list(shape)}")
         return np.frombuffer(data, kind).reshape(shape, order="F" if fortran else "C")
 
 
 @final
-class _Type:
+class _PickledDtype:
     """The type of an array's elements, as NumPy pickles it."""
 
     def __init__(self, code: object, *_: object) -> None:
@@ -131,7 +131,7 @@ class _Type:
             raise pickle.UnpicklingError("a type with another state than that of a number")
         self._order = str(order)
 
-    def dtype(self) -> np.dtype[Any]:
+    def to_dtype(self) -> np.dtype[Any]:
         """The type.
 
         Raises:
@@ -143,7 +143,7 @@ class _Type:
 
 
 @final
-class _Name:
+class _PickledName:
     """What a pickle names: it may be called or handed on, but not changed.
 
     Args:
@@ -160,30 +160,30 @@ class _Name:
         raise pickle.UnpicklingError("a function or class that is to be changed")
 
 
-def _nothing(*_: object) -> None:
+def _refuse_call(*_: object) -> None:
     raise pickle.UnpicklingError("a call of what is only named in graphs")
 
 
-def _array(kind: object, shape: object, code: object) -> _Array:
+def _make_array(kind: object, shape: object, code: object) -> _PickledArray:
     if kind is not _NDARRAY:
         raise pickle.UnpicklingError("an array of another class")
-    return _Array()
+    return _PickledArray()
 
 
-def _matrix(kind: object, base: object, state: object) -> Csr:
-    if kind is not Csr or base is not _OBJECT or state is not None:
+def _make_matrix(kind: object, base: object, state: object) -> PickledCsr:
+    if kind is not PickledCsr or base is not _OBJECT or state is not None:
         raise pickle.UnpicklingError("an object that is not a sparse matrix")
-    return Csr()
+    return PickledCsr()
 
 
-def _defaulting(kind: object = None) -> dict[Any, Any]:
+def _make_dict(kind: object = None) -> dict[Any, Any]:
     if kind is not _LIST:
         raise pickle.UnpicklingError("a dictionary of something else than lists")
     return {}
 
 
 @final
-class _Bytes:
+class _BytesFactory:
     """How Python 3 writes bytes into a pickle of Python 2; each is made of a text of the pickle, once.
 
     Args:
@@ -202,47 +202,47 @@ class _Bytes:
         return text.encode("latin1")
 
 
-_NDARRAY, _OBJECT, _LIST = _Name(_nothing), _Name(_nothing), _Name(_nothing)
+_NDARRAY, _OBJECT, _LIST = _PickledName(_refuse_call), _PickledName(_refuse_call), _PickledName(_refuse_call)
 _MADE: dict[str, Any] = {
-    "numpy.core.multiarray._reconstruct": _Name(_array),
-    "numpy._core.multiarray._reconstruct": _Name(_array),
+    "numpy.core.multiarray._reconstruct": _PickledName(_make_array),
+    "numpy._core.multiarray._reconstruct": _PickledName(_make_array),
     "numpy.ndarray": _NDARRAY,
-    "numpy.dtype": _Name(_Type),
-    "scipy.sparse.csr.csr_matrix": Csr,
-    "scipy.sparse._csr.csr_matrix": Csr,
-    "copy_reg._reconstructor": _Name(_matrix),
-    "copyreg._reconstructor": _Name(_matrix),
+    "numpy.dtype": _PickledName(_PickledDtype),
+    "scipy.sparse.csr.csr_matrix": PickledCsr,
+    "scipy.sparse._csr.csr_matrix": PickledCsr,
+    "copy_reg._reconstructor": _PickledName(_make_matrix),
+    "copyreg._reconstructor": _PickledName(_make_matrix),
     "__builtin__.object": _OBJECT,
     "builtins.object": _OBJECT,
-    "collections.defaultdict": _Name(_defaulting),
+    "collections.defaultdict": _PickledName(_make_dict),
     "__builtin__.list": _LIST,
     "builtins.list": _LIST,
 }
 
 
 @final
-class _Unpickler(pickle.Unpickler):
+class _CheckedUnpickler(pickle.Unpickler):
     """Runs a pickle whose instructions were checked."""
 
     def __init__(self, file: io.BytesIO, *, encoding: str) -> None:
         super().__init__(file, encoding=encoding)
-        self._bytes = _Name(_Bytes(len(file.getbuffer())))
+        self._bytes = _PickledName(_BytesFactory(len(file.getbuffer())))
 
     def find_class(self, module: str, name: str) -> Any:
         """What is allowed under a name, and nothing else."""
         full = f"{module}.{name}"
         made = self._bytes if full == "_codecs.encode" else _MADE.get(full)
         if made is None:
-            raise _foreign(full)
+            raise _forbidden_content_error(full)
         return made
 
 
-def _check(data: bytes) -> None:
+def _check_instructions(data: bytes) -> None:
     """Refuse instructions that no such pickle has, lengths that are not there, and gaps in what is remembered."""
     puts = tuples = 0
-    for name, given in _instructions(io.BytesIO(data)):
+    for name, given in _iter_instructions(io.BytesIO(data)):
         if name not in _KNOWN:
-            raise _foreign(f"the instruction {name}")
+            raise _forbidden_content_error(f"the instruction {name}")
         if isinstance(given, int) and not -_BEYOND <= given < _BEYOND:
             raise pickle.UnpicklingError("a number of more than 64 bits")  # many could have one hash
         tuples += name in _TUPLES
@@ -254,7 +254,7 @@ def _check(data: bytes) -> None:
             puts += 1
 
 
-def _instructions(file: io.BytesIO) -> Iterator[tuple[str, Any]]:
+def _iter_instructions(file: io.BytesIO) -> Iterator[tuple[str, Any]]:
     """Name and argument of each, as `pickletools.genops` gives them, but texts of protocol 0 may hold any bytes."""
     known = {code.code: code for code in pickletools.opcodes}
     name = ""
@@ -266,7 +266,7 @@ def _instructions(file: io.BytesIO) -> Iterator[tuple[str, Any]]:
         yield name, file.readline() if name == "STRING" else code.arg and code.arg.reader(file)
 
 
-def _foreign(got: str) -> InputError:
+def _forbidden_content_error(got: str) -> InputError:
     return InputError(
         "a pickle holds what no graph needs, and is not opened",
         needed="arrays, CSR matrices, lists and dictionaries",

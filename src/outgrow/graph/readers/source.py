@@ -32,7 +32,7 @@ class EdgeChunk(NamedTuple):
     weight: NDArray[np.float32] | None = None
 
 
-class LazyRows(ABC):
+class LazyMatrix(ABC):
     """Dense rows that are made, or read, when they are asked for: ``rows[first:last]``; `numpy.asarray` gives all."""
 
     @property
@@ -46,7 +46,7 @@ class LazyRows(ABC):
         """Type of an element, floating."""
 
     @abstractmethod
-    def read(self, first: int, last: int) -> NDArray[Any]:
+    def read_rows(self, first: int, last: int) -> NDArray[Any]:
         """Rows ``first`` to ``last - 1``: ``[last - first, D]``, contiguous; the same each time."""
 
     def __len__(self) -> int:
@@ -54,14 +54,14 @@ class LazyRows(ABC):
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         first, last, _ = rows.indices(len(self))
-        return self.read(first, max(first, last))
+        return self.read_rows(first, max(first, last))
 
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> NDArray[Any]:
-        return self.read(0, len(self)).astype(dtype or self.dtype, copy=False)
+        return self.read_rows(0, len(self)).astype(dtype or self.dtype, copy=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tables:
+class NodeTableSource:
     """What is known of the nodes; small against the edges, or memory-mapped.
 
     Attributes:
@@ -77,7 +77,7 @@ class Tables:
     """
 
     num_nodes: int | None = None
-    features: NDArray[Any] | csr_array | LazyRows | None = None
+    features: NDArray[Any] | csr_array | LazyMatrix | None = None
     labels: NDArray[Any] | None = None
     train: Ids | None = None
     val: Ids | None = None
@@ -87,8 +87,8 @@ class Tables:
     node_types: tuple[NodeType, ...] = ()
 
 
-class Source(ABC):
-    """A graph that can be read. ``edges`` may be called more than once and gives the same chunks each time."""
+class GraphSource(ABC):
+    """A graph that can be read. ``read_edges`` may be called more than once and gives the same chunks each time."""
 
     @property
     @abstractmethod
@@ -96,9 +96,9 @@ class Source(ABC):
         """What to call the graph."""
 
     @abstractmethod
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """What is known of the nodes."""
 
     @abstractmethod
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, in chunks of bounded size."""

@@ -21,14 +21,14 @@ BLOCK_BYTES = 1 << 21
 _LINE_BYTES = 1 << 24
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """Whole lines of a file, and the number of the first, from 1."""
 
     text: bytes
     line: int
 
 
-def blocks(path: Path) -> Iterator[Block]:
+def read_text_blocks(path: Path) -> Iterator[TextBlock]:
     """The text of a file, unpacked if its name ends in ``.gz``, about `BLOCK_BYTES` at a time.
 
     Raises:
@@ -51,17 +51,17 @@ def blocks(path: Path) -> Iterator[Block]:
             if not end:
                 rest.append(piece)
                 if held > _LINE_BYTES:
-                    raise _endless(path, line)
+                    raise _long_line_error(path, line)
                 continue
             text = b"".join((*rest, whole, end))
             rest, held = [tail], len(tail)
-            yield Block(text, line)
+            yield TextBlock(text, line)
             line += text.count(b"\n")
     if held:
-        yield Block(b"".join(rest), line)
+        yield TextBlock(b"".join(rest), line)
 
 
-def first_bad(lines: list[bytes], reads: Callable[[bytes], object], bad: type[Exception]) -> int | None:
+def find_first_bad(lines: list[bytes], reads: Callable[[bytes], object], bad: type[Exception]) -> int | None:
     """Which line is the first that cannot be read, found by halves.
 
     Args:
@@ -73,7 +73,7 @@ def first_bad(lines: list[bytes], reads: Callable[[bytes], object], bad: type[Ex
         Its place among the lines; None if each can be read alone.
     """
 
-    def fails(part: list[bytes]) -> bool:
+    def is_unreadable(part: list[bytes]) -> bool:
         try:
             reads(b"\n".join((*part, b"")))
         except bad:
@@ -83,8 +83,8 @@ def first_bad(lines: list[bytes], reads: Callable[[bytes], object], bad: type[Ex
     first, last = 0, len(lines)
     while last - first > 1:
         middle = (first + last) // 2
-        first, last = (first, middle) if fails(lines[first:middle]) else (middle, last)
-    return first if fails(lines[first:last]) else None
+        first, last = (first, middle) if is_unreadable(lines[first:middle]) else (middle, last)
+    return first if is_unreadable(lines[first:last]) else None
 
 
 def read_numbers(path: Path, dtype: type[np.int64] | type[np.float32]) -> NDArray[Any]:
@@ -105,12 +105,12 @@ def read_numbers(path: Path, dtype: type[np.int64] | type[np.float32]) -> NDArra
 
     width = rows = 0
     with tempfile.TemporaryFile() as file:
-        for block in blocks(path):
+        for block in read_text_blocks(path):
             width = width or block.text.partition(b"\n")[0].count(b",") + 1
             try:
-                part = _table(block.text, width, dtype)
+                part = _parse_table(block.text, width, dtype)
             except ArrowInvalid as error:
-                raise _bad_row(path, block, width, dtype) from error
+                raise _bad_row_error(path, block, width, dtype) from error
             file.write(part.data)
             rows += len(part)
         file.flush()
@@ -119,7 +119,7 @@ def read_numbers(path: Path, dtype: type[np.int64] | type[np.float32]) -> NDArra
         return np.memmap(file, dtype=dtype, mode="r", shape=(rows, width))
 
 
-def _table(text: bytes, width: int, dtype: type[np.generic]) -> NDArray[Any]:
+def _parse_table(text: bytes, width: int, dtype: type[np.generic]) -> NDArray[Any]:
     from pyarrow import csv
 
     names = [str(at) for at in range(width)]
@@ -140,7 +140,7 @@ def _table(text: bytes, width: int, dtype: type[np.generic]) -> NDArray[Any]:
     return out
 
 
-def _endless(path: Path, line: int) -> InputError:
+def _long_line_error(path: Path, line: int) -> InputError:
     return InputError(
         f"{path}, line {line}: longer than any row",
         needed=f"lines of at most {_LINE_BYTES:,} bytes",
@@ -149,11 +149,11 @@ def _endless(path: Path, line: int) -> InputError:
     )
 
 
-def _bad_row(path: Path, block: Block, width: int, dtype: type[np.generic]) -> InputError:
+def _bad_row_error(path: Path, block: TextBlock, width: int, dtype: type[np.generic]) -> InputError:
     from pyarrow.lib import ArrowInvalid
 
     lines = block.text.split(b"\n")
-    at = first_bad(lines, lambda text: text.strip() and _table(text, width, dtype), ArrowInvalid) or 0
+    at = find_first_bad(lines, lambda text: text.strip() and _parse_table(text, width, dtype), ArrowInvalid) or 0
     return InputError(
         f"{path}, line {block.line + at}: not a row of the table",
         needed=f"{width} numbers of type {np.dtype(dtype).name}, separated by commas",

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.topology import Topology
-from outgrow.ops.backend import array
-from outgrow.ops.memory_pool import Memory
+from outgrow.ops.backend import as_numpy
+from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.sampling.bitset import WORD_BITS, Bits
-from outgrow.ops.sampling.by_relation import choose_related, relation_degrees
-from outgrow.ops.sampling.uniform import Ids, Rows, choose, measure
-from outgrow.ops.sampling.weighted import choose_weighted
+from outgrow.ops.sampling.by_relation import relation_degrees, sample_by_relation
+from outgrow.ops.sampling.uniform import Ids, Rows, find_row_bounds, sample_uniform
+from outgrow.ops.sampling.weighted import sample_weighted
 
 Fanout = int | tuple[int, ...]
 """How many in-edges a node keeps, or how many of each relation; -1 keeps them all."""
@@ -23,23 +23,23 @@ Fanout = int | tuple[int, ...]
 _ALL = int(np.iinfo(np.int64).max)
 
 
-class Chosen(NamedTuple):
+class SampledEdges(NamedTuple):
     """In-edges of ``n`` nodes.
 
     Attributes:
         indptr: ``[n + 1]``.
         edges: ``[E]`` int64, positions among the edges of the view, ascending in each row.
-        stands_for: ``[E]``; None if no row is cut.
+        sample_weight: ``[E]``; None if no row is cut.
         relation_degree: ``[E]``; None if no row is cut or edges have no relation.
     """
 
     indptr: Ids
     edges: Ids
-    stands_for: NDArray[np.float32] | None
+    sample_weight: NDArray[np.float32] | None
     relation_degree: NDArray[np.float64] | None
 
 
-class EdgeChoice:
+class EdgeSampler:
     """The choice of one layer.
 
     Args:
@@ -53,16 +53,16 @@ class EdgeChoice:
     """
 
     def __init__(self, view: Topology, fanout: Fanout, *, weighted: bool = False) -> None:
-        self.indptr, self.indices = array(view.indptr), array(view.indices)
-        self.relation = None if view.relation is None else array(view.relation)
-        self.weight = None if view.weight is None else array(view.weight)
+        self.indptr, self.indices = as_numpy(view.indptr), as_numpy(view.indices)
+        self.relation = None if view.relation is None else as_numpy(view.relation)
+        self.weight = None if view.weight is None else as_numpy(view.weight)
         self.weighted = weighted
         _require_fanout(fanout)
         if isinstance(fanout, int):
-            self.most, self.most_of_each = _limit(fanout), None
+            self.max_edges, self.max_per_relation = _edge_limit(fanout), None
         else:
-            self.most_of_each = np.array([*map(_limit, fanout), _ALL])
-            self.most = _ALL if _ALL in self.most_of_each[:-1] else int(self.most_of_each[:-1].sum()) + 1
+            self.max_per_relation = np.array([*map(_edge_limit, fanout), _ALL])
+            self.max_edges = _ALL if _ALL in self.max_per_relation[:-1] else int(self.max_per_relation[:-1].sum()) + 1
             self._require_relations(weighted=weighted)
         if weighted:
             _require_weight(self.weight)
@@ -73,49 +73,49 @@ class EdgeChoice:
         return 0 if self.relation is None else int(self.relation.max(initial=-1)) + 1
 
     @cached_property
-    def most_bits(self) -> int:
+    def bitset_size(self) -> int:
         """How large the numbers are that `choose` needs a set for."""
         largest = int(np.diff(self.indptr).max(initial=0))
-        return largest if self.most_of_each is None else largest + WORD_BITS * len(self.most_of_each)
+        return largest if self.max_per_relation is None else largest + WORD_BITS * len(self.max_per_relation)
 
-    def choose(self, nodes: Ids, key: int, bits: Bits, memory: Memory) -> Chosen:
+    def sample(self, nodes: Ids, key: int, bits: Bits, pool: ArrayPool) -> SampledEdges:
         """Choose among the in-edges of nodes.
 
         Args:
             nodes: ``[n]``.
             key: Of (seed, epoch, step, layer).
-            bits: An empty set for numbers below `most_bits`; left as it was.
-            memory: For the results.
+            bits: An empty set for numbers below `bitset_size`; left as it was.
+            pool: For the results.
         """
-        found = memory.empty(2 * len(nodes), np.int64)
+        found = pool.empty_array(2 * len(nodes), np.int64)
         rows = nodes, found[: len(nodes)], found[len(nodes) :]
-        room, every = measure(rows, self.indptr, self.most)
-        indptr, edges = memory.empty(len(nodes) + 1, np.int64), memory.empty(room, np.int64)
-        stands_for = memory.empty(room, np.float32)
+        room, every = find_row_bounds(rows, self.indptr, self.max_edges)
+        indptr, edges = pool.empty_array(len(nodes) + 1, np.int64), pool.empty_array(room, np.int64)
+        stands_for = pool.empty_array(room, np.float32)
         draw, out = (np.uint64(key), bits), (indptr, edges, stands_for)
-        if self.most_of_each is not None:
+        if self.max_per_relation is not None:
             assert self.relation is not None
-            kept = choose_related(rows, self.relation, self.most_of_each, *draw, out)
+            kept = sample_by_relation(rows, self.relation, self.max_per_relation, *draw, out)
         elif self.weighted and room < every:
             assert self.weight is not None
-            kept = choose_weighted(rows, self.weight, self.most, *draw, out)
+            kept = sample_weighted(rows, self.weight, self.max_edges, *draw, out)
         else:
-            kept = choose(rows, self.most, *draw, out)
+            kept = sample_uniform(rows, self.max_edges, *draw, out)
         if kept == every:
-            return Chosen(indptr, edges, None, None)
+            return SampledEdges(indptr, edges, None, None)
         edges, stands_for = edges[:kept], stands_for[:kept]
-        return Chosen(indptr, edges, stands_for, self._relation_degree(rows, indptr, edges, memory))
+        return SampledEdges(indptr, edges, stands_for, self._relation_degree(rows, indptr, edges, pool))
 
-    def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, memory: Memory) -> NDArray[np.float64] | None:
+    def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, pool: ArrayPool) -> NDArray[np.float64] | None:
         if self.relation is None:
             return None
-        out = memory.empty(len(edges), np.float64)
+        out = pool.empty_array(len(edges), np.float64)
         relation_degrees(rows, self.relation, self.weight, self.num_relations, indptr, edges, out)
         return out
 
     def _require_relations(self, *, weighted: bool) -> None:
-        assert self.most_of_each is not None
-        given = len(self.most_of_each) - 1
+        assert self.max_per_relation is not None
+        given = len(self.max_per_relation) - 1
         if self.relation is None or self.num_relations > given:
             raise InputError(
                 "a fan-out by relation does not fit the graph",
@@ -124,7 +124,7 @@ class EdgeChoice:
                 + ("no relations" if self.relation is None else f"{self.num_relations} relations"),
                 repair="give one number for each relation, or one number for all in-edges",
             )
-        if not self._loops_are_last():
+        if not self._has_loops_last():
             raise InputError(
                 "a fan-out by relation does not fit the graph",
                 needed="relation -1 of no edge but a self-loop that was added at the end of a row",
@@ -139,7 +139,7 @@ class EdgeChoice:
                 repair="give one number for each layer, or draw without regard to weights",
             )
 
-    def _loops_are_last(self) -> bool:
+    def _has_loops_last(self) -> bool:
         """Whether no row has more than one edge without a relation: `choose` has room for no more."""
         assert self.relation is not None
         ends = self.indptr[1:][np.diff(self.indptr) > 0] - 1
@@ -147,7 +147,7 @@ class EdgeChoice:
         return bool(self.relation.min(initial=0) >= -1 and np.count_nonzero(self.relation[ends] == -1) == without)
 
 
-def _limit(fanout: int) -> int:
+def _edge_limit(fanout: int) -> int:
     return _ALL if fanout == -1 else fanout
 
 

@@ -10,19 +10,19 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
-from outgrow.graph.sampling.edge_sampler import Chosen, EdgeChoice, Fanout
+from outgrow.graph.sampling.edge_sampler import EdgeSampler, Fanout, SampledEdges
 from outgrow.graph.topology import Topology
-from outgrow.ops.backend import array, tensor
-from outgrow.ops.memory_pool import Memory
-from outgrow.ops.rng import NEIGHBOURS, derive
+from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.memory_pool import ArrayPool
+from outgrow.ops.rng import NEIGHBOURS, fold_in
 from outgrow.ops.sampling.bitset import Bits
-from outgrow.ops.sampling.renumber import take
+from outgrow.ops.sampling.renumber import gather_values
 from outgrow.ops.sampling.uniform import Array, Ids
 
 LARGEST = (1 << 31) - 1
 
 
-class LayerDraws:
+class LayerSampling:
     """The in-edges that nodes keep in each layer. Final; may be called from several threads at once.
 
     A layer whose fan-out is a number keeps so many of each node's in-edges, drawn without replacement: uniformly, or
@@ -39,7 +39,7 @@ class LayerDraws:
 
     Raises:
         InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or what
-            `EdgeChoice` refuses.
+            `EdgeSampler` refuses.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class LayerDraws:
         _require_views(views, fanout)
         self.views, self.seed = tuple(views), seed
         given = zip(self.views, reversed(fanout), strict=True)
-        self._choices = [EdgeChoice(view, number, weighted=weighted) for view, number in given]
-        self._degrees = [array(view.degree) for view in self.views]
-        self.memory = Memory()
+        self._samplers = [EdgeSampler(view, number, weighted=weighted) for view, number in given]
+        self._degrees = [as_numpy(view.degree) for view in self.views]
+        self.pool = ArrayPool()
 
     @property
     def num_nodes(self) -> int:
@@ -58,16 +58,16 @@ class LayerDraws:
         return self.views[0].num_nodes
 
     @property
-    def most_bits(self) -> int:
+    def bitset_size(self) -> int:
         """How large the numbers are that `choose` needs a set for."""
-        return max(choice.most_bits for choice in self._choices)
+        return max(choice.bitset_size for choice in self._samplers)
 
     @property
-    def outward(self) -> list[int]:
+    def hops_from_seeds(self) -> list[int]:
         """The layers, that of the seeds first."""
         return [*reversed(range(len(self.views)))]
 
-    def choose(self, layer: int, nodes: Ids, epoch: int, step: int, bits: Bits) -> Chosen:
+    def sample_layer(self, layer: int, nodes: Ids, epoch: int, step: int, bits: Bits) -> SampledEdges:
         """The in-edges that nodes keep.
 
         Args:
@@ -75,36 +75,38 @@ class LayerDraws:
             nodes: ``[n]``.
             epoch: Part of the key.
             step: Part of the key.
-            bits: An empty set for numbers below `most_bits`; left as it was.
+            bits: An empty set for numbers below `bitset_size`; left as it was.
         """
-        key = derive(self.seed, epoch, step, layer + 1, NEIGHBOURS)
-        return self._choices[layer].choose(nodes, key, bits, self.memory)
+        key = fold_in(self.seed, epoch, step, layer + 1, NEIGHBOURS)
+        return self._samplers[layer].sample(nodes, key, bits, self.pool)
 
-    def indices(self, layer: int) -> Array:
+    def edge_sources(self, layer: int) -> Array:
         """Source of every edge of the layer's view."""
-        return self._choices[layer].indices
+        return self._samplers[layer].indices
 
-    def degrees(self, layer: int, nodes: Ids) -> Tensor:
+    def node_degrees(self, layer: int, nodes: Ids) -> Tensor:
         """``[n]``: degrees of nodes as the layer sees them."""
-        return self._taken(self._degrees[layer], nodes)
+        return self._gather_pooled(self._degrees[layer], nodes)
 
-    def block(self, layer: int, chosen: Chosen, indices: NDArray[np.int32], nodes: Tensor, degree: Tensor) -> Block:
+    def make_block(
+        self, layer: int, sampled: SampledEdges, indices: NDArray[np.int32], nodes: Tensor, degree: Tensor
+    ) -> Block:
         """The block of in-edges that were chosen.
 
         Args:
             layer: Number of the layer.
-            chosen: Its in-edges.
+            sampled: Its in-edges.
             indices: ``[E]`` row of each edge's source.
             nodes: ``[Vs]`` sources, of which the first are the destinations.
             degree: ``[Vs]`` their degrees.
         """
-        view, num_dst = self.views[layer], len(chosen.indptr) - 1
+        view, num_dst = self.views[layer], len(sampled.indptr) - 1
         edges = Edges(
-            indptr=tensor(chosen.indptr),
-            indices=tensor(indices),
+            indptr=as_tensor(sampled.indptr),
+            indices=as_tensor(indices),
             num_src=len(nodes),
-            relation=None if view.relation is None else self._taken(array(view.relation), chosen.edges),
-            weight=None if view.weight is None else self._taken(array(view.weight), chosen.edges),
+            relation=None if view.relation is None else self._gather_pooled(as_numpy(view.relation), sampled.edges),
+            weight=None if view.weight is None else self._gather_pooled(as_numpy(view.weight), sampled.edges),
         )
         return Block(
             edges=edges,
@@ -112,18 +114,18 @@ class LayerDraws:
             dst_nodes=nodes[:num_dst],
             src_degree=degree,
             dst_degree=degree[:num_dst],
-            edge_ids=tensor(chosen.edges),
-            stands_for=None if chosen.stands_for is None else tensor(chosen.stands_for),
-            relation_degree=None if chosen.relation_degree is None else tensor(chosen.relation_degree),
+            edge_ids=as_tensor(sampled.edges),
+            sample_weight=None if sampled.sample_weight is None else as_tensor(sampled.sample_weight),
+            relation_degree=None if sampled.relation_degree is None else as_tensor(sampled.relation_degree),
         )
 
-    def _taken(self, values: Array, rows: Ids) -> Tensor:
-        out = self.memory.empty(len(rows), values.dtype)
-        take(values, rows, out)
-        return tensor(out)
+    def _gather_pooled(self, values: Array, rows: Ids) -> Tensor:
+        out = self.pool.empty_array(len(rows), values.dtype)
+        gather_values(values, rows, out)
+        return as_tensor(out)
 
 
-def refused_seed(node: int, position: int, num_nodes: int) -> InputError:
+def invalid_seed_error(node: int, position: int, num_nodes: int) -> InputError:
     """The error for a seed that is no node of the graph, or that comes twice."""
     return InputError(
         "these nodes cannot be the seeds of a batch",

@@ -41,14 +41,14 @@ class ArrayEntry:
     sha256: str
 
     @property
-    def in_file(self) -> str:
+    def storage_dtype(self) -> str:
         """The type that the file says it has: that of the bits for bfloat16, else ``dtype``."""
         return _BITS if self.dtype == BFLOAT16 else self.dtype
 
-    def header(self) -> bytes:
+    def encode_header(self) -> bytes:
         """The first bytes of the file, up to the data."""
         buffer = io.BytesIO()
-        head = {"descr": self.in_file, "fortran_order": False, "shape": self.shape}
+        head = {"descr": self.storage_dtype, "fortran_order": False, "shape": self.shape}
         np.lib.format.write_array_header_1_0(buffer, head)
         header = buffer.getvalue()
         assert len(header) == HEADER_BYTES
@@ -85,7 +85,7 @@ class Manifest:
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write ``manifest.json``."""
     content = asdict(manifest)
-    record = {"format": FORMAT, "checksum": _checksum(content), **content}
+    record = {"format": FORMAT, "checksum": _content_checksum(content), **content}
     (folder / FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -102,7 +102,9 @@ def read_manifest(folder: Path) -> Manifest:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         version, checksum = record.pop("format"), record.pop("checksum", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _broken(folder, "a manifest that can be read", f"{type(error).__name__}: {error}") from error
+        raise _broken_manifest_error(
+            folder, "a manifest that can be read", f"{type(error).__name__}: {error}"
+        ) from error
     if version != FORMAT:
         newer, version = isinstance(version, int) and version > FORMAT, str(version)[:20]
         raise StoreError(
@@ -111,31 +113,33 @@ def read_manifest(folder: Path) -> Manifest:
             got=f"format {version}",
             repair=f"install a newer Outgrow that reads format {version}" if newer else REPAIR,
         )
-    if _checksum(record) != checksum:
-        raise _broken(folder, f"a manifest of checksum {str(checksum)[:64]}", _checksum(record))
+    if _content_checksum(record) != checksum:
+        raise _broken_manifest_error(folder, f"a manifest of checksum {str(checksum)[:64]}", _content_checksum(record))
     try:
         return _from_record(record)
     except (KeyError, TypeError, AttributeError) as error:
-        raise _broken(folder, "a complete manifest", f"{type(error).__name__}: {str(error)[:200]}") from error
+        raise _broken_manifest_error(
+            folder, "a complete manifest", f"{type(error).__name__}: {str(error)[:200]}"
+        ) from error
 
 
 def _from_record(record: dict[str, Any]) -> Manifest:
-    arrays = {name: _array_entry(entry) for name, entry in record.pop("arrays").items()}
+    arrays = {name: _parse_array_entry(entry) for name, entry in record.pop("arrays").items()}
     kinds = record.pop("node_types")
     if not isinstance(kinds, list):
         raise TypeError("node types that are no list")
     types = tuple(NodeType(**entry) for entry in kinds)
-    classes, relations = _names(record.pop("class_names")), _names(record.pop("relation_names"))
+    classes, relations = _parse_names(record.pop("class_names")), _parse_names(record.pop("relation_names"))
     manifest = Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
     _check_counts(vars(manifest)[name] for name in ("num_nodes", "num_edges", "num_features", "num_classes"))
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last))
-    _names([manifest.name, *(kind.name for kind in types)])
-    _names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
+    _parse_names([manifest.name, *(kind.name for kind in types)])
+    _parse_names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
     return manifest
 
 
-def _array_entry(entry: dict[str, Any]) -> ArrayEntry:
+def _parse_array_entry(entry: dict[str, Any]) -> ArrayEntry:
     if not isinstance(entry["shape"], list):
         raise TypeError("a shape that is no list")
     return ArrayEntry(**{**entry, "shape": tuple(entry["shape"])})
@@ -147,17 +151,17 @@ def _check_counts(given: Iterable[object]) -> None:
             raise TypeError(f"{str(count)[:40]} is no count")
 
 
-def _names(given: object) -> tuple[str, ...]:
+def _parse_names(given: object) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise TypeError("names that are no texts")
     return tuple(given)
 
 
-def _checksum(content: dict[str, Any]) -> str:
+def _content_checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _broken(folder: Path, needed: str, got: str) -> StoreError:
+def _broken_manifest_error(folder: Path, needed: str, got: str) -> StoreError:
     return StoreError(f"{folder / FILE} is broken", needed=needed, got=got, repair=REPAIR)
 
 
@@ -166,7 +170,7 @@ _ALWAYS = frozenset({"indptr", "indices", "train", "val", "test"})
 _SPARSE = frozenset({"feature_indptr", "feature_indices", "feature_values"})
 
 
-class Form(NamedTuple):
+class ArraySchema(NamedTuple):
     """What an array must be.
 
     Attributes:
@@ -178,49 +182,51 @@ class Form(NamedTuple):
     dtypes: tuple[str, ...]
 
 
-def check_layout(path: Path, manifest: Manifest) -> None:
+def check_array_schemas(path: Path, manifest: Manifest) -> None:
     """Check that the arrays of a manifest fit its counts and one another.
 
     Raises:
         StoreError: An array is missing, unknown, or of another shape or type.
     """
-    forms, given = _forms(manifest), manifest.arrays
+    forms, given = _array_schemas(manifest), manifest.arrays
     for name, entry in given.items():
         if name not in forms:
-            raise _misfit(path, f"arrays among {', '.join(forms)}", repr(name[:40]))
+            raise _schema_error(path, f"arrays among {', '.join(forms)}", repr(name[:40]))
         form = forms[name]
         fits = len(form.shape) == len(entry.shape) and all(
             a in (b, -1) for a, b in zip(form.shape, entry.shape, strict=True)
         )
         if not fits or entry.dtype not in form.dtypes:
             needed = f"{name} of shape {list(form.shape)} and type {' or '.join(form.dtypes)}"
-            raise _misfit(path, needed, f"shape {list(entry.shape)} and type {entry.dtype}")
+            raise _schema_error(path, needed, f"shape {list(entry.shape)} and type {entry.dtype}")
     required = _ALWAYS | (_SPARSE if _SPARSE & given.keys() else frozenset())
     if missing := sorted(required - given.keys()):
-        raise _misfit(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
+        raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
     if "features" in given and "feature_indptr" in given:
-        raise _misfit(path, "dense or sparse features", "both")
+        raise _schema_error(path, "dense or sparse features", "both")
 
 
-def _forms(manifest: Manifest) -> dict[str, Form]:
+def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
     nodes, edges, given = manifest.num_nodes, manifest.num_edges, manifest.arrays
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     multi = "labels" in given and len(given["labels"].shape) == 2
     return {
-        "indptr": Form((nodes + 1,), ("<i8",)),
-        "indices": Form((edges,), _IDS),
-        "relation": Form((edges,), _SMALL),
-        "weight": Form((edges,), ("<f4",)),
-        "features": Form((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
-        "feature_indptr": Form((nodes + 1,), ("<i8",)),
-        "feature_indices": Form((values,), ("<i4",)),
-        "feature_values": Form((values,), _FLOATS),
-        "labels": Form((nodes, manifest.num_classes), ("|u1",)) if multi else Form((nodes,), (*_SMALL, "<i8")),
-        "train": Form((-1,), ("<i8",)),
-        "val": Form((-1,), ("<i8",)),
-        "test": Form((-1,), ("<i8",)),
+        "indptr": ArraySchema((nodes + 1,), ("<i8",)),
+        "indices": ArraySchema((edges,), _IDS),
+        "relation": ArraySchema((edges,), _SMALL),
+        "weight": ArraySchema((edges,), ("<f4",)),
+        "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
+        "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
+        "feature_indices": ArraySchema((values,), ("<i4",)),
+        "feature_values": ArraySchema((values,), _FLOATS),
+        "labels": ArraySchema((nodes, manifest.num_classes), ("|u1",))
+        if multi
+        else ArraySchema((nodes,), (*_SMALL, "<i8")),
+        "train": ArraySchema((-1,), ("<i8",)),
+        "val": ArraySchema((-1,), ("<i8",)),
+        "test": ArraySchema((-1,), ("<i8",)),
     }
 
 
-def _misfit(path: Path, needed: str, got: str) -> StoreError:
+def _schema_error(path: Path, needed: str, got: str) -> StoreError:
     return StoreError(f"the arrays of {path} do not fit", needed=needed, got=got, repair=REPAIR)

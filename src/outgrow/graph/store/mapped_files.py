@@ -23,7 +23,7 @@ class MappedFiles:
     def __init__(self, files: Mapping[Path, mmap.mmap]) -> None:
         self._files = dict(files)
 
-    def require_whole(self) -> None:
+    def require_same_sizes(self) -> None:
         """Check that no file has become shorter or longer since it was mapped.
 
         Raises:
@@ -39,7 +39,7 @@ class MappedFiles:
                 )
 
     @contextmanager
-    def kept_whole(self) -> Iterator[None]:
+    def check_sizes_on_exit(self) -> Iterator[None]:
         """Check at the end of the context, also after an error: this may be its cause.
 
         Raises:
@@ -48,9 +48,9 @@ class MappedFiles:
         try:
             yield
         except Exception:
-            self.require_whole()
+            self.require_same_sizes()
             raise
-        self.require_whole()
+        self.require_same_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
         return MappedFiles, ({},)  # a copy holds the numbers themselves

@@ -23,12 +23,12 @@ from outgrow.graph.store.manifest import (
     REPAIR,
     ArrayEntry,
     Manifest,
-    check_layout,
+    check_array_schemas,
     read_manifest,
 )
 from outgrow.graph.store.mapped_files import MappedFiles
-from outgrow.graph.store.verify import check_graph
-from outgrow.graph.store.writer import PARTIAL, StoreWriter, writing
+from outgrow.graph.store.verify import verify_graph
+from outgrow.graph.store.writer import PARTIAL, StoreWriter, open_store_writer
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
 
@@ -42,7 +42,7 @@ def is_store(path: Path) -> bool:
     return (Path(path) / FILE).is_file() and not Path(path).absolute().name.endswith(PARTIAL)
 
 
-def array_file(store: Path, name: str) -> Path:
+def array_path(store: Path, name: str) -> Path:
     """The .npy file of an array of a store."""
     return store / f"{name}.npy"
 
@@ -61,13 +61,13 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
     Raises:
         InputError: The graph is broken, something is at ``dest``, or the disk is full.
     """
-    check_graph(graph)
-    arrays = _arrays_of(graph)
-    with writing(dest, overwrite=overwrite) as writer:
-        writer.need(sum(HEADER_BYTES + values.nbytes for values in arrays.values()))
+    verify_graph(graph)
+    arrays = _graph_arrays(graph)
+    with open_store_writer(dest, overwrite=overwrite) as writer:
+        writer.require_free_space(sum(HEADER_BYTES + values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
             _write_array(writer, name, values)
-        writer.finish(
+        writer.finish_store(
             Manifest(
                 name=graph.name,
                 num_nodes=graph.num_nodes,
@@ -97,34 +97,34 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     """
     path = Path(path)
     manifest = read_manifest(path)
-    check_layout(path, manifest)
+    check_array_schemas(path, manifest)
     files: dict[Path, mmap.mmap] = {}
-    arrays = {name: _mapped(array_file(path, name), entry, files) for name, entry in manifest.arrays.items()}
+    arrays = {name: _map_array(array_path(path, name), entry, files) for name, entry in manifest.arrays.items()}
     if verify:
         for name, entry in manifest.arrays.items():
-            _check_sum(array_file(path, name), entry, arrays[name])
-    tensors = {name: _tensor(values, manifest.arrays[name]) for name, values in arrays.items()}
-    graph = _graph(manifest, tensors, MappedFiles(files))
+            _verify_checksum(array_path(path, name), entry, arrays[name])
+    tensors = {name: _array_to_tensor(values, manifest.arrays[name]) for name, values in arrays.items()}
+    graph = _graph_from_arrays(manifest, tensors, MappedFiles(files))
     indptr = graph.topology.indptr
     if int(indptr[0]) != 0 or int(indptr[-1]) != manifest.num_edges:
         got = f"{int(indptr[0])} to {int(indptr[-1])}"
-        raise _broken(array_file(path, "indptr"), f"row ends from 0 to {manifest.num_edges}", got)
+        raise _broken_store_error(array_path(path, "indptr"), f"row ends from 0 to {manifest.num_edges}", got)
     if verify:
-        _verify(path, graph)
+        _verify_contents(path, graph)
     object.__setattr__(graph, "store", path.resolve())
     return graph
 
 
-def _verify(path: Path, graph: Graph) -> None:
+def _verify_contents(path: Path, graph: Graph) -> None:
     try:
-        check_graph(graph)
+        verify_graph(graph)
     except InputError as error:
         raise StoreError(
             f"{path} is broken: {error.what}", needed=error.needed, got=error.got, repair=error.repair
         ) from error
 
 
-def _arrays_of(graph: Graph) -> dict[str, Tensor]:
+def _graph_arrays(graph: Graph) -> dict[str, Tensor]:
     topology, features, split = graph.topology, graph.features, graph.split
     given: dict[str, Tensor | None] = {
         "indptr": topology.indptr,
@@ -147,13 +147,13 @@ def _arrays_of(graph: Graph) -> dict[str, Tensor]:
 def _write_array(writer: StoreWriter, name: str, tensor: Tensor) -> None:
     brief = tensor.dtype == torch.bfloat16
     values = (tensor.view(torch.uint16) if brief else tensor).numpy()
-    array = writer.array(name, values.dtype, values.shape[1:], BFLOAT16 if brief else None)
+    array = writer.create_array(name, values.dtype, values.shape[1:], BFLOAT16 if brief else None)
     rows = max(1, _BLOCK_BYTES // max(1, values[:1].nbytes))
     for first in range(0, len(values), rows):
-        array.append(values[first : first + rows])
+        array.append_rows(values[first : first + rows])
 
 
-def _mapped(path: Path, entry: ArrayEntry, files: dict[Path, mmap.mmap]) -> NDArray[Any]:
+def _map_array(path: Path, entry: ArrayEntry, files: dict[Path, mmap.mmap]) -> NDArray[Any]:
     """An array of a store; its mapping is added to ``files``."""
     count = math.prod(entry.shape)
     try:
@@ -162,36 +162,38 @@ def _mapped(path: Path, entry: ArrayEntry, files: dict[Path, mmap.mmap]) -> NDAr
         with path.open("rb") as file:
             header, size = file.read(HEADER_BYTES), path.stat().st_size
             if size != entry.size:
-                raise _broken(path, f"{entry.size} bytes", f"{size} bytes")
-            if HEADER_BYTES + count * np.dtype(entry.in_file).itemsize != size or max(entry.shape) > max(1, size):
-                raise _broken(path, f"the bytes of shape {list(entry.shape)}", f"{size} bytes")
-            if header != entry.header():
-                raise _broken(path, f"an array of {entry.dtype} and shape {list(entry.shape)}", "another header")
+                raise _broken_store_error(path, f"{entry.size} bytes", f"{size} bytes")
+            if HEADER_BYTES + count * np.dtype(entry.storage_dtype).itemsize != size or max(entry.shape) > max(1, size):
+                raise _broken_store_error(path, f"the bytes of shape {list(entry.shape)}", f"{size} bytes")
+            if header != entry.encode_header():
+                raise _broken_store_error(
+                    path, f"an array of {entry.dtype} and shape {list(entry.shape)}", "another header"
+                )
             if size == HEADER_BYTES:
-                return np.empty(entry.shape, dtype=entry.in_file)
+                return np.empty(entry.shape, dtype=entry.storage_dtype)
             pages = files[path] = mmap.mmap(
                 file.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
             )
     except FileNotFoundError as error:
-        raise _broken(path, "the file", "nothing at that path") from error
-    return np.frombuffer(pages, dtype=entry.in_file, count=count, offset=HEADER_BYTES).reshape(entry.shape)
+        raise _broken_store_error(path, "the file", "nothing at that path") from error
+    return np.frombuffer(pages, dtype=entry.storage_dtype, count=count, offset=HEADER_BYTES).reshape(entry.shape)
 
 
-def _tensor(values: NDArray[Any], entry: ArrayEntry) -> Tensor:
+def _array_to_tensor(values: NDArray[Any], entry: ArrayEntry) -> Tensor:
     tensor = torch.from_numpy(values)
     return tensor.view(torch.bfloat16) if entry.dtype == BFLOAT16 else tensor
 
 
-def _check_sum(path: Path, entry: ArrayEntry, values: NDArray[Any]) -> None:
+def _verify_checksum(path: Path, entry: ArrayEntry, values: NDArray[Any]) -> None:
     total = hashlib.sha256()
     flat = values.reshape(-1).view(np.uint8)
     for first in range(0, len(flat), _BLOCK_BYTES):
         total.update(flat[first : first + _BLOCK_BYTES].data)
     if total.hexdigest() != entry.sha256:
-        raise _broken(path, f"data of checksum {entry.sha256[:16]}", total.hexdigest()[:16])
+        raise _broken_store_error(path, f"data of checksum {entry.sha256[:16]}", total.hexdigest()[:16])
 
 
-def _graph(manifest: Manifest, arrays: dict[str, Tensor], files: MappedFiles) -> Graph:
+def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: MappedFiles) -> Graph:
     features: Tensor | SparseRows | None = arrays.get("features")
     if "feature_indptr" in arrays:
         features = SparseRows(
@@ -219,14 +221,14 @@ def _graph(manifest: Manifest, arrays: dict[str, Tensor], files: MappedFiles) ->
     )
 
 
-def _broken(path: Path, needed: str, got: str) -> StoreError:
+def _broken_store_error(path: Path, needed: str, got: str) -> StoreError:
     return StoreError(f"{path} is broken", needed=needed, got=got, repair=REPAIR)
 
 
 _MAPS = Path("/proc/self/smaps")
 
 
-def is_as_stored(graph: Graph) -> bool:
+def matches_store(graph: Graph) -> bool:
     """Whether a graph comes from a store, and none of its numbers were changed since.
 
     The system tells which pages of a mapped file were written to. Where it does not (not Linux), torch tells which
@@ -236,7 +238,7 @@ def is_as_stored(graph: Graph) -> bool:
         return False
     if _MAPS.exists():
         return not _has_written_pages(graph.store)
-    return all(tensor._version == 0 for tensor in _tensors(graph))
+    return all(tensor._version == 0 for tensor in _graph_tensors(graph))
 
 
 def _has_written_pages(store: Path) -> bool:
@@ -250,7 +252,7 @@ def _has_written_pages(store: Path) -> bool:
     return False
 
 
-def _tensors(graph: Graph) -> list[Tensor]:
+def _graph_tensors(graph: Graph) -> list[Tensor]:
     topology, features, split = graph.topology, graph.features, graph.split
     rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
     held = (topology.indptr, topology.indices, topology.relation, topology.weight, *rows, graph.labels)

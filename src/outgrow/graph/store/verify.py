@@ -10,10 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.graph.builders.node_tables import dense_blocks
-from outgrow.graph.builders.validate import FiniteCheck, check_labelled, check_types, checked_labels, checked_split
+from outgrow.graph.builders.node_tables import iter_dense_blocks
+from outgrow.graph.builders.validate import (
+    FiniteCheck,
+    check_node_types,
+    check_split_labels,
+    validate_labels,
+    validate_split,
+)
 from outgrow.graph.graph import Graph
-from outgrow.graph.readers.source import LazyRows
+from outgrow.graph.readers.source import LazyMatrix
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
 
@@ -21,7 +27,7 @@ _BLOCK = 1 << 20
 _REPAIR = "build the graph again from its source"
 
 
-def check_graph(graph: Graph) -> None:
+def verify_graph(graph: Graph) -> None:
     """Check ranges of ids, relations and labels, row order, splits, and that features and weights are finite.
 
     Everything is read once, in blocks.
@@ -33,13 +39,13 @@ def check_graph(graph: Graph) -> None:
     _check_features(graph)
     labels = None if graph.labels is None else graph.labels.numpy()
     if labels is not None:
-        _, classes = checked_labels(labels, graph.class_names, graph.num_nodes)
+        _, classes = validate_labels(labels, graph.class_names, graph.num_nodes)
         if classes > graph.num_classes:
-            raise _wrong("a label is out of range", f"labels below {graph.num_classes}", f"label {classes - 1}")
+            raise _graph_error("a label is out of range", f"labels below {graph.num_classes}", f"label {classes - 1}")
     split = graph.split
-    parts = checked_split((split.train.numpy(), split.val.numpy(), split.test.numpy()), graph.num_nodes)
-    check_labelled(labels, parts)
-    check_types(graph.node_types, graph.num_nodes)
+    parts = validate_split((split.train.numpy(), split.val.numpy(), split.test.numpy()), graph.num_nodes)
+    check_split_labels(labels, parts)
+    check_node_types(graph.node_types, graph.num_nodes)
 
 
 def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> None:
@@ -53,7 +59,7 @@ def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> N
         for first in range(0, len(weight), _BLOCK):
             good = np.isfinite(weight[first : first + _BLOCK])
             if not good.all():
-                raise _wrong(
+                raise _graph_error(
                     "an edge weight is not finite", "finite weights", f"another at edge {first + good.argmin()}"
                 )
 
@@ -71,7 +77,9 @@ def _check_order(topology: Topology) -> None:
         at = np.flatnonzero(bad) + first + 1
         starts = indptr[np.searchsorted(indptr, at)] == at
         if not starts.all():
-            raise _wrong("in-edges are not sorted", "rows sorted by source, then relation", f"edge {at[~starts][0]}")
+            raise _graph_error(
+                "in-edges are not sorted", "rows sorted by source, then relation", f"edge {at[~starts][0]}"
+            )
 
 
 def _check_features(graph: Graph) -> None:
@@ -80,9 +88,11 @@ def _check_features(graph: Graph) -> None:
         return
     if features.shape[0] != graph.num_nodes or not features.dtype.is_floating_point:
         got = f"{features.dtype} of shape {list(features.shape)}"
-        raise _wrong("features do not fit the nodes", f"floating rows, one for each of {graph.num_nodes} nodes", got)
+        raise _graph_error(
+            "features do not fit the nodes", f"floating rows, one for each of {graph.num_nodes} nodes", got
+        )
     if not isinstance(features, SparseRows):
-        for _ in dense_blocks(_Widened(features) if features.dtype == torch.bfloat16 else features.numpy()):
+        for _ in iter_dense_blocks(_Float32Matrix(features) if features.dtype == torch.bfloat16 else features.numpy()):
             pass
         return
     _check_indptr("feature_indptr", features.indptr, len(features.indices))
@@ -93,11 +103,11 @@ def _check_features(graph: Graph) -> None:
         part = slice(first, first + _BLOCK)
         row = int(np.searchsorted(indptr, first, side="right")) - 1
         end = int(np.searchsorted(indptr, first + _BLOCK)) + 1
-        check.look_sparse(indptr[row:end] - first, indices[part], values[part], row)
-    check.done()
+        check.check_sparse(indptr[row:end] - first, indices[part], values[part], row)
+    check.raise_if_any()
 
 
-class _Widened(LazyRows):
+class _Float32Matrix(LazyMatrix):
     """Rows of a type that NumPy does not know."""
 
     def __init__(self, rows_VD: Tensor) -> None:
@@ -112,19 +122,21 @@ class _Widened(LazyRows):
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.float32)
 
-    def read(self, first: int, last: int) -> NDArray[Any]:
+    def read_rows(self, first: int, last: int) -> NDArray[Any]:
         return self._rows_VD[first:last].float().numpy()
 
 
 def _check_indptr(name: str, ends: Tensor, total: int) -> None:
     values: NDArray[Any] = ends.numpy()
     if int(values[0]) != 0 or int(values[-1]) != total:
-        raise _wrong(f"{name} is broken", f"row ends from 0 to {total}", f"{values[0]} to {values[-1]}")
+        raise _graph_error(f"{name} is broken", f"row ends from 0 to {total}", f"{values[0]} to {values[-1]}")
     for first in range(0, len(values) - 1, _BLOCK):
         here, there = values[first : first + _BLOCK], values[first + 1 : first + _BLOCK + 1]
         falls = there < here[: len(there)]  # a difference could be too large for its type
         if falls.any():
-            raise _wrong(f"{name} is broken", "row ends that never fall", f"a fall at row {first + falls.argmax()}")
+            raise _graph_error(
+                f"{name} is broken", "row ends that never fall", f"a fall at row {first + falls.argmax()}"
+            )
 
 
 def _check_range(what: str, ids: Tensor, limit: int) -> None:
@@ -137,8 +149,8 @@ def _check_range(what: str, ids: Tensor, limit: int) -> None:
         bad += int(np.count_nonzero(outside))
     if bad:
         got = f"{bad} of {len(values)} outside, the first is {values[first_bad]} at position {first_bad}"
-        raise _wrong(what, f"numbers from 0 to {limit - 1}", got)
+        raise _graph_error(what, f"numbers from 0 to {limit - 1}", got)
 
 
-def _wrong(what: str, needed: str, got: str) -> InputError:
+def _graph_error(what: str, needed: str, got: str) -> InputError:
     return InputError(what, needed=needed, got=got, repair=_REPAIR)

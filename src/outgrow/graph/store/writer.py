@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.files import sync
+from outgrow.core.files import fsync_path
 from outgrow.graph.store.manifest import FILE, HEADER_BYTES, ArrayEntry, Manifest, write_manifest
 
 PARTIAL = ".partial"
@@ -45,21 +45,21 @@ class ArrayWriter:
         self._file: BinaryIO = path.open("xb", buffering=0)
         self._file.seek(HEADER_BYTES)
 
-    def append(self, rows: NDArray[Any]) -> None:
+    def append_rows(self, rows: NDArray[Any]) -> None:
         """Append rows ``[n, *row_shape]``."""
         assert rows.shape[1:] == self._row_shape
         block = np.ascontiguousarray(rows, dtype=self._dtype).reshape(-1).view(np.uint8).data
         self._sum.update(block)
-        write_all(self._file, block)
+        write_fully(self._file, block)
         self._rows += len(rows)
 
-    def finish(self) -> ArrayEntry:
+    def finish_array(self) -> ArrayEntry:
         """Write the header, bring everything to disk, and describe the file."""
         size = self._file.tell()
         shape = (self._rows, *self._row_shape)
         entry = ArrayEntry(shape=shape, dtype=self._name, size=size, sha256=self._sum.hexdigest())
         self._file.seek(0)
-        write_all(self._file, memoryview(entry.header()))
+        write_fully(self._file, memoryview(entry.encode_header()))
         os.fsync(self._file.fileno())
         self._file.close()
         return entry
@@ -70,19 +70,19 @@ class ArrayWriter:
 
 
 class StoreWriter:
-    """A store that is being written; made by `writing`. Final.
+    """A store that is being written; made by `open_store_writer`. Final.
 
     Attributes:
-        scratch: A folder for what is needed until then; it goes away with everything else.
+        scratch_dir: A folder for what is needed until then; it goes away with everything else.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._arrays: dict[str, ArrayWriter] = {}
-        self.scratch = folder / "scratch"
-        self.scratch.mkdir()
+        self.scratch_dir = folder / "scratch"
+        self.scratch_dir.mkdir()
 
-    def array(
+    def create_array(
         self,
         name: str,
         dtype: np.dtype[Any] | type[np.generic],
@@ -93,22 +93,22 @@ class StoreWriter:
         self._arrays[name] = ArrayWriter(self._folder / f"{name}.npy", np.dtype(dtype), row_shape, type_name)
         return self._arrays[name]
 
-    def need(self, num_bytes: int) -> None:
+    def require_free_space(self, num_bytes: int) -> None:
         """Refuse early what cannot fit.
 
         Raises:
             OSError: Fewer than ``num_bytes`` are available.
         """
         if shutil.disk_usage(self._folder).free < num_bytes:
-            raise _NoRoom(num_bytes)
+            raise _NoSpaceError(num_bytes)
 
-    def finish(self, manifest: Manifest) -> None:
+    def finish_store(self, manifest: Manifest) -> None:
         """Complete the arrays and write the manifest, whose own list of arrays is replaced."""
-        entries = {name: array.finish() for name, array in self._arrays.items()}
-        shutil.rmtree(self.scratch)
+        entries = {name: array.finish_array() for name, array in self._arrays.items()}
+        shutil.rmtree(self.scratch_dir)
         write_manifest(replace(manifest, arrays=entries), self._folder)
         for path in (self._folder / FILE, self._folder):
-            sync(path)
+            fsync_path(path)
 
     def close(self) -> None:
         """Close all files as they are."""
@@ -116,14 +116,14 @@ class StoreWriter:
             array.close()
 
 
-class _NoRoom(OSError):
+class _NoSpaceError(OSError):
     def __init__(self, needed: int) -> None:
         super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.needed = needed
 
 
 @contextmanager
-def writing(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
+def open_store_writer(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
     """Write a store beside ``dest`` and put it in place at the end; what does not get there leaves no trace.
 
     Args:
@@ -134,7 +134,7 @@ def writing(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
         InputError: Something is at ``dest`` already, the place cannot be written to, or the disk is full.
     """
     dest = Path(dest).absolute()
-    _check_free(dest, overwrite)
+    _check_destination(dest, overwrite)
     folder = dest.parent / f".{dest.name}.{secrets.token_hex(4)}{PARTIAL}"
     writer = None
     # A folder of large arrays, each flushed as it ends, and an old folder that goes aside: so no atomic_write.
@@ -142,12 +142,12 @@ def writing(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
         folder.mkdir(parents=True)
         writer = StoreWriter(folder)
         yield writer
-        _put_in_place(folder, dest)
+        _move_into_place(folder, dest)
     except OSError as error:
         if error.errno in _FULL:
-            raise _disk_full(dest, folder, error) from error
+            raise _disk_full_error(dest, folder, error) from error
         if writer is None:
-            raise _unwritable(dest, error) from error
+            raise _unwritable_error(dest, error) from error
         raise
     finally:
         if writer is not None:
@@ -156,13 +156,13 @@ def writing(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_all(file: BinaryIO, data: memoryview) -> None:
+def write_fully(file: BinaryIO, data: memoryview) -> None:
     """Write all of ``data`` to an unbuffered file."""
     while data:
         data = data[file.write(data) :]
 
 
-def _check_free(dest: Path, overwrite: bool) -> None:
+def _check_destination(dest: Path, overwrite: bool) -> None:
     if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
         return
     if not (dest / FILE).is_file():
@@ -181,10 +181,10 @@ def _check_free(dest: Path, overwrite: bool) -> None:
         )
 
 
-def _put_in_place(folder: Path, dest: Path) -> None:
+def _move_into_place(folder: Path, dest: Path) -> None:
     if not (dest / FILE).is_file():
         folder.rename(dest)
-        sync(dest.parent)
+        fsync_path(dest.parent)
         return
     old = folder.with_name(f"{folder.name.removesuffix(PARTIAL)}.old{PARTIAL}")
     dest.rename(old)
@@ -193,14 +193,14 @@ def _put_in_place(folder: Path, dest: Path) -> None:
     except BaseException:
         old.rename(dest)
         raise
-    sync(dest.parent)
+    fsync_path(dest.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _disk_full(dest: Path, folder: Path, error: OSError) -> InputError:
+def _disk_full_error(dest: Path, folder: Path, error: OSError) -> InputError:
     free = shutil.disk_usage(dest.parent).free
     used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    needed = f"{error.needed:,}" if isinstance(error, _NoRoom) else f"more than {free:,}"
+    needed = f"{error.needed:,}" if isinstance(error, _NoSpaceError) else f"more than {free:,}"
     return InputError(
         f"the disk is full: {dest} cannot be written",
         needed=f"{needed} bytes beside the {used:,} bytes written so far, which are given back",
@@ -209,7 +209,7 @@ def _disk_full(dest: Path, folder: Path, error: OSError) -> InputError:
     )
 
 
-def _unwritable(dest: Path, error: OSError) -> InputError:
+def _unwritable_error(dest: Path, error: OSError) -> InputError:
     return InputError(
         f"{dest} cannot be written",
         needed="a folder that can be written to",

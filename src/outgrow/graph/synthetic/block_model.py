@@ -12,17 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from outgrow.graph.readers.source import EdgeChunk, Source, Tables
-from outgrow.graph.synthetic.block_model_kernels import Law, draw_edges, draw_labels, law_of
-from outgrow.graph.synthetic.node_features import NodeSignal
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.synthetic.block_model_kernels import (
+    BlockModelParams,
+    draw_edges,
+    draw_labels,
+    make_block_model_params,
+)
+from outgrow.graph.synthetic.node_features import SyntheticNodes
 from outgrow.graph.synthetic.structure import BlockStructure
-from outgrow.ops.rng import derive
+from outgrow.ops.rng import fold_in
 
 CHUNK_EDGES = 1 << 20
 _EDGES, _LABELS = 21, 22
 
 
-class BlockModel(Source):
+class BlockModel(GraphSource):
     """Communities, power-law degrees, labels that follow the communities and features that follow the labels.
 
     Each edge is drawn from its number alone. Its first end is a node drawn by weight; its second end is drawn by weight
@@ -36,16 +41,16 @@ class BlockModel(Source):
 
     Args:
         structure: Nodes, edges, communities and degrees.
-        signal: Classes, features and split.
+        node_spec: Classes, features and split.
         seed: Key of all draws.
         name: What to call the graph.
     """
 
     def __init__(
-        self, *, structure: BlockStructure, signal: NodeSignal, seed: int = 0, name: str = "block-model"
+        self, *, structure: BlockStructure, node_spec: SyntheticNodes, seed: int = 0, name: str = "block-model"
     ) -> None:
         self.structure = structure
-        self.signal = signal
+        self.node_spec = node_spec
         self._seed = seed
         self._name = name
 
@@ -54,18 +59,18 @@ class BlockModel(Source):
         """What to call the graph."""
         return self._name
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Labels, features that are made when they are read, and a split of exact sizes."""
-        key = derive(self._seed, _LABELS)
-        labels = draw_labels(self._law, key, self.signal.classes, self.structure.homophily)
-        return self.signal.tables(labels, self._seed)
+        key = fold_in(self._seed, _LABELS)
+        labels = draw_labels(self._params, key, self.node_spec.classes, self.structure.homophily)
+        return self.node_spec.make_node_tables(labels, self._seed)
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, about a million at a time."""
         for first in range(0, self.structure.edges, CHUNK_EDGES):
             count = min(CHUNK_EDGES, self.structure.edges - first)
-            yield EdgeChunk(*draw_edges(self._law, derive(self._seed, _EDGES), first, count))
+            yield EdgeChunk(*draw_edges(self._params, fold_in(self._seed, _EDGES), first, count))
 
     @cached_property
-    def _law(self) -> Law:
-        return law_of(self.structure, self._seed)
+    def _params(self) -> BlockModelParams:
+        return make_block_model_params(self.structure, self._seed)

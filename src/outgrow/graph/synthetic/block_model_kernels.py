@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from outgrow.graph.readers.source import Ids
 from outgrow.graph.synthetic.structure import BlockStructure
-from outgrow.ops.backend import kernel, prange, sequential
-from outgrow.ops.rng import derive, mix, permuted, signed, uniform
+from outgrow.ops.backend import parallel_kernel, prange, serial_kernel
+from outgrow.ops.rng import as_int64, fold_in, hash64, permute_value, uniform01
 
 _DEAL, _SEAT, _NAME = 31, 32, 33
 _ONE = np.uint64(1)
 _ALMOST_FLAT = 1e-9
 
 
-class Law(NamedTuple):
+class BlockModelParams(NamedTuple):
     """What kernels need to know of a structure.
 
     Attributes:
@@ -32,10 +32,10 @@ class Law(NamedTuple):
         anywhere: Whether edges that leave go to any community, with no regard to distance.
         slope: Exponent of the distribution function of distances, not 0.
         growth: How much that grows from distance 1 to the end of the farthest, as a share of what it is at 1.
-        shuffled: Whether ids are scrambled.
-        deal: Key of the order in which each round of ranks goes to the communities.
-        seat: Key of the place of a node inside its community.
-        name: Key of the scrambling of ids.
+        shuffles_ids: Whether ids are scrambled.
+        community_order_key: Key of the order in which each round of ranks goes to the communities.
+        member_order_key: Key of the place of a node inside its community.
+        id_shuffle_key: Key of the scrambling of ids.
     """
 
     nodes: int
@@ -48,18 +48,18 @@ class Law(NamedTuple):
     anywhere: bool
     slope: float
     growth: float
-    shuffled: bool
-    deal: np.uint64
-    seat: np.uint64
-    name: np.uint64
+    shuffles_ids: bool
+    community_order_key: np.uint64
+    member_order_key: np.uint64
+    id_shuffle_key: np.uint64
 
 
-def law_of(structure: BlockStructure, seed: int) -> Law:
+def make_block_model_params(structure: BlockStructure, seed: int) -> BlockModelParams:
     """The law of a structure, with its keys."""
     low = structure.offset**structure.power
     # A decay of 1 has a logarithm for its distribution function: the limit of powers with an exponent close to 0.
     slope = 1 - structure.decay or _ALMOST_FLAT
-    return Law(
+    return BlockModelParams(
         nodes=structure.nodes,
         communities=structure.communities,
         offset=structure.offset,
@@ -70,91 +70,105 @@ def law_of(structure: BlockStructure, seed: int) -> Law:
         anywhere=structure.decay == 0,
         slope=slope,
         growth=math.expm1(slope * math.log(structure.communities // 2 + 1)),
-        shuffled=structure.shuffled,
-        deal=np.uint64(derive(seed, _DEAL)),
-        seat=np.uint64(derive(seed, _SEAT)),
-        name=np.uint64(derive(seed, _NAME)),
+        shuffles_ids=structure.shuffled,
+        community_order_key=np.uint64(fold_in(seed, _DEAL)),
+        member_order_key=np.uint64(fold_in(seed, _SEAT)),
+        id_shuffle_key=np.uint64(fold_in(seed, _NAME)),
     )
 
 
-def draw_edges(law: Law, key: int, first: int, count: int) -> tuple[Ids, Ids]:
+def draw_edges(params: BlockModelParams, key: int, first: int, count: int) -> tuple[Ids, Ids]:
     """Sources and destinations, ``[count]`` int64 each, of the edges ``first`` to ``first + count - 1``."""
     src, dst = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    _draw(law, np.uint64(key), first, src, dst)
+    _draw_edge_range(params, np.uint64(key), first, src, dst)
     return src, dst
 
 
-def draw_labels(law: Law, key: int, classes: int, homophily: float) -> NDArray[np.int32]:
+def draw_labels(params: BlockModelParams, key: int, classes: int, homophily: float) -> NDArray[np.int32]:
     """Class of each node, ``[V]`` int32; with fewer communities than classes, a community has several."""
-    labels = np.empty(law.nodes, dtype=np.int32)
-    _label(law, np.uint64(key), classes, homophily, labels)
+    labels = np.empty(params.nodes, dtype=np.int32)
+    _draw_node_labels(params, np.uint64(key), classes, homophily, labels)
     return labels
 
 
-@sequential
-def _rank(law: Law, drawn: float) -> int:
-    rank = int((law.low + drawn * law.span) ** (1 / law.power) - law.offset)
-    return min(max(rank, 0), law.nodes - 1)
+@serial_kernel
+def _draw_rank(params: BlockModelParams, drawn: float) -> int:
+    rank = int((params.low + drawn * params.span) ** (1 / params.power) - params.offset)
+    return min(max(rank, 0), params.nodes - 1)
 
 
-@sequential
-def _community(law: Law, rank: int) -> int:
-    turn, card = rank // law.communities, rank % law.communities
-    if turn == law.nodes // law.communities:
+@serial_kernel
+def _community_of_rank(params: BlockModelParams, rank: int) -> int:
+    turn, card = rank // params.communities, rank % params.communities
+    if turn == params.nodes // params.communities:
         return card
-    return signed(permuted(np.uint64(card), np.uint64(law.communities), mix(law.deal, np.uint64(turn))))
+    return as_int64(
+        permute_value(
+            np.uint64(card), np.uint64(params.communities), hash64(params.community_order_key, np.uint64(turn))
+        )
+    )
 
 
-@sequential
-def _far_community(law: Law, home: int, drawn: float) -> int:
+@serial_kernel
+def _draw_far_community(params: BlockModelParams, home: int, drawn: float) -> int:
     # Going one way round is enough: either end of an edge is the first one as often.
-    distance = int(math.exp(math.log1p(drawn * law.growth) / law.slope))
-    return (home + min(distance, law.communities // 2)) % law.communities
+    distance = int(math.exp(math.log1p(drawn * params.growth) / params.slope))
+    return (home + min(distance, params.communities // 2)) % params.communities
 
 
-@sequential
-def _node(law: Law, community: int, turn: int) -> int:
-    size, rest = law.nodes // law.communities, law.nodes % law.communities
+@serial_kernel
+def _node_of_member(params: BlockModelParams, community: int, round_index: int) -> int:
+    size, rest = params.nodes // params.communities, params.nodes % params.communities
     start = community * size + min(community, rest)
     members = size + 1 if community < rest else size
-    key = mix(law.seat, np.uint64(community))
-    place = start + signed(permuted(np.uint64(min(turn, members - 1)), np.uint64(members), key))
-    return signed(permuted(np.uint64(place), np.uint64(law.nodes), law.name)) if law.shuffled else place
+    key = hash64(params.member_order_key, np.uint64(community))
+    place = start + as_int64(permute_value(np.uint64(min(round_index, members - 1)), np.uint64(members), key))
+    return (
+        as_int64(permute_value(np.uint64(place), np.uint64(params.nodes), params.id_shuffle_key))
+        if params.shuffles_ids
+        else place
+    )
 
 
-@kernel
-def _draw(law: Law, key: np.uint64, first: int, src: Ids, dst: Ids) -> None:
+@parallel_kernel
+def _draw_edge_range(params: BlockModelParams, key: np.uint64, first: int, src: Ids, dst: Ids) -> None:
     for i in prange(len(src)):
-        edge = mix(key, np.uint64(first) + np.uint64(i))
-        here = _rank(law, uniform(mix(edge, np.uint64(0))))
-        there = _rank(law, uniform(mix(edge, np.uint64(1))))
-        coins = mix(edge, np.uint64(2))
-        home = _community(law, here)
-        if uniform(coins) < law.locality:
+        edge = hash64(key, np.uint64(first) + np.uint64(i))
+        here = _draw_rank(params, uniform01(hash64(edge, np.uint64(0))))
+        there = _draw_rank(params, uniform01(hash64(edge, np.uint64(1))))
+        coins = hash64(edge, np.uint64(2))
+        home = _community_of_rank(params, here)
+        if uniform01(coins) < params.locality:
             away = home
-        elif law.anywhere:
-            away = _community(law, there)
+        elif params.anywhere:
+            away = _community_of_rank(params, there)
         else:
-            away = _far_community(law, home, uniform(mix(edge, np.uint64(3))))
-        one = _node(law, home, here // law.communities)
-        other = _node(law, away, there // law.communities)
+            away = _draw_far_community(params, home, uniform01(hash64(edge, np.uint64(3))))
+        one = _node_of_member(params, home, here // params.communities)
+        other = _node_of_member(params, away, there // params.communities)
         flip = (coins & _ONE) == _ONE
         src[i] = other if flip else one
         dst[i] = one if flip else other
 
 
-@kernel
-def _label(law: Law, key: np.uint64, classes: int, homophily: float, labels: NDArray[np.int32]) -> None:
-    size, rest = law.nodes // law.communities, law.nodes % law.communities
-    for i in prange(law.nodes):
-        place = signed(i)
+@parallel_kernel
+def _draw_node_labels(
+    params: BlockModelParams, key: np.uint64, classes: int, homophily: float, labels: NDArray[np.int32]
+) -> None:
+    size, rest = params.nodes // params.communities, params.nodes % params.communities
+    for i in prange(params.nodes):
+        place = as_int64(i)
         small = place - rest * (size + 1)
         community = place // (size + 1) if small < 0 else rest + small // size
-        drawn = mix(key, np.uint64(place))
-        label = signed(mix(drawn, np.uint64(1)) % np.uint64(classes))
-        if uniform(drawn) < homophily:
+        drawn = hash64(key, np.uint64(place))
+        label = as_int64(hash64(drawn, np.uint64(1)) % np.uint64(classes))
+        if uniform01(drawn) < homophily:
             first = community % classes
-            options = (classes - first + law.communities - 1) // law.communities
-            label = first + (label % options) * law.communities
-        node = signed(permuted(np.uint64(place), np.uint64(law.nodes), law.name)) if law.shuffled else place
+            options = (classes - first + params.communities - 1) // params.communities
+            label = first + (label % options) * params.communities
+        node = (
+            as_int64(permute_value(np.uint64(place), np.uint64(params.nodes), params.id_shuffle_key))
+            if params.shuffles_ids
+            else place
+        )
         labels[node] = label

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.source import Ids, LazyRows, Tables
-from outgrow.ops.backend import kernel, prange, sequential
-from outgrow.ops.rng import derive, mix, permute
+from outgrow.graph.readers.source import Ids, LazyMatrix, NodeTableSource
+from outgrow.ops.backend import parallel_kernel, prange, serial_kernel
+from outgrow.ops.rng import fold_in, hash64, permute_range
 
 _MEANS, _NOISE, _SPLIT = 1, 2, 3
 _LOW16, _S16, _S32, _S48 = np.uint64(0xFFFF), np.uint64(16), np.uint64(32), np.uint64(48)
@@ -20,7 +20,7 @@ _MEAN, _DEVIATION = 131070, 37837.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeSignal:
+class SyntheticNodes:
     """Classes, features and split of generated nodes.
 
     Attributes:
@@ -52,13 +52,13 @@ class NodeSignal:
                 repair="change the shares of training, validation and test",
             )
 
-    def tables(self, labels: NDArray[np.int32], seed: int) -> Tables:
+    def make_node_tables(self, labels: NDArray[np.int32], seed: int) -> NodeTableSource:
         """What is known of nodes with these labels (``[V]`` int32); features are made when they are read."""
-        train, val, test = self._split(len(labels), seed)
-        rows = SignalRows(labels=labels, signal=self, seed=seed) if self.features else None
+        train, val, test = self._draw_split(len(labels), seed)
+        rows = SyntheticFeatures(labels=labels, node_spec=self, seed=seed) if self.features else None
         # The names say how many classes there are, even if a small graph has no node of the last one.
         names = tuple(str(label) for label in range(self.classes))
-        return Tables(
+        return NodeTableSource(
             num_nodes=len(labels),
             features=rows,
             labels=labels,
@@ -68,15 +68,15 @@ class NodeSignal:
             class_names=names,
         )
 
-    def _split(self, nodes: int, seed: int) -> tuple[Ids, Ids, Ids]:
+    def _draw_split(self, nodes: int, seed: int) -> tuple[Ids, Ids, Ids]:
         sizes = [round(share * nodes) for share in self.shares]
         ends = np.minimum(np.cumsum(sizes), nodes).tolist()
-        key = derive(seed, _SPLIT)
-        first, second, third = (permute(a, b, nodes, key) for a, b in zip([0, *ends[:2]], ends, strict=True))
+        key = fold_in(seed, _SPLIT)
+        first, second, third = (permute_range(a, b, nodes, key) for a, b in zip([0, *ends[:2]], ends, strict=True))
         return np.sort(first), np.sort(second), np.sort(third)
 
 
-class SignalRows(LazyRows):
+class SyntheticFeatures(LazyMatrix):
     """Features made when they are read: the mean of the class of a node, plus noise of standard deviation 1.
 
     The noise is the sum of four uniform numbers, a pure function of (seed, node, column): any rows read at any time
@@ -84,17 +84,17 @@ class SignalRows(LazyRows):
 
     Args:
         labels: ``[V]`` int32, class of each node.
-        signal: Width and strength of the features.
+        node_spec: Width and strength of the features.
         seed: Key of all draws.
     """
 
-    def __init__(self, *, labels: NDArray[np.int32], signal: NodeSignal, seed: int) -> None:
+    def __init__(self, *, labels: NDArray[np.int32], node_spec: SyntheticNodes, seed: int) -> None:
         self._labels = labels
-        self._key = np.uint64(derive(seed, _NOISE))
-        means = np.zeros((signal.classes, signal.features), dtype=np.float32)
-        no_class = np.zeros(signal.classes, dtype=np.int32)
-        _fill(0, np.uint64(derive(seed, _MEANS)), no_class, np.zeros_like(means), means)
-        self._means = means * np.float32(signal.strength / np.sqrt(signal.features))
+        self._key = np.uint64(fold_in(seed, _NOISE))
+        means = np.zeros((node_spec.classes, node_spec.features), dtype=np.float32)
+        no_class = np.zeros(node_spec.classes, dtype=np.int32)
+        _fill_features(0, np.uint64(fold_in(seed, _MEANS)), no_class, np.zeros_like(means), means)
+        self._means = means * np.float32(node_spec.strength / np.sqrt(node_spec.features))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -106,26 +106,26 @@ class SignalRows(LazyRows):
         """float32."""
         return self._means.dtype
 
-    def read(self, first: int, last: int) -> NDArray[np.float32]:
+    def read_rows(self, first: int, last: int) -> NDArray[np.float32]:
         """LazyRows ``first`` to ``last - 1``: ``[last - first, D]`` float32."""
         labels = self._labels[first:last]
         out = np.empty((len(labels), self.shape[1]), dtype=np.float32)
-        _fill(first, self._key, labels, self._means, out)
+        _fill_features(first, self._key, labels, self._means, out)
         return out
 
 
-@kernel
-def _fill(
+@parallel_kernel
+def _fill_features(
     first: int, key: np.uint64, labels: NDArray[np.int32], means: NDArray[np.float32], out: NDArray[np.float32]
 ) -> None:
     for i in prange(out.shape[0]):
-        row_key = mix(key, np.uint64(first) + np.uint64(i))
+        row_key = hash64(key, np.uint64(first) + np.uint64(i))
         for f in range(out.shape[1]):
-            out[i, f] = means[labels[i], f] + noise(mix(row_key, np.uint64(f)))
+            out[i, f] = means[labels[i], f] + normal_from_hash(hash64(row_key, np.uint64(f)))
 
 
-@sequential
-def noise(drawn: np.uint64) -> np.float32:
+@serial_kernel
+def normal_from_hash(drawn: np.uint64) -> np.float32:
     """A nearly normal number of mean 0 and standard deviation 1 from a hash. For kernels."""
     total = (drawn & _LOW16) + ((drawn >> _S16) & _LOW16) + ((drawn >> _S32) & _LOW16) + (drawn >> _S48)
     return np.float32((np.int64(total) - _MEAN) / _DEVIATION)

@@ -33,14 +33,14 @@ from types import MappingProxyType
 
 from outgrow.core.errors import InputError
 from outgrow.graph.synthetic.block_model import BlockModel
-from outgrow.graph.synthetic.node_features import NodeSignal
+from outgrow.graph.synthetic.node_features import SyntheticNodes
 from outgrow.graph.synthetic.structure import BlockStructure
 
 _LARGEST_SCALE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class GraphPreset:
     """The statistics of a data set, from which graphs of any size are generated.
 
     Attributes:
@@ -85,7 +85,9 @@ class Preset:
         unit = 10.0 ** (math.floor(math.log10(least)) - 1)
         return math.ceil(least / unit) * unit
 
-    def at(self, scale: float, *, seed: int = 0, locality: float | None = None, strength: float = 1.5) -> BlockModel:
+    def at_scale(
+        self, scale: float, *, seed: int = 0, locality: float | None = None, strength: float = 1.5
+    ) -> BlockModel:
         """A generator of a graph of ``scale`` times the nodes and edges; average degree, D and C stay.
 
         A dense graph at a small scale loses some edges to duplicates once it is read as undirected.
@@ -94,7 +96,7 @@ class Preset:
             scale: Factor on nodes and edges; may exceed 1.
             seed: Key of all draws.
             locality: Share of the edges that must stay in a community; None takes the preset's.
-            strength: How plainly features show the class (`NodeSignal`).
+            strength: How plainly features show the class (`SyntheticNodes`).
 
         Raises:
             InputError: The scale is below the smallest one, or above 1000.
@@ -107,13 +109,15 @@ class Preset:
                 repair=f"write {self.name}@{self.smallest_scale:.2g} or more",
             )
         return BlockModel(
-            structure=self._structure(scale, self.locality if locality is None else locality),
-            signal=NodeSignal(classes=self.classes, features=self.features, strength=strength, shares=self.shares),
+            structure=self._scaled_structure(scale, self.locality if locality is None else locality),
+            node_spec=SyntheticNodes(
+                classes=self.classes, features=self.features, strength=strength, shares=self.shares
+            ),
             seed=seed,
             name=f"{self.name}@{scale:g}",
         )
 
-    def _structure(self, scale: float, locality: float) -> BlockStructure:
+    def _scaled_structure(self, scale: float, locality: float) -> BlockStructure:
         nodes = round(self.nodes * scale)
         edges = round(self.drawn_edges * scale)
         # The largest degree of a power-law graph grows with its size like this (natural cutoff).
@@ -131,12 +135,12 @@ class Preset:
         )
 
 
-def presets() -> Mapping[str, Preset]:
+def graph_presets() -> Mapping[str, GraphPreset]:
     """All presets by name."""
     return _PRESETS
 
 
-_REDDIT = Preset(
+_REDDIT = GraphPreset(
     name="reddit",
     nodes=232_965,
     edges=114_615_892,
@@ -150,7 +154,7 @@ _REDDIT = Preset(
     community_size=5_700,
     locality=0.7,
 )
-_ARXIV = Preset(
+_ARXIV = GraphPreset(
     name="arxiv",
     nodes=169_343,
     edges=1_166_243,
@@ -165,7 +169,7 @@ _ARXIV = Preset(
     locality=0.55,
     decay=1.4,
 )
-_PRODUCTS = Preset(
+_PRODUCTS = GraphPreset(
     name="products",
     nodes=2_449_029,
     edges=61_859_140,
@@ -179,7 +183,7 @@ _PRODUCTS = Preset(
     community_size=2_500,
     locality=0.8,
 )
-_PAPERS = Preset(
+_PAPERS = GraphPreset(
     name="papers100M",
     nodes=111_059_956,
     edges=1_615_685_872,
@@ -194,7 +198,7 @@ _PAPERS = Preset(
     locality=0.1,
     decay=1.9,
 )
-_IT = Preset(
+_IT = GraphPreset(
     name="it-2004",
     nodes=41_291_594,
     edges=1_150_725_436,
@@ -208,7 +212,7 @@ _IT = Preset(
     community_size=400,
     locality=0.975,
 )
-_FRIENDSTER = Preset(
+_FRIENDSTER = GraphPreset(
     name="friendster",
     nodes=65_608_366,
     edges=2_500_000_000,
@@ -223,6 +227,6 @@ _FRIENDSTER = Preset(
     locality=0.5,
     decay=2.2,
 )
-_PRESETS: Mapping[str, Preset] = MappingProxyType(
+_PRESETS: Mapping[str, GraphPreset] = MappingProxyType(
     {preset.name: preset for preset in (_REDDIT, _ARXIV, _PRODUCTS, _PAPERS, _IT, _FRIENDSTER)}
 )

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.source import EdgeChunk, Ids, Source, Tables
-from outgrow.graph.synthetic.node_features import NodeSignal
-from outgrow.ops.backend import kernel, prange
-from outgrow.ops.rng import derive, mix, permuted
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
+from outgrow.graph.synthetic.node_features import SyntheticNodes
+from outgrow.ops.backend import parallel_kernel, prange
+from outgrow.ops.rng import fold_in, hash64, permute_value
 
 CHUNK_EDGES = 1 << 20
 _EDGES, _NAMES, _LABELS = 11, 12, 13
 _ONE, _LOW32, _S32 = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
-class RMat(Source):
+class RMat(GraphSource):
     """``2 ** scale`` nodes and ``edge_factor`` directed edges for each; duplicates and self-loops occur.
 
     Each edge falls into one quarter of the adjacency matrix after the other. Node ids are scrambled by a keyed
@@ -33,7 +33,7 @@ class RMat(Source):
         quarters: Probabilities ``(a, b, c)`` of the upper left, upper right and lower left quarter; the rest is for
             the lower right. The defaults are those of the Graph500 benchmark.
         seed: Key of all draws.
-        signal: Classes, features and split, drawn without regard to the edges; None gives bare nodes.
+        node_spec: Classes, features and split, drawn without regard to the edges; None gives bare nodes.
 
     Raises:
         InputError: Scale, edge factor or probabilities out of range.
@@ -46,7 +46,7 @@ class RMat(Source):
         edge_factor: int = 16,
         quarters: tuple[float, float, float] = (0.57, 0.19, 0.19),
         seed: int = 0,
-        signal: NodeSignal | None = None,
+        node_spec: SyntheticNodes | None = None,
     ) -> None:
         if not 1 <= scale <= 40 or edge_factor < 1 or min(quarters) < 0 or sum(quarters) > 1:
             raise InputError(
@@ -56,7 +56,7 @@ class RMat(Source):
                 repair="change the numbers",
             )
         self._scale, self._edge_factor, self._quarters = scale, edge_factor, quarters
-        self._seed, self._signal = seed, signal
+        self._seed, self._node_spec = seed, node_spec
 
     @property
     def name(self) -> str:
@@ -73,43 +73,43 @@ class RMat(Source):
         """Directed edges drawn, duplicates included."""
         return self._edge_factor << self._scale
 
-    def tables(self) -> Tables:
+    def read_tables(self) -> NodeTableSource:
         """Number of nodes; with a signal also labels drawn at random, features and a split."""
-        if self._signal is None:
-            return Tables(num_nodes=self.num_nodes)
+        if self._node_spec is None:
+            return NodeTableSource(num_nodes=self.num_nodes)
         labels = np.empty(self.num_nodes, dtype=np.int32)
-        _label(np.uint64(derive(self._seed, _LABELS)), np.uint64(self._signal.classes), labels)
-        return self._signal.tables(labels, self._seed)
+        _draw_random_labels(np.uint64(fold_in(self._seed, _LABELS)), np.uint64(self._node_spec.classes), labels)
+        return self._node_spec.make_node_tables(labels, self._seed)
 
-    def edges(self) -> Iterator[EdgeChunk]:
+    def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, about a million at a time."""
         limits = (np.cumsum(self._quarters) * 2**32).astype(np.uint64)
-        edge_key, name_key = (np.uint64(derive(self._seed, part)) for part in (_EDGES, _NAMES))
+        edge_key, name_key = (np.uint64(fold_in(self._seed, part)) for part in (_EDGES, _NAMES))
         for first in range(0, self.num_edges, CHUNK_EDGES):
             count = min(CHUNK_EDGES, self.num_edges - first)
             src, dst = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-            _draw(first, edge_key, name_key, self._scale, limits, src, dst)
+            _draw_rmat_edges(first, edge_key, name_key, self._scale, limits, src, dst)
             yield EdgeChunk(src=src, dst=dst)
 
 
-@kernel
-def _draw(
+@parallel_kernel
+def _draw_rmat_edges(
     first: int, edge_key: np.uint64, name_key: np.uint64, scale: int, limits: NDArray[np.uint64], src: Ids, dst: Ids
 ) -> None:
     nodes = _ONE << np.uint64(scale)
     for i in prange(len(src)):
-        key = mix(edge_key, np.uint64(first) + np.uint64(i))
+        key = hash64(edge_key, np.uint64(first) + np.uint64(i))
         row, column, drawn = np.uint64(0), np.uint64(0), np.uint64(0)
         for level in range(scale):
-            drawn = drawn >> _S32 if level % 2 else mix(key, np.uint64(level))
+            drawn = drawn >> _S32 if level % 2 else hash64(key, np.uint64(level))
             part = drawn & _LOW32
             row = (row << _ONE) | np.uint64(part >= limits[1])
             column = (column << _ONE) | np.uint64((limits[0] <= part < limits[1]) or part >= limits[2])
-        src[i] = permuted(row, nodes, name_key)
-        dst[i] = permuted(column, nodes, name_key)
+        src[i] = permute_value(row, nodes, name_key)
+        dst[i] = permute_value(column, nodes, name_key)
 
 
-@kernel
-def _label(key: np.uint64, classes: np.uint64, labels: NDArray[np.int32]) -> None:
+@parallel_kernel
+def _draw_random_labels(key: np.uint64, classes: np.uint64, labels: NDArray[np.int32]) -> None:
     for v in prange(len(labels)):
-        labels[v] = mix(key, np.uint64(v)) % classes
+        labels[v] = hash64(key, np.uint64(v)) % classes

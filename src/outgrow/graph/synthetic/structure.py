@@ -77,23 +77,23 @@ class BlockStructure:
     @cached_property
     def offset(self) -> float:
         """What is added to ranks so that the first one has the largest degree wanted; at least 1."""
-        if self.max_degree is None or 2 * self.edges * self._top(1.0) <= self.max_degree:
+        if self.max_degree is None or 2 * self.edges * self._top_rank_share(1.0) <= self.max_degree:
             return 1.0
         low, high = 0.0, math.log(self.nodes) + 40
         for _ in range(100):
             middle = (low + high) / 2
-            if 2 * self.edges * self._top(math.exp(middle)) > self.max_degree:
+            if 2 * self.edges * self._top_rank_share(math.exp(middle)) > self.max_degree:
                 low = middle
             else:
                 high = middle
         return math.exp(high)
 
-    def starts(self) -> Ids:
+    def community_starts(self) -> Ids:
         """``[communities + 1]`` int64: first id of each community, before ids are shuffled."""
         size, rest = divmod(self.nodes, self.communities)
         numbers = np.arange(self.communities + 1, dtype=np.int64)
         return numbers * size + np.minimum(numbers, rest)
 
-    def _top(self, offset: float) -> float:
+    def _top_rank_share(self, offset: float) -> float:
         first = math.expm1(self.power * math.log1p(1 / offset))
         return first / math.expm1(self.power * math.log1p(self.nodes / offset))

@@ -17,11 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.ops.backend import array, inlined, kernel, once, prange, twinned
-from outgrow.ops.csc import transpose
-from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, exp_of, prefetch
-from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, cut_rows, even_parts, is_whole, piece, place
-from outgrow.ops.memory_pool import empty
+from outgrow.ops.backend import as_numpy, device_function, gpu_dispatch, once_differentiable, parallel_kernel, prange
+from outgrow.ops.csc import cached_transpose
+from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, exp_nonpositive, prefetch_line
+from outgrow.ops.kernels.work_split import (
+    END_ROW,
+    ROW,
+    add_split_rows,
+    balanced_work,
+    covers_row,
+    row_span,
+    split_rows,
+    store_row,
+)
+from outgrow.ops.memory_pool import pooled_empty
 
 Array = NDArray[Any]
 Scores = tuple[Array, Array, Any]
@@ -30,9 +39,9 @@ Scores = tuple[Array, Array, Any]
 
 def softmax_rows(indptr: Array, indices: Array, scores: Scores, edge: Array | None, out: Array) -> None:
     """``out[e] = softmax over the edges of a row of leaky_relu(score of e)``."""
-    parts = even_parts(indptr)
-    _softmax_of(out.shape[1])(parts, indptr, indices, scores, edge, out)
-    for row in cut_rows(parts, indptr):
+    parts = balanced_work(indptr)
+    _make_softmax_kernel(out.shape[1])(parts, indptr, indices, scores, edge, out)
+    for row in split_rows(parts, indptr):
         values = out[indptr[row] : indptr[row + 1]]
         np.exp(values - values.max(0), out=values)
         values /= values.sum(0)
@@ -49,18 +58,20 @@ def softmax_rows_backward(
     d_dst: Array,
 ) -> None:
     """Gradients of the scores of edges before the leaky ReLU, and their sums over each row."""
-    parts, heads = even_parts(indptr), weight.shape[1]
-    rows = cut_rows(parts, indptr)
+    parts, heads = balanced_work(indptr), weight.shape[1]
+    rows = split_rows(parts, indptr)
     means = np.empty((len(rows), heads), weight.dtype)
     for at, row in enumerate(rows):
         edges = slice(indptr[row], indptr[row + 1])
         means[at] = (weight[edges] * grad[edges]).sum(0)
     cut = np.empty((len(parts), heads), weight.dtype)
-    _backward_of(heads)(parts, indptr, indices, scores, edge, weight, grad, rows, means, d_score, d_dst, cut)
+    _make_softmax_backward_kernel(heads)(
+        parts, indptr, indices, scores, edge, weight, grad, rows, means, d_score, d_dst, cut
+    )
 
 
-@kernel
-def add_edges(parts: Array, indptr: Array, edge: Array, values: Array, out: Array) -> None:
+@parallel_kernel
+def add_edge_values(parts: Array, indptr: Array, edge: Array, values: Array, out: Array) -> None:
     """``out[m] = sum over edges i of m of values[edge[i]]``."""
     cut = np.empty((len(parts), out.shape[1]), out.dtype)
     for part in prange(len(parts)):
@@ -68,32 +79,34 @@ def add_edges(parts: Array, indptr: Array, edge: Array, values: Array, out: Arra
         for u in range(parts[part, ROW], parts[part, END_ROW]):
             for k in range(len(total)):
                 total[k] = 0
-            first, last = piece(parts, part, indptr, u)
+            first, last = row_span(parts, part, indptr, u)
             for i in range(first, last):
-                prefetch(values, edge[min(i + NUMBERS_AHEAD, len(edge) - 1)], 0)
+                prefetch_line(values, edge[min(i + NUMBERS_AHEAD, len(edge) - 1)], 0)
                 for k in range(len(total)):
                     total[k] += values[edge[i], k]
-            place(parts, part, indptr, u, total, out, cut)
-    add_cut(parts, indptr, out, cut)
+            store_row(parts, part, indptr, u, total, out, cut)
+    add_split_rows(parts, indptr, out, cut)
 
 
 @cache
-def _softmax_of(heads: int) -> Callable[..., None]:
-    @kernel
-    def softmax(parts: Array, indptr: Array, indices: Array, scores: Scores, edge: Array | None, out: Array) -> None:
+def _make_softmax_kernel(heads: int) -> Callable[..., None]:
+    @parallel_kernel
+    def softmax_kernel(
+        parts: Array, indptr: Array, indices: Array, scores: Scores, edge: Array | None, out: Array
+    ) -> None:
         flat = out.reshape(-1)
         for part in prange(len(parts)):
             slope = scores[2]
             top, total = np.empty(heads, out.dtype), np.empty(heads, out.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
-                first, last = piece(parts, part, indptr, v)
+                first, last = row_span(parts, part, indptr, v)
                 # loops of one purpose: the compiler computes several at once in each
                 for e in range(first, last):
-                    prefetch(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
+                    prefetch_line(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
                     for k in range(heads):
-                        score = _score(scores, edge, indices[e], v, e, k)
+                        score = _edge_score(scores, edge, indices[e], v, e, k)
                         out[e, k] = max(score, score * slope) if slope < 1 else min(score, score * slope)
-                if is_whole(parts, part, indptr, v):
+                if covers_row(parts, part, indptr, v):
                     for k in range(heads):
                         highest = out.dtype.type(-np.inf)
                         for e in range(first, last):
@@ -103,7 +116,7 @@ def _softmax_of(heads: int) -> Callable[..., None]:
                         for k in range(heads):
                             out[e, k] -= top[k]
                     for j in range(first * heads, last * heads):
-                        flat[j] = exp_of(flat[j])
+                        flat[j] = exp_nonpositive(flat[j])
                     for k in range(heads):
                         sum_k = out.dtype.type(0)
                         for e in range(first, last):
@@ -113,13 +126,13 @@ def _softmax_of(heads: int) -> Callable[..., None]:
                         for k in range(heads):
                             out[e, k] *= total[k]
 
-    return softmax
+    return softmax_kernel
 
 
 @cache
-def _backward_of(heads: int) -> Callable[..., None]:
-    @kernel
-    def backward(
+def _make_softmax_backward_kernel(heads: int) -> Callable[..., None]:
+    @parallel_kernel
+    def softmax_backward_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -136,8 +149,8 @@ def _backward_of(heads: int) -> Callable[..., None]:
         for part in prange(len(parts)):
             mean, total = np.empty(heads, weight.dtype), np.empty(heads, weight.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
-                first, last = piece(parts, part, indptr, v)
-                whole = is_whole(parts, part, indptr, v)
+                first, last = row_span(parts, part, indptr, v)
+                whole = covers_row(parts, part, indptr, v)
                 at = 0 if whole else np.searchsorted(cut_rows, v)
                 for k in range(heads):
                     total[k], mean[k] = 0, 0
@@ -148,21 +161,21 @@ def _backward_of(heads: int) -> Callable[..., None]:
                         for k in range(heads):
                             mean[k] += weight[e, k] * grad[e, k]
                 for e in range(first, last):
-                    prefetch(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
+                    prefetch_line(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
                     for k in range(heads):
                         value = weight[e, k] * (grad[e, k] - mean[k])
-                        below = _score(scores, edge, indices[e], v, e, k) <= 0
+                        below = _edge_score(scores, edge, indices[e], v, e, k) <= 0
                         value = value * scores[2] if below else value
                         d_score[e, k] = value
                         total[k] += value
-                place(parts, part, indptr, v, total, d_dst, cut)
-        add_cut(parts, indptr, d_dst, cut)
+                store_row(parts, part, indptr, v, total, d_dst, cut)
+        add_split_rows(parts, indptr, d_dst, cut)
 
-    return backward
+    return softmax_backward_kernel
 
 
-@inlined
-def _score(scores: Scores, edge: Array | None, u: int, v: int, e: int, k: int) -> Any:
+@device_function
+def _edge_score(scores: Scores, edge: Array | None, u: int, v: int, e: int, k: int) -> Any:
     """Score of an edge before the leaky ReLU."""
     src, dst, _ = scores
     return src[u, k] + dst[v, k] if edge is None else src[u, k] + dst[v, k] + edge[e, k]
@@ -183,36 +196,36 @@ def attention_weight(
     Returns:
         ``[E, K]``; sums to 1 over the in-edges of each destination that has any.
     """
-    return _Attention.apply(src_VsK, dst_VdK, edge_EK, edges, slope)  # type: ignore[no-any-return, no-untyped-call]
+    return _EdgeSoftmax.apply(src_VsK, dst_VdK, edge_EK, edges, slope)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Attention(torch.autograd.Function):
+class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, src_VsK: Tensor, dst_VdK: Tensor, edge_EK: Tensor | None, edges: Edges, slope: float
     ) -> Tensor:
-        weight = empty((edges.num_edges, src_VsK.shape[1]), src_VsK)
-        softmax(edges.indptr, edges.indices, src_VsK, dst_VdK, slope, edge_EK, weight)
+        weight = pooled_empty((edges.num_edges, src_VsK.shape[1]), src_VsK)
+        edge_softmax(edges.indptr, edges.indices, src_VsK, dst_VdK, slope, edge_EK, weight)
         ctx.edges, ctx.slope = edges, slope
         ctx.save_for_backward(src_VsK, dst_VdK, edge_EK, weight)
         return weight
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_EK: Tensor) -> tuple[Tensor | None, ...]:
         src_VsK, dst_VdK, edge_EK, weight_EK = ctx.saved_tensors
         edges: Edges = ctx.edges
-        d_score = empty(tuple(weight_EK.shape), weight_EK)
-        d_dst, d_src = empty(tuple(dst_VdK.shape), dst_VdK), empty(tuple(src_VsK.shape), src_VsK)
+        d_score = pooled_empty(tuple(weight_EK.shape), weight_EK)
+        d_dst, d_src = pooled_empty(tuple(dst_VdK.shape), dst_VdK), pooled_empty(tuple(src_VsK.shape), src_VsK)
         scores = src_VsK, dst_VdK, ctx.slope, edge_EK
-        softmax_backward(edges.indptr, edges.indices, *scores, weight_EK, grad_EK, d_score, d_dst)
-        back = transpose(edges)
-        sum_edges(back.indptr, back.edge, d_score, d_src)
+        edge_softmax_backward(edges.indptr, edges.indices, *scores, weight_EK, grad_EK, d_score, d_dst)
+        back = cached_transpose(edges)
+        sum_edge_values(back.indptr, back.edge, d_score, d_src)
         return d_src, d_dst, d_score if ctx.needs_input_grad[2] else None, None, None
 
 
-@twinned
-def softmax(
+@gpu_dispatch
+def edge_softmax(
     indptr: Tensor,
     indices: Tensor,
     src_VsK: Tensor,
@@ -222,13 +235,13 @@ def softmax(
     out_EK: Tensor,
 ) -> None:
     """What `attention_weight` gives, written to ``out``."""
-    ends = array(indptr)
-    scores, edge = (array(src_VsK), array(dst_VdK), _of_type(slope, out_EK)), _optional(edge_EK)
-    softmax_rows(ends, array(indices), scores, edge, array(out_EK))
+    ends = as_numpy(indptr)
+    scores, edge = (as_numpy(src_VsK), as_numpy(dst_VdK), _scalar_like(slope, out_EK)), _optional_array(edge_EK)
+    softmax_rows(ends, as_numpy(indices), scores, edge, as_numpy(out_EK))
 
 
-@twinned
-def softmax_backward(
+@gpu_dispatch
+def edge_softmax_backward(
     indptr: Tensor,
     indices: Tensor,
     src_VsK: Tensor,
@@ -242,24 +255,24 @@ def softmax_backward(
 ) -> None:
     """Gradients of each edge's score before the leaky ReLU, and of the destinations', written to the last two.
 
-    ``weight`` is what `softmax` gave, ``grad`` the gradient of it.
+    ``weight`` is what `edge_softmax` gave, ``grad`` the gradient of it.
     """
-    ends = array(indptr)
-    scores, edge = (array(src_VsK), array(dst_VdK), _of_type(slope, weight_EK)), _optional(edge_EK)
-    given, found = (array(weight_EK), array(grad_EK)), (array(d_score_EK), array(d_dst_VdK))
-    softmax_rows_backward(ends, array(indices), scores, edge, *given, *found)
+    ends = as_numpy(indptr)
+    scores, edge = (as_numpy(src_VsK), as_numpy(dst_VdK), _scalar_like(slope, weight_EK)), _optional_array(edge_EK)
+    given, found = (as_numpy(weight_EK), as_numpy(grad_EK)), (as_numpy(d_score_EK), as_numpy(d_dst_VdK))
+    softmax_rows_backward(ends, as_numpy(indices), scores, edge, *given, *found)
 
 
-@twinned
-def sum_edges(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -> None:
+@gpu_dispatch
+def sum_edge_values(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -> None:
     """``out[m] = sum over edges i of m of values[edge[i]]``, written to ``out``."""
-    ends = array(indptr)
-    add_edges(even_parts(ends), ends, array(edge), array(values_EK), array(out_MK))
+    ends = as_numpy(indptr)
+    add_edge_values(balanced_work(ends), ends, as_numpy(edge), as_numpy(values_EK), as_numpy(out_MK))
 
 
-def _of_type(value: float, like: Tensor) -> Any:
-    return array(torch.tensor(value, dtype=like.dtype))[()]
+def _scalar_like(value: float, like: Tensor) -> Any:
+    return as_numpy(torch.tensor(value, dtype=like.dtype))[()]
 
 
-def _optional(x: Tensor | None) -> Any:
-    return None if x is None else array(x)
+def _optional_array(x: Tensor | None) -> Any:
+    return None if x is None else as_numpy(x)

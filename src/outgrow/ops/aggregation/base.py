@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.ops.backend import once
-from outgrow.ops.csc import transpose
+from outgrow.ops.backend import once_differentiable
+from outgrow.ops.csc import cached_transpose
 
 Aggregate = Callable[[Block, Tensor, Tensor | None, Tensor | None], Tensor]
 """What an `Aggregation` does when it is called."""
@@ -45,7 +45,7 @@ class Aggregation(ABC):
             ``[Vd, C', F]``; zeros for a destination without in-edges.
         """
 
-    def on_columns(self, first: int, last: int) -> Aggregate:
+    def restrict_to_columns(self, first: int, last: int) -> Aggregate:
         """The same for rows that hold columns ``first`` to ``last - 1`` alone; where it is `sliceable`."""
         assert self.sliceable
         return self
@@ -55,14 +55,14 @@ class PairKernels(NamedTuple):
     """A sum of pairs and its gradients; each writes its last argument.
 
     Attributes:
-        total: Takes ``indptr, indices, src [Vs, C, F], dst [Vd, C, F], weight [E] or None, *options, out [Vd, 1, F]``.
-        to_destinations: The same with ``grad [Vd, 1, F]`` before ``out``, which is as ``dst``.
-        to_sources: The same over the transposed edges, with their ``edge`` after ``indices``; ``out`` is as ``src``.
+        forward_sum: Takes ``indptr, indices, src [Vs, C, F], dst [Vd, C, F], weight [E] or None, *options, out [Vd, 1, F]``.
+        grad_dst: The same with ``grad [Vd, 1, F]`` before ``out``, which is as ``dst``.
+        grad_src: The same over the transposed edges, with their ``edge`` after ``indices``; ``out`` is as ``src``.
     """
 
-    total: Callable[..., None]
-    to_destinations: Callable[..., None]
-    to_sources: Callable[..., None]
+    forward_sum: Callable[..., None]
+    grad_dst: Callable[..., None]
+    grad_src: Callable[..., None]
 
 
 def pair_sum(
@@ -97,18 +97,18 @@ class _PairSum(torch.autograd.Function):
         weight_E = None if weight_EK is None else weight_EK.view(-1)
         ctx.save_for_backward(src_VsCF, dst_VdCF, weight_E)
         out = src_VsCF.new_empty(edges.num_dst, 1, src_VsCF.shape[2])
-        kernels.total(edges.indptr, edges.indices, src_VsCF, dst_VdCF, weight_E, *options, out)
+        kernels.forward_sum(edges.indptr, edges.indices, src_VsCF, dst_VdCF, weight_E, *options, out)
         return out
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor | None, ...]:
         edges: Edges = ctx.edges
         src_VsCF, dst_VdCF, weight_E = ctx.saved_tensors
         given = src_VsCF, dst_VdCF, weight_E, *ctx.options, grad_VdCF
         d_src = d_dst = None
         if ctx.needs_input_grad[3]:
-            back, d_src = transpose(edges), src_VsCF.new_empty(src_VsCF.shape)
+            back, d_src = cached_transpose(edges), src_VsCF.new_empty(src_VsCF.shape)
             ctx.kernels.to_sources(back.indptr, back.indices, back.edge, *given, d_src)
         if ctx.needs_input_grad[4]:
             d_dst = dst_VdCF.new_empty(dst_VdCF.shape)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation.base import Aggregation, PairKernels, pair_sum
-from outgrow.ops.aggregation.relation_edges import related_pairs
-from outgrow.ops.backend import kernel, prange, twinned
-from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, piece, place, run_over_parts
+from outgrow.ops.aggregation.relation_edges import relation_pairs
+from outgrow.ops.backend import gpu_dispatch, parallel_kernel, prange
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, launch_balanced, row_span, store_row
 
 Array = NDArray[Any]
 
@@ -47,14 +47,14 @@ class Film(Aggregation):
         assert dst_VdCF.shape[1] == 2 * channels
         if not self.num_relations:
             return pair_sum(_KERNELS, block.edges, src_VsCF, dst_VdCF, weight_EK, self.slope)
-        edges, order = related_pairs(block.edges, channels)
+        edges, order = relation_pairs(block.edges, channels)
         columns, weight_PK = src_VsCF.shape[2], None if weight_EK is None else weight_EK[order]
         ends = src_VsCF.reshape(edges.num_src, 1, columns), dst_VdCF.reshape(edges.num_dst, 2, columns)
         heard = pair_sum(_KERNELS, edges, *ends, weight_PK, self.slope)
         return heard.reshape(block.edges.num_dst, channels, columns).sum(1, keepdim=True)
 
 
-@twinned
+@gpu_dispatch
 def film_sum(
     indptr: Tensor,
     indices: Tensor,
@@ -65,11 +65,11 @@ def film_sum(
     out_Vd1F: Tensor,
 ) -> None:
     """The sum of `Film` without relations, written to ``out_Vd1F``."""
-    run_over_parts(_sum_of, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, out=out_Vd1F)
+    launch_balanced(_make_film_kernel, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, out=out_Vd1F)
 
 
-@twinned
-def film_to_destinations(
+@gpu_dispatch
+def film_grad_dst(
     indptr: Tensor,
     indices: Tensor,
     src_Vs1F: Tensor,
@@ -80,11 +80,13 @@ def film_to_destinations(
     out_Vd2F: Tensor,
 ) -> None:
     """Gradient of scales and shifts from that of the sum, written to ``out_Vd2F``."""
-    run_over_parts(_to_destinations_of, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vd2F)
+    launch_balanced(
+        _make_grad_dst_kernel, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vd2F
+    )
 
 
-@twinned
-def film_to_sources(
+@gpu_dispatch
+def film_grad_src(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor,
@@ -96,16 +98,18 @@ def film_to_sources(
     out_Vs1F: Tensor,
 ) -> None:
     """Gradient of the sources from that of the sum, over the transposed edges, written to ``out_Vs1F``."""
-    run_over_parts(_to_sources_of, indptr, indices, edge, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vs1F)
+    launch_balanced(
+        _make_grad_src_kernel, indptr, indices, edge, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vs1F
+    )
 
 
-_KERNELS = PairKernels(film_sum, film_to_destinations, film_to_sources)
+_KERNELS = PairKernels(film_sum, film_grad_dst, film_grad_src)
 
 
 @cache
-def _sum_of(fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def film(
+def _make_film_kernel(fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def film_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -124,22 +128,22 @@ def _sum_of(fixed: int | None) -> Callable[..., None]:
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
-                for e in range(*piece(parts, part, indptr, v)):
+                for e in range(*row_span(parts, part, indptr, v)):
                     u, scale = indices[e], one if weight is None else weight[e]
                     below = scale * bend
                     for f in range(width):
                         z = dst[v, f] * src[u, f] + dst[v, width + f]
                         total[f] += z * (scale if z > 0 else below)
-                place(parts, part, indptr, v, total, out, cut)
-        add_cut(parts, indptr, out, cut)
+                store_row(parts, part, indptr, v, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return film
+    return film_kernel
 
 
 @cache
-def _to_destinations_of(fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def to_destinations(
+def _make_grad_dst_kernel(fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def grad_dst_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -159,7 +163,7 @@ def _to_destinations_of(fixed: int | None) -> Callable[..., None]:
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
-                for e in range(*piece(parts, part, indptr, v)):
+                for e in range(*row_span(parts, part, indptr, v)):
                     u, scale = indices[e], one if weight is None else weight[e]
                     below = scale * bend
                     for f in range(width):
@@ -169,16 +173,16 @@ def _to_destinations_of(fixed: int | None) -> Callable[..., None]:
                 for f in range(width):
                     total[f] *= grad[v, f]
                     total[width + f] *= grad[v, f]
-                place(parts, part, indptr, v, total, out, cut)
-        add_cut(parts, indptr, out, cut)
+                store_row(parts, part, indptr, v, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return to_destinations
+    return grad_dst_kernel
 
 
 @cache
-def _to_sources_of(fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def to_sources(
+def _make_grad_src_kernel(fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def grad_src_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -199,13 +203,13 @@ def _to_sources_of(fixed: int | None) -> Callable[..., None]:
             for u in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
-                for i in range(*piece(parts, part, indptr, u)):
+                for i in range(*row_span(parts, part, indptr, u)):
                     v, scale = indices[i], one if weight is None else weight[edge[i]]
                     below = scale * bend
                     for f in range(width):
                         rate = scale if dst[v, f] * src[u, f] + dst[v, width + f] > 0 else below
                         total[f] += rate * dst[v, f] * grad[v, f]
-                place(parts, part, indptr, u, total, out, cut)
-        add_cut(parts, indptr, out, cut)
+                store_row(parts, part, indptr, u, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return to_sources
+    return grad_src_kernel

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation.base import Aggregation, PairKernels, pair_sum
-from outgrow.ops.backend import inlined, kernel, prange, twinned
-from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, piece, place, run_over_parts
+from outgrow.ops.backend import device_function, gpu_dispatch, parallel_kernel, prange
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, launch_balanced, row_span, store_row
 
 Array = NDArray[Any]
 
@@ -44,7 +44,7 @@ class Gated(Aggregation):
         return pair_sum(_KERNELS, block.edges, src_VsCF, dst_VdCF, weight_EK)
 
 
-@twinned
+@gpu_dispatch
 def gated_sum(
     indptr: Tensor,
     indices: Tensor,
@@ -54,12 +54,12 @@ def gated_sum(
     out_Vd1F: Tensor,
 ) -> None:
     """The sum of `Gated`, written to ``out_Vd1F``; gates are given as scores."""
-    src, dst, exponentials = _gates(src_Vs2F, dst_Vd1F)
-    run_over_parts(partial(_sum_of, exponentials), indptr, indices, src, dst, weight_E, out=out_Vd1F)
+    src, dst, exponentials = _gate_inputs(src_Vs2F, dst_Vd1F)
+    launch_balanced(partial(_make_gated_kernel, exponentials), indptr, indices, src, dst, weight_E, out=out_Vd1F)
 
 
-@twinned
-def gated_to_destinations(
+@gpu_dispatch
+def gated_grad_dst(
     indptr: Tensor,
     indices: Tensor,
     src_Vs2F: Tensor,
@@ -69,14 +69,14 @@ def gated_to_destinations(
     out_Vd1F: Tensor,
 ) -> None:
     """Gradient of the destinations' scores from that of the sum, written to ``out_Vd1F``."""
-    src, dst, exponentials = _gates(src_Vs2F, dst_Vd1F)
-    run_over_parts(
-        partial(_to_destinations_of, exponentials), indptr, indices, src, dst, weight_E, grad_Vd1F, out=out_Vd1F
+    src, dst, exponentials = _gate_inputs(src_Vs2F, dst_Vd1F)
+    launch_balanced(
+        partial(_make_grad_dst_kernel, exponentials), indptr, indices, src, dst, weight_E, grad_Vd1F, out=out_Vd1F
     )
 
 
-@twinned
-def gated_to_sources(
+@gpu_dispatch
+def gated_grad_src(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor,
@@ -87,16 +87,16 @@ def gated_to_sources(
     out_Vs2F: Tensor,
 ) -> None:
     """Gradient of the sources from that of the sum, over the transposed edges, written to ``out_Vs2F``."""
-    src, dst, exponentials = _gates(src_Vs2F, dst_Vd1F)
-    run_over_parts(
-        partial(_to_sources_of, exponentials), indptr, indices, edge, src, dst, weight_E, grad_Vd1F, out=out_Vs2F
+    src, dst, exponentials = _gate_inputs(src_Vs2F, dst_Vd1F)
+    launch_balanced(
+        partial(_make_grad_src_kernel, exponentials), indptr, indices, edge, src, dst, weight_E, grad_Vd1F, out=out_Vs2F
     )
 
 
-_KERNELS = PairKernels(gated_sum, gated_to_destinations, gated_to_sources)
+_KERNELS = PairKernels(gated_sum, gated_grad_dst, gated_grad_src)
 
 
-def _gates(src_Vs2F: Tensor, dst_Vd1F: Tensor) -> tuple[Tensor, Tensor, bool]:
+def _gate_inputs(src_Vs2F: Tensor, dst_Vd1F: Tensor) -> tuple[Tensor, Tensor, bool]:
     """The rows of both ends, and whether the gates in them are exponentials of the negated scores."""
     largest = _largest_score(src_Vs2F[:, 0], dst_Vd1F)
     for dtype in (src_Vs2F.dtype, torch.float64):
@@ -112,16 +112,16 @@ def _largest_score(*scores: Tensor) -> float:
     return math.inf if any(map(math.isnan, ends)) else max(ends, default=0.0)
 
 
-@inlined
-def _gate(one: Any, src: Any, dst: Any, exponentials: bool) -> Any:
+@device_function
+def _sigmoid_gate(one: Any, src: Any, dst: Any, exponentials: bool) -> Any:
     """``sigmoid(a + b)``, from ``a`` and ``b`` or from ``exp(-a)`` and ``exp(-b)``."""
     return one / (one + (src * dst if exponentials else np.exp(-(src + dst))))
 
 
 @cache
-def _sum_of(exponentials: bool, fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def gated(
+def _make_gated_kernel(exponentials: bool, fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def gated_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -139,20 +139,20 @@ def _sum_of(exponentials: bool, fixed: int | None) -> Callable[..., None]:
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
-                for e in range(*piece(parts, part, indptr, v)):
+                for e in range(*row_span(parts, part, indptr, v)):
                     u, scale = indices[e], one if weight is None else weight[e]
                     for f in range(width):
-                        total[f] += scale * src[u, width + f] * _gate(one, src[u, f], dst[v, f], exponentials)
-                place(parts, part, indptr, v, total, out, cut)
-        add_cut(parts, indptr, out, cut)
+                        total[f] += scale * src[u, width + f] * _sigmoid_gate(one, src[u, f], dst[v, f], exponentials)
+                store_row(parts, part, indptr, v, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return gated
+    return gated_kernel
 
 
 @cache
-def _to_destinations_of(exponentials: bool, fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def to_destinations(
+def _make_grad_dst_kernel(exponentials: bool, fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def grad_dst_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -171,23 +171,23 @@ def _to_destinations_of(exponentials: bool, fixed: int | None) -> Callable[..., 
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
-                for e in range(*piece(parts, part, indptr, v)):
+                for e in range(*row_span(parts, part, indptr, v)):
                     u, scale = indices[e], one if weight is None else weight[e]
                     for f in range(width):
-                        share = _gate(one, src[u, f], dst[v, f], exponentials)
+                        share = _sigmoid_gate(one, src[u, f], dst[v, f], exponentials)
                         total[f] += scale * src[u, width + f] * share * (one - share)
                 for f in range(width):
                     total[f] *= grad[v, f]
-                place(parts, part, indptr, v, total, out, cut)
-        add_cut(parts, indptr, out, cut)
+                store_row(parts, part, indptr, v, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return to_destinations
+    return grad_dst_kernel
 
 
 @cache
-def _to_sources_of(exponentials: bool, fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def to_sources(
+def _make_grad_src_kernel(exponentials: bool, fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def grad_src_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -207,16 +207,16 @@ def _to_sources_of(exponentials: bool, fixed: int | None) -> Callable[..., None]
             for u in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
-                for i in range(*piece(parts, part, indptr, u)):
+                for i in range(*row_span(parts, part, indptr, u)):
                     v, scale = indices[i], one if weight is None else weight[edge[i]]
                     for f in range(width):
-                        share = _gate(one, src[u, f], dst[v, f], exponentials)
+                        share = _sigmoid_gate(one, src[u, f], dst[v, f], exponentials)
                         passed = scale * grad[v, f] * share
                         total[f] += passed * (one - share)
                         total[width + f] += passed
                 for f in range(width):
                     total[f] *= src[u, width + f]
-                place(parts, part, indptr, u, total, out, cut)
-        add_cut(parts, indptr, out, cut)
+                store_row(parts, part, indptr, u, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return to_sources
+    return grad_src_kernel

@@ -13,19 +13,19 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation.base import Aggregation
-from outgrow.ops.backend import array, kernel, once, prange, sequential, twinned
-from outgrow.ops.csc import transpose
+from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange, serial_kernel
+from outgrow.ops.csc import cached_transpose
 from outgrow.ops.kernels.work_split import (
     END_ROW,
     ROW,
-    add_cut,
-    as_array,
-    even_parts,
-    fixed_width,
-    is_continued,
-    piece,
-    place,
-    run_over_parts,
+    add_split_rows,
+    as_kernel_array,
+    balanced_work,
+    continues_row,
+    launch_balanced,
+    row_span,
+    specialised_width,
+    store_row,
 )
 
 Array = NDArray[Any]
@@ -40,51 +40,51 @@ class Max(Aggregation):
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
         """Aggregate; see `Aggregation`. Takes no weights."""
         assert weight_EK is None
-        return _Max.apply(src_VsCF, block.edges)  # type: ignore[no-any-return, no-untyped-call]
+        return _SegmentMax.apply(src_VsCF, block.edges)  # type: ignore[no-any-return, no-untyped-call]
 
 
-@twinned
-def largest(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, winner_VdF: Tensor) -> None:
+@gpu_dispatch
+def segment_max(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, winner_VdF: Tensor) -> None:
     """The maximum, written to ``out_VdF``, and its edge, to ``winner_VdF``: -1 where there is no edge."""
-    ends, columns = array(indptr), out_VdF.shape[1]
-    parts, out, winner = even_parts(ends), as_array(out_VdF), as_array(winner_VdF)
+    ends, columns = as_numpy(indptr), out_VdF.shape[1]
+    parts, out, winner = balanced_work(ends), as_kernel_array(out_VdF), as_kernel_array(winner_VdF)
     cut, cut_winner = (np.empty((len(parts), columns), rows.dtype) for rows in (out, winner))
-    run = _largest_of(fixed_width(len(indices), columns))
-    run(parts, ends, array(indices), as_array(src_VsF), columns, out, winner, cut, cut_winner)
+    run = _make_max_kernel(specialised_width(len(indices), columns))
+    run(parts, ends, as_numpy(indices), as_kernel_array(src_VsF), columns, out, winner, cut, cut_winner)
 
 
-@twinned
-def to_winners(
+@gpu_dispatch
+def segment_max_backward(
     indptr: Tensor, dst: Tensor, edge: Tensor, winner_VdF: Tensor, grad_VdF: Tensor, out_VsF: Tensor
 ) -> None:
     """Gradient of the sources, over the transposed edges, written to ``out_VsF``."""
-    run_over_parts(_to_winners_of, indptr, dst, edge, winner_VdF, grad_VdF, out=out_VsF)
+    launch_balanced(_make_max_backward_kernel, indptr, dst, edge, winner_VdF, grad_VdF, out=out_VsF)
 
 
-class _Max(torch.autograd.Function):
+class _SegmentMax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, src_VsCF: Tensor, edges: Edges) -> Tensor:
         shape = (edges.num_dst, *src_VsCF.shape[1:])
         out = src_VsCF.new_empty(shape)
         narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
         ctx.edges, ctx.num_src, ctx.winner = edges, len(src_VsCF), src_VsCF.new_empty(shape, dtype=narrow)
-        largest(edges.indptr, edges.indices, src_VsCF.flatten(1), out.flatten(1), ctx.winner.flatten(1))
+        segment_max(edges.indptr, edges.indices, src_VsCF.flatten(1), out.flatten(1), ctx.winner.flatten(1))
         return out
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor, None]:
-        back = transpose(ctx.edges)
+        back = cached_transpose(ctx.edges)
         out = grad_VdCF.new_empty(ctx.num_src, *grad_VdCF.shape[1:])
         rows = ctx.winner.flatten(1), grad_VdCF.flatten(1), out.flatten(1)
-        to_winners(back.indptr, back.indices, back.edge, *rows)
+        segment_max_backward(back.indptr, back.indices, back.edge, *rows)
         return out, None
 
 
 @cache
-def _largest_of(fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def largest(
+def _make_max_kernel(fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def max_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -99,7 +99,7 @@ def _largest_of(fixed: int | None) -> Callable[..., None]:
         for part in prange(len(parts)):
             best, who = np.empty(width, out.dtype), np.empty(width, winner.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
-                first, last = piece(parts, part, indptr, v)
+                first, last = row_span(parts, part, indptr, v)
                 if first == indptr[v] and first < last:
                     for f in range(width):
                         best[f], who[f] = src[indices[first], f], first
@@ -112,19 +112,19 @@ def _largest_of(fixed: int | None) -> Callable[..., None]:
                         value, least, edge = src[u, f], best[f], who[f]
                         best[f] = value if value > least else least
                         who[f] = at if value > least else edge
-                place(parts, part, indptr, v, best, out, cut)
-                place(parts, part, indptr, v, who, winner, cut_winner)
-        _join(parts, indptr, out, winner, cut, cut_winner)
+                store_row(parts, part, indptr, v, best, out, cut)
+                store_row(parts, part, indptr, v, who, winner, cut_winner)
+        _merge_split_rows(parts, indptr, out, winner, cut, cut_winner)
 
-    return largest
+    return max_kernel
 
 
-@sequential
-def _join(parts: Array, indptr: Array, out: Array, winner: Array, cut: Array, cut_winner: Array) -> None:
+@serial_kernel
+def _merge_split_rows(parts: Array, indptr: Array, out: Array, winner: Array, cut: Array, cut_winner: Array) -> None:
     """Let a later piece of a cut row win where its value is strictly larger."""
     for part in range(1, len(parts)):
         v = parts[part, ROW]
-        if is_continued(parts, part, indptr, v):
+        if continues_row(parts, part, indptr, v):
             for f in range(cut.shape[1]):
                 if cut[part, f] > out[v, f]:
                     out[v, f] = cut[part, f]
@@ -132,9 +132,9 @@ def _join(parts: Array, indptr: Array, out: Array, winner: Array, cut: Array, cu
 
 
 @cache
-def _to_winners_of(fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def to_winners(
+def _make_max_backward_kernel(fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def max_backward_kernel(
         parts: Array,
         indptr: Array,
         dst: Array,
@@ -152,11 +152,11 @@ def _to_winners_of(fixed: int | None) -> Callable[..., None]:
             for u in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
-                for i in range(*piece(parts, part, indptr, u)):
+                for i in range(*row_span(parts, part, indptr, u)):
                     e, v = edge[i], dst[i]
                     for f in range(width):
                         total[f] += grad[v, f] if winner[v, f] == e else zero
-                place(parts, part, indptr, u, total, out, cut)
-        add_cut(parts, indptr, out, cut)
+                store_row(parts, part, indptr, u, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return to_winners
+    return max_backward_kernel

@@ -17,21 +17,21 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation.base import Aggregate, Aggregation
-from outgrow.ops.aggregation.relation_edges import loops_related, require_relations
-from outgrow.ops.backend import array, kernel, once, prange, twinned
-from outgrow.ops.csc import transpose
-from outgrow.ops.edge_weight import as_sampled, divide_by_totals
-from outgrow.ops.kernels.numerics import computed
+from outgrow.ops.aggregation.relation_edges import self_loop_relation, validate_relations
+from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange
+from outgrow.ops.csc import cached_transpose
+from outgrow.ops.edge_weight import apply_sample_weight, divide_by_totals
+from outgrow.ops.kernels.numerics import accumulate_dtype
 from outgrow.ops.kernels.work_split import (
     END_ROW,
     ROW,
-    add_cut,
-    as_array,
-    even_parts,
-    fixed_width,
-    piece,
-    place,
-    run_over_parts,
+    add_split_rows,
+    as_kernel_array,
+    balanced_work,
+    launch_balanced,
+    row_span,
+    specialised_width,
+    store_row,
 )
 
 Array = NDArray[Any]
@@ -40,25 +40,25 @@ _SHARES = 16
 """Sums of all edges that are made side by side."""
 
 
-def relation_mean(block: Block, num_relations: int, dtype: torch.dtype) -> Tensor:
+def relation_mean_weight(block: Block, num_relations: int, dtype: torch.dtype) -> Tensor:
     """``[E, 1]``: weight of each edge over the sum of those that share its destination and its relation.
 
     Counted in the block, unless that says what they are in the graph, as it must where it does not hold all in-edges of
-    its destinations. Edges that stand for others weigh as much as they (see `as_sampled`). Computed once per block.
+    its destinations. Edges that stand for others weigh as much as they (see `apply_sample_weight`). Computed once per block.
     """
-    dtype = computed(dtype)
+    dtype = accumulate_dtype(dtype)
     edges, slot = block.edges, f"relation mean {dtype}"
-    relation = require_relations(edges, num_relations)
-    if slot not in edges.derived:
+    relation = validate_relations(edges, num_relations)
+    if slot not in edges.cache:
         out = edges.indptr.new_empty(edges.num_edges, 1, dtype=dtype)
         if block.relation_degree is None:
-            relation_mean_of(edges.indptr, relation, edges.weight, num_relations, out.view(-1))
+            write_relation_mean(edges.indptr, relation, edges.weight, num_relations, out.view(-1))
         else:
             out.fill_(1) if edges.weight is None else out.copy_(edges.weight[:, None])
             out /= block.relation_degree[:, None]
             out.nan_to_num_(0, 0, 0)  # where the weights of a relation add up to nothing
-        edges.derived[slot] = as_sampled(block, out)
-    return cast(Tensor, edges.derived[slot])
+        edges.cache[slot] = apply_sample_weight(block, out)
+    return cast(Tensor, edges.cache[slot])
 
 
 def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:
         share_RB: ``[R, B]``: how much of each basis a relation has.
         scale_E1: ``[E, 1]`` constant.
     """
-    require_relations(edges, len(share_RB))
+    validate_relations(edges, len(share_RB))
     return _BasisWeight.apply(share_RB, scale_E1, edges)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -93,20 +93,20 @@ class RelationScale(nn.Module, Aggregation):
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
         """Aggregate; see `Aggregation`. Takes one channel and one constant weight per edge."""
-        return self._scaled(self.scale, block, src_VsCF, weight_EK)
+        return self._apply_scale(self.scale, block, src_VsCF, weight_EK)
 
-    def on_columns(self, first: int, last: int) -> Aggregate:
-        """See `Aggregation.on_columns`: with the scales of these columns."""
+    def restrict_to_columns(self, first: int, last: int) -> Aggregate:
+        """See `Aggregation.restrict_to_columns`: with the scales of these columns."""
         scale_RF = self.scale[:, first:last]
-        return lambda block, src_VsCF, _, weight_EK: self._scaled(scale_RF, block, src_VsCF, weight_EK)
+        return lambda block, src_VsCF, _, weight_EK: self._apply_scale(scale_RF, block, src_VsCF, weight_EK)
 
-    def _scaled(self, scale_RF: Tensor, block: Block, src_VsCF: Tensor, weight_EK: Tensor | None) -> Tensor:
+    def _apply_scale(self, scale_RF: Tensor, block: Block, src_VsCF: Tensor, weight_EK: Tensor | None) -> Tensor:
         assert src_VsCF.shape[1:] == (1, scale_RF.shape[1])
         assert weight_EK is not None
         assert weight_EK.shape[1] == 1
         assert not weight_EK.requires_grad
-        edges = loops_related(block.edges, len(scale_RF) - 1) if self.loops else block.edges
-        require_relations(edges, len(scale_RF))
+        edges = self_loop_relation(block.edges, len(scale_RF) - 1) if self.loops else block.edges
+        validate_relations(edges, len(scale_RF))
         return _RelationScale.apply(src_VsCF, scale_RF, weight_EK, edges)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -116,15 +116,15 @@ class _BasisWeight(torch.autograd.Function):
         ctx.edges, ctx.shape = edges, share_RB.shape
         ctx.save_for_backward(scale_E1)
         out = share_RB.new_empty(edges.num_edges, share_RB.shape[1])
-        basis_spread(require_relations(edges, len(share_RB)), share_RB, scale_E1.view(-1), out)
+        basis_weight_forward(validate_relations(edges, len(share_RB)), share_RB, scale_E1.view(-1), out)
         return out
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_EB: Tensor) -> tuple[Tensor, None, None]:
         (scale_E1,) = ctx.saved_tensors
         out = grad_EB.new_empty(ctx.shape)
-        basis_collect(require_relations(ctx.edges, len(out)), scale_E1.view(-1), grad_EB, out)
+        basis_grad(validate_relations(ctx.edges, len(out)), scale_E1.view(-1), grad_EB, out)
         return out, None, None
 
 
@@ -133,58 +133,58 @@ class _RelationScale(torch.autograd.Function):
     def forward(ctx: Any, src_VsCF: Tensor, scale_RF: Tensor, weight_E1: Tensor, edges: Edges) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(src_VsCF, scale_RF, weight_E1)
-        relation, weight_E = require_relations(edges, len(scale_RF)), weight_E1.view(-1)
+        relation, weight_E = validate_relations(edges, len(scale_RF)), weight_E1.view(-1)
         at = torch.arange(edges.num_edges, device=src_VsCF.device)
         out = src_VsCF.new_empty(edges.num_dst, 1, src_VsCF.shape[2])
-        scaled_gather(
+        relational_spmm(
             edges.indptr, edges.indices, at, relation, weight_E, scale_RF, src_VsCF.flatten(1), out.flatten(1)
         )
         return out
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         src_VsCF, scale_RF, weight_E1 = ctx.saved_tensors
         edges: Edges = ctx.edges
-        relation, weight_E = require_relations(edges, len(scale_RF)), weight_E1.view(-1)
+        relation, weight_E = validate_relations(edges, len(scale_RF)), weight_E1.view(-1)
         grad_VdF = grad_VdCF.flatten(1)
         d_src = d_scale = None
         if ctx.needs_input_grad[0]:
-            back, d_src = transpose(edges), src_VsCF.new_empty(src_VsCF.shape)
-            scaled_gather(*back, relation, weight_E, scale_RF, grad_VdF, d_src.flatten(1))
+            back, d_src = cached_transpose(edges), src_VsCF.new_empty(src_VsCF.shape)
+            relational_spmm(*back, relation, weight_E, scale_RF, grad_VdF, d_src.flatten(1))
         if ctx.needs_input_grad[1]:
             d_scale = scale_RF.new_empty(scale_RF.shape)
             given = relation, weight_E, src_VsCF.flatten(1), grad_VdF
-            scaled_products(edges.indptr, edges.indices, *given, d_scale)
+            relational_scale_grad(edges.indptr, edges.indices, *given, d_scale)
         return d_src, d_scale, None, None
 
 
-@twinned
-def relation_mean_of(
+@gpu_dispatch
+def write_relation_mean(
     indptr: Tensor, relation: Tensor, weight_E: Tensor | None, num_relations: int, out_E: Tensor
 ) -> None:
-    """What `relation_mean` gives, written to ``out_E``; 0 where that is not finite."""
-    parts = even_parts(array(indptr))
-    weight, total = None if weight_E is None else array(weight_E), np.zeros((len(parts), 2, num_relations))
-    divide_by_totals(parts, array(indptr), array(relation), weight, total, array(out_E))
+    """What `relation_mean_weight` gives, written to ``out_E``; 0 where that is not finite."""
+    parts = balanced_work(as_numpy(indptr))
+    weight, total = None if weight_E is None else as_numpy(weight_E), np.zeros((len(parts), 2, num_relations))
+    divide_by_totals(parts, as_numpy(indptr), as_numpy(relation), weight, total, as_numpy(out_E))
 
 
-@twinned
-def basis_spread(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Tensor) -> None:
+@gpu_dispatch
+def basis_weight_forward(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Tensor) -> None:
     """What `basis_weight` gives, written to ``out_EB``."""
-    _spread(array(relation), array(share_RB), array(scale_E), array(out_EB))
+    _basis_weight_kernel(as_numpy(relation), as_numpy(share_RB), as_numpy(scale_E), as_numpy(out_EB))
 
 
-@twinned
-def basis_collect(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Tensor) -> None:
+@gpu_dispatch
+def basis_grad(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Tensor) -> None:
     """Gradient of the shares from that of the weights, written to ``out_RB``; summed in float64."""
     sums = np.zeros((_SHARES, *out_RB.shape))
-    _collect(array(relation), array(scale_E), array(grad_EB), sums)
-    array(out_RB)[:] = sums.sum(0)
+    _basis_grad_kernel(as_numpy(relation), as_numpy(scale_E), as_numpy(grad_EB), sums)
+    as_numpy(out_RB)[:] = sums.sum(0)
 
 
-@twinned
-def scaled_gather(
+@gpu_dispatch
+def relational_spmm(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor,
@@ -195,11 +195,11 @@ def scaled_gather(
     out_MF: Tensor,
 ) -> None:
     """``out[m] = sum over i of m of weight[e] * scale[relation[e]] * src[indices[i]]`` with ``e = edge[i]``."""
-    run_over_parts(_gather_of, indptr, indices, edge, relation, weight_E, scale_RF, src_NF, out=out_MF)
+    launch_balanced(_make_relational_spmm, indptr, indices, edge, relation, weight_E, scale_RF, src_NF, out=out_MF)
 
 
-@twinned
-def scaled_products(
+@gpu_dispatch
+def relational_scale_grad(
     indptr: Tensor,
     indices: Tensor,
     relation: Tensor,
@@ -210,20 +210,22 @@ def scaled_products(
 ) -> None:
     """Gradient of the scales of relations from that of the sum, written to ``out_RF``; summed in float64."""
     sums = np.zeros((_SHARES, *out_RF.shape))
-    given = (as_array(value) for value in (indptr, indices, relation, weight_E, src_VsF, grad_VdF))
-    _products_of(fixed_width(len(indices), out_RF.shape[1]))(even_parts(array(indptr)), *given, sums)
-    array(out_RF)[:] = sums.sum(0)
+    given = (as_kernel_array(value) for value in (indptr, indices, relation, weight_E, src_VsF, grad_VdF))
+    _make_scale_grad_kernel(specialised_width(len(indices), out_RF.shape[1]))(
+        balanced_work(as_numpy(indptr)), *given, sums
+    )
+    as_numpy(out_RF)[:] = sums.sum(0)
 
 
-@kernel
-def _spread(relation: Array, share: Array, scale: Array, out: Array) -> None:
+@parallel_kernel
+def _basis_weight_kernel(relation: Array, share: Array, scale: Array, out: Array) -> None:
     for e in prange(out.shape[0]):
         for b in range(out.shape[1]):
             out[e, b] = scale[e] * share[relation[e], b]
 
 
-@kernel
-def _collect(relation: Array, scale: Array, grad: Array, sums: Array) -> None:
+@parallel_kernel
+def _basis_grad_kernel(relation: Array, scale: Array, grad: Array, sums: Array) -> None:
     count = len(relation)
     for share in prange(len(sums)):
         for e in range(count * share // len(sums), count * (share + 1) // len(sums)):
@@ -232,9 +234,9 @@ def _collect(relation: Array, scale: Array, grad: Array, sums: Array) -> None:
 
 
 @cache
-def _gather_of(fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def gather(
+def _make_relational_spmm(fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def relational_spmm_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -253,20 +255,20 @@ def _gather_of(fixed: int | None) -> Callable[..., None]:
             for m in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
-                for i in range(*piece(parts, part, indptr, m)):
+                for i in range(*row_span(parts, part, indptr, m)):
                     u, factor, r = indices[i], weight[edge[i]], relation[edge[i]]
                     for f in range(width):
                         total[f] += factor * scale[r, f] * src[u, f]
-                place(parts, part, indptr, m, total, out, cut)
-        add_cut(parts, indptr, out, cut)
+                store_row(parts, part, indptr, m, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return gather
+    return relational_spmm_kernel
 
 
 @cache
-def _products_of(fixed: int | None) -> Callable[..., None]:
-    @kernel
-    def products(
+def _make_scale_grad_kernel(fixed: int | None) -> Callable[..., None]:
+    @parallel_kernel
+    def scale_grad_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -281,9 +283,9 @@ def _products_of(fixed: int | None) -> Callable[..., None]:
         for share in prange(shares):
             for part in range(count * share // shares, count * (share + 1) // shares):
                 for v in range(parts[part, ROW], parts[part, END_ROW]):
-                    for e in range(*piece(parts, part, indptr, v)):
+                    for e in range(*row_span(parts, part, indptr, v)):
                         u, r, factor = indices[e], relation[e], weight[e]
                         for f in range(width):
                             sums[share, r, f] += factor * src[u, f] * grad[v, f]
 
-    return products
+    return scale_grad_kernel

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, kernel, prange, reducing_kernel, twinned
-from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, as_float, edges_ahead, prefetch_row
-from outgrow.ops.kernels.registers import is_narrow, narrow_gather_of
-from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, even_parts, is_continued, piece
-from outgrow.ops.memory_pool import flat_rows, written_rows
+from outgrow.ops.backend import as_numpy, gpu_dispatch, parallel_kernel, prange, reducing_kernel
+from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, as_float, prefetch_distance, prefetch_row
+from outgrow.ops.kernels.registers import fits_in_registers, make_narrow_spmm
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, balanced_work, continues_row, row_span
+from outgrow.ops.memory_pool import as_input_rows, as_output_rows
 
 Array = NDArray[Any]
 Widths = tuple[int, int, int]
@@ -28,8 +28,8 @@ Widths = tuple[int, int, int]
 _LARGE = 1 << 24
 
 
-@twinned
-def gather_rows(
+@gpu_dispatch
+def spmm(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor | None,
@@ -53,22 +53,24 @@ def gather_rows(
         num_edges: Edges of the graph that these are a part of, which decide what is worth a kernel of its own; None for
             ``E``.
     """
-    given, sums = flat_rows(rows), written_rows(out)
-    num_weights, num_channels, columns = _widths(out, rows)
+    given, sums = as_input_rows(rows), as_output_rows(out)
+    num_weights, num_channels, columns = _kernel_widths(out, rows)
     if num_weights == num_channels == 1:  # the unused columns too: they end in unused columns
         columns = min(given.shape[1], sums.shape[1])
     widths = num_weights, num_channels, columns
     large = _is_large(len(indices) if num_edges is None else num_edges, widths)
-    ends = array(indptr)
-    operands = None if edge is None else array(edge), None if weight is None else array(weight), given, sums
-    if large and not add and num_weights == num_channels == 1 and is_narrow(given, sums, columns):
-        narrow_gather_of(columns)(even_parts(ends), ends, array(indices), *operands)
+    ends = as_numpy(indptr)
+    operands = None if edge is None else as_numpy(edge), None if weight is None else as_numpy(weight), given, sums
+    if large and not add and num_weights == num_channels == 1 and fits_in_registers(given, sums, columns):
+        make_narrow_spmm(columns)(balanced_work(ends), ends, as_numpy(indices), *operands)
     else:
-        _gather_of(widths if large else None)(even_parts(ends), ends, array(indices), *operands, widths, add)
+        _make_spmm_kernel(widths if large else None)(
+            balanced_work(ends), ends, as_numpy(indices), *operands, widths, add
+        )
 
 
-@twinned
-def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
+@gpu_dispatch
+def spmm_sum_heads(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
     """``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
 
     Args:
@@ -79,14 +81,23 @@ def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, r
         rows: ``[N, K, F]``.
         out: ``[M, 1, F]``, written.
     """
-    widths = _widths(rows, out)
-    run = _reduce_of(widths if _is_large(len(indices), widths) else None)
-    ends = array(indptr)
-    run(even_parts(ends), ends, array(indices), array(edge), array(weight), flat_rows(rows), written_rows(out), widths)
+    widths = _kernel_widths(rows, out)
+    run = _make_sum_heads_kernel(widths if _is_large(len(indices), widths) else None)
+    ends = as_numpy(indptr)
+    run(
+        balanced_work(ends),
+        ends,
+        as_numpy(indices),
+        as_numpy(edge),
+        as_numpy(weight),
+        as_input_rows(rows),
+        as_output_rows(out),
+        widths,
+    )
 
 
-@twinned
-def dot_rows(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
+@gpu_dispatch
+def sddmm_dot(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
     """``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
 
     Args:
@@ -96,14 +107,14 @@ def dot_rows(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: 
         other: ``[M, K, F]``.
         out: ``[E, K]``, written.
     """
-    widths = _widths(other, rows)
-    run = _dot_of(widths if _is_large(len(indices), widths) else None)
-    ends = array(indptr)
-    run(even_parts(ends), ends, array(indices), flat_rows(rows), flat_rows(other), out.numpy(), widths)
+    widths = _kernel_widths(other, rows)
+    run = _make_sddmm_kernel(widths if _is_large(len(indices), widths) else None)
+    ends = as_numpy(indptr)
+    run(balanced_work(ends), ends, as_numpy(indices), as_input_rows(rows), as_input_rows(other), out.numpy(), widths)
 
 
-@twinned
-def spread_rows(
+@gpu_dispatch
+def spmm_backward_fused(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor,
@@ -128,14 +139,23 @@ def spread_rows(
         out: ``[M, C, F]``, written.
         d_weight: ``[E, K]``, written.
     """
-    widths = _widths(rows, own)
-    run = _spread_of(widths if _is_large(len(indices), widths) else None)
-    ends = array(indptr)
-    operands = array(weight), flat_rows(rows), flat_rows(own)
-    run(even_parts(ends), ends, array(indices), array(edge), *operands, written_rows(out), d_weight.numpy(), widths)
+    widths = _kernel_widths(rows, own)
+    run = _make_backward_kernel(widths if _is_large(len(indices), widths) else None)
+    ends = as_numpy(indptr)
+    operands = as_numpy(weight), as_input_rows(rows), as_input_rows(own)
+    run(
+        balanced_work(ends),
+        ends,
+        as_numpy(indices),
+        as_numpy(edge),
+        *operands,
+        as_output_rows(out),
+        d_weight.numpy(),
+        widths,
+    )
 
 
-def _widths(wide: Tensor, narrow: Tensor) -> Widths:
+def _kernel_widths(wide: Tensor, narrow: Tensor) -> Widths:
     """``K`` from the one, ``C`` and ``F`` from the other."""
     return wide.shape[1], narrow.shape[1], narrow.shape[2]
 
@@ -145,11 +165,11 @@ def _is_large(num_edges: int, widths: Widths) -> bool:
 
 
 @cache
-def _gather_of(fixed: Widths | None) -> Callable[..., None]:
+def _make_spmm_kernel(fixed: Widths | None) -> Callable[..., None]:
     fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
 
-    @kernel
-    def gather(
+    @parallel_kernel
+    def spmm_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -165,11 +185,11 @@ def _gather_of(fixed: Widths | None) -> Callable[..., None]:
             num_weights = fixed_weights if fixed_weights > 0 else widths[0]
             num_channels = fixed_channels if fixed_channels > 0 else widths[1]
             columns = fixed_columns if fixed_columns > 0 else widths[2]
-            ahead = edges_ahead(num_channels * columns * rows.itemsize)
+            ahead = prefetch_distance(num_channels * columns * rows.itemsize)
             total = np.empty((num_weights, columns), out.dtype)
             for m in range(parts[part, ROW], parts[part, END_ROW]):
-                first, last = piece(parts, part, indptr, m)
-                continued = is_continued(parts, part, indptr, m)
+                first, last = row_span(parts, part, indptr, m)
+                continued = continues_row(parts, part, indptr, m)
                 if add and first == last and not continued:
                     continue
                 total[:] = 0
@@ -192,17 +212,17 @@ def _gather_of(fixed: Widths | None) -> Callable[..., None]:
                 for k in range(num_weights):
                     for f in range(columns):
                         mine[k * columns + f] = total[k, f]
-        add_cut(parts, indptr, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return gather
+    return spmm_kernel
 
 
 @cache
-def _reduce_of(fixed: Widths | None) -> Callable[..., None]:
+def _make_sum_heads_kernel(fixed: Widths | None) -> Callable[..., None]:
     fixed_weights, _, fixed_columns = fixed or (0, 0, 0)
 
-    @kernel
-    def reduce(
+    @parallel_kernel
+    def sum_heads_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -216,11 +236,11 @@ def _reduce_of(fixed: Widths | None) -> Callable[..., None]:
         for part in prange(len(parts)):
             num_weights = fixed_weights if fixed_weights > 0 else widths[0]
             columns = fixed_columns if fixed_columns > 0 else widths[2]
-            ahead = edges_ahead(num_weights * columns * rows.itemsize)
+            ahead = prefetch_distance(num_weights * columns * rows.itemsize)
             total = np.empty(columns, out.dtype)
             for m in range(parts[part, ROW], parts[part, END_ROW]):
                 total[:] = 0
-                first, last = piece(parts, part, indptr, m)
+                first, last = row_span(parts, part, indptr, m)
                 for i in range(first, last):
                     prefetch_row(rows, indices, i, ahead, num_weights * columns)
                     prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
@@ -229,27 +249,29 @@ def _reduce_of(fixed: Widths | None) -> Callable[..., None]:
                         scale = weight[edge[i], k]
                         for f in range(columns):
                             total[f] += scale * rows[row, k * columns + f]
-                mine = cut[part] if is_continued(parts, part, indptr, m) else out[m]
+                mine = cut[part] if continues_row(parts, part, indptr, m) else out[m]
                 for f in range(columns):
                     mine[f] = total[f]
-        add_cut(parts, indptr, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return reduce
+    return sum_heads_kernel
 
 
 @cache
-def _dot_of(fixed: Widths | None) -> Callable[..., None]:
+def _make_sddmm_kernel(fixed: Widths | None) -> Callable[..., None]:
     fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
 
     @reducing_kernel
-    def dot(parts: Array, indptr: Array, indices: Array, rows: Array, other: Array, out: Array, widths: Widths) -> None:
+    def sddmm_kernel(
+        parts: Array, indptr: Array, indices: Array, rows: Array, other: Array, out: Array, widths: Widths
+    ) -> None:
         for part in prange(len(parts)):
             num_weights = fixed_weights if fixed_weights > 0 else widths[0]
             num_channels = fixed_channels if fixed_channels > 0 else widths[1]
             columns = fixed_columns if fixed_columns > 0 else widths[2]
-            ahead = edges_ahead(num_channels * columns * rows.itemsize)
+            ahead = prefetch_distance(num_channels * columns * rows.itemsize)
             for m in range(parts[part, ROW], parts[part, END_ROW]):
-                first, last = piece(parts, part, indptr, m)
+                first, last = row_span(parts, part, indptr, m)
                 for e in range(first, last):
                     prefetch_row(rows, indices, e, ahead, num_channels * columns)
                     row = indices[e]
@@ -260,15 +282,15 @@ def _dot_of(fixed: Widths | None) -> Callable[..., None]:
                             total += other[m, k * columns + f] * as_float(rows[row, c * columns + f])
                         out[e, k] = total
 
-    return dot
+    return sddmm_kernel
 
 
 @cache
-def _spread_of(fixed: Widths | None) -> Callable[..., None]:
+def _make_backward_kernel(fixed: Widths | None) -> Callable[..., None]:
     fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
 
     @reducing_kernel
-    def spread(
+    def backward_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -285,11 +307,11 @@ def _spread_of(fixed: Widths | None) -> Callable[..., None]:
             num_weights = fixed_weights if fixed_weights > 0 else widths[0]
             num_channels = fixed_channels if fixed_channels > 0 else widths[1]
             columns = fixed_columns if fixed_columns > 0 else widths[2]
-            ahead = edges_ahead(num_weights * columns * rows.itemsize)
+            ahead = prefetch_distance(num_weights * columns * rows.itemsize)
             total = np.empty((num_channels, columns), out.dtype)
             for m in range(parts[part, ROW], parts[part, END_ROW]):
                 total[:] = 0
-                first, last = piece(parts, part, indptr, m)
+                first, last = row_span(parts, part, indptr, m)
                 for i in range(first, last):
                     prefetch_row(rows, indices, i, ahead, num_weights * columns)
                     prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
@@ -303,10 +325,10 @@ def _spread_of(fixed: Widths | None) -> Callable[..., None]:
                             total[c, f] += scale * value
                             product += value * own[m, c * columns + f]
                         d_weight[at, k] = product
-                mine = cut[part] if is_continued(parts, part, indptr, m) else out[m]
+                mine = cut[part] if continues_row(parts, part, indptr, m) else out[m]
                 for c in range(num_channels):
                     for f in range(columns):
                         mine[c * columns + f] = total[c, f]
-        add_cut(parts, indptr, out, cut)
+        add_split_rows(parts, indptr, out, cut)
 
-    return spread
+    return backward_kernel

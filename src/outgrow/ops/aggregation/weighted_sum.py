@@ -13,11 +13,11 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation.base import Aggregation
-from outgrow.ops.aggregation.spmm import dot_rows, gather_rows, reduce_rows, spread_rows
-from outgrow.ops.backend import once
-from outgrow.ops.csc import transpose
-from outgrow.ops.kernels.numerics import computed, is_half
-from outgrow.ops.memory_pool import empty, empty_rows, full_lines, with_padding
+from outgrow.ops.aggregation.spmm import sddmm_dot, spmm, spmm_backward_fused, spmm_sum_heads
+from outgrow.ops.backend import once_differentiable
+from outgrow.ops.csc import cached_transpose
+from outgrow.ops.kernels.numerics import accumulate_dtype, is_half
+from outgrow.ops.memory_pool import pad_to_cache_line, pooled_empty, pooled_empty_rows, with_padding
 
 
 class WeightedSum(Aggregation):
@@ -35,7 +35,7 @@ class WeightedSum(Aggregation):
         return _WeightedSum.apply(src_VsCF, weight_EK, block.edges)  # type: ignore[no-any-return, no-untyped-call]
 
     @staticmethod
-    def transpose(
+    def source_gradient(
         edges: Edges, weight_EK: Tensor | None, grad_VdKF: Tensor, channels: int, *, into: Tensor | None = None
     ) -> Tensor:
         """``[Vs, C, F]``: the gradient of the sources. Reads no source row.
@@ -45,16 +45,16 @@ class WeightedSum(Aggregation):
             weight_EK: ``[E, K]`` or None, as given forward.
             grad_VdKF: ``[Vd, K, F]`` gradient of the result.
             channels: ``C``.
-            into: ``[Vs, C, F]``, to which it is added, laid out as `empty_rows` does it; None for a new result.
+            into: ``[Vs, C, F]``, to which it is added, laid out as `pooled_empty_rows` does it; None for a new result.
         """
-        back, columns = transpose(edges), grad_VdKF.shape[2]
+        back, columns = cached_transpose(edges), grad_VdKF.shape[2]
         if weight_EK is not None and channels < weight_EK.shape[1]:
-            out = empty_rows(edges.num_src, (channels, columns), grad_VdKF)
-            reduce_rows(back.indptr, back.indices, back.edge, weight_EK, grad_VdKF, out)
+            out = pooled_empty_rows(edges.num_src, (channels, columns), grad_VdKF)
+            spmm_sum_heads(back.indptr, back.indices, back.edge, weight_EK, grad_VdKF, out)
             return out if into is None else into.add_(out)
-        out = empty_rows(edges.num_src, (channels, columns), grad_VdKF) if into is None else into
-        given = back.indptr, back.indices, back.edge, weight_EK, _in_full_lines(grad_VdKF)
-        gather_rows(*given, out, add=into is not None)
+        out = pooled_empty_rows(edges.num_src, (channels, columns), grad_VdKF) if into is None else into
+        given = back.indptr, back.indices, back.edge, weight_EK, _pad_rows(grad_VdKF)
+        spmm(*given, out, add=into is not None)
         return out
 
 
@@ -67,33 +67,37 @@ class _WeightedSum(torch.autograd.Function):
         weight_trains = weight_EK is not None and weight_EK.requires_grad
         ctx.save_for_backward(src_VsCF if weight_trains else None, weight_EK)
         width = src_VsCF.shape[1] if weight_EK is None else weight_EK.shape[1]
-        out = empty_rows(edges.num_dst, (width, src_VsCF.shape[2]), src_VsCF, computed(src_VsCF.dtype))
-        gather_rows(edges.indptr, edges.indices, None, weight_EK, src_VsCF, out)
+        out = pooled_empty_rows(edges.num_dst, (width, src_VsCF.shape[2]), src_VsCF, accumulate_dtype(src_VsCF.dtype))
+        spmm(edges.indptr, edges.indices, None, weight_EK, src_VsCF, out)
         return out
 
     @staticmethod
-    @once
+    @once_differentiable
     def backward(ctx: Any, grad_VdKF: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         src_VsCF, weight_EK = ctx.saved_tensors
         edges: Edges = ctx.edges
         wants_src, wants_weight, _ = ctx.needs_input_grad
         if not wants_weight:
-            return WeightedSum.transpose(edges, weight_EK, grad_VdKF, ctx.channels) if wants_src else None, None, None
-        d_weight = empty(tuple(weight_EK.shape), weight_EK)
+            return (
+                WeightedSum.source_gradient(edges, weight_EK, grad_VdKF, ctx.channels) if wants_src else None,
+                None,
+                None,
+            )
+        d_weight = pooled_empty(tuple(weight_EK.shape), weight_EK)
         if not wants_src:
-            dot_rows(edges.indptr, edges.indices, src_VsCF, grad_VdKF, d_weight)
+            sddmm_dot(edges.indptr, edges.indices, src_VsCF, grad_VdKF, d_weight)
             return None, d_weight, None
-        back = transpose(edges)
-        d_src = empty_rows(edges.num_src, tuple(src_VsCF.shape[1:]), grad_VdKF)
-        spread_rows(back.indptr, back.indices, back.edge, weight_EK, grad_VdKF, src_VsCF, d_src, d_weight)
+        back = cached_transpose(edges)
+        d_src = pooled_empty_rows(edges.num_src, tuple(src_VsCF.shape[1:]), grad_VdKF)
+        spmm_backward_fused(back.indptr, back.indices, back.edge, weight_EK, grad_VdKF, src_VsCF, d_src, d_weight)
         return d_src, d_weight, None
 
 
-def _in_full_lines(x_VKF: Tensor) -> Tensor:
-    """The same rows as `empty_rows` lays them out."""
+def _pad_rows(x_VKF: Tensor) -> Tensor:
+    """The same rows as `pooled_empty_rows` lays them out."""
     rows, columns = len(x_VKF), x_VKF[0].numel() if len(x_VKF) else 0
-    if x_VKF.device.type != "cpu" or full_lines(columns, rows) == columns or x_VKF.stride(0) != columns:
+    if x_VKF.device.type != "cpu" or pad_to_cache_line(columns, rows) == columns or x_VKF.stride(0) != columns:
         return x_VKF
-    out = empty_rows(rows, tuple(x_VKF.shape[1:]), x_VKF)
+    out = pooled_empty_rows(rows, tuple(x_VKF.shape[1:]), x_VKF)
     with_padding(out.flatten(1))[:, columns:] = 0
     return out.copy_(x_VKF)

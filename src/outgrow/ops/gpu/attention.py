@@ -8,11 +8,11 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.launch import inlined, kernel, launch, tile
-from outgrow.ops.gpu.spmm import gather_rows
+from outgrow.ops.gpu.launch import launch_kernel, tile_shape, triton_function, triton_kernel
+from outgrow.ops.gpu.spmm import spmm
 
 
-def softmax(
+def edge_softmax(
     indptr: Tensor,
     indices: Tensor,
     src_VsK: Tensor,
@@ -34,10 +34,12 @@ def softmax(
     """
     heads = dst_VdK.shape[1]
     given = indptr, indices, src_VsK, dst_VdK, edge_EK, out_EK
-    launch(_softmax, (len(dst_VdK),), *given, SHAPE=(heads, slope), TILE=_tile(heads), num_warps=1)
+    launch_kernel(
+        _edge_softmax_kernel, (len(dst_VdK),), *given, SHAPE=(heads, slope), TILE=_head_tile(heads), num_warps=1
+    )
 
 
-def softmax_backward(
+def edge_softmax_backward(
     indptr: Tensor,
     indices: Tensor,
     src_VsK: Tensor,
@@ -58,17 +60,24 @@ def softmax_backward(
         dst_VdK: ``[Vd, K]``.
         slope: Slope of the leaky ReLU below zero.
         edge_EK: ``[E, K]``; None if all are 0.
-        weight_EK: ``[E, K]``, the result of `softmax`.
+        weight_EK: ``[E, K]``, the result of `edge_softmax`.
         grad_EK: ``[E, K]``, its gradient.
         d_score_EK: ``[E, K]``, written: the gradient of the sum of scores of each edge.
         d_dst_VdK: ``[Vd, K]``, written: its sum over the in-edges of each destination.
     """
     heads = dst_VdK.shape[1]
     given = indptr, indices, src_VsK, dst_VdK, edge_EK, weight_EK, grad_EK, d_score_EK, d_dst_VdK
-    launch(_softmax_backward, (len(dst_VdK),), *given, SHAPE=(heads, slope), TILE=_tile(heads), num_warps=1)
+    launch_kernel(
+        _edge_softmax_backward_kernel,
+        (len(dst_VdK),),
+        *given,
+        SHAPE=(heads, slope),
+        TILE=_head_tile(heads),
+        num_warps=1,
+    )
 
 
-def sum_edges(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -> None:
+def sum_edge_values(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -> None:
     """``out[m] = sum over edges i of m of values[edge[i]]``.
 
     Args:
@@ -77,16 +86,16 @@ def sum_edges(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -
         values_EK: ``[E, K]``.
         out_MK: ``[M, K]``, written.
     """
-    gather_rows(indptr, edge, None, None, values_EK[:, None], out_MK[:, None])
+    spmm(indptr, edge, None, None, values_EK[:, None], out_MK[:, None])
 
 
-def _tile(heads: int) -> tuple[int, int]:
+def _head_tile(heads: int) -> tuple[int, int]:
     """Edges and heads: rows are narrow, and most have few edges."""
-    return tile(heads, heads, elements=256)
+    return tile_shape(heads, heads, elements=256)
 
 
-@inlined
-def _scores(
+@triton_function
+def _edge_scores(
     src: tl.tensor,
     mine: tl.tensor,
     edge_score: tl.tensor,
@@ -103,13 +112,13 @@ def _scores(
     return score
 
 
-@inlined
-def _leaky(score: tl.tensor, SLOPE: tl.constexpr) -> tl.tensor:
+@triton_function
+def _leaky_relu(score: tl.tensor, SLOPE: tl.constexpr) -> tl.tensor:
     return tl.where(score > 0, score, score * SLOPE)
 
 
-@kernel
-def _softmax(
+@triton_kernel
+def _edge_softmax_kernel(
     indptr: tl.tensor,
     indices: tl.tensor,
     src: tl.tensor,
@@ -133,7 +142,7 @@ def _softmax(
         e = start + tl.arange(0, EDGES)
         given = (e < last)[:, None] & (k < HEADS)[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        score = _leaky(_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
+        score = _leaky_relu(_edge_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
         highest = tl.maximum(highest, tl.where(given, score, float("-inf")))
     top = tl.max(highest, 0)
     total = tl.zeros([EDGES, WIDTH], ACC)
@@ -141,19 +150,19 @@ def _softmax(
         e = start + tl.arange(0, EDGES)
         given = (e < last)[:, None] & (k < HEADS)[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        score = _leaky(_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
+        score = _leaky_relu(_edge_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
         total += tl.where(given, tl.exp(score - top[None, :]), 0)
     whole = tl.sum(total, 0)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
         given = (e < last)[:, None] & (k < HEADS)[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        score = _leaky(_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
+        score = _leaky_relu(_edge_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
         tl.store(out + e[:, None] * HEADS + k[None, :], tl.exp(score - top[None, :]) / whole[None, :], given)
 
 
-@kernel
-def _softmax_backward(
+@triton_kernel
+def _edge_softmax_backward_kernel(
     indptr: tl.tensor,
     indices: tl.tensor,
     src: tl.tensor,
@@ -188,7 +197,7 @@ def _softmax_backward(
         given = (e < last)[:, None] & (k < HEADS)[None, :]
         at = e[:, None] * HEADS + k[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        score = _scores(src, mine, edge_score, other, e, k, given, HEADS)
+        score = _edge_scores(src, mine, edge_score, other, e, k, given, HEADS)
         value = tl.load(weight + at, given, 0).to(ACC) * (tl.load(grad + at, given, 0).to(ACC) - mean[None, :])
         value = tl.where(score > 0, value, value * SLOPE)
         tl.store(d_score + at, value, given)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outgrow.ops.gpu.spmm import gather_rows
+from outgrow.ops.gpu.spmm import spmm
 
 
-def row_weights(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
+def weighted_in_degree(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
     """``out[v] = sum over in-edges e of weight[e]``.
 
     Args:
@@ -20,10 +20,10 @@ def row_weights(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
         out_V: ``[V]`` float64, written.
     """
     edges = torch.arange(len(weight), device=weight.device)
-    gather_rows(indptr, edges, None, None, weight[:, None, None], out_V[:, None, None])
+    spmm(indptr, edges, None, None, weight[:, None, None], out_V[:, None, None])
 
 
-def transposed(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+def transpose_csc(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
     """Out-edges of the sources of a block, in edge order within a source.
 
     Args:
@@ -37,12 +37,12 @@ def transposed(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> t
         in-edges, both int32 where all numbers fit.
     """
     narrow = torch.int32 if max(len(indices), num_dst) < 2**31 else torch.int64
-    out_ptr, edge = sorted_rows(indices, num_src)
-    dst = destinations(indptr, len(indices)).to(narrow)[edge]
+    out_ptr, edge = sort_by_row(indices, num_src)
+    dst = edge_destinations(indptr, len(indices)).to(narrow)[edge]
     return out_ptr, dst, edge.to(narrow)
 
 
-def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """In-edges with the self-loops taken out and one of weight 1 put at the end of every row.
 
     Waits for the device, which alone knows how many edges there are.
@@ -55,7 +55,7 @@ def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple
     Returns:
         ``indptr [V + 1]``, ``indices [E']`` and ``weight [E']`` (None if it was).
     """
-    dst = destinations(indptr, len(indices))
+    dst = edge_destinations(indptr, len(indices))
     kept = torch.nonzero(indices != dst).view(-1)
     before = torch.searchsorted(kept, indptr)  # edges before each row that are kept
     nodes = torch.arange(len(indptr), device=indptr.device)
@@ -70,13 +70,13 @@ def self_looped(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple
     return new_ptr, new, new_weight
 
 
-def destinations(indptr: Tensor, num_edges: int) -> Tensor:
+def edge_destinations(indptr: Tensor, num_edges: int) -> Tensor:
     """``[E]`` int64: row of each edge."""
     rows = torch.arange(len(indptr) - 1, device=indptr.device)
     return rows.repeat_interleave(indptr.diff(), output_size=num_edges)
 
 
-def sorted_rows(row: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+def sort_by_row(row: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """The edges of each row: ``indptr [R + 1]`` int64 and positions ``[E]`` int64, ascending within a row.
 
     Args:

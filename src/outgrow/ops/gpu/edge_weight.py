@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outgrow.ops.gpu.csc import destinations
+from outgrow.ops.gpu.csc import edge_destinations
 
 
-def scale_edges(
+def scale_edge_weight(
     indptr: Tensor,
     indices: Tensor,
     weight_E: Tensor | None,
@@ -26,7 +26,7 @@ def scale_edges(
         src_factor_V: ``[Vs]`` float64; None if all are 1.
         out_E: ``[E]``, written.
     """
-    value = dst_factor_V[destinations(indptr, len(indices))]
+    value = dst_factor_V[edge_destinations(indptr, len(indices))]
     if src_factor_V is not None:
         value *= src_factor_V[indices]
     if weight_E is not None:

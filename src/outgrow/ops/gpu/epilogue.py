@@ -6,13 +6,13 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.launch import blocks, kernel, launch, tile
+from outgrow.ops.gpu.launch import launch_kernel, num_blocks, tile_shape, triton_kernel
 
 _ROWS, _PARTS = 256, 1024
 """A part has at least so many rows, and there are at most so many parts: both do not depend on the device."""
 
 
-def norm_gradients(
+def layer_norm_gradients(
     x_NF: Tensor, mean_N: Tensor, scale_N: Tensor, grad_NF: Tensor, d_weight_F: Tensor, d_bias_F: Tensor
 ) -> None:
     """``d_weight = sum over rows n of grad[n] * (x[n] - mean[n]) * scale[n]``, ``d_bias = sum of grad[n]``.
@@ -26,18 +26,18 @@ def norm_gradients(
         d_bias_F: ``[F]`` float64, written.
     """
     num_rows, columns = x_NF.shape
-    rows, width = tile(columns)
-    rows_of_part = rows * blocks(max(_ROWS, blocks(num_rows, _PARTS)), rows)
-    parts = torch.empty(2, blocks(num_rows, rows_of_part), columns, dtype=torch.float64, device=x_NF.device)
-    grid = parts.shape[1], blocks(columns, width)
+    rows, width = tile_shape(columns)
+    rows_of_part = rows * num_blocks(max(_ROWS, num_blocks(num_rows, _PARTS)), rows)
+    parts = torch.empty(2, num_blocks(num_rows, rows_of_part), columns, dtype=torch.float64, device=x_NF.device)
+    grid = parts.shape[1], num_blocks(columns, width)
     given = x_NF, mean_N, scale_N, grad_NF, *parts, num_rows, rows_of_part
-    launch(_sum_rows, grid, *given, SHAPE=(columns,), TILE=(rows, width))
+    launch_kernel(_norm_gradient_kernel, grid, *given, SHAPE=(columns,), TILE=(rows, width))
     torch.sum(parts[0], 0, out=d_weight_F)
     torch.sum(parts[1], 0, out=d_bias_F)
 
 
-@kernel
-def _sum_rows(
+@triton_kernel
+def _norm_gradient_kernel(
     x: tl.tensor,
     mean: tl.tensor,
     scale: tl.tensor,

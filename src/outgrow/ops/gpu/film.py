@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.launch import edges_of_program, kernel, store_part, sum_over_edges
+from outgrow.ops.gpu.launch import program_edges, store_partial_sum, sum_over_edges, triton_kernel
 
 
 def film_sum(
@@ -32,10 +32,10 @@ def film_sum(
         out_Vd1F: ``[Vd, 1, F]``, written.
     """
     given = indices, src_Vs1F, dst_Vd2F, weight_E
-    sum_over_edges(_sum, indptr, len(indices), out_Vd1F, *given, shape=(slope,))
+    sum_over_edges(_film_kernel, indptr, len(indices), out_Vd1F, *given, shape=(slope,))
 
 
-def film_to_destinations(
+def film_grad_dst(
     indptr: Tensor,
     indices: Tensor,
     src_Vs1F: Tensor,
@@ -47,10 +47,10 @@ def film_to_destinations(
 ) -> None:
     """The gradient of ``dst``, ``[Vd, 2, F]``, from that of the sum; arguments as of `film_sum`."""
     given = indices, src_Vs1F, dst_Vd2F, weight_E, grad_Vd1F
-    sum_over_edges(_to_destinations, indptr, len(indices), out_Vd2F, *given, shape=(slope,))
+    sum_over_edges(_grad_dst_kernel, indptr, len(indices), out_Vd2F, *given, shape=(slope,))
 
 
-def film_to_sources(
+def film_grad_src(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor,
@@ -75,11 +75,11 @@ def film_to_sources(
         out_Vs1F: ``[Vs, 1, F]``, written.
     """
     given = indices, edge, src_Vs1F, dst_Vd2F, weight_E, grad_Vd1F
-    sum_over_edges(_to_sources, indptr, len(indices), out_Vs1F, *given, shape=(slope,))
+    sum_over_edges(_grad_src_kernel, indptr, len(indices), out_Vs1F, *given, shape=(slope,))
 
 
-@kernel
-def _sum(
+@triton_kernel
+def _film_kernel(
     indptr: tl.tensor,
     out: tl.tensor,
     scratch: tl.tensor,
@@ -97,7 +97,7 @@ def _sum(
     EDGES: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
     ACC: tl.constexpr = scratch.dtype.element_ty
-    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
     gamma = tl.load(dst + row * (2 * F) + f, inside, 0).to(ACC)
@@ -112,11 +112,11 @@ def _sum(
         if weight is not None:
             message *= tl.load(weight + e, e < last, 0).to(ACC)[:, None]
         total += tl.where(given, message, 0)
-    store_part(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)
+    store_partial_sum(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)
 
 
-@kernel
-def _to_destinations(
+@triton_kernel
+def _grad_dst_kernel(
     indptr: tl.tensor,
     out: tl.tensor,
     scratch: tl.tensor,
@@ -135,7 +135,7 @@ def _to_destinations(
     EDGES: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
     ACC: tl.constexpr = scratch.dtype.element_ty
-    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
     gamma = tl.load(dst + row * (2 * F) + f, inside, 0).to(ACC)
@@ -155,12 +155,12 @@ def _to_destinations(
         d_gamma += rate * values
         d_beta += rate
     g = tl.load(grad + row * F + f, inside, 0).to(ACC)
-    store_part(out, scratch, num_cuts, f, tl.sum(d_gamma, 0) * g, inside, 2 * F)
-    store_part(out, scratch, num_cuts, F + f, tl.sum(d_beta, 0) * g, inside, 2 * F)
+    store_partial_sum(out, scratch, num_cuts, f, tl.sum(d_gamma, 0) * g, inside, 2 * F)
+    store_partial_sum(out, scratch, num_cuts, F + f, tl.sum(d_beta, 0) * g, inside, 2 * F)
 
 
-@kernel
-def _to_sources(
+@triton_kernel
+def _grad_src_kernel(
     indptr: tl.tensor,
     out: tl.tensor,
     scratch: tl.tensor,
@@ -180,7 +180,7 @@ def _to_sources(
     EDGES: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
     ACC: tl.constexpr = scratch.dtype.element_ty
-    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
     mine = tl.load(src + row * F + f, inside, 0).to(ACC)
@@ -197,4 +197,4 @@ def _to_sources(
             e = tl.load(edge + i, i < last, 0).to(tl.int64)
             passed *= tl.load(weight + e, i < last, 0).to(ACC)[:, None]
         total += passed
-    store_part(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)
+    store_partial_sum(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)

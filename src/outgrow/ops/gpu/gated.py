@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.launch import edges_of_program, inlined, kernel, store_part, sum_over_edges
+from outgrow.ops.gpu.launch import program_edges, store_partial_sum, sum_over_edges, triton_function, triton_kernel
 
 
 def gated_sum(
@@ -26,10 +26,10 @@ def gated_sum(
         out_Vd1F: ``[Vd, 1, F]``, written.
     """
     given = indices, src_Vs2F, dst_Vd1F, weight_E, None
-    sum_over_edges(_to_destinations, indptr, len(indices), out_Vd1F, *given, shape=())
+    sum_over_edges(_grad_dst_kernel, indptr, len(indices), out_Vd1F, *given, shape=())
 
 
-def gated_to_destinations(
+def gated_grad_dst(
     indptr: Tensor,
     indices: Tensor,
     src_Vs2F: Tensor,
@@ -40,10 +40,10 @@ def gated_to_destinations(
 ) -> None:
     """The gradient of ``dst``, ``[Vd, 1, F]``, from that of the sum; arguments as of `gated_sum`."""
     given = indices, src_Vs2F, dst_Vd1F, weight_E, grad_Vd1F
-    sum_over_edges(_to_destinations, indptr, len(indices), out_Vd1F, *given, shape=())
+    sum_over_edges(_grad_dst_kernel, indptr, len(indices), out_Vd1F, *given, shape=())
 
 
-def gated_to_sources(
+def gated_grad_src(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor,
@@ -66,16 +66,16 @@ def gated_to_sources(
         out_Vs2F: ``[Vs, 2, F]``, written.
     """
     given = indices, edge, src_Vs2F, dst_Vd1F, weight_E, grad_Vd1F
-    sum_over_edges(_to_sources, indptr, len(indices), out_Vs2F, *given, shape=())
+    sum_over_edges(_grad_src_kernel, indptr, len(indices), out_Vs2F, *given, shape=())
 
 
-@inlined
+@triton_function
 def _sigmoid(score: tl.tensor) -> tl.tensor:
     return 1 / (1 + tl.exp(-score))
 
 
-@kernel
-def _to_destinations(
+@triton_kernel
+def _grad_dst_kernel(
     indptr: tl.tensor,
     out: tl.tensor,
     scratch: tl.tensor,
@@ -94,7 +94,7 @@ def _to_destinations(
     EDGES: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
     ACC: tl.constexpr = scratch.dtype.element_ty
-    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
     mine = tl.load(dst + row * F + f, inside, 0).to(ACC)
@@ -114,11 +114,11 @@ def _to_destinations(
     result = tl.sum(total, 0)
     if grad is not None:
         result *= tl.load(grad + row * F + f, inside, 0).to(ACC)
-    store_part(out, scratch, num_cuts, f, result, inside, F)
+    store_partial_sum(out, scratch, num_cuts, f, result, inside, F)
 
 
-@kernel
-def _to_sources(
+@triton_kernel
+def _grad_src_kernel(
     indptr: tl.tensor,
     out: tl.tensor,
     scratch: tl.tensor,
@@ -137,7 +137,7 @@ def _to_sources(
     EDGES: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
     ACC: tl.constexpr = scratch.dtype.element_ty
-    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
     gate = tl.load(src + row * (2 * F) + f, inside, 0).to(ACC)
@@ -156,5 +156,5 @@ def _to_sources(
             passed *= tl.load(weight + e, i < last, 0).to(ACC)[:, None]
         d_value += passed
         d_gate += passed * (1 - share)
-    store_part(out, scratch, num_cuts, f, tl.sum(d_gate, 0) * value, inside, 2 * F)
-    store_part(out, scratch, num_cuts, F + f, tl.sum(d_value, 0), inside, 2 * F)
+    store_partial_sum(out, scratch, num_cuts, f, tl.sum(d_gate, 0) * value, inside, 2 * F)
+    store_partial_sum(out, scratch, num_cuts, F + f, tl.sum(d_value, 0), inside, 2 * F)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.launch import blocks, kernel, launch, tile
+from outgrow.ops.gpu.launch import launch_kernel, num_blocks, tile_shape, triton_kernel
 
 
-def take_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor | None) -> None:
+def gather_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor | None) -> None:
     """``out[to[i]] = rows[at[i]]``, converted to the type of ``out``.
 
     A program reads some whole rows: over a bus, requests for neighbouring columns travel as one.
@@ -24,13 +24,15 @@ def take_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor
     """
     assert rows_VD.is_contiguous(), "a copy of pinned memory would be pageable"
     count, columns = len(rows_VD) if at_N is None else len(at_N), rows_VD.shape[1]
-    num_rows, width = tile(columns)
-    grid = blocks(count, num_rows), blocks(columns, width)
-    launch(_take, grid, out_MD, rows_VD.detach(), at_N, to_N, count, SHAPE=columns, TILE=(num_rows, width))
+    num_rows, width = tile_shape(columns)
+    grid = num_blocks(count, num_rows), num_blocks(columns, width)
+    launch_kernel(
+        _gather_kernel, grid, out_MD, rows_VD.detach(), at_N, to_N, count, SHAPE=columns, TILE=(num_rows, width)
+    )
 
 
-@kernel
-def _take(
+@triton_kernel
+def _gather_kernel(
     out: tl.tensor,
     rows: tl.tensor,
     at: tl.tensor,

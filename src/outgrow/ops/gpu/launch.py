@@ -30,7 +30,7 @@ MOST_EDGES = 32
 """Edges that a tile has at most: most rows have few, and the rest of the tile does nothing."""
 
 
-class Kernel(Protocol):
+class TritonKernel(Protocol):
     """A compiled function that is launched once for each program of a grid."""
 
     arg_names: list[str]
@@ -39,28 +39,30 @@ class Kernel(Protocol):
         """The function that launches it on a grid."""
 
 
-def kernel(function: Callable[..., None]) -> Kernel:
+def triton_kernel(function: Callable[..., None]) -> TritonKernel:
     """Compile a function that one program of a grid runs."""
-    return cast(Kernel, triton.jit(function, do_not_specialize=_VARIABLE))
+    return cast(TritonKernel, triton.jit(function, do_not_specialize=_VARIABLE))
 
 
-def inlined(function: Callable[P, R]) -> Callable[P, R]:
+def triton_function(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function that kernels call."""
     return cast(Callable[P, R], triton.jit(function))
 
 
-def launch(function: Kernel, grid: tuple[int, ...], *given: Any, num_warps: int = 4, **constants: object) -> None:
+def launch_kernel(
+    function: TritonKernel, grid: tuple[int, ...], *given: Any, num_warps: int = 4, **constants: object
+) -> None:
     """Run a kernel on a grid; not at all if the grid is empty. Multiplications and additions may be contracted.
 
     Kernels take contiguous tensors: those that are laid out otherwise are copied.
     """
     if 0 in grid:
         return
-    operands = map(_packed, function.arg_names, given)
+    operands = map(_contiguous_argument, function.arg_names, given)
     function[grid](*operands, **constants, num_warps=num_warps, enable_fp_fusion=True)
 
 
-def _packed(name: str, value: Any) -> Any:
+def _contiguous_argument(name: str, value: Any) -> Any:
     """An argument as kernels take it; one that is written cannot be copied."""
     if not isinstance(value, torch.Tensor) or value.is_contiguous():
         return value
@@ -68,23 +70,23 @@ def _packed(name: str, value: Any) -> Any:
     return value.contiguous()
 
 
-def blocks(count: int, size: int) -> int:
+def num_blocks(count: int, size: int) -> int:
     """Blocks of ``size`` that hold ``count``."""
     return -(-count // size)
 
 
-def power_of_two(count: int) -> int:
+def next_power_of_two(count: int) -> int:
     """The smallest power of two that is at least ``count`` and 1."""
     return 1 << max(0, count - 1).bit_length()
 
 
-def tile(columns: int, most: int = 256, elements: int = 1024) -> tuple[int, int]:
+def tile_shape(columns: int, most: int = 256, elements: int = 1024) -> tuple[int, int]:
     """Edges and columns of the tile that a program works on at a time; both are powers of two."""
-    width = power_of_two(min(columns, most))
+    width = next_power_of_two(min(columns, most))
     return max(1, min(MOST_EDGES, elements // width)), width
 
 
-def accumulator(dtype: torch.dtype) -> torch.dtype:
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type in which numbers of a type are summed."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
@@ -93,18 +95,18 @@ SEGMENT = 1024
 """Edges between two cuts."""
 
 
-def num_cuts(num_edges: int) -> int:
+def num_extra_segments(num_edges: int) -> int:
     """Places at which a row may be cut: the multiples of `SEGMENT` inside the edges."""
     return max(0, num_edges - 1) // SEGMENT
 
 
 def segment_tile(columns: int) -> tuple[int, int, int]:
     """Edges between two cuts, then edges and columns of the tile of a program that sums rows in segments."""
-    return (SEGMENT, *tile(columns))
+    return (SEGMENT, *tile_shape(columns))
 
 
 def sum_over_edges(
-    function: Kernel,
+    function: TritonKernel,
     indptr: Tensor,
     num_edges: int,
     out: Tensor,
@@ -116,8 +118,8 @@ def sum_over_edges(
     """Run a kernel of sums over edges: programs for each row and cut, each channel and each block of columns.
 
     Args:
-        function: A kernel that takes ``indptr``, ``out``, ``scratch``, ``num_cuts``, what is given, ``SHAPE`` and
-            ``TILE``; it asks `edges_of_program` what to sum and hands the sum to `store_part`.
+        function: A kernel that takes ``indptr``, ``out``, ``scratch``, ``num_extra_segments``, what is given, ``SHAPE`` and
+            ``TILE``; it asks `program_edges` what to sum and hands the sum to `store_partial_sum`.
         indptr: ``[M + 1]`` int64.
         num_edges: ``E``.
         out: ``[M, C, F]``, written.
@@ -126,16 +128,16 @@ def sum_over_edges(
         channels: Channels that get a program of their own.
         whole_rows: Whether a program must see all columns at once.
     """
-    columns, cuts = out.shape[2], num_cuts(num_edges)
-    edges, width = tile(columns, columns) if whole_rows else tile(columns)
-    scratch = out.new_empty(cuts, out.shape[1] * columns, dtype=accumulator(out.dtype))
-    grid = (cuts + len(out), channels, blocks(columns, width))
+    columns, cuts = out.shape[2], num_extra_segments(num_edges)
+    edges, width = tile_shape(columns, columns) if whole_rows else tile_shape(columns)
+    scratch = out.new_empty(cuts, out.shape[1] * columns, dtype=sum_dtype(out.dtype))
+    grid = (cuts + len(out), channels, num_blocks(columns, width))
     constants: dict[str, Any] = {"SHAPE": (columns, *shape), "TILE": (SEGMENT, edges, width)}
-    launch(function, grid, indptr, out, scratch, cuts, *given, **constants)
-    add_parts(indptr, scratch, out)
+    launch_kernel(function, grid, indptr, out, scratch, cuts, *given, **constants)
+    add_segments(indptr, scratch, out)
 
 
-def add_parts(indptr: Tensor, scratch: Tensor, out: Tensor) -> None:
+def add_segments(indptr: Tensor, scratch: Tensor, out: Tensor) -> None:
     """Add the sums behind each cut to the row that was cut.
 
     Args:
@@ -144,13 +146,22 @@ def add_parts(indptr: Tensor, scratch: Tensor, out: Tensor) -> None:
         out: ``[M, C, F]``, the sums up to the first cut of each row; added to.
     """
     cuts, columns = scratch.shape
-    parts, width = tile(columns)
-    grid = (cuts, blocks(columns, width))
-    launch(_add, grid, indptr, scratch, out, len(indptr) - 1, SHAPE=(columns,), TILE=(SEGMENT, parts, width))
+    parts, width = tile_shape(columns)
+    grid = (cuts, num_blocks(columns, width))
+    launch_kernel(
+        _add_segments_kernel,
+        grid,
+        indptr,
+        scratch,
+        out,
+        len(indptr) - 1,
+        SHAPE=(columns,),
+        TILE=(SEGMENT, parts, width),
+    )
 
 
-@inlined
-def row_of(indptr: tl.tensor, num_rows: tl.tensor, edge: tl.tensor) -> tl.tensor:
+@triton_function
+def find_row(indptr: tl.tensor, num_rows: tl.tensor, edge: tl.tensor) -> tl.tensor:
     """The row that holds an edge, by bisection."""
     low = tl.zeros([], tl.int64)
     high = low + num_rows
@@ -163,16 +174,16 @@ def row_of(indptr: tl.tensor, num_rows: tl.tensor, edge: tl.tensor) -> tl.tensor
     return low
 
 
-@inlined
-def edges_of_program(indptr: tl.tensor, num_cuts: tl.tensor, SEGMENT: tl.constexpr) -> tl.tensor:
+@triton_function
+def program_edges(indptr: tl.tensor, num_cuts: tl.tensor, SEGMENT: tl.constexpr) -> tl.tensor:
     """The row of a program, and the first and the last but one of the edges that it sums.
 
-    The first ``num_cuts`` programs sum behind a cut, or nothing if no heavy row is cut there.
+    The first ``num_extra_segments`` programs sum behind a cut, or nothing if no heavy row is cut there.
     """
     program = tl.program_id(0).to(tl.int64)
     if program < num_cuts:
         first = (program + 1) * SEGMENT
-        row = row_of(indptr, tl.num_programs(0) - num_cuts, first)
+        row = find_row(indptr, tl.num_programs(0) - num_cuts, first)
         begin, end = tl.load(indptr + row), tl.load(indptr + row + 1)
         is_cut = (end - begin > SEGMENT) & (begin < first)
         last = tl.where(is_cut, tl.minimum(end, first + SEGMENT), first)
@@ -183,8 +194,8 @@ def edges_of_program(indptr: tl.tensor, num_cuts: tl.tensor, SEGMENT: tl.constex
     return row, first, last
 
 
-@inlined
-def store_part(
+@triton_function
+def store_partial_sum(
     out: tl.tensor,
     scratch: tl.tensor,
     num_cuts: tl.tensor,
@@ -201,8 +212,8 @@ def store_part(
         tl.store(out + (program - num_cuts) * WIDTH + at, value, inside)
 
 
-@kernel
-def _add(
+@triton_kernel
+def _add_segments_kernel(
     indptr: tl.tensor,
     scratch: tl.tensor,
     out: tl.tensor,
@@ -215,7 +226,7 @@ def _add(
     PARTS: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
     cut = tl.program_id(0).to(tl.int64)
-    row = row_of(indptr, num_rows, (cut + 1) * SEGMENT)
+    row = find_row(indptr, num_rows, (cut + 1) * SEGMENT)
     begin, end = tl.load(indptr + row), tl.load(indptr + row + 1)
     is_first_of_row = (end - begin > SEGMENT) & (begin // SEGMENT == cut)
     if is_first_of_row:

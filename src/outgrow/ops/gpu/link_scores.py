@@ -9,10 +9,10 @@ _BYTES = 64 << 20
 """Of the rows of pairs that are there at a time."""
 
 
-def scaled_dots(
+def distmult_scores(
     indptr: Tensor, indices: Tensor, relation: Tensor, scale_RF: Tensor, x_NF: Tensor, out_P: Tensor
 ) -> None:
-    """See `outgrow.ops.link_scores.scaled_dots`."""
+    """See `outgrow.ops.link_scores.distmult_scores`."""
     first = torch.repeat_interleave(indptr[1:] - indptr[:-1], output_size=len(indices))
     size = max(1, _BYTES // max(1, x_NF[:1].nbytes))
     for some in (slice(at, at + size) for at in range(0, len(indices), size)):
@@ -20,7 +20,7 @@ def scaled_dots(
         out_P[some] = (product * x_NF[indices[some]]).sum(1)
 
 
-def count_above(score_QN: Tensor, bar_Q: Tensor) -> Tensor:
-    """See `outgrow.ops.link_scores.count_above`."""
-    bar_Q1 = bar_Q[:, None]
+def rank_counts(score_QN: Tensor, threshold_Q: Tensor) -> Tensor:
+    """See `outgrow.ops.link_scores.rank_counts`."""
+    bar_Q1 = threshold_Q[:, None]
     return torch.stack([(~(score_QN <= bar_Q1)).sum(1), (score_QN == bar_Q1).sum(1)]).cpu()

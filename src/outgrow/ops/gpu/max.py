@@ -8,10 +8,18 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.launch import blocks, edges_of_program, kernel, launch, store_part, sum_over_edges, tile
+from outgrow.ops.gpu.launch import (
+    launch_kernel,
+    num_blocks,
+    program_edges,
+    store_partial_sum,
+    sum_over_edges,
+    tile_shape,
+    triton_kernel,
+)
 
 
-def largest(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, winner_VdF: Tensor) -> None:
+def segment_max(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, winner_VdF: Tensor) -> None:
     """``out[v, f] = max over in-edges e of src[source of e, f]``; a tie goes to the first edge.
 
     A value that is not a number wins where its edge is the first, and is passed over elsewhere.
@@ -24,12 +32,14 @@ def largest(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, w
         winner_VdF: ``[Vd, F]`` int32 or int64, written: the edge of the largest value; -1 without in-edges.
     """
     num_rows, columns = out_VdF.shape
-    edges, width = tile(columns)
-    grid = num_rows, blocks(columns, width)
-    launch(_largest, grid, indptr, indices, src_VsF, out_VdF, winner_VdF, SHAPE=(columns,), TILE=(edges, width))
+    edges, width = tile_shape(columns)
+    grid = num_rows, num_blocks(columns, width)
+    launch_kernel(
+        _max_kernel, grid, indptr, indices, src_VsF, out_VdF, winner_VdF, SHAPE=(columns,), TILE=(edges, width)
+    )
 
 
-def to_winners(
+def segment_max_backward(
     indptr: Tensor, dst: Tensor, edge: Tensor, winner_VdF: Tensor, grad_VdF: Tensor, out_VsF: Tensor
 ) -> None:
     """``out[u, f] = sum over out-edges e of u of grad[v, f] where winner[v, f] is e``.
@@ -42,11 +52,11 @@ def to_winners(
         grad_VdF: ``[Vd, F]``.
         out_VsF: ``[Vs, F]``, written.
     """
-    sum_over_edges(_to_winners, indptr, len(dst), out_VsF[:, None], dst, edge, winner_VdF, grad_VdF, shape=())
+    sum_over_edges(_max_backward_kernel, indptr, len(dst), out_VsF[:, None], dst, edge, winner_VdF, grad_VdF, shape=())
 
 
-@kernel
-def _largest(
+@triton_kernel
+def _max_kernel(
     indptr: tl.tensor,
     indices: tl.tensor,
     src: tl.tensor,
@@ -86,8 +96,8 @@ def _largest(
     tl.store(winner + row * F + f, tl.where(first < last, first + chosen, -1), inside)
 
 
-@kernel
-def _to_winners(
+@triton_kernel
+def _max_backward_kernel(
     indptr: tl.tensor,
     out: tl.tensor,
     scratch: tl.tensor,
@@ -104,7 +114,7 @@ def _to_winners(
     EDGES: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
     ACC: tl.constexpr = scratch.dtype.element_ty
-    _row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    _row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
     total = tl.zeros([EDGES, COLUMNS], ACC)
@@ -115,4 +125,4 @@ def _to_winners(
         at = tl.load(dst + i, i < last, 0).to(tl.int64)[:, None] * F + f[None, :]
         won = tl.load(winner + at, given, -1) == e[:, None]
         total += tl.load(grad + at, given & won, 0).to(ACC)
-    store_part(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)
+    store_partial_sum(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)

@@ -11,21 +11,21 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.csc import destinations, sorted_rows
+from outgrow.ops.gpu.csc import edge_destinations, sort_by_row
 from outgrow.ops.gpu.launch import (
-    blocks,
-    edges_of_program,
-    kernel,
-    launch,
-    power_of_two,
-    store_part,
+    launch_kernel,
+    next_power_of_two,
+    num_blocks,
+    program_edges,
+    store_partial_sum,
     sum_over_edges,
-    tile,
+    tile_shape,
+    triton_kernel,
 )
-from outgrow.ops.gpu.spmm import gather_rows
+from outgrow.ops.gpu.spmm import spmm
 
 
-def relation_mean_of(
+def write_relation_mean(
     indptr: Tensor, relation: Tensor, weight_E: Tensor | None, num_relations: int, out_E: Tensor
 ) -> None:
     """Weight of each edge over the sum of those that share its row and its relation; 0 where that is not finite.
@@ -37,12 +37,12 @@ def relation_mean_of(
         num_relations: ``R``.
         out_E: ``[E]``, written.
     """
-    relations = min(power_of_two(num_relations), 64)
+    relations = min(next_power_of_two(num_relations), 64)
     given = indptr, relation, weight_E, out_E, num_relations
-    launch(_mean, (len(indptr) - 1,), *given, TILE=(1024 // relations, relations))
+    launch_kernel(_relation_mean_kernel, (len(indptr) - 1,), *given, TILE=(1024 // relations, relations))
 
 
-def basis_spread(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Tensor) -> None:
+def basis_weight_forward(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Tensor) -> None:
     """``out[e] = scale[e] * share[relation[e]]``.
 
     Args:
@@ -52,13 +52,13 @@ def basis_spread(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Te
         out_EB: ``[E, B]``, written.
     """
     num_edges, bases = out_EB.shape
-    edges, width = tile(bases)
-    grid = blocks(num_edges, edges), blocks(bases, width)
+    edges, width = tile_shape(bases)
+    grid = num_blocks(num_edges, edges), num_blocks(bases, width)
     given = relation, share_RB, scale_E, out_EB, num_edges
-    launch(_spread, grid, *given, SHAPE=(bases,), TILE=(edges, width))
+    launch_kernel(_basis_weight_kernel, grid, *given, SHAPE=(bases,), TILE=(edges, width))
 
 
-def basis_collect(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Tensor) -> None:
+def basis_grad(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Tensor) -> None:
     """``out[r] = sum over edges e of relation r of scale[e] * grad[e]``, in float64.
 
     Args:
@@ -67,13 +67,13 @@ def basis_collect(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Te
         grad_EB: ``[E, B]``.
         out_RB: ``[R, B]``, written.
     """
-    indptr, order = sorted_rows(relation, len(out_RB))
+    indptr, order = sort_by_row(relation, len(out_RB))
     total = torch.empty_like(out_RB, dtype=torch.float64)
-    gather_rows(indptr, order, order, scale_E[:, None], grad_EB[:, None], total[:, None])
+    spmm(indptr, order, order, scale_E[:, None], grad_EB[:, None], total[:, None])
     out_RB.copy_(total)
 
 
-def scaled_gather(
+def relational_spmm(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor,
@@ -96,10 +96,10 @@ def scaled_gather(
         out_MF: ``[M, F]``, written.
     """
     given = edge, weight_E, indices, src_NF, relation, scale_RF
-    sum_over_edges(_products, indptr, len(indices), out_MF[:, None], *given, shape=())
+    sum_over_edges(_relational_product_kernel, indptr, len(indices), out_MF[:, None], *given, shape=())
 
 
-def scaled_products(
+def relational_scale_grad(
     indptr: Tensor,
     indices: Tensor,
     relation: Tensor,
@@ -119,13 +119,13 @@ def scaled_products(
         grad_VdF: ``[Vd, F]``.
         out_RF: ``[R, F]``, written.
     """
-    by_relation, order = sorted_rows(relation, len(out_RF))
-    given = order, weight_E, indices[order], src_VsF, destinations(indptr, len(indices)), grad_VdF
-    sum_over_edges(_products, by_relation, len(indices), out_RF[:, None], *given, shape=())
+    by_relation, order = sort_by_row(relation, len(out_RF))
+    given = order, weight_E, indices[order], src_VsF, edge_destinations(indptr, len(indices)), grad_VdF
+    sum_over_edges(_relational_product_kernel, by_relation, len(indices), out_RF[:, None], *given, shape=())
 
 
-@kernel
-def _mean(
+@triton_kernel
+def _relation_mean_kernel(
     indptr: tl.tensor,
     relation: tl.tensor,
     weight: tl.tensor,
@@ -161,8 +161,8 @@ def _mean(
             tl.store(out + e, tl.where((whole != 0) & (tl.abs(share) < float("inf")), share, 0), is_here)
 
 
-@kernel
-def _spread(
+@triton_kernel
+def _basis_weight_kernel(
     relation: tl.tensor,
     share: tl.tensor,
     scale: tl.tensor,
@@ -183,8 +183,8 @@ def _spread(
     tl.store(out + e[:, None] * B + b[None, :], value, given)
 
 
-@kernel
-def _products(
+@triton_kernel
+def _relational_product_kernel(
     indptr: tl.tensor,
     out: tl.tensor,
     scratch: tl.tensor,
@@ -204,7 +204,7 @@ def _products(
     EDGES: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
     ACC: tl.constexpr = scratch.dtype.element_ty
-    _row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    _row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
     total = tl.zeros([EDGES, COLUMNS], ACC)
@@ -216,4 +216,4 @@ def _products(
         b = tl.load(right_row + e, i < last, 0).to(tl.int64)[:, None] * F + f[None, :]
         products = tl.load(left + a, given, 0).to(ACC) * tl.load(right + b, given, 0).to(ACC)
         total += products * tl.load(weight + e, i < last, 0).to(ACC)[:, None]
-    store_part(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)
+    store_partial_sum(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)

@@ -8,10 +8,19 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.launch import blocks, edges_of_program, inlined, kernel, launch, num_cuts, segment_tile, tile
+from outgrow.ops.gpu.launch import (
+    launch_kernel,
+    num_blocks,
+    num_extra_segments,
+    program_edges,
+    segment_tile,
+    tile_shape,
+    triton_function,
+    triton_kernel,
+)
 
 
-def drop(x_NF: Tensor, nodes_N: Tensor, key: int, p: float, out_NF: Tensor) -> None:
+def write_dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float, out_NF: Tensor) -> None:
     """Zero each element with probability ``p`` and scale the others by ``1 / (1 - p)``.
 
     Args:
@@ -22,13 +31,13 @@ def drop(x_NF: Tensor, nodes_N: Tensor, key: int, p: float, out_NF: Tensor) -> N
         out_NF: ``[N, F]``, written.
     """
     num_rows, columns = x_NF.shape
-    rows, width = tile(columns)
-    grid = blocks(num_rows, rows), blocks(columns, width)
-    given = x_NF, nodes_N, out_NF, _signed(key), _threshold(p), num_rows
-    launch(_drop, grid, *given, SHAPE=(columns, 1 / (1 - p)), TILE=(rows, width))
+    rows, width = tile_shape(columns)
+    grid = num_blocks(num_rows, rows), num_blocks(columns, width)
+    given = x_NF, nodes_N, out_NF, _as_signed(key), _dropout_threshold(p), num_rows
+    launch_kernel(_dropout_kernel, grid, *given, SHAPE=(columns, 1 / (1 - p)), TILE=(rows, width))
 
 
-def drop_sparse(
+def write_dropout_sparse(
     indptr: Tensor, indices: Tensor, values_S: Tensor, nodes_N: Tensor, key: int, p: float, out_S: Tensor
 ) -> None:
     """`drop` of the stored values of sparse rows: the same draws as on the dense matrix.
@@ -42,37 +51,37 @@ def drop_sparse(
         p: In [0, 1).
         out_S: ``[S]``, written.
     """
-    cuts = num_cuts(len(indices))
-    given = indptr, cuts, indices, values_S, nodes_N, out_S, _signed(key), _threshold(p)
+    cuts = num_extra_segments(len(indices))
+    given = indptr, cuts, indices, values_S, nodes_N, out_S, _as_signed(key), _dropout_threshold(p)
     grid = (cuts + len(nodes_N),)
-    launch(_drop_sparse, grid, *given, SHAPE=(1 / (1 - p),), TILE=segment_tile(1)[:2], num_warps=1)
+    launch_kernel(_dropout_sparse_kernel, grid, *given, SHAPE=(1 / (1 - p),), TILE=segment_tile(1)[:2], num_warps=1)
 
 
-def _signed(key: int) -> int:
+def _as_signed(key: int) -> int:
     """The signed number of the same 64 bits."""
     return key - (1 << 64) if key >> 63 else key
 
 
-def _threshold(p: float) -> int:
+def _dropout_threshold(p: float) -> int:
     return round(p * 2**32)
 
 
-@inlined
-def _mix(key: tl.tensor, value: tl.tensor) -> tl.tensor:
-    """``ops.keyed.mix``; both are uint64, whose arithmetic wraps around."""
+@triton_function
+def _hash64(key: tl.tensor, value: tl.tensor) -> tl.tensor:
+    """``ops.with_rng_key.hash64``; both are uint64, whose arithmetic wraps around."""
     z = key + (value + 1) * 0x9E3779B97F4A7C15
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     return z ^ (z >> 31)
 
 
-@inlined
-def _is_kept(row_key: tl.tensor, column: tl.tensor, threshold: tl.tensor) -> tl.tensor:
-    return (_mix(row_key, column.to(tl.uint64)) >> 32).to(tl.int64) >= threshold
+@triton_function
+def _keep_mask(row_key: tl.tensor, column: tl.tensor, threshold: tl.tensor) -> tl.tensor:
+    return (_hash64(row_key, column.to(tl.uint64)) >> 32).to(tl.int64) >= threshold
 
 
-@kernel
-def _drop(
+@triton_kernel
+def _dropout_kernel(
     x: tl.tensor,
     nodes: tl.tensor,
     out: tl.tensor,
@@ -90,15 +99,15 @@ def _drop(
     f = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     given = (n < num_rows)[:, None] & (f < F)[None, :]
     node = tl.load(nodes + n, n < num_rows, 0).to(tl.uint64)
-    row_key = _mix(key.to(tl.int64).to(tl.uint64), node)
-    kept = _is_kept(row_key[:, None], f[None, :], threshold)
+    row_key = _hash64(key.to(tl.int64).to(tl.uint64), node)
+    kept = _keep_mask(row_key[:, None], f[None, :], threshold)
     at = n[:, None] * F + f[None, :]
     value = tl.load(x + at, given, 0) * SCALE
     tl.store(out + at, tl.where(kept, value, 0), given)
 
 
-@kernel
-def _drop_sparse(
+@triton_kernel
+def _dropout_sparse_kernel(
     indptr: tl.tensor,
     num_cuts: tl.tensor,
     indices: tl.tensor,
@@ -113,10 +122,10 @@ def _drop_sparse(
     SCALE: tl.constexpr = SHAPE[0]
     SEGMENT: tl.constexpr = TILE[0]
     EDGES: tl.constexpr = TILE[1]
-    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
-    row_key = _mix(key.to(tl.int64).to(tl.uint64), tl.load(nodes + row).to(tl.uint64))
+    row, first, last = program_edges(indptr, num_cuts, SEGMENT)
+    row_key = _hash64(key.to(tl.int64).to(tl.uint64), tl.load(nodes + row).to(tl.uint64))
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        kept = _is_kept(row_key, tl.load(indices + e, e < last, 0), threshold)
+        kept = _keep_mask(row_key, tl.load(indices + e, e < last, 0), threshold)
         value = tl.load(values + e, e < last, 0) * SCALE
         tl.store(out + e, tl.where(kept, value, 0), e < last)

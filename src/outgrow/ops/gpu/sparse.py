@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from outgrow.ops.gpu.csc import transposed
-from outgrow.ops.gpu.spmm import gather_rows
+from outgrow.ops.gpu.csc import transpose_csc
+from outgrow.ops.gpu.spmm import spmm
 
 
 def sparse_product(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_DO: Tensor, out_VO: Tensor) -> None:
@@ -21,7 +21,7 @@ def sparse_product(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_DO: 
         dense_DO: ``[D, O]``.
         out_VO: ``[V, O]``, written.
     """
-    gather_rows(indptr, indices, None, values_N[:, None], dense_DO[:, None], out_VO[:, None])
+    spmm(indptr, indices, None, values_N[:, None], dense_DO[:, None], out_VO[:, None])
 
 
 def sparse_gradient(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_VO: Tensor, out_DO: Tensor) -> None:
@@ -34,5 +34,5 @@ def sparse_gradient(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_VO:
         dense_VO: ``[V, O]``.
         out_DO: ``[D, O]``, written.
     """
-    by_column, row, position = transposed(indptr, indices, len(out_DO), len(dense_VO))
-    gather_rows(by_column, row, position, values_N[:, None], dense_VO[:, None], out_DO[:, None])
+    by_column, row, position = transpose_csc(indptr, indices, len(out_DO), len(dense_VO))
+    spmm(by_column, row, position, values_N[:, None], dense_VO[:, None], out_DO[:, None])

@@ -8,11 +8,19 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
-from outgrow.ops.gpu.launch import edges_of_program, kernel, launch, num_cuts, segment_tile, store_part, sum_over_edges
-from outgrow.ops.memory_pool import empty
+from outgrow.ops.gpu.launch import (
+    launch_kernel,
+    num_extra_segments,
+    program_edges,
+    segment_tile,
+    store_partial_sum,
+    sum_over_edges,
+    triton_kernel,
+)
+from outgrow.ops.memory_pool import pooled_empty
 
 
-def gather_rows(
+def spmm(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor | None,
@@ -36,16 +44,16 @@ def gather_rows(
         num_edges: For the CPU; no matter here.
     """
     if add:
-        sums = empty(tuple(out.shape), out)
-        gather_rows(indptr, indices, edge, weight, rows, sums)
+        sums = pooled_empty(tuple(out.shape), out)
+        spmm(indptr, indices, edge, weight, rows, sums)
         out.add_(sums)
         return
     weights, shared = out.shape[1], rows.shape[1] == 1
     given = indices, edge, weight, rows, None, None
-    sum_over_edges(_sum, indptr, len(indices), out, *given, shape=(weights, shared, 1), channels=weights)
+    sum_over_edges(_spmm_kernel, indptr, len(indices), out, *given, shape=(weights, shared, 1), channels=weights)
 
 
-def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
+def spmm_sum_heads(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
     """``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
 
     Args:
@@ -58,10 +66,10 @@ def reduce_rows(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, r
     """
     weights = rows.shape[1]
     given = indices, edge, weight, rows, None, None
-    sum_over_edges(_sum, indptr, len(indices), out, *given, shape=(weights, False, weights))
+    sum_over_edges(_spmm_kernel, indptr, len(indices), out, *given, shape=(weights, False, weights))
 
 
-def spread_rows(
+def spmm_backward_fused(
     indptr: Tensor,
     indices: Tensor,
     edge: Tensor,
@@ -89,10 +97,10 @@ def spread_rows(
     weights, channels = rows.shape[1], own.shape[1]
     given = indices, edge, weight, rows, own, d_weight
     shape = (weights, False, weights // channels)
-    sum_over_edges(_sum, indptr, len(indices), out, *given, shape=shape, channels=channels, whole_rows=True)
+    sum_over_edges(_spmm_kernel, indptr, len(indices), out, *given, shape=shape, channels=channels, whole_rows=True)
 
 
-def dot_rows(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
+def sddmm_dot(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
     """``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
 
     Args:
@@ -103,14 +111,14 @@ def dot_rows(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: 
         out: ``[E, K]``, written.
     """
     num_rows, weights, columns = other.shape
-    cuts = num_cuts(len(indices))
+    cuts = num_extra_segments(len(indices))
     shape = columns, weights, rows.shape[1] == 1
     given = indptr, cuts, indices, rows, other, out
-    launch(_dot, (cuts + num_rows, weights), *given, SHAPE=shape, TILE=segment_tile(columns))
+    launch_kernel(_sddmm_kernel, (cuts + num_rows, weights), *given, SHAPE=shape, TILE=segment_tile(columns))
 
 
-@kernel
-def _sum(
+@triton_kernel
+def _spmm_kernel(
     indptr: tl.tensor,
     out: tl.tensor,
     scratch: tl.tensor,
@@ -133,7 +141,7 @@ def _sum(
     COLUMNS: tl.constexpr = TILE[2]
     CHANNELS: tl.constexpr = WEIGHTS // SUMMED
     ACC: tl.constexpr = scratch.dtype.element_ty
-    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     channel = tl.program_id(1)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
@@ -154,11 +162,11 @@ def _sum(
             if weight is not None:
                 values *= tl.load(weight + at * WEIGHTS + k, is_edge, 0).to(ACC)[:, None]
             total += values
-    store_part(out, scratch, num_cuts, channel * F + f, tl.sum(total, 0), inside, CHANNELS * F)
+    store_partial_sum(out, scratch, num_cuts, channel * F + f, tl.sum(total, 0), inside, CHANNELS * F)
 
 
-@kernel
-def _dot(
+@triton_kernel
+def _sddmm_kernel(
     indptr: tl.tensor,
     num_cuts: tl.tensor,
     indices: tl.tensor,
@@ -175,7 +183,7 @@ def _dot(
     EDGES: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
     ACC: tl.constexpr = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
-    row, first, last = edges_of_program(indptr, num_cuts, SEGMENT)
+    row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     k = tl.program_id(1)
     mine = other + (row * WEIGHTS + k) * F
     for start in range(first, last, EDGES):

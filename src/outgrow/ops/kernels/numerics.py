@@ -23,7 +23,7 @@ from numba.core import cgutils
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import by_type, inlined, intrinsic, sequential
+from outgrow.ops.backend import device_function, intrinsic, overload, serial_kernel
 
 _BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 
@@ -33,12 +33,12 @@ def is_half(dtype: torch.dtype) -> bool:
     return dtype in _BITS
 
 
-def computed(dtype: torch.dtype) -> torch.dtype:
+def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type in which values of a type are computed: float32 for half precision, else the type itself."""
     return torch.float32 if is_half(dtype) else dtype
 
 
-def bits_of(x: Tensor) -> Tensor:
+def kernel_view(x: Tensor) -> Tensor:
     """The same memory as kernels take it: 16-bit integers for half precision, else the tensor itself."""
     return x.view(_BITS[x.dtype]) if is_half(x.dtype) else x
 
@@ -70,20 +70,20 @@ _P2, _P3, _P4, _P5, _P6, _P7 = (
 _ONE, _ZERO = np.float32(1), np.float32(0)
 
 
-@by_type
-def exp_of(x: Any) -> Any:
+@overload
+def exp_nonpositive(x: Any) -> Any:
     """``exp(x)`` for ``x <= 0``, within 2 units in the last place; 0 where that is no normal number. For kernels."""
     return _exp_single if x == types.float32 else _exp_double
 
 
-@by_type
-def expm1_of(x: Any) -> Any:
+@overload
+def expm1_nonpositive(x: Any) -> Any:
     """``exp(x) - 1`` for ``x <= 0``, within 2 units in the last place. For kernels."""
     return _expm1_single if x == types.float32 else _expm1_double
 
 
 def _exp_single(x: Any) -> Any:
-    scale, rest = _split(x)
+    scale, rest = _reduce_argument(x)
     return _ZERO if x < _LOWEST else scale * rest + scale
 
 
@@ -92,7 +92,7 @@ def _exp_double(x: Any) -> Any:
 
 
 def _expm1_single(x: Any) -> Any:
-    scale, rest = _split(x)
+    scale, rest = _reduce_argument(x)
     return scale * rest + (scale - _ONE)
 
 
@@ -100,8 +100,8 @@ def _expm1_double(x: Any) -> Any:
     return np.expm1(x)
 
 
-@inlined
-def _split(x: Any) -> Any:
+@device_function
+def _reduce_argument(x: Any) -> Any:
     """``2^n`` and ``exp(r) - 1``."""
     inside = max(x, _LOWEST)
     n = np.floor(inside * _ONE_OVER_LN_2 + _HALF)
@@ -115,12 +115,12 @@ def _split(x: Any) -> Any:
 def _power_of_two(context: Any, value: Any) -> Any:
     """``2^n`` in float32 for an integer ``n`` in [-126, 127], which is given as a float32."""
 
-    def emit(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         word = ir.IntType(32)
         exponent = builder.add(builder.fptosi(given[0], word), ir.Constant(word, 127))
         return builder.bitcast(builder.shl(exponent, ir.Constant(word, 23)), ir.FloatType())
 
-    return types.float32(types.float32), emit
+    return types.float32(types.float32), emit_llvm
 
 
 Array = NDArray[Any]
@@ -132,17 +132,17 @@ _BYTES_AHEAD = 4096
 _MOST_EDGES = 16
 
 
-@sequential
-def edges_ahead(row_bytes: int) -> int:
+@serial_kernel
+def prefetch_distance(row_bytes: int) -> int:
     """How many edges ahead a kernel asks for rows of this size."""
     return max(2, min(_MOST_EDGES, _BYTES_AHEAD // max(1, row_bytes)))
 
 
 @intrinsic
-def prefetch(context: Any, rows: Any, row: Any, column: Any) -> Any:
+def prefetch_line(context: Any, rows: Any, row: Any, column: Any) -> Any:
     """Ask for the cache line of ``rows[row, column]``, a two-dimensional array. For kernels; changes no result."""
 
-    def emit(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         code: Any = cgutils  # has no types
         array_type, *index_types = signature.args
         array = context.make_array(array_type)(context, builder, given[0])
@@ -158,12 +158,12 @@ def prefetch(context: Any, rows: Any, row: Any, column: Any) -> Any:
         builder.call(function, [builder.bitcast(address, byte), to_read, keep, data])
         return context.get_dummy_value()
 
-    return types.void(rows, row, column), emit
+    return types.void(rows, row, column), emit_llvm
 
 
-@inlined
+@device_function
 def prefetch_row(rows: Array, indices: Array, i: int, ahead: int, width: int) -> None:
     """Ask for ``width`` numbers of the row of the edge that is some edges ahead of edge ``i``. For kernels."""
     row = indices[min(i + ahead, len(indices) - 1)]
     for column in range(0, width, LINE_BYTES // rows.itemsize):
-        prefetch(rows, row, column)
+        prefetch_line(rows, row, column)

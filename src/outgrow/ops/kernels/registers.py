@@ -20,15 +20,15 @@ from numba.core import cgutils
 from numba.extending import models, register_model
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import intrinsic, kernel, prange
-from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, edges_ahead, prefetch_row
-from outgrow.ops.kernels.work_split import END_ROW, ROW, add_cut, is_continued, piece
+from outgrow.ops.backend import intrinsic, parallel_kernel, prange
+from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, prefetch_distance, prefetch_row
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, continues_row, row_span
 
 MOST_BYTES = 512
 """The widest accumulator: more would not fit into the registers."""
 
 
-class Accumulator(types.Type):
+class RowAccumulator(types.Type):
     """The type of a sum of rows: vectors whose numbers are powers of two, the widest first.
 
     Args:
@@ -41,7 +41,7 @@ class Accumulator(types.Type):
         super().__init__(name=f"Accumulator({dtype}, {width})")
 
     @property
-    def parts(self) -> list[tuple[int, int]]:
+    def vector_spans(self) -> list[tuple[int, int]]:
         """First number and count of each vector."""
         found, first = list[tuple[int, int]](), 0
         for bit in reversed(range(self.width.bit_length())):
@@ -51,63 +51,63 @@ class Accumulator(types.Type):
         return found
 
 
-@register_model(Accumulator)
-class _Model(models.PrimitiveModel):
+@register_model(RowAccumulator)
+class _AccumulatorModel(models.PrimitiveModel):
     """An accumulator is a structure of vectors."""
 
-    def __init__(self, manager: Any, kind: Accumulator) -> None:
+    def __init__(self, manager: Any, kind: RowAccumulator) -> None:
         number = ir.FloatType() if kind.dtype == types.float32 else ir.DoubleType()
-        vectors = [ir.VectorType(number, count) for _, count in kind.parts]
+        vectors = [ir.VectorType(number, count) for _, count in kind.vector_spans]
         super().__init__(manager, kind, ir.LiteralStructType(vectors))  # type: ignore[no-untyped-call]
 
 
 @intrinsic
-def accumulator(context: Any, rows: Any, width: Any) -> Any:
+def zero_accumulator(context: Any, rows: Any, width: Any) -> Any:
     """Zeros, of the type of an array of rows; ``width`` is a constant. For kernels."""
     if not isinstance(width, types.IntegerLiteral):
         return None
-    kind = Accumulator(rows.dtype, width.literal_value)
+    kind = RowAccumulator(rows.dtype, width.literal_value)
 
-    def emit(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         return ir.Constant(context.get_value_type(kind), None)
 
-    return kind(rows, width), emit
+    return kind(rows, width), emit_llvm
 
 
 @intrinsic
-def plus_row(context: Any, total: Any, scale: Any, rows: Any, row: Any) -> Any:
+def add_scaled_row(context: Any, total: Any, scale: Any, rows: Any, row: Any) -> Any:
     """``total + scale * rows[row]``; ``rows`` two-dimensional. For kernels."""
 
-    def emit(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         kind, scale_type, rows_type, row_type = signature.args
         factor = context.cast(builder, given[1], scale_type, kind.dtype)
         out = given[0]
         for number, (first, count) in enumerate(kind.parts):
-            place = _place(context, builder, (rows_type, row_type), given[2:], first, count)
+            place = _vector_pointer(context, builder, (rows_type, row_type), given[2:], first, count)
             values = builder.load(place, align=kind.dtype.bitwidth // 8)
-            product = builder.fmul(_repeated(builder, factor, count), values, flags=("contract",))
+            product = builder.fmul(_broadcast_scalar(builder, factor, count), values, flags=("contract",))
             summed = builder.fadd(builder.extract_value(out, number), product, flags=("contract",))
             out = builder.insert_value(out, summed, number)
         return out
 
-    return total(total, scale, rows, row), emit
+    return total(total, scale, rows, row), emit_llvm
 
 
 @intrinsic
-def put_row(context: Any, total: Any, out: Any, row: Any) -> Any:
+def store_accumulator(context: Any, total: Any, out: Any, row: Any) -> Any:
     """Write ``total`` to the first numbers of ``out[row]``. For kernels."""
 
-    def emit(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         kind, *types_of_place = signature.args
         for number, (first, count) in enumerate(kind.parts):
-            place = _place(context, builder, types_of_place, given[1:], first, count)
+            place = _vector_pointer(context, builder, types_of_place, given[1:], first, count)
             builder.store(builder.extract_value(given[0], number), place, align=kind.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
-    return types.void(total, out, row), emit
+    return types.void(total, out, row), emit_llvm
 
 
-def _place(context: Any, builder: Any, kinds: Any, given: Any, first: int, count: int) -> Any:
+def _vector_pointer(context: Any, builder: Any, kinds: Any, given: Any, first: int, count: int) -> Any:
     """Where the numbers ``first`` to ``first + count - 1`` of a row are, as a vector."""
     code: Any = cgutils  # has no types
     array_type, row_type = kinds
@@ -118,7 +118,7 @@ def _place(context: Any, builder: Any, kinds: Any, given: Any, first: int, count
     return builder.bitcast(address, vector.as_pointer())
 
 
-def _repeated(builder: Any, number: Any, count: int) -> Any:
+def _broadcast_scalar(builder: Any, number: Any, count: int) -> Any:
     """A vector of the same number."""
     word = ir.IntType(32)
     vector = ir.VectorType(number.type, count)
@@ -130,21 +130,21 @@ def _repeated(builder: Any, number: Any, count: int) -> Any:
 Array = NDArray[Any]
 
 
-def is_narrow(rows: Array, out: Array, columns: int) -> bool:
+def fits_in_registers(rows: Array, out: Array, columns: int) -> bool:
     """Whether sums of so many columns of ``rows``, of the type of ``out``, fit into registers."""
     return rows.dtype == out.dtype and columns * out.itemsize <= MOST_BYTES
 
 
 @cache
-def narrow_gather_of(columns: int) -> Callable[..., None]:
+def make_narrow_spmm(columns: int) -> Callable[..., None]:
     """``out[m] = sum over edges i of m of weight[edge[i] or i, 0] * rows[indices[i]]``, of rows of ``columns`` numbers.
 
     The kernel takes ``parts``, ``indptr [M + 1]``, ``indices [E]``, ``edge [E]`` or None, ``weight [E, 1]`` or None,
     ``rows [N, S]`` and ``out [M, S]`` with ``S >= F``, which it writes.
     """
 
-    @kernel
-    def gather(
+    @parallel_kernel
+    def narrow_spmm_kernel(
         parts: Array,
         indptr: Array,
         indices: Array,
@@ -155,20 +155,20 @@ def narrow_gather_of(columns: int) -> Callable[..., None]:
     ) -> None:
         cut = np.empty((len(parts), out.shape[1]), out.dtype)
         for part in prange(len(parts)):
-            ahead = edges_ahead(columns * rows.itemsize)
+            ahead = prefetch_distance(columns * rows.itemsize)
             for m in range(parts[part, ROW], parts[part, END_ROW]):
-                total = accumulator(rows, columns)
-                for i in range(*piece(parts, part, indptr, m)):
+                total = zero_accumulator(rows, columns)
+                for i in range(*row_span(parts, part, indptr, m)):
                     prefetch_row(rows, indices, i, ahead, columns)
                     at = i if edge is None else edge[i]
                     if edge is not None and weight is not None:
                         prefetch_row(weight, edge, i, NUMBERS_AHEAD, 1)
                     scale = out.dtype.type(1) if weight is None else weight[at, 0]
-                    total = plus_row(total, scale, rows, indices[i])
-                if is_continued(parts, part, indptr, m):
-                    put_row(total, cut, part)
+                    total = add_scaled_row(total, scale, rows, indices[i])
+                if continues_row(parts, part, indptr, m):
+                    store_accumulator(total, cut, part)
                 else:
-                    put_row(total, out, m)
-        add_cut(parts, indptr, out, cut)
+                    store_accumulator(total, out, m)
+        add_split_rows(parts, indptr, out, cut)
 
-    return gather
+    return narrow_spmm_kernel

@@ -6,11 +6,11 @@ A kernel over parts walks the rows of each part, and of each row the edges that 
         for m in range(parts[part, ROW], parts[part, END_ROW]):
             for i in range(*piece(parts, part, indptr, m)): ...
 
-Only a row with more edges than a part is cut. Its first piece writes the row itself; the others (`is_continued`) write
+Only a row with more edges than a part is cut. Its first piece writes the row itself; the others (`continues_row`) write
 to a scratch row of their part, and are added in order once all parts are done: the number of threads changes no result.
 
 Every part writes its rows of ``out``; its share of a row that began in a part before it goes to ``cut[part]``, and
-`add_cut` adds these shares up after the parallel loop.
+`add_split_rows` adds these shares up after the parallel loop.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, sequential
+from outgrow.ops.backend import as_numpy, serial_kernel
 from outgrow.ops.kernels.numerics import is_half
-from outgrow.ops.memory_pool import flat_rows, written_rows
+from outgrow.ops.memory_pool import as_input_rows, as_output_rows
 
 Array = NDArray[Any]
 
@@ -36,7 +36,7 @@ _LEAST = 256
 """Rows and edges that are worth a part of their own."""
 
 
-def even_parts(indptr: Array) -> NDArray[np.int64]:
+def balanced_work(indptr: Array) -> NDArray[np.int64]:
     """``[P, 4]``: first row, last row + 1, first edge and last edge + 1 of each part, in order.
 
     Parts hold about the same number of rows and edges together. Every row begins in one part; a row that is larger than
@@ -47,59 +47,59 @@ def even_parts(indptr: Array) -> NDArray[np.int64]:
     """
     size = int(indptr[-1] - indptr[0]) + len(indptr) - 1
     parts = np.empty((max(1, min(PARTS, size // _LEAST)), 4), dtype=np.int64)
-    _find_parts(indptr, parts)
+    _assign_work(indptr, parts)
     return parts
 
 
-def cut_rows(parts: Array, indptr: Array) -> NDArray[np.int64]:
+def split_rows(parts: Array, indptr: Array) -> NDArray[np.int64]:
     """The rows that are cut, in order; a few at most."""
     first = parts[1:, ROW]
     inside = first < len(indptr) - 1
     return np.unique(first[inside][parts[1:, EDGE][inside] > indptr[first[inside]]])
 
 
-@sequential
-def piece(parts: Array, part: int, indptr: Array, row: int) -> tuple[int, int]:
+@serial_kernel
+def row_span(parts: Array, part: int, indptr: Array, row: int) -> tuple[int, int]:
     """First edge and last edge + 1 of a row within a part."""
     return max(indptr[row], parts[part, EDGE]), min(indptr[row + 1], parts[part, END_EDGE])
 
 
-@sequential
-def is_continued(parts: Array, part: int, indptr: Array, row: int) -> bool:
+@serial_kernel
+def continues_row(parts: Array, part: int, indptr: Array, row: int) -> bool:
     """Whether a row of this part began in a part before it: then it is the first row of this part."""
     return bool(parts[part, EDGE] > indptr[row])
 
 
-@sequential
-def is_whole(parts: Array, part: int, indptr: Array, row: int) -> bool:
+@serial_kernel
+def covers_row(parts: Array, part: int, indptr: Array, row: int) -> bool:
     """Whether all edges of a row are in this part."""
     return bool(parts[part, EDGE] <= indptr[row] and indptr[row + 1] <= parts[part, END_EDGE])
 
 
-@sequential
-def begins(parts: Array, indptr: Array) -> Array:
+@serial_kernel
+def first_owner(parts: Array, indptr: Array) -> Array:
     """``[P]``: the part in which the first row of each part begins."""
     out = np.arange(len(parts))
     for part in range(1, len(parts)):
-        if is_continued(parts, part, indptr, parts[part, ROW]):
+        if continues_row(parts, part, indptr, parts[part, ROW]):
             out[part] = out[part - 1] if parts[part - 1, ROW] == parts[part, ROW] else part - 1
     return out
 
 
-@sequential
-def _find_parts(indptr: NDArray[np.int64], parts: NDArray[np.int64]) -> None:
+@serial_kernel
+def _assign_work(indptr: NDArray[np.int64], parts: NDArray[np.int64]) -> None:
     num_rows, count, origin = len(indptr) - 1, len(parts), indptr[0]
     total = indptr[num_rows] - origin + num_rows
     row, edge = 0, origin
     for part in range(count):
         parts[part, ROW], parts[part, EDGE] = row, edge
-        row, edge = _cut(indptr, total * (part + 1) // count, max(1, total // count))
+        row, edge = _find_split(indptr, total * (part + 1) // count, max(1, total // count))
         begun = row < num_rows and edge > indptr[row]
         parts[part, END_ROW], parts[part, END_EDGE] = row + 1 if begun else row, edge
 
 
-@sequential
-def _cut(indptr: NDArray[np.int64], target: int, heavy: int) -> tuple[int, int]:
+@serial_kernel
+def _find_split(indptr: NDArray[np.int64], target: int, heavy: int) -> tuple[int, int]:
     """Row and edge with ``target`` rows and edges before them; the start of a row, unless it has ``heavy`` edges."""
     low, high = 0, len(indptr) - 1
     while low < high:
@@ -120,12 +120,12 @@ def _cut(indptr: NDArray[np.int64], target: int, heavy: int) -> tuple[int, int]:
 _LARGE = 1 << 24
 
 
-def fixed_width(num_edges: int, columns: int) -> int | None:
+def specialised_width(num_edges: int, columns: int) -> int | None:
     """The width that a kernel is compiled for: that of the rows if the work is large; None for one kernel for all."""
     return columns if num_edges * columns >= _LARGE else None
 
 
-def run_over_parts(
+def launch_balanced(
     make: Callable[[int | None], Callable[..., None]],
     indptr: Tensor,
     indices: Tensor,
@@ -135,20 +135,20 @@ def run_over_parts(
     """Run a kernel on the parts of the edges of ``out``'s rows, on CPU tensors.
 
     Args:
-        make: Makes the kernel for a `fixed_width`. It takes ``parts, indptr, indices, *operands, columns, out, cut``.
+        make: Makes the kernel for a `specialised_width`. It takes ``parts, indptr, indices, *operands, columns, out, cut``.
         indptr: ``[M + 1]`` int64.
         indices: ``[E]``.
-        operands: Tensors, which it takes as `as_array` gives them, and anything else, which it takes as it is.
+        operands: Tensors, which it takes as `as_kernel_array` gives them, and anything else, which it takes as it is.
         out: ``[M, ..., F]``, written.
     """
-    ends, columns = array(indptr), out.shape[-1]
-    parts, sums = even_parts(ends), written_rows(out)
-    given = (as_array(value) if isinstance(value, Tensor) else value for value in operands)
+    ends, columns = as_numpy(indptr), out.shape[-1]
+    parts, sums = balanced_work(ends), as_output_rows(out)
+    given = (as_kernel_array(value) if isinstance(value, Tensor) else value for value in operands)
     cut = np.empty((len(parts), math.prod(out.shape[1:])), sums.dtype)
-    make(fixed_width(len(indices), columns))(parts, ends, array(indices), *given, columns, sums, cut)
+    make(specialised_width(len(indices), columns))(parts, ends, as_numpy(indices), *given, columns, sums, cut)
 
 
-def as_array(value: Tensor) -> Array:
+def as_kernel_array(value: Tensor) -> Array:
     """A tensor as kernels over parts take it: rows ``[N, C, F]`` as ``[N, S]`` with ``S >= C * F``.
 
     Raises:
@@ -156,22 +156,22 @@ def as_array(value: Tensor) -> Array:
     """
     if is_half(value.dtype):
         raise TypeError(f"this aggregation computes in float32 or float64, got {value.dtype}")
-    return flat_rows(value) if value.ndim > 1 else array(value)
+    return as_input_rows(value) if value.ndim > 1 else as_numpy(value)
 
 
-@sequential
-def place(parts: Array, part: int, indptr: Array, row: int, total: Array, out: Array, cut: Array) -> None:
+@serial_kernel
+def store_row(parts: Array, part: int, indptr: Array, row: int, total: Array, out: Array, cut: Array) -> None:
     """Write what a part has of a row: to the row if it begins here, else to the part's row for pieces."""
-    mine = cut[part] if is_continued(parts, part, indptr, row) else out[row]
+    mine = cut[part] if continues_row(parts, part, indptr, row) else out[row]
     for f in range(len(total)):
         mine[f] = total[f]
 
 
-@sequential
-def add_cut(parts: Array, indptr: Array, out: Array, cut: Array) -> None:
+@serial_kernel
+def add_split_rows(parts: Array, indptr: Array, out: Array, cut: Array) -> None:
     """Add the pieces of cut rows to these, in order."""
     for part in range(1, len(parts)):
         row = parts[part, ROW]
-        if is_continued(parts, part, indptr, row):
+        if continues_row(parts, part, indptr, row):
             for f in range(cut.shape[1]):
                 out[row, f] += cut[part, f]

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, sequential
+from outgrow.ops.backend import as_numpy, serial_kernel
 
 Array = NDArray[Any]
 
 _LEAST_RUNS = 8  # handing a group to a thread takes longer than reading a few short runs from memory
 
 
-@sequential
-def end_of_run(rows: Array, start: int, gap_rows: int, run_rows: int) -> int:
+@serial_kernel
+def coalesce_end(rows: Array, start: int, gap_rows: int, run_rows: int) -> int:
     """Where the run of ``rows[start]`` ends: the longest with small gaps that holds few enough rows. For kernels too.
 
     Args:
@@ -35,7 +35,7 @@ def end_of_run(rows: Array, start: int, gap_rows: int, run_rows: int) -> int:
     return end
 
 
-def cut_groups(rows_N: Array, gap_rows: int, run_rows: int, num_groups: int) -> Array:
+def split_groups(rows_N: Array, gap_rows: int, run_rows: int, num_groups: int) -> Array:
     """Cut rows into groups of about the same work, where reading a run costs as much as reading ``gap_rows`` more rows.
 
     Args:
@@ -52,13 +52,13 @@ def cut_groups(rows_N: Array, gap_rows: int, run_rows: int, num_groups: int) -> 
         ValueError: The rows are not ascending and distinct.
     """
     starts = np.zeros(num_groups + 2, dtype=np.int64)
-    found = _cut_groups(rows_N, gap_rows, run_rows, num_groups, starts)
+    found = _split_groups(rows_N, gap_rows, run_rows, num_groups, starts)
     if found < 0:
         raise ValueError("rows must be ascending and distinct")
     return starts[: found + 1]
 
 
-def add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
+def scatter_add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
     """``table[rows[i]] += values[at[i]]``. Touches no other row.
 
     Args:
@@ -67,12 +67,12 @@ def add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) 
         values_MW: ``[M, W]`` float32 or float64.
         at_N: ``[N]`` integer.
     """
-    rows = array(rows_N)
-    sum_rows(table_VW.numpy(), 0, rows, 0, len(rows), values_MW.detach().numpy(), array(at_N))
+    rows = as_numpy(rows_N)
+    scatter_add_range(table_VW.numpy(), 0, rows, 0, len(rows), values_MW.detach().numpy(), as_numpy(at_N))
 
 
-@sequential
-def sum_rows(table: Array, first: int, rows: Array, start: int, end: int, values: Array, at: Array) -> None:
+@serial_kernel
+def scatter_add_range(table: Array, first: int, rows: Array, start: int, end: int, values: Array, at: Array) -> None:
     """`add_rows` for some places of the rows, into a table that begins with a row other than 0. For kernels too."""
     for i in range(start, end):
         row, place = rows[i] - first, at[i]
@@ -80,19 +80,19 @@ def sum_rows(table: Array, first: int, rows: Array, start: int, end: int, values
             table[row, column] += values[place, column]
 
 
-@sequential
-def _cut_groups(rows: Array, gap_rows: int, run_rows: int, num_groups: int, starts: Array) -> int:
+@serial_kernel
+def _split_groups(rows: Array, gap_rows: int, run_rows: int, num_groups: int, starts: Array) -> int:
     for i in range(1, len(rows)):
         if rows[i] <= rows[i - 1]:
             return -1
     work, end = 0, 0
     while end < len(rows):
-        start, end = end, end_of_run(rows, end, gap_rows, run_rows)
+        start, end = end, coalesce_end(rows, end, gap_rows, run_rows)
         work += rows[end - 1] - rows[start] + 1 + gap_rows
     share = max(-(-work // num_groups), _LEAST_RUNS * (gap_rows + 1))
     group, work, end = 0, 0, 0
     while end < len(rows):
-        start, end = end, end_of_run(rows, end, gap_rows, run_rows)
+        start, end = end, coalesce_end(rows, end, gap_rows, run_rows)
         work += rows[end - 1] - rows[start] + 1 + gap_rows
         if work >= share or end == len(rows):
             group, work = group + 1, 0

@@ -19,9 +19,9 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import by_type, sequential
-from outgrow.ops.kernels.numerics import as_float, bits_of
-from outgrow.ops.rows.coalesce import end_of_run, sum_rows
+from outgrow.ops.backend import overload, serial_kernel
+from outgrow.ops.kernels.numerics import as_float, kernel_view
+from outgrow.ops.rows.coalesce import coalesce_end, scatter_add_range
 from outgrow.ops.rows.gather import WORDS
 
 Array = NDArray[Any]
@@ -33,26 +33,26 @@ ENDED = -1
 """What kernels answer where a file ends too early."""
 
 
-def fill(file: int, start: int, memory: Array) -> None:
+def pread_into(file: int, start: int, memory: Array) -> None:
     """Read bytes ``start, ...`` of a file into contiguous memory.
 
     Raises:
         EOFError: The file ends too early.
         OSError: What else the system says.
     """
-    check(fill_memory(file, start, memory))
+    raise_errno(pread_memory(file, start, memory))
 
 
-def put(file: int, start: int, memory: Array) -> None:
+def pwrite_from(file: int, start: int, memory: Array) -> None:
     """Write contiguous memory to bytes ``start, ...`` of a file.
 
     Raises:
         OSError: What the system says.
     """
-    check(put_memory(file, start, memory))
+    raise_errno(pwrite_memory(file, start, memory))
 
 
-def read_rows(
+def read_file_rows(
     file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, out_MW: Tensor, to_N: Array
 ) -> tuple[int, int]:
     """``out[to[i]] = row rows[i] of the file``, converted to the type of ``out``.
@@ -77,10 +77,10 @@ def read_rows(
         word = WORDS[out_MW.dtype.itemsize]
         staged, out = staged_SW.view(word).numpy(), out_MW.detach().view(word).numpy()
     else:
-        staged, out = bits_of(staged_SW).numpy(), out_MW.detach().numpy()
-    rows, to = _wide(rows_N), _wide(to_N)
+        staged, out = kernel_view(staged_SW).numpy(), out_MW.detach().numpy()
+    rows, to = _as_int64(rows_N), _as_int64(to_N)
     error, runs, pages = _read_rows(file, offset, rows, gap_rows, staged, out, to)
-    check(error)
+    raise_errno(error)
     return runs, pages
 
 
@@ -107,18 +107,18 @@ def add_file_rows(
         OSError: What else the system says.
     """
     values_MW, at_N = added
-    rows, at, values, staged = _wide(rows_N), _wide(at_N), values_MW.detach().numpy(), staged_SW.numpy()
+    rows, at, values, staged = _as_int64(rows_N), _as_int64(at_N), values_MW.detach().numpy(), staged_SW.numpy()
     error, runs, pages, written = _add_rows(file, offset, rows, gap_rows, staged, values, at)
-    check(error)
+    raise_errno(error)
     return runs, pages, written
 
 
-def _wide(places: Array) -> Array:
+def _as_int64(places: Array) -> Array:
     """As int64, so that there is one kernel only."""
     return places.astype(np.int64, copy=False)
 
 
-def check(error: int) -> None:
+def raise_errno(error: int) -> None:
     """Raise what a kernel has answered: 0, `ENDED`, or an error number of the system."""
     if error == ENDED:
         raise EOFError
@@ -133,8 +133,8 @@ if sys.platform in ("linux", "darwin"):
     _place = types.CPointer(types.int32)  # type: ignore[no-untyped-call]
     _errno_place: Any = types.ExternalFunction("__errno_location" if sys.platform == "linux" else "__error", _place())
 
-    @sequential
-    def fill_memory(file: int, start: int, memory: Array) -> int:
+    @serial_kernel
+    def pread_memory(file: int, start: int, memory: Array) -> int:
         """`fill` for kernels: gives 0, or what `check` raises."""
         done, size = 0, memory.size * memory.itemsize
         while done < size:
@@ -147,9 +147,9 @@ if sys.platform in ("linux", "darwin"):
             done += max(moved, 0)
         return 0
 
-    @sequential
-    def put_memory(file: int, start: int, memory: Array) -> int:
-        """`put` for kernels: gives 0, or what `check` raises."""
+    @serial_kernel
+    def pwrite_memory(file: int, start: int, memory: Array) -> int:
+        """`set_bits` for kernels: gives 0, or what `check` raises."""
         done, size = 0, memory.size * memory.itemsize
         while done < size:
             moved = _pwrite(file, memory.ctypes.data + done, size - done, start + done)
@@ -159,11 +159,11 @@ if sys.platform in ("linux", "darwin"):
             done += max(moved, 0)
         return 0
 
-    over_runs = sequential
+    io_kernel = serial_kernel
 else:
     _SEEKING = threading.Lock()
 
-    def fill_memory(file: int, start: int, memory: Array) -> int:
+    def pread_memory(file: int, start: int, memory: Array) -> int:
         """`fill` for loops: gives 0, or what `check` raises."""
         rest = memoryview(memory).cast("B")
         try:
@@ -179,8 +179,8 @@ else:
             return error.errno or errno.EIO
         return 0
 
-    def put_memory(file: int, start: int, memory: Array) -> int:
-        """`put` for loops: gives 0, or what `check` raises."""
+    def pwrite_memory(file: int, start: int, memory: Array) -> int:
+        """`set_bits` for loops: gives 0, or what `check` raises."""
         rest = memoryview(memory).cast("B")
         try:
             with _SEEKING:
@@ -191,74 +191,74 @@ else:
             return error.errno or errno.EIO
         return 0
 
-    def over_runs(function: Callable[P, R]) -> Callable[P, R]:
+    def io_kernel(function: Callable[P, R]) -> Callable[P, R]:
         """Leave a loop to Python."""
         return function
 
 
-@over_runs
+@io_kernel
 def _read_rows(
     file: int, offset: int, rows: Array, gap_rows: int, staged: Array, out: Array, to: Array
 ) -> tuple[int, int, int]:
     end, runs, pages, row_bytes = 0, 0, 0, staged.shape[1] * staged.itemsize
     while end < len(rows):
-        start, end = end, end_of_run(rows, end, gap_rows, len(staged))
+        start, end = end, coalesce_end(rows, end, gap_rows, len(staged))
         first = int(rows[start])
         begin, num_rows = offset + first * row_bytes, rows[end - 1] + 1 - first
-        error = fill_memory(file, begin, staged[:num_rows])
+        error = pread_memory(file, begin, staged[:num_rows])
         if error != 0:
             return error, runs, pages
-        _deal_out(staged, first, rows, start, end, out, to)
+        _scatter_rows(staged, first, rows, start, end, out, to)
         runs += 1
-        pages += pages_of(begin, num_rows * row_bytes)
+        pages += count_pages(begin, num_rows * row_bytes)
     return 0, runs, pages
 
 
-@over_runs
+@io_kernel
 def _add_rows(
     file: int, offset: int, rows: Array, gap_rows: int, staged: Array, values: Array, at: Array
 ) -> tuple[int, int, int, int]:
     end, runs, pages, written, row_bytes = 0, 0, 0, 0, staged.shape[1] * staged.itemsize
     while end < len(rows):
-        start, end = end, end_of_run(rows, end, gap_rows, len(staged))
+        start, end = end, coalesce_end(rows, end, gap_rows, len(staged))
         first = int(rows[start])
         begin, num_rows = offset + first * row_bytes, rows[end - 1] + 1 - first
-        error = fill_memory(file, begin, staged[:num_rows])
+        error = pread_memory(file, begin, staged[:num_rows])
         if error != 0:
             return error, runs, pages, written
         runs += 1
-        pages += pages_of(begin, num_rows * row_bytes)
-        sum_rows(staged, first, rows, start, end, values, at)
-        error = put_memory(file, begin, staged[:num_rows])
+        pages += count_pages(begin, num_rows * row_bytes)
+        scatter_add_range(staged, first, rows, start, end, values, at)
+        error = pwrite_memory(file, begin, staged[:num_rows])
         if error != 0:
             return error, runs, pages, written
         written += num_rows * row_bytes
     return 0, runs, pages, written
 
 
-@sequential
-def _deal_out(staged: Array, first: int, rows: Array, start: int, end: int, out: Array, to: Array) -> None:
+@serial_kernel
+def _scatter_rows(staged: Array, first: int, rows: Array, start: int, end: int, out: Array, to: Array) -> None:
     for i in range(start, end):
         row, place = rows[i] - first, to[i]
         for column in range(staged.shape[1]):
-            out[place, column] = _value_for(out, staged[row, column])
+            out[place, column] = _convert_value(out, staged[row, column])
 
 
-@by_type
-def _value_for(out: Any, value: Any) -> Callable[..., Any]:
+@overload
+def _convert_value(out: Any, value: Any) -> Callable[..., Any]:
     """A value of a file as it is written into ``out``: words as they are, else as a number."""
-    return _same if isinstance(out.dtype, types.Integer) else _number
+    return _copy_value if isinstance(out.dtype, types.Integer) else _widen_value
 
 
-def _same(out: Any, value: Any) -> Any:
+def _copy_value(out: Any, value: Any) -> Any:
     return value
 
 
-def _number(out: Any, value: Any) -> Any:
+def _widen_value(out: Any, value: Any) -> Any:
     return as_float(value)
 
 
-@sequential
-def pages_of(begin: int, num_bytes: int) -> int:
+@serial_kernel
+def count_pages(begin: int, num_bytes: int) -> int:
     """How many pages of `PAGE_BYTES` some bytes of a file lie in. For kernels too."""
     return -(-(begin + num_bytes) // PAGE_BYTES) - begin // PAGE_BYTES

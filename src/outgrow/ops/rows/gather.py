@@ -15,16 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array, inlined, sequential, tensor, twinned
-from outgrow.ops.kernels.numerics import LINE_BYTES, as_float, bits_of, edges_ahead, is_half, prefetch
+from outgrow.ops.backend import as_numpy, as_tensor, device_function, gpu_dispatch, serial_kernel
+from outgrow.ops.kernels.numerics import LINE_BYTES, as_float, is_half, kernel_view, prefetch_distance, prefetch_line
 
 Array = NDArray[Any]
 WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by their bytes: as which numbers are copied bit by bit."""
 
 
-@twinned
-def take_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor | None) -> None:
+@gpu_dispatch
+def gather_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor | None) -> None:
     """``out[to[i]] = rows[at[i]]``, converted to the type of ``out``. Reads no other row of a memory-mapped table.
 
     On a GPU the rows may lie in pinned memory: the device reads them there itself.
@@ -37,16 +37,16 @@ def take_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor
     """
     if rows_VD.dtype != out_MD.dtype and is_half(out_MD.dtype):  # rounding to 16 bits is not for our kernels
         rows_VD, at_N = (rows_VD if at_N is None else rows_VD[at_N]).to(out_MD.dtype), None
-    at = np.arange(len(rows_VD)) if at_N is None else array(at_N)
-    to = np.arange(len(at)) if to_N is None else array(to_N)
+    at = np.arange(len(rows_VD)) if at_N is None else as_numpy(at_N)
+    to = np.arange(len(at)) if to_N is None else as_numpy(to_N)
     if rows_VD.dtype == out_MD.dtype:
         word = WORDS[out_MD.dtype.itemsize]
         _copy_rows(rows_VD.detach().view(word).numpy(), at, out_MD.view(word).numpy(), to)
     else:
-        _widen_rows(bits_of(rows_VD.detach()).numpy(), at, out_MD.numpy(), to)
+        _widen_rows(kernel_view(rows_VD.detach()).numpy(), at, out_MD.numpy(), to)
 
 
-def through_memory(read: Callable[[Tensor, Tensor], None], out_MD: Tensor, to_N: Tensor) -> None:
+def via_host(read: Callable[[Tensor, Tensor], None], out_MD: Tensor, to_N: Tensor) -> None:
     """Rows, to their places in a tensor that may be on a GPU, by what can only write to memory.
 
     Args:
@@ -59,15 +59,17 @@ def through_memory(read: Callable[[Tensor, Tensor], None], out_MD: Tensor, to_N:
         return
     found = torch.empty(len(to_N), out_MD.shape[1], dtype=out_MD.dtype)
     read(found, torch.arange(len(to_N)))
-    take_rows(found.to(out_MD.device), None, out_MD, to_N)  # autograd would take torch's own for changing what it needs
+    gather_rows(
+        found.to(out_MD.device), None, out_MD, to_N
+    )  # autograd would take torch's own for changing what it needs
 
 
-def deal(nodes_N: Tensor, holder_V: Tensor, num_groups: int) -> tuple[Tensor, list[int]]:
+def group_by_owner(nodes_N: Tensor, owner_V: Tensor, num_groups: int) -> tuple[Tensor, list[int]]:
     """Places of nodes by the group that holds them, those of group 0 first, each group in the order given.
 
     Args:
         nodes_N: ``[N]`` int64.
-        holder_V: ``[V]`` integer, the group of each node.
+        owner_V: ``[V]`` integer, the group of each node.
         num_groups: Number of groups.
 
     Returns:
@@ -75,19 +77,19 @@ def deal(nodes_N: Tensor, holder_V: Tensor, num_groups: int) -> tuple[Tensor, li
     """
     starts = np.zeros(num_groups + 1, dtype=np.int64)
     places = np.empty(len(nodes_N), dtype=np.int64)
-    _deal(array(nodes_N), array(holder_V), starts, places)
-    return tensor(places), np.diff(starts, prepend=0)[:num_groups].tolist()
+    _group_by_owner(as_numpy(nodes_N), as_numpy(owner_V), starts, places)
+    return as_tensor(places), np.diff(starts, prepend=0)[:num_groups].tolist()
 
 
-@inlined
+@device_function
 def _prefetch_row(rows: Array, row: int) -> None:
     for column in range(0, rows.shape[1], LINE_BYTES // rows.itemsize):
-        prefetch(rows, row, column)
+        prefetch_line(rows, row, column)
 
 
-@sequential
+@serial_kernel
 def _copy_rows(rows: Array, at: Array, out: Array, to: Array) -> None:
-    columns, ahead = rows.shape[1], edges_ahead(rows.shape[1] * rows.itemsize)
+    columns, ahead = rows.shape[1], prefetch_distance(rows.shape[1] * rows.itemsize)
     for i in range(len(at)):
         _prefetch_row(rows, at[min(i + ahead, len(at) - 1)])
         row, place = at[i], to[i]
@@ -95,9 +97,9 @@ def _copy_rows(rows: Array, at: Array, out: Array, to: Array) -> None:
             out[place, column] = rows[row, column]
 
 
-@sequential
+@serial_kernel
 def _widen_rows(rows: Array, at: Array, out: Array, to: Array) -> None:
-    columns, ahead = rows.shape[1], edges_ahead(rows.shape[1] * rows.itemsize)
+    columns, ahead = rows.shape[1], prefetch_distance(rows.shape[1] * rows.itemsize)
     for i in range(len(at)):
         _prefetch_row(rows, at[min(i + ahead, len(at) - 1)])
         row, place = at[i], to[i]
@@ -105,35 +107,35 @@ def _widen_rows(rows: Array, at: Array, out: Array, to: Array) -> None:
             out[place, column] = as_float(rows[row, column])
 
 
-@sequential
-def _deal(nodes: Array, holder: Array, starts: Array, places: Array) -> None:
+@serial_kernel
+def _group_by_owner(nodes: Array, owner: Array, starts: Array, places: Array) -> None:
     for node in nodes:
-        starts[holder[node] + 1] += 1
+        starts[owner[node] + 1] += 1
     for group in range(1, len(starts)):
         starts[group] += starts[group - 1]
     for i in range(len(nodes)):
-        group = holder[nodes[i]]
+        group = owner[nodes[i]]
         places[starts[group]] = i
         starts[group] += 1
 
 
-def count_into(counts_V: Tensor, nodes: Tensor) -> None:
+def add_bincount(counts_V: Tensor, nodes: Tensor) -> None:
     """``counts[v] +=`` how often ``v`` is among the nodes.
 
     Args:
         counts_V: ``[V]`` int64, changed.
         nodes: ``[n]`` int32 or int64; may be memory-mapped.
     """
-    _count_into(counts_V.numpy(), array(nodes))
+    _add_bincount(counts_V.numpy(), as_numpy(nodes))
 
 
-@sequential
-def _count_into(counts: Array, nodes: Array) -> None:
+@serial_kernel
+def _add_bincount(counts: Array, nodes: Array) -> None:
     for node in nodes:
         counts[node] += 1
 
 
-def chosen(mark_N: Tensor, bits: int, *fields_N: Tensor) -> list[Tensor]:
+def masked_select(mark_N: Tensor, bits: int, *fields_N: Tensor) -> list[Tensor]:
     """``[M]`` of each field: where a mark has one of some bits.
 
     Args:
@@ -141,15 +143,15 @@ def chosen(mark_N: Tensor, bits: int, *fields_N: Tensor) -> list[Tensor]:
         bits: At least one bit.
         fields_N: ``[N]`` each.
     """
-    marks = array(mark_N)
-    count = int(_count(marks, bits))
+    marks = as_numpy(mark_N)
+    count = int(_count_marked(marks, bits))
     found = [torch.empty(count, dtype=field.dtype) for field in fields_N]
     for field, out in zip(fields_N, found, strict=True):
-        _choose(marks, bits, array(field), out.numpy())
+        _copy_marked(marks, bits, as_numpy(field), out.numpy())
     return found
 
 
-def note_nodes(node_N: Tensor, at_N: Tensor, degree_V: Tensor, out_node_B: Tensor, out_degree_B: Tensor) -> None:
+def scatter_nodes(node_N: Tensor, at_N: Tensor, degree_V: Tensor, out_node_B: Tensor, out_degree_B: Tensor) -> None:
     """``out_node[at[i]] = node[i]`` and ``out_degree[at[i]] = degree[node[i]]``.
 
     Args:
@@ -159,11 +161,11 @@ def note_nodes(node_N: Tensor, at_N: Tensor, degree_V: Tensor, out_node_B: Tenso
         out_node_B: ``[B]`` int64, changed.
         out_degree_B: ``[B]`` float64, changed.
     """
-    _note(array(node_N), array(at_N), array(degree_V), out_node_B.numpy(), out_degree_B.numpy())
+    _scatter_nodes(as_numpy(node_N), as_numpy(at_N), as_numpy(degree_V), out_node_B.numpy(), out_degree_B.numpy())
 
 
-@sequential
-def _count(marks: Array, bits: int) -> int:
+@serial_kernel
+def _count_marked(marks: Array, bits: int) -> int:
     count = 0
     for i in range(len(marks)):
         if marks[i] & bits != 0:
@@ -171,8 +173,8 @@ def _count(marks: Array, bits: int) -> int:
     return count
 
 
-@sequential
-def _choose(marks: Array, bits: int, field: Array, out: Array) -> None:
+@serial_kernel
+def _copy_marked(marks: Array, bits: int, field: Array, out: Array) -> None:
     count = 0
     for i in range(len(marks)):
         if marks[i] & bits != 0:
@@ -180,14 +182,14 @@ def _choose(marks: Array, bits: int, field: Array, out: Array) -> None:
             count += 1
 
 
-@sequential
-def _note(node: Array, at: Array, degree: Array, out_node: Array, out_degree: Array) -> None:
+@serial_kernel
+def _scatter_nodes(node: Array, at: Array, degree: Array, out_node: Array, out_degree: Array) -> None:
     for i in range(len(node)):
         out_node[at[i]] = node[i]
         out_degree[at[i]] = degree[node[i]]
 
 
-def spans(first_N: Tensor, count_N: Tensor) -> Tensor:
+def concat_ranges(first_N: Tensor, count_N: Tensor) -> Tensor:
     """``[sum of count]`` int64: ``first[i]`` to ``first[i] + count[i] - 1`` of each range, one after another."""
     ends = torch.cat([count_N.new_zeros(1), count_N.cumsum(0)])
     return torch.repeat_interleave(first_N - ends[:-1], count_N) + torch.arange(int(ends[-1]), device=count_N.device)

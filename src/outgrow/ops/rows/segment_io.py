@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import sequential
-from outgrow.ops.rows.file_io import PAGE_BYTES, check, fill_memory, over_runs, pages_of, put_memory
+from outgrow.ops.backend import serial_kernel
+from outgrow.ops.rows.file_io import PAGE_BYTES, count_pages, io_kernel, pread_memory, pwrite_memory, raise_errno
 from outgrow.ops.rows.gather import WORDS
 
 Array = NDArray[Any]
 
 
-def read_parcels(
+def read_segments(
     file: int,
     places: tuple[Array, Array],
-    share: tuple[int, int],
+    row_range: tuple[int, int],
     page: int,
     staged_B: Array,
     out: tuple[Tensor, Array | None],
@@ -36,7 +36,7 @@ def read_parcels(
         file: Descriptor of the file.
         places: ``[P]`` int64 ascending bytes at which the parcels begin, and ``[P + 1]`` int64 rows before each of them
             and in all.
-        share: First row that is read, and last plus 1.
+        row_range: First row that is read, and last plus 1.
         page: What reads are rounded out to: a power of two.
         staged_B: uint8, aligned and overwritten: whole pages, for at least one row with those that it lies in.
         out: ``[M, W]`` of the type of the file, written, and ``[N]`` integer distinct rows of it; None for the first
@@ -52,15 +52,15 @@ def read_parcels(
     word = WORDS[out[0].dtype.itemsize]
     rows, to = out[0].detach().view(word).numpy(), out[1]
     if to is None and page == 1 and rows.flags.c_contiguous:
-        error, reads, pages = _read_in_order(file, places, share, rows.shape[1], rows.reshape(-1))
+        error, reads, pages = _read_in_order(file, places, row_range, rows.shape[1], rows.reshape(-1))
     else:
         to = np.arange(len(rows)) if to is None else to
-        error, reads, pages = _read_parcels(file, places, share, page, staged_B.view(rows.dtype), rows, to)
-    check(error)
+        error, reads, pages = _read_segments(file, places, row_range, page, staged_B.view(rows.dtype), rows, to)
+    raise_errno(error)
     return reads, pages
 
 
-def write_parcels(file: int, places: tuple[Array, Array], page: int, staged_B: Array, rows_B: Array) -> int:
+def write_segments(file: int, places: tuple[Array, Array], page: int, staged_B: Array, rows_B: Array) -> int:
     """Write parcels.
 
     Args:
@@ -80,16 +80,16 @@ def write_parcels(file: int, places: tuple[Array, Array], page: int, staged_B: A
     if page == 1:
         error, written = _write_in_order(file, *places, rows_B)
     else:
-        error, written = _write_parcels(file, *places, page, staged_B, rows_B)
-    check(error)
+        error, written = _write_segments(file, *places, page, staged_B, rows_B)
+    raise_errno(error)
     return int(written)
 
 
-@over_runs
+@io_kernel
 def _read_in_order(
-    file: int, places: tuple[Array, Array], share: tuple[int, int], columns: int, out: Array
+    file: int, places: tuple[Array, Array], row_range: tuple[int, int], columns: int, out: Array
 ) -> tuple[int, int, int]:
-    (begins, ends), (at, high) = places, share
+    (begins, ends), (at, high) = places, row_range
     row_bytes, reads, pages = columns * out.itemsize, 0, 0
     parcel = int(np.searchsorted(ends, at, side="right")) - 1
     while at < high:
@@ -98,33 +98,33 @@ def _read_in_order(
             at = min(ends[parcel + 1], high)
             while at < high and ends[parcel + 1] <= at:
                 parcel += 1
-        error = fill_memory(file, base, out[first * columns : at * columns])
+        error = pread_memory(file, base, out[first * columns : at * columns])
         if error != 0:
             return error, reads, pages
         reads += 1
-        pages += pages_of(base, (at - first) * row_bytes)
+        pages += count_pages(base, (at - first) * row_bytes)
     return 0, reads, pages
 
 
-@over_runs
+@io_kernel
 def _write_in_order(file: int, begins: Array, ends: Array, rows: Array) -> tuple[int, int]:
     end, written = 0, 0
     while end < len(begins):
         first, end = end, end + 1
         while end < len(begins) and begins[end] - begins[first] == ends[end] - ends[first]:
             end += 1
-        error = put_memory(file, begins[first], rows[ends[first] : ends[end]])
+        error = pwrite_memory(file, begins[first], rows[ends[first] : ends[end]])
         if error != 0:
             return error, written
         written += ends[end] - ends[first]
     return 0, written
 
 
-@over_runs
-def _read_parcels(
-    file: int, places: tuple[Array, Array], share: tuple[int, int], page: int, staged: Array, out: Array, to: Array
+@io_kernel
+def _read_segments(
+    file: int, places: tuple[Array, Array], row_range: tuple[int, int], page: int, staged: Array, out: Array, to: Array
 ) -> tuple[int, int, int]:
-    (begins, ends), (low, high) = places, share
+    (begins, ends), (low, high) = places, row_range
     size, row_bytes = staged.itemsize, out.shape[1] * staged.itemsize
     reads, pages, at, parcel = 0, 0, low, int(np.searchsorted(ends, low, side="right")) - 1
     while at < high:
@@ -133,26 +133,26 @@ def _read_parcels(
         base = (begins[parcel] + (at - ends[parcel]) * row_bytes) // page * page
         last, until = _end_of_read(begins, ends, at, high, parcel, row_bytes, base, base + staged.size * size)
         length = -(-(until - base) // page) * page
-        error = fill_memory(file, base, staged[: length // size])
+        error = pread_memory(file, base, staged[: length // size])
         if error != 0:
             return error, reads, pages
         reads += 1
-        pages += pages_of(base, length)
+        pages += count_pages(base, length)
         while at < last:
             while ends[parcel + 1] <= at:
                 parcel += 1
             count = min(ends[parcel + 1], last) - at
             word = (begins[parcel] + (at - ends[parcel]) * row_bytes - base) // size
-            _deal_out(staged[word : word + count * out.shape[1]], out, to[at : at + count])
+            _scatter_words(staged[word : word + count * out.shape[1]], out, to[at : at + count])
             at += count
     return 0, reads, pages
 
 
-@sequential
+@serial_kernel
 def _end_of_read(
     begins: Array, ends: Array, at: int, high: int, parcel: int, row_bytes: int, base: int, limit: int
 ) -> tuple[int, int]:
-    """The last row (plus 1) that one read from ``base`` to ``limit`` gives, and the byte at which it ends."""
+    """The last row (plus 1) that one read from ``base_bytes`` to ``limit`` gives, and the byte at which it ends."""
     until = base
     while at < high:
         while ends[parcel + 1] <= at:
@@ -166,8 +166,8 @@ def _end_of_read(
     return at, until
 
 
-@sequential
-def _deal_out(staged: Array, out: Array, to: Array) -> None:
+@serial_kernel
+def _scatter_words(staged: Array, out: Array, to: Array) -> None:
     columns = out.shape[1]
     for i in range(len(to)):
         place, first = to[i], i * columns
@@ -175,8 +175,8 @@ def _deal_out(staged: Array, out: Array, to: Array) -> None:
             out[place, column] = staged[first + column]
 
 
-@over_runs
-def _write_parcels(file: int, begins: Array, ends: Array, page: int, staged: Array, rows: Array) -> tuple[int, int]:
+@io_kernel
+def _write_segments(file: int, begins: Array, ends: Array, page: int, staged: Array, rows: Array) -> tuple[int, int]:
     parcel, done, written = 0, 0, 0
     while parcel < len(begins):
         base, used = begins[parcel] + done, 0
@@ -191,7 +191,7 @@ def _write_parcels(file: int, begins: Array, ends: Array, page: int, staged: Arr
                 break
             parcel, done = parcel + 1, 0
         length = -(-used // page) * page
-        error = put_memory(file, base, staged[:length])
+        error = pwrite_memory(file, base, staged[:length])
         if error != 0:
             return error, written
         written += length

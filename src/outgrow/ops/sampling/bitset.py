@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import inlined, intrinsic, kernel, num_threads, prange, sequential
+from outgrow.ops.backend import device_function, intrinsic, num_threads, parallel_kernel, prange, serial_kernel
 
 Array = NDArray[Any]
 Words = NDArray[np.uint64]
@@ -35,67 +35,67 @@ def num_words(count: int) -> int:
     return -(-count // WORD_BITS)
 
 
-def sizes_before(words_W: Words) -> NDArray[np.int64]:
+def ranks_before_words(words_W: Words) -> NDArray[np.int64]:
     """``[W]``: how many numbers a set has before each word."""
     sizes = np.bitwise_count(words_W).astype(np.int64)
     return np.cumsum(sizes) - sizes
 
 
 @intrinsic
-def _ones(context: Any, word: Any) -> Any:
+def _count_ones(context: Any, word: Any) -> Any:
     """How many bits of a word are 1."""
 
-    def emit(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         return builder.ctpop(given[0])
 
-    return types.uint64(types.uint64), emit
+    return types.uint64(types.uint64), emit_llvm
 
 
-@sequential
-def put(ids_N: Array, words_W: Words) -> None:
+@serial_kernel
+def set_bits(ids_N: Array, words_W: Words) -> None:
     """Put numbers into a set."""
     for i in range(len(ids_N)):
         number = np.uint64(ids_N[i])
         words_W[number >> _SHIFT] |= _ONE << (number & _LOW)
 
 
-@sequential
-def put_ranks(ids_N: Array, sample_W: Words, before_W: NDArray[np.int64], words_W: Words) -> None:
+@serial_kernel
+def set_rank_bits(ids_N: Array, sample_W: Words, before_W: NDArray[np.int64], words_W: Words) -> None:
     """Put into a set the rank of each number that is in a sample: how many of the sample are smaller.
 
     Args:
         ids_N: ``[N]`` integer.
         sample_W: The sample, a set.
-        before_W: What `sizes_before` gives for it.
+        before_W: What `ranks_before_words` gives for it.
         words_W: The set, changed.
     """
     for i in range(len(ids_N)):
         number = np.uint64(ids_N[i])
         word, bit = sample_W[number >> _SHIFT], _ONE << (number & _LOW)
         if word & bit:
-            rank = np.uint64(before_W[number >> _SHIFT]) + _ones(word & (bit - _ONE))
+            rank = np.uint64(before_W[number >> _SHIFT]) + _count_ones(word & (bit - _ONE))
             words_W[rank >> _SHIFT] |= _ONE << (rank & _LOW)
 
 
-@sequential
-def size_of(words_W: Words) -> int:
+@serial_kernel
+def count_bits(words_W: Words) -> int:
     """How many numbers a set has."""
     count = np.uint64(0)
     for word in words_W:
-        count += _ones(word)
+        count += _count_ones(word)
     return int(count)
 
 
-@sequential
-def size_without(words_W: Words, others_W: Words) -> int:
+@serial_kernel
+def count_difference(words_W: Words, others_W: Words) -> int:
     """How many numbers of a set are not in another."""
     count = np.uint64(0)
     for w in range(len(words_W)):
-        count += _ones(words_W[w] & ~others_W[w])
+        count += _count_ones(words_W[w] & ~others_W[w])
     return int(count)
 
 
-def common_sizes(sets_AW: Words, others_BW: Words) -> NDArray[np.int64]:
+def count_intersections(sets_AW: Words, others_BW: Words) -> NDArray[np.int64]:
     """``[A, B]``: how many numbers each set has in common with each of some others.
 
     Words of 0 among ``sets_AW`` are passed over: fewer of them should be full than of ``others_BW``.
@@ -103,13 +103,13 @@ def common_sizes(sets_AW: Words, others_BW: Words) -> NDArray[np.int64]:
     tiles = -(-sets_AW.shape[1] // _TILE_WORDS)
     lanes = max(1, min(num_threads(), tiles))
     counts = np.zeros((lanes, len(sets_AW), len(others_BW)), dtype=np.int64)
-    _count_common(sets_AW, others_BW, tiles, counts)
+    _count_intersections(sets_AW, others_BW, tiles, counts)
     total: NDArray[np.int64] = counts.sum(axis=0)
     return total
 
 
-@kernel
-def _count_common(sets: Words, others: Words, tiles: int, counts: Array) -> None:
+@parallel_kernel
+def _count_intersections(sets: Words, others: Words, tiles: int, counts: Array) -> None:
     lanes = len(counts)
     for lane in prange(lanes):
         turned = np.empty((_TILE_WORDS, len(others)), dtype=np.uint64)
@@ -124,7 +124,7 @@ def _count_common(sets: Words, others: Words, tiles: int, counts: Array) -> None
                     word = sets[a, first + w]
                     if word:
                         for b in range(len(others)):
-                            counts[lane, a, b] += np.int64(_ones(word & turned[w, b]))
+                            counts[lane, a, b] += np.int64(_count_ones(word & turned[w, b]))
 
 
 Bits = tuple[Words, Words]
@@ -133,56 +133,56 @@ ONE = np.uint64(1)
 _WORD_SHIFT, _WORD_MASK = np.uint64(6), np.uint64(63)
 
 
-def new_bits(most: int) -> Bits:
+def empty_bitset(most: int) -> Bits:
     """An empty set of numbers below ``most``."""
     words = -(-most // WORD_BITS)
     return np.zeros(words, dtype=np.uint64), np.zeros(-(-words // WORD_BITS), dtype=np.uint64)
 
 
 @intrinsic
-def scaled(context: Any, hashed: Any, count: Any) -> Any:
+def scale_to_range(context: Any, hashed: Any, count: Any) -> Any:
     """A number in ``[0, count)`` from 64 random bits: the upper half of the 128 bits of their product, both uint64."""
 
-    def emit(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         wide = ir.IntType(2 * WORD_BITS)
         product = builder.mul(*(builder.zext(value, wide) for value in given))
         return builder.trunc(builder.lshr(product, ir.Constant(wide, WORD_BITS)), ir.IntType(WORD_BITS))
 
-    return types.uint64(types.uint64, types.uint64), emit
+    return types.uint64(types.uint64, types.uint64), emit_llvm
 
 
 @intrinsic
-def lowest(context: Any, word: Any) -> Any:
+def lowest_bit(context: Any, word: Any) -> Any:
     """Position of the lowest bit that is 1, as int64; the word, uint64, must not be 0."""
 
-    def emit(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         return builder.cttz(given[0], ir.Constant(ir.IntType(1), 1))
 
-    return types.int64(types.uint64), emit
+    return types.int64(types.uint64), emit_llvm
 
 
-@inlined
-def has(words: Words, start: int, number: np.uint64) -> bool:
+@device_function
+def has_bit(words: Words, start: int, number: np.uint64) -> bool:
     """Whether a number is in the set whose words begin at ``start``."""
     return bool((words[np.uint64(start) + (number >> _WORD_SHIFT)] >> (number & _WORD_MASK)) & ONE)
 
 
-@inlined
-def add(words: Words, start: int, number: np.uint64) -> np.uint64:
+@device_function
+def add_bit(words: Words, start: int, number: np.uint64) -> np.uint64:
     """Put a number into the set whose words begin at ``start``; returns the number of its word, from there."""
     place = number >> _WORD_SHIFT
     words[np.uint64(start) + place] |= ONE << (number & _WORD_MASK)
     return place
 
 
-@inlined
-def note(groups: Words, place: np.uint64) -> None:
+@device_function
+def mark_word(groups: Words, place: np.uint64) -> None:
     """Say that a word is no longer 0."""
     groups[place >> _WORD_SHIFT] |= ONE << (place & _WORD_MASK)
 
 
-@sequential
-def move_out(words: Words, groups: Words, most: int, origin: int, out: NDArray[np.int64], at: int) -> int:
+@serial_kernel
+def drain_bitset(words: Words, groups: Words, most: int, origin: int, out: NDArray[np.int64], at: int) -> int:
     """Write the numbers of a set, all below ``most``, to ``out`` from ``at``, ascending, and leave the set empty.
 
     ``origin`` is added to each. Returns the position after the last.
@@ -191,12 +191,12 @@ def move_out(words: Words, groups: Words, most: int, origin: int, out: NDArray[n
         group = groups[g]
         groups[g] = 0
         while group:
-            place = g * WORD_BITS + lowest(group)
+            place = g * WORD_BITS + lowest_bit(group)
             group &= group - ONE
             word = words[place]
             words[place] = 0
             while word:
-                out[at] = origin + place * WORD_BITS + lowest(word)
+                out[at] = origin + place * WORD_BITS + lowest_bit(word)
                 word &= word - ONE
                 at += 1
     return at

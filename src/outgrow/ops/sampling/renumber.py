@@ -1,6 +1,6 @@
 """Global to local node ids of a batch.
 
-A table holds ``base`` plus the number of each node of the batch; whatever is less was left by batches before. So a
+A table holds ``base_bytes`` plus the number of each node of the batch; whatever is less was left by batches before. So a
 table is not cleared between batches: the next one takes a larger base. Letters: ``n`` nodes, ``E`` edges, ``V`` nodes
 of the graph.
 
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import sequential
-from outgrow.ops.kernels.numerics import prefetch
+from outgrow.ops.backend import serial_kernel
+from outgrow.ops.kernels.numerics import prefetch_line
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -28,8 +28,8 @@ _MARKS_AHEAD = 48
 _VALUES_AHEAD = 32
 
 
-@sequential
-def number_seeds(seeds: Ids, table: Table, base: int) -> int:
+@serial_kernel
+def renumber_seeds(seeds: Ids, table: Table, base: int) -> int:
     """Number the first nodes of a batch from 0.
 
     Args:
@@ -47,8 +47,8 @@ def number_seeds(seeds: Ids, table: Table, base: int) -> int:
     return len(seeds)
 
 
-@sequential
-def number_sources(
+@serial_kernel
+def renumber_sources(
     edges: Ids, indices: Array, table: Table, base: int, nodes: Ids, known: int, local: NDArray[np.int32]
 ) -> int:
     """Number the sources of some edges.
@@ -68,8 +68,8 @@ def number_sources(
     last = len(edges) - 1
     lines, marks = indices.reshape((len(indices), 1)), table.reshape((len(table), 1))
     for e in range(len(edges)):
-        prefetch(lines, edges[np.uint64(min(e + _INDICES_AHEAD, last))], 0)
-        prefetch(marks, indices[np.uint64(edges[np.uint64(min(e + _MARKS_AHEAD, last))])], 0)
+        prefetch_line(lines, edges[np.uint64(min(e + _INDICES_AHEAD, last))], 0)
+        prefetch_line(marks, indices[np.uint64(edges[np.uint64(min(e + _MARKS_AHEAD, last))])], 0)
         node = np.uint64(indices[np.uint64(edges[e])])
         number = table[node] - base
         new = number < 0  # without a branch, which would be guessed wrongly too often
@@ -81,12 +81,12 @@ def number_sources(
     return known
 
 
-@sequential
-def take(values: Array, rows: Ids, out: Array) -> None:
+@serial_kernel
+def gather_values(values: Array, rows: Ids, out: Array) -> None:
     """``out[i] = values[rows[i]]``."""
     lines = values.reshape((len(values), 1))
     for i in range(len(rows)):
-        prefetch(lines, rows[np.uint64(min(i + _VALUES_AHEAD, len(rows) - 1))], 0)
+        prefetch_line(lines, rows[np.uint64(min(i + _VALUES_AHEAD, len(rows) - 1))], 0)
         out[i] = values[np.uint64(rows[i])]
 
 
@@ -95,7 +95,7 @@ Rows = NDArray[np.int32]
 _OWNERS_AHEAD = 32
 
 
-class Sorted(NamedTuple):
+class NewNodes(NamedTuple):
     """New nodes, told apart.
 
     Attributes:
@@ -111,7 +111,7 @@ class Sorted(NamedTuple):
     remap: Rows
 
 
-def sort_new(nodes: Ids, first: int, owner: Array, rank: int, size: int, table: Table, base: int) -> Sorted:
+def group_new_by_owner(nodes: Ids, first: int, owner: Array, rank: int, size: int, table: Table, base: int) -> NewNodes:
     """Tell new nodes apart.
 
     Args:
@@ -126,14 +126,14 @@ def sort_new(nodes: Ids, first: int, owner: Array, rank: int, size: int, table: 
     num_new = len(nodes) - first
     others, peers = np.empty(num_new, dtype=np.int64), np.empty(num_new, dtype=np.int16)
     remap = np.empty(num_new, dtype=np.int32)
-    num_own, num_others = _close_up(nodes, first, owner, rank, table, base, others, peers, remap)
+    num_own, num_others = _compact_owned(nodes, first, owner, rank, table, base, others, peers, remap)
     grouped, sizes = np.empty(num_others, dtype=np.int64), np.zeros(size + 1, dtype=np.int64)
-    _group(others, peers[:num_others], sizes, grouped, remap)
-    return Sorted(num_own, grouped, tuple(np.diff(sizes, prepend=0)[:size].tolist()), remap)
+    _group_remote(others, peers[:num_others], sizes, grouped, remap)
+    return NewNodes(num_own, grouped, tuple(np.diff(sizes, prepend=0)[:size].tolist()), remap)
 
 
-@sequential
-def _close_up(
+@serial_kernel
+def _compact_owned(
     nodes: Ids,
     first: int,
     owner: Array,
@@ -147,7 +147,7 @@ def _close_up(
     own, count, last = first, 0, len(nodes) - 1
     owners = owner.reshape((len(owner), 1))
     for i in range(first, len(nodes)):
-        prefetch(owners, nodes[np.uint64(min(i + _OWNERS_AHEAD, last))], 0)
+        prefetch_line(owners, nodes[np.uint64(min(i + _OWNERS_AHEAD, last))], 0)
         node = np.uint64(nodes[np.uint64(i)])
         peer = owner[node]
         mine = peer == rank  # without a branch, which would be guessed wrongly too often
@@ -161,8 +161,8 @@ def _close_up(
     return own, count
 
 
-@sequential
-def _group(others: Ids, peers: NDArray[np.int16], starts: Ids, grouped: Ids, remap: Rows) -> None:
+@serial_kernel
+def _group_remote(others: Ids, peers: NDArray[np.int16], starts: Ids, grouped: Ids, remap: Rows) -> None:
     """Group by owner. ``starts`` ``[P + 1]`` is zeros at first, and then the end of each group and one number more."""
     for peer in peers:
         starts[peer + 1] += 1
@@ -179,15 +179,15 @@ def _group(others: Ids, peers: NDArray[np.int16], starts: Ids, grouped: Ids, rem
             remap[i] = -1 - place[-1 - number]
 
 
-@sequential
-def place_sources(local: Rows, first: int, num_own: int, remap: Rows) -> int:
+@serial_kernel
+def map_sources(local: Rows, first: int, num_own: int, remap: Rows) -> int:
     """Give each edge the row of its source: own nodes, then those of others.
 
     Args:
         local: ``[E]`` numbers before new nodes were told apart; changed.
         first: Nodes that were known before.
         num_own: Own nodes of the hop, those included that others want.
-        remap: ``[N]``, see `Sorted`.
+        remap: ``[N]``, see `NewNodes`.
 
     Returns:
         Edges whose source is own.

@@ -1,6 +1,6 @@
 """Uniform choice of some in-edges of each row, without replacement, as a pure function of a key and the row's node.
 
-Draw ``i`` of node ``v`` is ``mix(mix(key, v), i)``. Of ``d`` in-edges ``k`` are chosen by Floyd's method (Bentley and
+Draw ``i`` of node ``v`` is ``hash64(mix(key, v), i)``. Of ``d`` in-edges ``k`` are chosen by Floyd's method (Bentley and
 Floyd: A sample of brilliance, CACM 30, 1987): for ``last`` from ``d - k`` to ``d - 1`` take a number in ``[0, last]``,
 or ``last`` if that number was taken before. All kernels of the sampler run on one thread, without Python's lock:
 callers sample several batches side by side. Letters: ``n`` rows, ``E`` chosen edges, ``V`` nodes.
@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import inlined, sequential
-from outgrow.ops.kernels.numerics import prefetch
-from outgrow.ops.rng import mix, uniform
+from outgrow.ops.backend import device_function, serial_kernel
+from outgrow.ops.kernels.numerics import prefetch_line
+from outgrow.ops.rng import hash64, uniform01
 from outgrow.ops.sampling.bitset import (
     GROUP_BITS,
     ONE,
     WORD_BITS,
     Bits,
     Words,
-    add,
-    has,
-    lowest,
-    move_out,
-    note,
-    scaled,
+    add_bit,
+    drain_bitset,
+    has_bit,
+    lowest_bit,
+    mark_word,
+    scale_to_range,
 )
 
 Array = NDArray[Any]
@@ -42,14 +42,14 @@ each row; ``[E]``, how many in-edges each of them stands for.
 _ROWS_AHEAD = 16
 
 
-@sequential
-def measure(rows: Rows, indptr: Ids, most: int) -> tuple[int, int]:
+@serial_kernel
+def find_row_bounds(rows: Rows, indptr: Ids, fanout: int) -> tuple[int, int]:
     """Find the rows of some nodes.
 
     Args:
         rows: The nodes; the others are written.
         indptr: ``[V + 1]`` of the graph.
-        most: Edges that are chosen from a row with more.
+        fanout: Edges that are chosen from a row with more.
 
     Returns:
         How many edges will be chosen, and how many there are.
@@ -58,36 +58,36 @@ def measure(rows: Rows, indptr: Ids, most: int) -> tuple[int, int]:
     chosen, every = 0, 0
     lines = indptr.reshape((len(indptr), 1))
     for i in range(len(nodes)):
-        prefetch(lines, nodes[min(i + _ROWS_AHEAD, len(nodes) - 1)], 0)
+        prefetch_line(lines, nodes[min(i + _ROWS_AHEAD, len(nodes) - 1)], 0)
         v = np.uint64(nodes[i])
         first[i] = indptr[v]
         degree[i] = indptr[v + ONE] - first[i]
-        chosen += min(degree[i], most)
+        chosen += min(degree[i], fanout)
         every += degree[i]
     return chosen, every
 
 
-@inlined
-def drawn(key: np.uint64, i: int, last: np.uint64) -> np.uint64:
+@device_function
+def draw_integer(key: np.uint64, i: int, last: np.uint64) -> np.uint64:
     """Draw ``i`` of a key: a number from 0 to ``last``."""
-    number: np.uint64 = scaled(mix(key, np.uint64(i)), last + ONE)
+    number: np.uint64 = scale_to_range(hash64(key, np.uint64(i)), last + ONE)
     return number
 
 
-@sequential
+@serial_kernel
 def fill_uniform(key: np.uint64, out: NDArray[np.float64]) -> None:
     """``out[i]`` in [0, 1) is draw ``i`` of a key."""
     for i in range(len(out)):
-        out[i] = uniform(mix(key, np.uint64(i)))
+        out[i] = uniform01(hash64(key, np.uint64(i)))
 
 
-@sequential
-def choose(rows: Rows, most: int, key: np.uint64, bits: Bits, out: Out) -> int:
-    """Choose ``most`` edges of each row that has more, and all edges of the others.
+@serial_kernel
+def sample_uniform(rows: Rows, fanout: int, key: np.uint64, bits: Bits, out: Out) -> int:
+    """Choose ``fanout`` edges of each row that has more, and all edges of the others.
 
     Args:
-        rows: See `Rows`.
-        most: At least 1.
+        rows: See `NodeMessages`.
+        fanout: At least 1.
         key: Of (seed, epoch, step, layer).
         bits: A set for numbers below the largest degree, if rows are cut.
         out: Written.
@@ -102,64 +102,64 @@ def choose(rows: Rows, most: int, key: np.uint64, bits: Bits, out: Out) -> int:
     indptr[0] = 0
     for i in range(len(nodes)):
         count, origin = degree[i], first[i]
-        if count <= most:
-            take_all(origin, count, chosen, stands_for, at)
+        if count <= fanout:
+            copy_all(origin, count, chosen, stands_for, at)
             at += count
         else:
-            row_key = mix(key, np.uint64(nodes[i]))
+            row_key = hash64(key, np.uint64(nodes[i]))
             if count <= WORD_BITS:
-                _choose_in_word(row_key, count, most, origin, chosen, at)
+                _sample_in_word(row_key, count, fanout, origin, chosen, at)
             elif count <= GROUP_BITS:
-                _choose_in_group(row_key, count, most, words, origin, chosen, at)
+                _sample_in_group(row_key, count, fanout, words, origin, chosen, at)
             else:
-                for j in range(most):
-                    last = np.uint64(count - most + j)
-                    number = drawn(row_key, j, last)
-                    note(groups, add(words, 0, last if has(words, 0, number) else number))
-                move_out(words, groups, count, origin, chosen, at)
-            share = np.float32(count / most)
-            for j in range(most):
+                for j in range(fanout):
+                    last = np.uint64(count - fanout + j)
+                    number = draw_integer(row_key, j, last)
+                    mark_word(groups, add_bit(words, 0, last if has_bit(words, 0, number) else number))
+                drain_bitset(words, groups, count, origin, chosen, at)
+            share = np.float32(count / fanout)
+            for j in range(fanout):
                 stands_for[np.uint64(at + j)] = share
-            at += most
+            at += fanout
         indptr[i + 1] = at
     return at
 
 
-@inlined
-def take_all(origin: int, count: int, chosen: Ids, stands_for: NDArray[np.float32], at: int) -> None:
+@device_function
+def copy_all(origin: int, count: int, chosen: Ids, sample_weight: NDArray[np.float32], at: int) -> None:
     """Choose all edges of a row."""
     for j in range(count):
         chosen[np.uint64(at + j)] = origin + j
-        stands_for[np.uint64(at + j)] = 1
+        sample_weight[np.uint64(at + j)] = 1
 
 
-@inlined
-def _choose_in_word(key: np.uint64, count: int, most: int, origin: int, chosen: Ids, at: int) -> None:
+@device_function
+def _sample_in_word(key: np.uint64, count: int, fanout: int, origin: int, chosen: Ids, at: int) -> None:
     """Choose from a row of at most 64 edges, in a register."""
     word = np.uint64(0)
-    for j in range(most):
-        last = np.uint64(count - most + j)
-        number = drawn(key, j, last)
+    for j in range(fanout):
+        last = np.uint64(count - fanout + j)
+        number = draw_integer(key, j, last)
         word |= ONE << (last if (word >> number) & ONE else number)
-    for j in range(most):
-        chosen[np.uint64(at + j)] = origin + lowest(word)
+    for j in range(fanout):
+        chosen[np.uint64(at + j)] = origin + lowest_bit(word)
         word &= word - ONE
 
 
-@inlined
-def _choose_in_group(key: np.uint64, count: int, most: int, words: Words, origin: int, chosen: Ids, at: int) -> None:
+@device_function
+def _sample_in_group(key: np.uint64, count: int, fanout: int, words: Words, origin: int, chosen: Ids, at: int) -> None:
     """Choose from a row of at most 4,096 edges: which words are not 0 is known in a register."""
     group = np.uint64(0)
-    for j in range(most):
-        last = np.uint64(count - most + j)
-        number = drawn(key, j, last)
-        group |= ONE << add(words, 0, last if has(words, 0, number) else number)
+    for j in range(fanout):
+        last = np.uint64(count - fanout + j)
+        number = draw_integer(key, j, last)
+        group |= ONE << add_bit(words, 0, last if has_bit(words, 0, number) else number)
     place, word = 0, np.uint64(0)
-    for j in range(most):
+    for j in range(fanout):
         if word == 0:
-            place = lowest(group)
+            place = lowest_bit(group)
             group &= group - ONE
             word = words[np.uint64(place)]
             words[np.uint64(place)] = 0
-        chosen[np.uint64(at + j)] = origin + place * WORD_BITS + lowest(word)
+        chosen[np.uint64(at + j)] = origin + place * WORD_BITS + lowest_bit(word)
         word &= word - ONE

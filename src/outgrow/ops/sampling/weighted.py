@@ -13,23 +13,23 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import sequential
-from outgrow.ops.rng import mix, uniform
-from outgrow.ops.sampling.bitset import Bits, add, move_out, note
-from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows, take_all
+from outgrow.ops.backend import serial_kernel
+from outgrow.ops.rng import hash64, uniform01
+from outgrow.ops.sampling.bitset import Bits, add_bit, drain_bitset, mark_word
+from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows, copy_all
 
 
-@sequential
-def choose_weighted(rows: Rows, weight: NDArray[np.float32], most: int, key: np.uint64, bits: Bits, out: Out) -> int:
-    """Choose ``most`` edges of positive weight, if there are so many, of each row of more edges, and all of the others.
+@serial_kernel
+def sample_weighted(rows: Rows, weight: NDArray[np.float32], fanout: int, key: np.uint64, bits: Bits, out: Out) -> int:
+    """Choose ``fanout`` edges of positive weight, if there are so many, of each row of more edges, and all of the others.
 
-    Where edges of positive weight are left out, the product of ``stands_for`` and weight is the same for all
-    chosen edges of the row: a ``most``-th of the weight of all its edges.
+    Where edges of positive weight are left out, the product of ``sample_weight`` and weight is the same for all
+    chosen edges of the row: a ``fanout``-th of the weight of all its edges.
 
     Args:
-        rows: See `Rows`.
+        rows: See `NodeMessages`.
         weight: Weight of every edge of the graph, 0 or more.
-        most: At least 1.
+        fanout: At least 1.
         key: Of (seed, epoch, step, layer).
         bits: A set for numbers below the largest degree.
         out: Written.
@@ -40,47 +40,47 @@ def choose_weighted(rows: Rows, weight: NDArray[np.float32], most: int, key: np.
     nodes, first, degree = rows
     words, groups = bits
     indptr, chosen, stands_for = out
-    times, places = np.empty(most), np.empty(most, dtype=np.int64)
+    times, places = np.empty(fanout), np.empty(fanout, dtype=np.int64)
     at = 0
     indptr[0] = 0
     for i in range(len(nodes)):
         count, origin, start = degree[i], first[i], at
-        if count <= most:
-            take_all(origin, count, chosen, stands_for, at)
+        if count <= fanout:
+            copy_all(origin, count, chosen, stands_for, at)
             at += count
         else:
             row = weight[origin : origin + count]
-            total, positive = _first_to_arrive(row, mix(key, np.uint64(nodes[i])), times, places)
-            for j in range(min(positive, most)):
-                note(groups, add(words, 0, np.uint64(places[j])))
-            at = move_out(words, groups, count, origin, chosen, at)
+            total, positive = _select_earliest_edges(row, hash64(key, np.uint64(nodes[i])), times, places)
+            for j in range(min(positive, fanout)):
+                mark_word(groups, add_bit(words, 0, np.uint64(places[j])))
+            at = drain_bitset(words, groups, count, origin, chosen, at)
             for e in range(start, at):
-                stands_for[e] = total / (most * np.float64(weight[chosen[e]])) if positive > most else 1.0
+                stands_for[e] = total / (fanout * np.float64(weight[chosen[e]])) if positive > fanout else 1.0
         indptr[i + 1] = at
     return at
 
 
-@sequential
-def _first_to_arrive(weight: Array, key: np.uint64, times: NDArray[np.float64], places: Ids) -> tuple[float, int]:
+@serial_kernel
+def _select_earliest_edges(weight: Array, key: np.uint64, times: NDArray[np.float64], places: Ids) -> tuple[float, int]:
     """The positions of the edges that arrive first, in any order; returns the sum of weights and how many are not 0."""
     most, positive, total = len(times), 0, 0.0
     for j in range(len(weight)):
         rate = np.float64(weight[j])
         if rate > 0:
             total += rate
-            x = uniform(mix(key, np.uint64(j)))
+            x = uniform01(hash64(key, np.uint64(j)))
             if positive < most:
-                _rise(times, places, positive, -math.log1p(-x) / rate, j)
+                _heap_push(times, places, positive, -math.log1p(-x) / rate, j)
             elif x < rate * times[0]:  # -log(1 - x) >= x: most that are late are known to be so without a logarithm
                 time = -math.log1p(-x) / rate
                 if time < times[0]:
-                    _sink(times, places, time, j)
+                    _heap_replace(times, places, time, j)
             positive += 1
     return total, positive
 
 
-@sequential
-def _rise(times: NDArray[np.float64], places: Ids, at: int, time: float, place: int) -> None:
+@serial_kernel
+def _heap_push(times: NDArray[np.float64], places: Ids, at: int, time: float, place: int) -> None:
     """Add to a heap of ``at`` edges, of which the last to arrive is the first."""
     while at > 0 and times[(at - 1) // 2] < time:
         times[at], places[at] = times[(at - 1) // 2], places[(at - 1) // 2]
@@ -88,8 +88,8 @@ def _rise(times: NDArray[np.float64], places: Ids, at: int, time: float, place: 
     times[at], places[at] = time, place
 
 
-@sequential
-def _sink(times: NDArray[np.float64], places: Ids, time: float, place: int) -> None:
+@serial_kernel
+def _heap_replace(times: NDArray[np.float64], places: Ids, time: float, place: int) -> None:
     """Put an edge in the place of the last to arrive."""
     at, child = 0, 1
     while child < len(times):

@@ -9,17 +9,23 @@ from typing import NamedTuple
 import numpy as np
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.planning.cost_model import Pace
-from outgrow.planning.epoch_parts import beside, of_whole_layers
-from outgrow.planning.estimate import Estimate, Part
-from outgrow.planning.estimators.full import estimate_of_full
-from outgrow.planning.estimators.offload_chunks import cutting_of, held_bytes, kept_waves, rates_of, with_chunks
-from outgrow.planning.graph_stats.chunk_waves import Waves
+from outgrow.planning.cost_model import CostModel
+from outgrow.planning.epoch_parts import full_graph_parts, overlapped_part
+from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimators.full import estimate_full
+from outgrow.planning.estimators.offload_chunks import (
+    bandwidths_from_profile,
+    choose_chunks,
+    count_cached_waves,
+    make_chunking_spec,
+    offload_peak_bytes,
+)
+from outgrow.planning.graph_stats.chunk_waves import WaveStats
 from outgrow.planning.sizes import LayerSizes
-from outgrow.planning.traffic import ID_BYTES, Bytes, Place, Traffic, added, of_training
+from outgrow.planning.traffic import ID_BYTES, Bytes, Traffic, WorkerLayout, add_bytes, training_traffic
 from outgrow.planning.workload import Workload
 from outgrow.strategies.full import Full
-from outgrow.strategies.offload.reorder import Throughputs
+from outgrow.strategies.offload.reorder import Bandwidths
 from outgrow.strategies.offload.strategy import Offload
 
 _END_BYTES = 8
@@ -27,111 +33,121 @@ _OF_MOST = 0.91
 """What runs hold of the most that their chunks may take, which is what counts when chunks are chosen."""
 
 
-def traffic_of_offload(
-    strategy: Offload, work: Workload, place: Place, rates: Throughputs, *, kept: int | None = None
+def offload_traffic(
+    strategy: Offload, work: Workload, layout: WorkerLayout, bandwidths: Bandwidths, *, cached_waves: int | None = None
 ) -> Traffic:
     """Rows of sources come to the device wave by wave and aggregates stay on HOST: HongTu, algorithms 1 to 3.
 
     Args:
         strategy: How; its chunks are given.
         work: What is trained.
-        place: Where the workers are.
-        rates: What the machine moves in a second, by which the order of the chunks is chosen.
-        kept: Waves of a worker that stay in memory once they were read; None for all.
+        layout: Where the workers are.
+        bandwidths: What the machine moves in a second, by which the order of the chunks is chosen.
+        cached_waves: Waves of a worker that stay in memory once they were read; None for all.
     """
     assert strategy.chunks is not None
     layers, views = work.model.layers, tuple(sorted(set(work.model.views)))
-    chunked = work.shape.chunked(cutting_of(strategy, work, rates), views, place.workers, strategy.techniques)
-    cut = work.shape.cut(strategy.partition, place.workers)
-    traffic = of_training(work, cut.nodes, cut.owner_bytes, place, logits=False)
-    added(traffic.once, Kind.TOPOLOGY, place.shared(chunked.order_bytes))
+    chunked = work.partitioning.chunk_stats(
+        make_chunking_spec(strategy, work, bandwidths), views, layout.workers, strategy.transfer_options
+    )
+    cut = work.partitioning.partition_stats(strategy.partition, layout.workers)
+    traffic = training_traffic(work, cut.nodes, cut.owner_bytes, layout, logits=False)
+    add_bytes(traffic.once, Kind.TOPOLOGY, layout.broadcast_bytes(chunked.order_bytes))
     for waves in chunked.waves.values():
-        added(traffic.once, Kind.IDS, place.sent(waves.told), ID_BYTES)
-    passes = _Passes(work, strategy, place, chunked.waves)
+        add_bytes(traffic.once, Kind.IDS, layout.sum_by_link(waves.requested_ids), ID_BYTES)
+    passes = _PassTraffic(work, strategy, layout, chunked.waves)
     for moved, found in (
-        (traffic.once, passes.prepared()),
-        (traffic.epoch, passes.epoch()),
-        (traffic.evaluation, passes.inference()),
+        (traffic.once, passes.setup_bytes()),
+        (traffic.epoch, passes.epoch_bytes()),
+        (traffic.evaluation, passes.inference_bytes()),
     ):
         moved.update(found)
-    _add_waves(traffic, layers, chunked.waves, strategy.chunks if kept is None else kept)
+    _add_wave_topology(traffic, layers, chunked.waves, strategy.chunks if cached_waves is None else cached_waves)
     return traffic
 
 
-def _add_waves(traffic: Traffic, layers: tuple[LayerSizes, ...], waves: dict[bool, Waves], kept: int) -> None:
+def _add_wave_topology(
+    traffic: Traffic, layers: tuple[LayerSizes, ...], waves: dict[bool, WaveStats], cached_waves: int
+) -> None:
     """What waves are told of their chunks: once, where it stays in memory; else each time that a layer goes by."""
-    seen = Counter(layer.widths.self_loops for layer in layers)
+    seen = Counter(layer.spec.self_loops for layer in layers)
     for view, of_view in waves.items():
-        staying, coming = (int(part.sum()) for part in np.split(of_view.file_bytes, [kept], 1))
-        bottom, last = (layers[i].widths.self_loops == view for i in (0, -1))
-        prepared = bottom and layers[0].constant
+        staying, coming = (int(part.sum()) for part in np.split(of_view.file_bytes, [cached_waves], 1))
+        bottom, last = (layers[i].spec.self_loops == view for i in (0, -1))
+        prepared = bottom and layers[0].has_static_aggregate
         for moved, num_bytes in (
             (traffic.once, staying + prepared * coming),
             (traffic.epoch, (2 * seen[view] - last) * coming),
             (traffic.evaluation, seen[view] * coming),
         ):
-            added(moved, Kind.TOPOLOGY, {Link.HOST_TO_DEVICE: num_bytes})
+            add_bytes(moved, Kind.TOPOLOGY, {Link.HOST_TO_DEVICE: num_bytes})
 
 
-class _Passes(NamedTuple):
+class _PassTraffic(NamedTuple):
     """Bytes of rows that cross links in passes over all waves.
 
     Attributes:
         work: What is trained.
         strategy: How.
-        place: Where the workers are.
+        layout: Where the workers are.
         waves: Rows that an assembled layer moves, by view of the graph.
     """
 
     work: Workload
     strategy: Offload
-    place: Place
-    waves: dict[bool, Waves]
+    layout: WorkerLayout
+    waves: dict[bool, WaveStats]
 
-    def prepared(self) -> Bytes:
+    def setup_bytes(self) -> Bytes:
         """A constant aggregate is computed and written."""
         bottom = self.layers[0]
-        if not bottom.constant:
+        if not bottom.has_static_aggregate:
             return Counter()
-        return self._assembled(0) + self._inputs(0) + self._written(bottom.aggregate)
+        return self._source_bytes(0) + self._target_bytes(0) + self._write_bytes(bottom.aggregate_width)
 
-    def forward(self, *, training: bool) -> Bytes:
+    def forward_bytes(self, *, training: bool) -> Bytes:
         """All layers but the last: each writes the source rows of the next, and what its destinations read."""
         layers = self.layers
-        moved = Counter() if self._takes_raw else self._features() + self._written(layers[0].source_row)
+        moved = (
+            Counter() if self._source_is_features else self._feature_bytes() + self._write_bytes(layers[0].source_width)
+        )
         for index, following in enumerate(layers[1:]):
-            moved += self._aggregate_read(index) if layers[index].constant else self._assembled(index)
-            moved += self._inputs(index) + self._written(following.source_row)
-            if not following.widths.raw_source:
-                moved += self._written(self._target(following))
-            if training and self._cached(index):
-                moved += self._written(layers[index].aggregate)
+            moved += (
+                self._read_aggregate_bytes(index) if layers[index].has_static_aggregate else self._source_bytes(index)
+            )
+            moved += self._target_bytes(index) + self._write_bytes(following.source_width)
+            if not following.spec.source_is_input:
+                moved += self._write_bytes(self._target_width(following))
+            if training and self._caches_aggregate(index):
+                moved += self._write_bytes(layers[index].aggregate_width)
         return moved
 
-    def epoch(self) -> Bytes:
+    def epoch_bytes(self) -> Bytes:
         """Forward; the last layer both ways at once, its rows assembled once; the other layers backward."""
-        moved, nodes = self.forward(training=True), self.work.graph.nodes
+        moved, nodes = self.forward_bytes(training=True), self.work.graph.nodes
         for index, layer in enumerate(self.layers):
-            known = self._cached(index) or layer.constant
-            moved += self._aggregate_read(index) if known else self._assembled(index)
-            moved += self._inputs(index)
-            target = self._target(layer)
+            known = self._caches_aggregate(index) or layer.has_static_aggregate
+            moved += self._read_aggregate_bytes(index) if known else self._source_bytes(index)
+            moved += self._target_bytes(index)
+            target = self._target_width(layer)
             if index > 0:
-                moved += self._gradients(Link.DEVICE_TO_HOST, nodes * target)
-                moved += self._gradients(Link.HOST_TO_DEVICE, nodes * (layer.source_row + target))
-            if index > 0 or not self._takes_raw:
-                waves = self.waves[layer.widths.self_loops]
-                moved += self._gradients(Link.DEVICE_TO_HOST, waves.loaded * layer.source_row)
-                for link, count in self.place.sent(waves.sent.T).items():
-                    moved += self._gradients(link, count * layer.source_row)
-        if not self._takes_raw:
-            moved += self._features() + self._gradients(Link.HOST_TO_DEVICE, nodes * self.layers[0].source_row)
+                moved += self._gradient_bytes(Link.DEVICE_TO_HOST, nodes * target)
+                moved += self._gradient_bytes(Link.HOST_TO_DEVICE, nodes * (layer.source_width + target))
+            if index > 0 or not self._source_is_features:
+                waves = self.waves[layer.spec.self_loops]
+                moved += self._gradient_bytes(Link.DEVICE_TO_HOST, waves.loaded_rows * layer.source_width)
+                for link, count in self.layout.sum_by_link(waves.sent_rows.T).items():
+                    moved += self._gradient_bytes(link, count * layer.source_width)
+        if not self._source_is_features:
+            moved += self._feature_bytes() + self._gradient_bytes(
+                Link.HOST_TO_DEVICE, nodes * self.layers[0].source_width
+            )
         return moved
 
-    def inference(self) -> Bytes:
+    def inference_bytes(self) -> Bytes:
         """Forward, where nothing is kept for a backward pass, and the last layer."""
         last = len(self.layers) - 1
-        return self.forward(training=False) + self._assembled(last) + self._inputs(last)
+        return self.forward_bytes(training=False) + self._source_bytes(last) + self._target_bytes(last)
 
     @property
     def layers(self) -> tuple[LayerSizes, ...]:
@@ -139,84 +155,97 @@ class _Passes(NamedTuple):
         return self.work.model.layers
 
     @property
-    def _takes_raw(self) -> bool:
-        return self.work.model.takes_raw
+    def _source_is_features(self) -> bool:
+        return self.work.model.source_is_features
 
-    def _cached(self, index: int) -> bool:
+    def _caches_aggregate(self, index: int) -> bool:
         layer = self.layers[index]
-        return self.strategy.cache and layer.fixed and index < len(self.layers) - 1 and not layer.constant
+        return (
+            self.strategy.cache
+            and layer.is_parameter_free
+            and index < len(self.layers) - 1
+            and not layer.has_static_aggregate
+        )
 
     @staticmethod
-    def _target(layer: LayerSizes) -> int:
+    def _target_width(layer: LayerSizes) -> int:
         """Numbers of the input that destinations read."""
-        return layer.widths.in_features if layer.reads_target else 0
+        return layer.spec.in_features if layer.reads_target else 0
 
-    def _assembled(self, index: int) -> Bytes:
+    def _source_bytes(self, index: int) -> Bytes:
         layer, graph = self.layers[index], self.work.graph
-        raw = index == 0 and self._takes_raw
+        raw = index == 0 and self._source_is_features
         kind, size = (Kind.FEATURES, graph.feature_bytes) if raw else (Kind.ACTIVATIONS, self.work.model.number_bytes)
-        waves, moved = self.waves[layer.widths.self_loops], Counter[tuple[Link, Kind]]()
-        added(moved, kind, {Link.HOST_TO_DEVICE: waves.loaded}, layer.source_row * size)
-        added(moved, kind, self.place.sent(waves.sent), layer.source_row * size)
+        waves, moved = self.waves[layer.spec.self_loops], Counter[tuple[Link, Kind]]()
+        add_bytes(moved, kind, {Link.HOST_TO_DEVICE: waves.loaded_rows}, layer.source_width * size)
+        add_bytes(moved, kind, self.layout.sum_by_link(waves.sent_rows), layer.source_width * size)
         return moved
 
-    def _inputs(self, index: int) -> Bytes:
-        target = self._target(self.layers[index])
+    def _target_bytes(self, index: int) -> Bytes:
+        target = self._target_width(self.layers[index])
         if index == 0 and self.work.model.reads_features:
-            return self._features() if target else Counter()
-        return self._moved(Link.HOST_TO_DEVICE, target * self.work.graph.nodes)
+            return self._feature_bytes() if target else Counter()
+        return self._activation_bytes(Link.HOST_TO_DEVICE, target * self.work.graph.nodes)
 
-    def _features(self) -> Bytes:
+    def _feature_bytes(self) -> Bytes:
         """All features, once, chunk by chunk; the ends of sparse rows are one more than these."""
         graph = self.work.graph
-        chunks = (self.strategy.chunks or 1) * self.place.workers
+        chunks = (self.strategy.chunks or 1) * self.layout.workers
         num_bytes = round(graph.nodes * graph.row_bytes) + _END_BYTES * chunks * graph.sparse
         return Counter({(Link.HOST_TO_DEVICE, Kind.FEATURES): num_bytes})
 
-    def _written(self, width: int) -> Bytes:
-        return self._moved(Link.DEVICE_TO_HOST, self.work.graph.nodes * width)
+    def _write_bytes(self, width: int) -> Bytes:
+        return self._activation_bytes(Link.DEVICE_TO_HOST, self.work.graph.nodes * width)
 
-    def _aggregate_read(self, index: int) -> Bytes:
-        return self._moved(Link.HOST_TO_DEVICE, self.work.graph.nodes * self.layers[index].aggregate)
+    def _read_aggregate_bytes(self, index: int) -> Bytes:
+        return self._activation_bytes(Link.HOST_TO_DEVICE, self.work.graph.nodes * self.layers[index].aggregate_width)
 
-    def _moved(self, link: Link, numbers: int) -> Bytes:
+    def _activation_bytes(self, link: Link, numbers: int) -> Bytes:
         return Counter({(link, Kind.ACTIVATIONS): numbers * self.work.model.number_bytes})
 
-    def _gradients(self, link: Link, numbers: int) -> Bytes:
+    def _gradient_bytes(self, link: Link, numbers: int) -> Bytes:
         return Counter({(link, Kind.GRADIENTS): numbers * self.work.model.number_bytes})
 
 
-def parts_of_offload(strategy: Offload, work: Workload, pace: Pace, traffic: Traffic, *, kept: int) -> list[Part]:
+def offload_parts(
+    strategy: Offload, work: Workload, costs: CostModel, traffic: Traffic, *, cached_waves: int
+) -> list[EpochPart]:
     """Every layer chunk by chunk, its aggregates once more where they are not kept; rows come and go meanwhile."""
     assert strategy.chunks is not None
-    cut, layers = work.shape.cut(strategy.partition, pace.place.workers), work.model.layers
+    cut, layers = work.partitioning.partition_stats(strategy.partition, costs.layout.workers), work.model.layers
     slowest = int(cut.edges.argmax())
-    found = of_whole_layers(work, pace, int(cut.nodes[slowest]), int(cut.edges[slowest]))
-    passes, coming = 2 * len(layers) - 1, 1 - kept / strategy.chunks
-    new = pace.made_ready(passes * coming * int(cut.edges[slowest]))
-    found.append(Part(name="new edges", seconds=new))
-    found.append(Part(name="small steps of chunks", seconds=pace.layers(2 * len(layers) * (strategy.chunks - 1))))
+    found = full_graph_parts(work, costs, int(cut.nodes[slowest]), int(cut.edges[slowest]))
+    passes, coming = 2 * len(layers) - 1, 1 - cached_waves / strategy.chunks
+    new = costs.new_edge_seconds(passes * coming * int(cut.edges[slowest]))
+    found.append(EpochPart(name="new edges", seconds=new))
+    found.append(
+        EpochPart(
+            name="small steps of chunks", seconds=costs.layer_overhead_seconds(2 * len(layers) * (strategy.chunks - 1))
+        )
+    )
     busy = sum(part.seconds for part in found)
     waves = strategy.chunks * passes
-    for link, seconds in pace.crossing(traffic.epoch, 2 * waves).items():
-        loaded = seconds + waves * pace.profile.links[link].message_seconds
+    for link, seconds in costs.transfer_seconds(traffic.epoch, 2 * waves).items():
+        loaded = seconds + waves * costs.profile.links[link].message_seconds
         name = link.value.replace("_", " ")
-        found.append(beside(pace, name, loaded, busy) if strategy.overlap else Part(name=name, seconds=loaded))
+        found.append(
+            overlapped_part(costs, name, loaded, busy) if strategy.overlap else EpochPart(name=name, seconds=loaded)
+        )
     return found
 
 
-def estimate_of_offload(strategy: Offload, work: Workload, pace: Pace) -> Estimate:
+def estimate_offload(strategy: Offload, work: Workload, costs: CostModel) -> Estimate:
     """Estimate an epoch all at once where that fits, as `full`; else in as few chunks as fit."""
-    chosen = with_chunks(strategy, work, pace)
+    chosen = choose_chunks(strategy, work, costs)
     if chosen.chunks is None:
-        whole = estimate_of_full(Full(partition=strategy.partition), work, pace)
+        whole = estimate_full(Full(partition=strategy.partition), work, costs)
         return replace(whole, strategy=strategy, chunks=0)
-    kept = kept_waves(chosen, work, pace)
-    traffic = traffic_of_offload(chosen, work, pace.place, rates_of(pace), kept=kept)
+    kept = count_cached_waves(chosen, work, costs)
+    traffic = offload_traffic(chosen, work, costs.layout, bandwidths_from_profile(costs), cached_waves=kept)
     return Estimate(
         strategy=strategy,
         traffic=traffic,
-        parts=tuple(parts_of_offload(chosen, work, pace, traffic, kept=kept)),
-        peak_bytes=round(_OF_MOST * held_bytes(chosen, work, pace)),
+        parts=tuple(offload_parts(chosen, work, costs, traffic, cached_waves=kept)),
+        peak_bytes=round(_OF_MOST * offload_peak_bytes(chosen, work, costs)),
         chunks=chosen.chunks,
     )

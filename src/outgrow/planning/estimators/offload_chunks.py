@@ -5,92 +5,98 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outgrow.core.ledger import Link
-from outgrow.planning.cost_model import Pace
-from outgrow.planning.graph_stats.chunk_waves import Cutting
+from outgrow.planning.cost_model import CostModel
+from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec
 from outgrow.planning.peak_memory import base_bytes
-from outgrow.planning.traffic import Place
-from outgrow.planning.workload import Chunked, Workload
-from outgrow.strategies.offload.chunking import MOST_CHUNKS, choose_cached_waves, fewest_chunks, fits_whole
-from outgrow.strategies.offload.memory import Extent, chunked_bytes
-from outgrow.strategies.offload.reorder import Throughputs
+from outgrow.planning.traffic import WorkerLayout
+from outgrow.planning.workload import ChunkStats, Workload
+from outgrow.strategies.offload.chunking import MAX_CHUNKS, choose_cached_waves, fewest_chunks, fits_whole
+from outgrow.strategies.offload.memory import WaveSizes, chunked_bytes
+from outgrow.strategies.offload.reorder import Bandwidths
 from outgrow.strategies.offload.strategy import Offload
 
 _STEP = 1
 """The number of chunks doubles until it fits: few numbers are estimated."""
 
 
-def with_chunks(strategy: Offload, work: Workload, pace: Pace) -> Offload:
+def choose_chunks(strategy: Offload, work: Workload, costs: CostModel) -> Offload:
     """With as few chunks as fit into the memory of a worker, and no more than 1024; None if all at once does."""
-    if strategy.chunks is not None or _fits_whole(strategy, work, pace):
+    if strategy.chunks is not None or _fits_unchunked(strategy, work, costs):
         return strategy
-    most = finest(work, pace.place)
+    most = max_chunks(work, costs.layout)
     found = fewest_chunks(
-        lambda count: held_bytes(replace(strategy, chunks=count), work, pace), most, budget=pace.memory, step=_STEP
+        lambda count: offload_peak_bytes(replace(strategy, chunks=count), work, costs),
+        most,
+        budget=costs.memory,
+        step=_STEP,
     )
     return replace(strategy, chunks=most if found is None else found)
 
 
-def finest(work: Workload, place: Place) -> int:
+def max_chunks(work: Workload, layout: WorkerLayout) -> int:
     """The most chunks of each worker."""
-    return min(MOST_CHUNKS, max(1, work.graph.nodes // place.workers))
+    return min(MAX_CHUNKS, max(1, work.graph.nodes // layout.workers))
 
 
-def held_bytes(strategy: Offload, work: Workload, pace: Pace) -> int:
+def offload_peak_bytes(strategy: Offload, work: Workload, costs: CostModel) -> int:
     """The most that a worker holds that trains in so many chunks, at most; besides waves that it keeps."""
-    base, extent = base_bytes(work, pace), _extent(strategy, work, pace)
-    return chunked_bytes(base, work.model.traits, extent, work.model.number_bytes)
+    base, extent = base_bytes(work, costs), _max_wave_sizes(strategy, work, costs)
+    return chunked_bytes(base, work.model.layer_plans, extent, work.model.number_bytes)
 
 
-def kept_waves(strategy: Offload, work: Workload, pace: Pace) -> int:
+def count_cached_waves(strategy: Offload, work: Workload, costs: CostModel) -> int:
     """How many waves of a worker stay in memory once they were read."""
     assert strategy.chunks is not None
-    spare = pace.memory - held_bytes(strategy, work, pace)
+    spare = costs.memory - offload_peak_bytes(strategy, work, costs)
     views = len(set(work.model.views))
-    return choose_cached_waves(strategy.chunks, _extent(strategy, work, pace), views=views, spare=spare)
+    return choose_cached_waves(strategy.chunks, _max_wave_sizes(strategy, work, costs), views=views, spare=spare)
 
 
-def _extent(strategy: Offload, work: Workload, pace: Pace) -> Extent:
+def _max_wave_sizes(strategy: Offload, work: Workload, costs: CostModel) -> WaveSizes:
     """Of the largest wave, over the views of the graph."""
-    extents = [waves.extent for waves in chunks_for(strategy, work, pace).waves.values()]
-    return Extent(*(max(sizes) for sizes in zip(*extents, strict=True)))
+    extents = [waves.max_sizes for waves in chunk_stats_for(strategy, work, costs).waves.values()]
+    return WaveSizes(*(max(sizes) for sizes in zip(*extents, strict=True)))
 
 
-def chunks_for(strategy: Offload, work: Workload, pace: Pace) -> Chunked:
+def chunk_stats_for(strategy: Offload, work: Workload, costs: CostModel) -> ChunkStats:
     """How the graph is cut."""
     views = tuple(sorted(set(work.model.views)))
-    return work.shape.chunked(
-        cutting_of(strategy, work, rates_of(pace)), views, pace.place.workers, strategy.techniques
+    return work.partitioning.chunk_stats(
+        make_chunking_spec(strategy, work, bandwidths_from_profile(costs)),
+        views,
+        costs.layout.workers,
+        strategy.transfer_options,
     )
 
 
-def cutting_of(strategy: Offload, work: Workload, rates: Throughputs) -> Cutting:
+def make_chunking_spec(strategy: Offload, work: Workload, bandwidths: Bandwidths) -> ChunkingSpec:
     """How `offload` cuts the graph whose chunks are given."""
     assert strategy.chunks is not None
     layers = work.model.layers
-    row_bytes = sum(each.source_row for each in layers) * work.model.number_bytes // len(layers)
-    return Cutting(strategy.partition, strategy.chunks, strategy.reorganise, row_bytes, rates)
+    row_bytes = sum(each.source_width for each in layers) * work.model.number_bytes // len(layers)
+    return ChunkingSpec(strategy.partition, strategy.chunks, strategy.reorganise, row_bytes, bandwidths)
 
 
-def rates_of(pace: Pace) -> Throughputs:
+def bandwidths_from_profile(costs: CostModel) -> Bandwidths:
     """What the machine moves in a second, by which the order of the chunks is chosen."""
-    links, copy = pace.profile.links, pace.profile.device.copy
+    links, copy = costs.profile.links, costs.profile.device.copy
     between = links.get(Link.PEER) or links.get(Link.NETWORK)
-    return Throughputs(
+    return Bandwidths(
         host=links[Link.HOST_TO_DEVICE].bytes_per_second,
         device=copy if between is None else between.bytes_per_second,
         reuse=copy,
     )
 
 
-def _fits_whole(strategy: Offload, work: Workload, pace: Pace) -> bool:
-    cut = work.shape.cut(strategy.partition, pace.place.workers)
+def _fits_unchunked(strategy: Offload, work: Workload, costs: CostModel) -> bool:
+    cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers)
     part = int(cut.edges.argmax())
     return fits_whole(
-        base_bytes(work, pace),
-        work.model.traits,
+        base_bytes(work, costs),
+        work.model.layer_plans,
         num_own=int(cut.nodes[part]),
         num_edges=int(cut.edges[part]),
         num_nodes=work.graph.nodes,
         number_bytes=work.model.number_bytes,
-        budget=pace.memory,
+        budget=costs.memory,
     )

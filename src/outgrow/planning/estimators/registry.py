@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from outgrow.planning.cost_model import Pace
+from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import Estimate
-from outgrow.planning.estimators.full import estimate_of_full
-from outgrow.planning.estimators.migrate import estimate_of_migrate
-from outgrow.planning.estimators.offload import estimate_of_offload
-from outgrow.planning.estimators.orchestrate import estimate_of_orchestrate
-from outgrow.planning.estimators.sampled import estimate_of_sampled
-from outgrow.planning.estimators.split import estimate_of_split
-from outgrow.planning.estimators.tensor import estimate_of_tensor
+from outgrow.planning.estimators.full import estimate_full
+from outgrow.planning.estimators.migrate import estimate_migrate
+from outgrow.planning.estimators.offload import estimate_offload
+from outgrow.planning.estimators.orchestrate import estimate_orchestrate
+from outgrow.planning.estimators.sampled import estimate_sampled
+from outgrow.planning.estimators.split import estimate_split
+from outgrow.planning.estimators.tensor import estimate_tensor
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
@@ -25,31 +25,31 @@ KNOWN = (Full, TensorParallel, Offload, Sampled, SplitParallel, Migrate, Orchest
 """The strategies of which something is estimated."""
 
 
-def estimate(strategy: Strategy, work: Workload, pace: Pace) -> Estimate:
+def estimate_strategy(strategy: Strategy, work: Workload, costs: CostModel) -> Estimate:
     """Seconds of an epoch by part, bytes by link and kind, and the most that a worker holds.
 
     Args:
         strategy: One of Outgrow's. Of `offload` in chunks that are not given, as few are taken as fit.
         work: What is trained.
-        pace: On what machine, by how many workers, with how much memory.
+        costs: On what machine, by how many workers, with how much memory.
 
     Raises:
         KeyError: Nothing is known of a link that is crossed.
     """
     match strategy:
         case Full():
-            return estimate_of_full(strategy, work, pace)
+            return estimate_full(strategy, work, costs)
         case TensorParallel():
-            return estimate_of_tensor(strategy, work, pace)
+            return estimate_tensor(strategy, work, costs)
         case Offload():
-            return estimate_of_offload(strategy, work, pace)
+            return estimate_offload(strategy, work, costs)
         case Sampled():
-            return estimate_of_sampled(strategy, work, pace)
+            return estimate_sampled(strategy, work, costs)
         case SplitParallel():
-            return estimate_of_split(strategy, work, pace)
+            return estimate_split(strategy, work, costs)
         case Migrate():
-            return estimate_of_migrate(strategy, work, pace)
+            return estimate_migrate(strategy, work, costs)
         case Orchestrate():
-            return estimate_of_orchestrate(strategy, work, pace)
+            return estimate_orchestrate(strategy, work, costs)
         case _:
             raise TypeError(f"no estimate of {type(strategy).__name__}")

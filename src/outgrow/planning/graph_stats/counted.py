@@ -7,23 +7,34 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from outgrow.engine.batches import EVERYTHING, Batches
+from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
-from outgrow.graph.partition.partition_cache import partition_of
-from outgrow.graph.partition.presampled import MetisByAccess
+from outgrow.graph.partition.partition_cache import load_or_make_partition
+from outgrow.graph.partition.presampled import PresampledMetis
 from outgrow.nn.model import Model
-from outgrow.planning.graph_stats.chunk_waves import Cutter, Cutting
-from outgrow.planning.graph_stats.sampled_batches import Draws, HotDraws
-from outgrow.planning.sizes import graph_sizes, model_sizes
-from outgrow.planning.workload import Chunked, Cut, Dealt, Drawing, Drawn, Halves, Together, Workload, cut_of, whole_cut
-from outgrow.runtime.distributed.serialization import packed
-from outgrow.strategies.offload.wave_plan import Techniques
-from outgrow.strategies.split.partition import by_access
-from outgrow.strategies.tensor.chunk_schedule import dealt
+from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, ChunkWaveCounter
+from outgrow.planning.graph_stats.sampled_batches import SampledBatches, SampledSuperBatches
+from outgrow.planning.sizes import dataset_sizes, model_sizes
+from outgrow.planning.workload import (
+    BatchStats,
+    ChunkStats,
+    OrchestrateStats,
+    OwnerStats,
+    PartitionStats,
+    SamplingSpec,
+    SplitBatchStats,
+    Workload,
+    count_partition,
+    single_worker_stats,
+)
+from outgrow.runtime.distributed.serialization import serialize
+from outgrow.strategies.offload.wave_plan import TransferOptions
+from outgrow.strategies.split.partition import make_presampled_partition
+from outgrow.strategies.tensor.chunk_schedule import assign_owners
 
 
-def workload_of(graph: Graph, model: Model, batches: Batches = EVERYTHING, seed: int = 0) -> Workload:
+def make_workload(graph: Graph, model: Model, batches: BatchConfig = FULL_GRAPH, seed: int = 0) -> Workload:
     """What is to be trained at hand; partitions are made, and batches are drawn, when they are asked for.
 
     Args:
@@ -32,12 +43,14 @@ def workload_of(graph: Graph, model: Model, batches: Batches = EVERYTHING, seed:
         batches: What batches are made of.
         seed: Seed of the run.
     """
-    counted, sizes = Counted(graph), model_sizes(model, graph)
-    return Workload(graph=graph_sizes(graph), model=sizes, shape=counted, sampling=counted, batches=batches, seed=seed)
+    counted, sizes = CountedGraph(graph), model_sizes(model, graph)
+    return Workload(
+        graph=dataset_sizes(graph), model=sizes, partitioning=counted, sampling=counted, batches=batches, seed=seed
+    )
 
 
-class Counted:
-    """A graph at hand; see `Shape` and `Sampling`. What was asked for is kept. Final.
+class CountedGraph:
+    """A graph at hand; see `PartitionStatsSource` and `BatchStatsSource`. What was asked for is kept. Final.
 
     Args:
         graph: The graph.
@@ -45,44 +58,54 @@ class Counted:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.cut, self.dealt = cache(self._cut), cache(self._dealt)
-        self.chunked, self.drawn, self.together = cache(self._chunked), cache(self._drawn), cache(self._together)
-        self.halves = cache(self._halves)
+        self.partition_stats, self.owner_stats = cache(self._partition_stats), cache(self._owner_stats)
+        self.chunk_stats, self.batch_stats, self.split_batch_stats = (
+            cache(self._chunk_stats),
+            cache(self._batch_stats),
+            cache(self._split_batch_stats),
+        )
+        self.orchestrate_stats = cache(self._orchestrate_stats)
 
-    def _partition(self, method: str, parts: int, by: Drawing | None = None) -> Tensor:
+    def _node_owners(self, method: str, parts: int, spec: SamplingSpec | None = None) -> Tensor:
         topology = self.graph.topology
-        if method != MetisByAccess.name:
-            return partition_of(topology, WITHOUT_CHUNKS[method], parts, store=self.graph.store).part
-        assert by is not None
-        views = [topology.view(self_loops=looped) for looped in by.views]
-        found = by_access(views, self.graph.split.train, by.batches)
-        return partition_of(topology, found, parts, store=self.graph.store).part
+        if method != PresampledMetis.name:
+            return load_or_make_partition(topology, WITHOUT_CHUNKS[method], parts, store=self.graph.store).part
+        assert spec is not None
+        views = [topology.view(self_loops=looped) for looped in spec.views]
+        found = make_presampled_partition(views, self.graph.split.train, spec.batches)
+        return load_or_make_partition(topology, found, parts, store=self.graph.store).part
 
-    def _cut(self, method: str, parts: int, by: Drawing | None = None) -> Cut:
+    def _partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
         if parts == 1:
-            return whole_cut(self.graph.num_nodes, self.graph.num_edges)
-        return cut_of(self.graph.topology, self._partition(method, parts, by), parts)
+            return single_worker_stats(self.graph.num_nodes, self.graph.num_edges)
+        return count_partition(self.graph.topology, self._node_owners(method, parts, spec), parts)
 
-    def _dealt(self, chunks: int, parts: int, *, self_loops: bool) -> Dealt:
+    def _owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
         view = self.graph.topology.view(self_loops=self_loops)
-        owner = dealt(view.indptr, view.indices, chunks, parts)
+        owner = assign_owners(view.indptr, view.indices, chunks, parts)
         nodes = torch.bincount(owner.long(), minlength=parts).numpy()
-        return Dealt(nodes, bool((owner.diff() >= 0).all()), len(packed(owner)))
+        return OwnerStats(nodes, bool((owner.diff() >= 0).all()), len(serialize(owner)))
 
-    def _chunked(self, cutting: Cutting, views: tuple[bool, ...], parts: int, techniques: Techniques) -> Chunked:
-        owner = self._partition(cutting.partition, parts)
+    def _chunk_stats(
+        self, chunking: ChunkingSpec, views: tuple[bool, ...], parts: int, techniques: TransferOptions
+    ) -> ChunkStats:
+        owner = self._node_owners(chunking.partition, parts)
         own = [(owner == part).nonzero()[:, 0] for part in range(parts)]
-        cutter = Cutter(self.graph.topology, views, own, cutting)
-        return Chunked(len(packed(cutter.order)), {view: cutter.waves(view, techniques) for view in views})
+        cutter = ChunkWaveCounter(self.graph.topology, views, own, chunking)
+        return ChunkStats(len(serialize(cutter.order)), {view: cutter.wave_stats(view, techniques) for view in views})
 
-    def _drawn(self, drawing: Drawing, parts: int) -> Drawn:
-        return self._draws(drawing, parts).look()
+    def _batch_stats(self, spec: SamplingSpec, parts: int) -> BatchStats:
+        return self._sample_batches(spec, parts).collect_batch_stats()
 
-    def _together(self, drawing: Drawing, parts: int) -> Together:
-        return self._draws(drawing, parts).together()
+    def _split_batch_stats(self, spec: SamplingSpec, parts: int) -> SplitBatchStats:
+        return self._sample_batches(spec, parts).collect_split_stats()
 
-    def _halves(self, drawing: Drawing, parts: int, hot_ratio: float, super_batch: int) -> Halves:
-        return HotDraws(self._draws(drawing, parts), hot_ratio, super_batch).look()
+    def _orchestrate_stats(
+        self, spec: SamplingSpec, parts: int, hot_ratio: float, super_batch: int
+    ) -> OrchestrateStats:
+        return SampledSuperBatches(
+            self._sample_batches(spec, parts), hot_ratio, super_batch
+        ).collect_orchestrate_stats()
 
-    def _draws(self, drawing: Drawing, parts: int) -> Draws:
-        return Draws(self.graph, self._partition(drawing.partition, parts, drawing), parts, drawing)
+    def _sample_batches(self, spec: SamplingSpec, parts: int) -> SampledBatches:
+        return SampledBatches(self.graph, self._node_owners(spec.partition, parts, spec), parts, spec)

@@ -11,14 +11,23 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.features.cache import hotness_by, hottest
+from outgrow.engine.features.cache import compute_hotness, hottest_nodes
 from outgrow.graph.graph import Graph
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.planning.graph_stats.chunk_waves import Matrix
-from outgrow.planning.workload import Crossed, Drawing, Drawn, Gathered, Grown, Halves, Hot, Together
-from outgrow.strategies.migrate.schedule import tour
-from outgrow.strategies.orchestrate.sampling import Drawing as PartDrawing
-from outgrow.strategies.orchestrate.sampling import bottom_counts, hot_step, super_batches
+from outgrow.planning.workload import (
+    BatchStats,
+    CrossEdgeStats,
+    GatherStats,
+    HotStats,
+    NeighborhoodStats,
+    OrchestrateStats,
+    SamplingSpec,
+    SplitBatchStats,
+)
+from outgrow.strategies.migrate.schedule import migration_schedule
+from outgrow.strategies.orchestrate.sampling import HotColdSampler as PartDrawing
+from outgrow.strategies.orchestrate.sampling import count_bottom_nodes, hot_step, plan_super_batches
 
 BEFORE, EPOCH = 0, 1
 """Epochs that are drawn first, downwards from this one, and the first that is trained."""
@@ -26,7 +35,7 @@ _STEPS, STEPS_BEFORE = 8, 32
 """How many steps are looked at, of an epoch and of one before."""
 
 
-class Draws:
+class SampledBatches:
     """Batches of some workers, drawn as they will be when trained on. Final.
 
     Args:
@@ -39,123 +48,131 @@ class Draws:
         seeds: Gives those of each batch of an epoch, over all workers.
     """
 
-    def __init__(self, graph: Graph, owner: Tensor, parts: int, drawing: Drawing) -> None:
+    def __init__(self, graph: Graph, owner: Tensor, parts: int, spec: SamplingSpec) -> None:
         topology = graph.topology
         self.topology, self.train, self.owner = topology, graph.split.train, owner.long()
-        self.entries = _entries(graph)
-        self.parts, self.drawing = parts, drawing
-        views = [topology.view(self_loops=looped) for looped in drawing.views]
-        hops = drawing.batches.hops(len(views))
-        self.seeds = cache(self._seeds)
-        self.sampler = Sampler(views, hops, drawing.seed, weighted=drawing.batches.weighted)
+        self.row_entries = _count_row_entries(graph)
+        self.parts, self.spec = parts, spec
+        views = [topology.view(self_loops=looped) for looped in spec.views]
+        hops = spec.batches.fanout_per_hop(len(views))
+        self.epoch_seeds = cache(self._draw_epoch_seeds)
+        self.sampler = NeighborSampler(views, hops, spec.seed, weighted=spec.batches.weighted)
 
-    def look(self) -> Drawn:
+    def collect_batch_stats(self) -> BatchStats:
         """What some batches of the first epoch are like."""
-        kept, tally = np.zeros((self.parts, self.parts), dtype=np.int64), Tally(self)
-        growth = Growth(self.parts, len(self.drawing.views))
+        kept, tally = np.zeros((self.parts, self.parts), dtype=np.int64), GatherCounter(self)
+        growth = NeighborhoodCounter(self.parts, len(self.spec.views))
         for part in range(self.parts):
-            copies = self._copies(part)
-            kept[part] = self.by_owner(copies)
+            copies = self._cached_nodes(part)
+            kept[part] = self.count_by_owner(copies)
             has_copy = torch.zeros(self.topology.num_nodes, dtype=torch.bool)
             has_copy[copies] = True
-            for step in self.some(_STEPS):
-                groups = [self.sampler.blocks(seeds, EPOCH, step) for seeds in self._groups(step, part)]
-                growth.add(part, groups)
+            for step in self.choose_steps(_STEPS):
+                groups = [self.sampler.sample_blocks(seeds, EPOCH, step) for seeds in self._seed_groups(step, part)]
+                growth.add_batch(part, groups)
                 nodes = torch.cat([blocks[0].src_nodes for blocks in groups])
-                nodes = torch.unique(nodes) if self.drawing.pregather else nodes
-                tally.add(part, nodes[~has_copy[nodes]])
-        return Drawn(len(self.seeds(EPOCH)), self.full, growth.mean(), tally.mean(), kept)
+                nodes = torch.unique(nodes) if self.spec.pregather else nodes
+                tally.add_rows(part, nodes[~has_copy[nodes]])
+        return BatchStats(
+            len(self.epoch_seeds(EPOCH)), self.num_full_batches, growth.mean_stats(), tally.mean_stats(), kept
+        )
 
-    def together(self) -> Together:
+    def collect_split_stats(self) -> SplitBatchStats:
         """What some batches of the first epoch are like whose nodes are computed by the workers that own them."""
-        seeds, growth, crossed = self.seeds(EPOCH), Growth(self.parts, len(self.drawing.views)), []
-        for step in self.some(_STEPS):
-            blocks = self.sampler.blocks(seeds[step], EPOCH, step)
-            growth.add_shares(self.owner, blocks)
-            crossed.append(tuple(map(self._crossed, blocks)))
-        return Together(len(seeds), self.full, growth.mean(), tuple(crossed))
+        seeds, growth, crossed = self.epoch_seeds(EPOCH), NeighborhoodCounter(self.parts, len(self.spec.views)), []
+        for step in self.choose_steps(_STEPS):
+            blocks = self.sampler.sample_blocks(seeds[step], EPOCH, step)
+            growth.add_split_batch(self.owner, blocks)
+            crossed.append(tuple(map(self._cross_edge_stats, blocks)))
+        return SplitBatchStats(len(seeds), self.num_full_batches, growth.mean_stats(), tuple(crossed))
 
-    def _crossed(self, block: Block) -> Crossed:
+    def _cross_edge_stats(self, block: Block) -> CrossEdgeStats:
         source = block.edges.indices.long()
         target = torch.arange(block.edges.num_dst).repeat_interleave(block.edges.indptr.diff())
         pair = self.owner[block.dst_nodes][target] * self.parts + self.owner[block.src_nodes][source]
         away = pair % self.parts != pair // self.parts
         pair, source, target = pair[away], source[away], target[away]
 
-        def distinct(ends: Tensor, number: int) -> Matrix:
-            return self._pairs(torch.unique(pair * number + ends) // max(1, number))
+        def count_distinct(ends: Tensor, number: int) -> Matrix:
+            return self._count_pairs(torch.unique(pair * number + ends) // max(1, number))
 
-        return Crossed(distinct(source, len(block.src_nodes)), distinct(target, block.edges.num_dst), self._pairs(pair))
+        return CrossEdgeStats(
+            count_distinct(source, len(block.src_nodes)),
+            count_distinct(target, block.edges.num_dst),
+            self._count_pairs(pair),
+        )
 
-    def _pairs(self, pair: Tensor) -> Matrix:
+    def _count_pairs(self, pair: Tensor) -> Matrix:
         """``[P, P]``: how often each pair occurs."""
         return torch.bincount(pair, minlength=self.parts**2).view(self.parts, self.parts).numpy()
 
     @property
-    def full(self) -> float:
+    def num_full_batches(self) -> float:
         """Batches of full size that have as many seeds as an epoch."""
-        return len(self.train) / max(1, len(self.seeds(EPOCH)[0]))
+        return len(self.train) / max(1, len(self.epoch_seeds(EPOCH)[0]))
 
-    def _seeds(self, epoch: int) -> list[Tensor]:
-        return self.drawing.batches.of_epoch(self.train, self.drawing.seed, epoch)
+    def _draw_epoch_seeds(self, epoch: int) -> list[Tensor]:
+        return self.spec.batches.seeds_of_epoch(self.train, self.spec.seed, epoch)
 
-    def some(self, most: int) -> list[int]:
+    def choose_steps(self, most: int) -> list[int]:
         """Steps of an epoch, evenly apart; without the last one, which may have fewer seeds."""
-        return evenly(max(1, len(self.seeds(EPOCH)) - 1), most)
+        return choose_evenly_spaced(max(1, len(self.epoch_seeds(EPOCH)) - 1), most)
 
-    def _groups(self, step: int, part: int) -> list[Tensor]:
+    def _seed_groups(self, step: int, part: int) -> list[Tensor]:
         """The seeds that a worker computes of a batch, by time step."""
-        seeds, drawing = self.seeds(EPOCH)[step], self.drawing
+        seeds, drawing = self.epoch_seeds(EPOCH)[step], self.spec
         homes = self.owner[seeds]
         if drawing.time_steps is None:
             return [seeds[homes == part]]
-        return tour(seeds, homes, part, self.parts, self.parts - drawing.time_steps).groups
+        return migration_schedule(seeds, homes, part, self.parts, self.parts - drawing.time_steps).groups
 
-    def _copies(self, part: int) -> Tensor:
+    def _cached_nodes(self, part: int) -> Tensor:
         """Nodes of other workers whose rows a worker keeps."""
-        if not self.drawing.cached:
+        if not self.spec.cache_rows:
             return torch.empty(0, dtype=torch.int64)
-        hotness = hotness_by(self.drawing.cached_by, self.topology, lambda: self._asked_before(part))
-        return hottest(hotness * (self.owner != part), self.drawing.cached)
+        hotness = compute_hotness(self.spec.cache_by, self.topology, lambda: self._presample_sources(part))
+        return hottest_nodes(hotness * (self.owner != part), self.spec.cache_rows)
 
-    def _asked_before(self, part: int) -> Iterator[Tensor]:
-        batches = self.seeds(BEFORE)
-        for step in self.some(STEPS_BEFORE):
+    def _presample_sources(self, part: int) -> Iterator[Tensor]:
+        batches = self.epoch_seeds(BEFORE)
+        for step in self.choose_steps(STEPS_BEFORE):
             seeds = batches[step]
-            yield self.sampler.blocks(seeds[self.owner[seeds] == part], BEFORE, step)[0].src_nodes
+            yield self.sampler.sample_blocks(seeds[self.owner[seeds] == part], BEFORE, step)[0].src_nodes
 
-    def by_owner(self, nodes: Tensor) -> Matrix:
+    def count_by_owner(self, nodes: Tensor) -> Matrix:
         """``[P]`` int64: how many of some nodes each worker owns."""
         return torch.bincount(self.owner[nodes], minlength=self.parts).numpy()
 
 
-class Tally:
+class GatherCounter:
     """Rows of raw features that workers take from memory, counted for several batches. Final.
 
     Args:
         draws: Who draws.
     """
 
-    def __init__(self, draws: Draws) -> None:
-        self.draws, self.rows, self.count, self.entries = draws, 0, 0, 0.0
-        self.asked = np.zeros((draws.parts, draws.parts))
+    def __init__(self, batches: SampledBatches) -> None:
+        self.batches, self.rows, self.count, self.entries = batches, 0, 0, 0.0
+        self.remote_rows = np.zeros((batches.parts, batches.parts))
 
-    def add(self, part: int, nodes: Tensor) -> None:
+    def add_rows(self, part: int, nodes: Tensor) -> None:
         """Those of a worker, for one batch."""
-        draws = self.draws
+        draws = self.batches
         self.rows += len(nodes)
         self.count += 1
-        self.asked[part] += draws.by_owner(nodes)
-        self.entries += float(draws.entries[nodes[draws.owner[nodes] != part]].sum())
+        self.remote_rows[part] += draws.count_by_owner(nodes)
+        self.entries += float(draws.row_entries[nodes[draws.owner[nodes] != part]].sum())
 
-    def mean(self) -> Gathered:
+    def mean_stats(self) -> GatherStats:
         """Of a batch, all workers together."""
-        batches = max(1, self.count // self.draws.parts)
-        np.fill_diagonal(self.asked, 0)
-        return Gathered(self.rows / batches, self.asked / batches, self.entries / max(1.0, self.asked.sum()))
+        batches = max(1, self.count // self.batches.parts)
+        np.fill_diagonal(self.remote_rows, 0)
+        return GatherStats(
+            self.rows / batches, self.remote_rows / batches, self.entries / max(1.0, self.remote_rows.sum())
+        )
 
 
-class Growth:
+class NeighborhoodCounter:
     """Rows and edges that workers compute, counted for several batches. Final.
 
     Args:
@@ -167,14 +184,14 @@ class Growth:
         self.rows, self.edges = np.zeros((parts, layers + 1)), np.zeros((parts, layers))
         self.count = np.zeros(parts)
 
-    def add(self, part: int, groups: Sequence[Sequence[Block]]) -> None:
+    def add_batch(self, part: int, groups: Sequence[Sequence[Block]]) -> None:
         """What a worker computes of one batch, one time step after the other."""
         self.count[part] += 1
         for blocks in groups:
             self.rows[part] += [*(len(block.src_nodes) for block in blocks), blocks[-1].edges.num_dst]
             self.edges[part] += [block.edges.num_edges for block in blocks]
 
-    def add_shares(self, owner: Tensor, blocks: Sequence[Block]) -> None:
+    def add_split_batch(self, owner: Tensor, blocks: Sequence[Block]) -> None:
         """What all workers compute of one batch, each of its own nodes."""
         parts = len(self.count)
         self.count += 1
@@ -185,19 +202,19 @@ class Growth:
             degree = block.edges.indptr.diff().double()
             self.edges[:, level] += torch.bincount(owner[block.dst_nodes], degree, minlength=parts).numpy()
 
-    def mean(self) -> Grown:
+    def mean_stats(self) -> NeighborhoodStats:
         """Of a batch."""
         count = np.maximum(1, self.count)[:, None]
-        return Grown(self.rows / count, self.edges / count)
+        return NeighborhoodStats(self.rows / count, self.edges / count)
 
 
-def evenly(count: int, most: int) -> list[int]:
+def choose_evenly_spaced(count: int, most: int) -> list[int]:
     """At most so many of the numbers below ``count``, evenly apart."""
     chosen: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
     return chosen
 
 
-def _entries(graph: Graph) -> Tensor:
+def _count_row_entries(graph: Graph) -> Tensor:
     """``[V]``: how many entries of each row of features are stored."""
     features = graph.features
     assert features is not None
@@ -209,61 +226,63 @@ def _entries(graph: Graph) -> Tensor:
 _SUPERS = 4
 
 
-class HotDraws:
+class SampledSuperBatches:
     """Super-batches of all workers. Final.
 
     Args:
-        draws: Batches of all workers.
+        batches: Batches of all workers.
         hot_ratio: Share of all nodes that are hot.
         super_batch: Batches of a super-batch.
     """
 
-    def __init__(self, draws: Draws, hot_ratio: float, super_batch: int) -> None:
-        self.draws, self.super_batch, self.drawing = draws, super_batch, cache(self._drawing)
-        self.share = round(hot_ratio * draws.topology.num_nodes / draws.parts)
+    def __init__(self, batches: SampledBatches, hot_ratio: float, super_batch: int) -> None:
+        self.batches, self.super_batch, self.sampler = batches, super_batch, cache(self._make_sampler)
+        self.num_hot_nodes = round(hot_ratio * batches.topology.num_nodes / batches.parts)
 
-    def look(self) -> Halves:
+    def collect_orchestrate_stats(self) -> OrchestrateStats:
         """What some super-batches of the first epoch are like."""
-        draws, steps = self.draws, len(self.draws.seeds(EPOCH))
-        [supers] = super_batches(0, steps, self.super_batch, None)
+        draws, steps = self.batches, len(self.batches.epoch_seeds(EPOCH))
+        [supers] = plan_super_batches(0, steps, self.super_batch, None)
         later = [each for each in supers[1:] if len(each) == self.super_batch] or supers[1:]
-        some = [later[place] for place in evenly(len(later), _SUPERS)]
-        cold, warm, hot = Tally(draws), Tally(draws), Tally(draws)
-        hot_nodes, hot_edges, growth = 0, 0, Growth(draws.parts, len(draws.drawing.views))
+        some = [later[place] for place in choose_evenly_spaced(len(later), _SUPERS)]
+        cold, warm, hot = GatherCounter(draws), GatherCounter(draws), GatherCounter(draws)
+        hot_nodes, hot_edges, growth = 0, 0, NeighborhoodCounter(draws.parts, len(draws.spec.views))
         for part, each in product(range(draws.parts), some or [range(max(1, steps - 1))]):
-            drawing = self.drawing(part)
+            drawing = self.sampler(part)
             for step in each:
-                draw = drawing.draw(step, all_cold=True)
-                cold.add(part, draw.cold.src_nodes)
+                draw = drawing.sample_batch(step, all_cold=True)
+                cold.add_rows(part, draw.cold_block.src_nodes)
                 if not some:
-                    growth.add(part, [[draw.cold, *draw.above]])
+                    growth.add_batch(part, [[draw.cold_block, *draw.upper_blocks]])
             if some:
-                drawn = [drawing.draw(step, all_cold=False) for step in each]
+                drawn = [drawing.sample_batch(step, all_cold=False) for step in each]
                 for draw in drawn:
-                    warm.add(part, draw.cold.src_nodes)
-                    growth.add(part, [[draw.cold, *draw.above]])
-                queue = torch.unique(torch.cat([draw.hot for draw in drawn]))
+                    warm.add_rows(part, draw.cold_block.src_nodes)
+                    growth.add_batch(part, [[draw.cold_block, *draw.upper_blocks]])
+                queue = torch.unique(torch.cat([draw.hot_nodes for draw in drawn]))
                 hot_nodes += len(queue)
-                block = drawing.bottom(queue, hot_step(each[0]))
+                block = drawing.bottom_block(queue, hot_step(each[0]))
                 hot_edges += block.edges.num_edges
-                hot.add(part, block.src_nodes)
+                hot.add_rows(part, block.src_nodes)
         count = max(1, len(some))
-        made = Hot(hot_nodes / count, hot_edges / count, hot.mean())
-        return Halves(steps, draws.full, growth.mean(), cold.mean(), warm.mean(), made)
+        made = HotStats(hot_nodes / count, hot_edges / count, hot.mean_stats())
+        return OrchestrateStats(
+            steps, draws.num_full_batches, growth.mean_stats(), cold.mean_stats(), warm.mean_stats(), made
+        )
 
-    def _drawing(self, part: int) -> PartDrawing:
-        draws, num_nodes = self.draws, self.draws.topology.num_nodes
+    def _make_sampler(self, part: int) -> PartDrawing:
+        draws, num_nodes = self.batches, self.batches.topology.num_nodes
 
-        def mine(seeds: Tensor) -> Tensor:
+        def filter_owned(seeds: Tensor) -> Tensor:
             return seeds[draws.owner[seeds] == part]
 
         none = torch.zeros(num_nodes, dtype=torch.bool)
         is_hot = none.clone()
-        if self.share:
-            some = draws.some(STEPS_BEFORE)
+        if self.num_hot_nodes:
+            some = draws.choose_steps(STEPS_BEFORE)
             before = [
-                PartDrawing(draws.sampler, epoch, [draws.seeds(epoch)[step] for step in some], mine, none)
+                PartDrawing(draws.sampler, epoch, [draws.epoch_seeds(epoch)[step] for step in some], filter_owned, none)
                 for epoch in (BEFORE, BEFORE - 1)
             ]
-            is_hot[hottest(bottom_counts(before), self.share)] = True
-        return PartDrawing(draws.sampler, EPOCH, draws.seeds(EPOCH), mine, is_hot)
+            is_hot[hottest_nodes(count_bottom_nodes(before), self.num_hot_nodes)] = True
+        return PartDrawing(draws.sampler, EPOCH, draws.epoch_seeds(EPOCH), filter_owned, is_hot)

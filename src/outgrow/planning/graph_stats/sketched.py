@@ -11,29 +11,29 @@ from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.graph.topology import Topology
-from outgrow.planning.graph_stats.analytic import Degrees, Modelled
-from outgrow.planning.sizes import graph_sizes
+from outgrow.planning.graph_stats.analytic import AnalyticGraph, DegreeDistribution
+from outgrow.planning.sizes import dataset_sizes
 
 _BALL, _MOST_EDGES = 30_000, 2_000_000
 _SEED = 0
 
 
-def sketched(graph: Graph) -> Modelled:
+def sketch_graph(graph: Graph) -> AnalyticGraph:
     """A graph that has features and labels, modelled by the in-degrees of its nodes and by a part of it."""
-    degrees = Degrees.of(graph.topology.indptr.diff())
-    ball = cache(lambda: ball_of(graph.topology))
+    degrees = DegreeDistribution.from_degrees(graph.topology.indptr.diff())
+    ball = cache(lambda: bfs_ball(graph.topology))
 
-    def kept(method: str, parts: int) -> float:
+    def edge_locality(method: str, parts: int) -> float:
         if parts == 1:
             return 1.0
         if not method.startswith("metis"):
             return 1 / parts
-        return share_kept(ball(), parts)
+        return internal_edge_share(ball(), parts)
 
-    return Modelled(graph_sizes(graph), degrees, kept)
+    return AnalyticGraph(dataset_sizes(graph), degrees, edge_locality)
 
 
-def ball_of(topology: Topology) -> Topology:
+def bfs_ball(topology: Topology) -> Topology:
     """Nodes around one of them, hop by hop, with the edges among these; some 30,000, fewer where they are dense."""
     graph = ChunkGraph(topology, self_loops=False)
     generator = torch.Generator().manual_seed(_SEED)
@@ -50,14 +50,14 @@ def ball_of(topology: Topology) -> Topology:
             step = 1 + begun  # components that are small are taken many at once
             frontier, begun = order[begun : begun + step], begun + step
         inside = torch.unique(torch.cat([inside, frontier]))
-        around = graph.sources(frontier)
+        around = graph.source_ids(frontier)
         around = around[~torch.isin(around, inside)]
         room = most - len(inside)
         frontier = around if len(around) <= room else around[torch.randperm(len(around), generator=generator)[:room]]
-    return _among(topology, inside)
+    return _induced_subgraph(topology, inside)
 
 
-def _among(topology: Topology, nodes: Tensor) -> Topology:
+def _induced_subgraph(topology: Topology, nodes: Tensor) -> Topology:
     """The edges among some nodes, ascending."""
     begin, count = topology.indptr[nodes], topology.indptr[nodes + 1] - topology.indptr[nodes]
     ends = count.cumsum(0)
@@ -71,8 +71,8 @@ def _among(topology: Topology, nodes: Tensor) -> Topology:
 
 
 @cache
-def share_kept(ball: Topology, parts: int) -> float:
+def internal_edge_share(ball: Topology, parts: int) -> float:
     """Share of the edges that METIS leaves within parts."""
-    part = WITHOUT_CHUNKS["metis"].split(ball, min(parts, ball.num_nodes)).part.long()
+    part = WITHOUT_CHUNKS["metis"].partition_nodes(ball, min(parts, ball.num_nodes)).part.long()
     target = torch.arange(ball.num_nodes).repeat_interleave(ball.indptr.diff())
     return float((part[ball.indices.long()] == part[target]).double().mean()) if ball.num_edges else 1.0

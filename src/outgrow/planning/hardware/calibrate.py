@@ -12,32 +12,32 @@ from pathlib import Path
 
 from outgrow.core.ledger import Link
 from outgrow.planning.hardware.measure_layers import LayerSpeed
-from outgrow.planning.hardware.measure_links import links_of
-from outgrow.planning.hardware.measure_training import efficiency_of
-from outgrow.planning.hardware.measure_worker import Speed, speed_on
-from outgrow.planning.hardware.profile import ByWidth, Device, Host, LinkRate, Profile
+from outgrow.planning.hardware.measure_links import measure_link_rates
+from outgrow.planning.hardware.measure_training import compute_efficiency
+from outgrow.planning.hardware.measure_worker import WorkerSpeed, measure_worker
+from outgrow.planning.hardware.profile import DeviceProfile, HostProfile, LinkRate, MachineProfile, RateByWidth
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.storage.scratch_dir import scratch_folder
-from outgrow.runtime.system.device import memory_bytes
-from outgrow.runtime.system.hardware import Machine, describe
+from outgrow.runtime.storage.scratch_dir import scratch_directory
+from outgrow.runtime.system.device import total_device_bytes
+from outgrow.runtime.system.hardware import MachineInfo, describe_machine
 
 _ROOM = 1 << 27
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class WorkerMeasurement:
     """What one worker has found."""
 
     host: str
-    machine: Machine
+    machine: MachineInfo
     kind: str
     device: str
     memory_bytes: int
-    speed: Speed
+    speed: WorkerSpeed
     links: dict[Link, LinkRate]
 
 
-def calibrate(comm: Comm, scratch: Path | None, name: str | None = None) -> Profile:
+def calibrate_machine(comm: Comm, scratch: Path | None, name: str | None = None) -> MachineProfile:
     """Measure the workers' machines. All workers together; each computes on the device of its line.
 
     Args:
@@ -48,23 +48,23 @@ def calibrate(comm: Comm, scratch: Path | None, name: str | None = None) -> Prof
     Raises:
         InputError: The folder cannot be used.
     """
-    machine = describe()
-    with scratch_folder(scratch, _ROOM) as folder:
-        links = links_of(comm, folder)
+    machine = describe_machine()
+    with scratch_directory(scratch, _ROOM) as folder:
+        links = measure_link_rates(comm, folder)
     on_gpu = comm.device.type == "cuda"
-    mine = Measured(
+    mine = WorkerMeasurement(
         host=comm.hosts[comm.rank],
         machine=machine,
         kind=comm.device.type,
         device=machine.gpus[comm.device.index or 0] if on_gpu else machine.processor,
-        memory_bytes=memory_bytes(comm.device),
-        speed=speed_on(comm.device),
+        memory_bytes=total_device_bytes(comm.device),
+        speed=measure_worker(comm.device),
         links=links,
     )
-    return put_together(comm.gather(mine), name)
+    return combine_measurements(comm.all_gather_object(mine), name)
 
 
-def put_together(workers: Sequence[Measured], name: str | None) -> Profile:
+def combine_measurements(workers: Sequence[WorkerMeasurement], name: str | None) -> MachineProfile:
     """One profile of several workers' measurements: of hosts and devices that differ, the slowest and smallest.
 
     Args:
@@ -73,17 +73,19 @@ def put_together(workers: Sequence[Measured], name: str | None) -> Profile:
     """
     first, per_host = workers[0], Counter(each.host for each in workers)
     shared = first.kind == "cpu"
-    speeds = [_of_host([each.speed for each in workers if each.host == host], shared=shared) for host in per_host]
-    slowest = reduce(_slower, speeds)
+    speeds = [
+        _combine_host([each.speed for each in workers if each.host == host], shares_device=shared) for host in per_host
+    ]
+    slowest = reduce(_slower_speed, speeds)
     machine = min((each.machine for each in workers), key=lambda each: each.cores)
     found = f"{len(per_host)} host{'s' * (len(per_host) > 1)} with {max(per_host.values())} worker"
-    profile = Profile(
+    profile = MachineProfile(
         name=name or platform.node() or "this machine",
         date=date.today().isoformat(),
         source=f"outgrow calibrate {machine.versions['outgrow']}, {found}{'s' * (max(per_host.values()) > 1)} each",
         hosts=len(per_host),
         workers=max(per_host.values()),
-        device=Device(
+        device=DeviceProfile(
             kind=first.kind,
             name=first.device,
             memory_bytes=min(each.memory_bytes for each in workers),
@@ -97,7 +99,7 @@ def put_together(workers: Sequence[Measured], name: str | None) -> Profile:
             layer_seconds=slowest.layers.layer_seconds,
             efficiency=1.0,
         ),
-        host=Host(
+        host=HostProfile(
             cores=machine.cores,
             memory_bytes=min(each.machine.memory_bytes for each in workers),
             gather=slowest.gather,
@@ -105,20 +107,20 @@ def put_together(workers: Sequence[Measured], name: str | None) -> Profile:
         ),
         links=_slowest_links(workers),
     )
-    efficiency = efficiency_of(profile, profile.workers, slowest.epoch_seconds)
+    efficiency = compute_efficiency(profile, profile.workers, slowest.epoch_seconds)
     return replace(profile, device=replace(profile.device, efficiency=efficiency))
 
 
-def _of_host(speeds: Sequence[Speed], *, shared: bool) -> Speed:
+def _combine_host(speeds: Sequence[WorkerSpeed], *, shares_device: bool) -> WorkerSpeed:
     """What the workers of a host do together on a device that they share; else what the slowest of them does."""
-    slowest = reduce(_slower, speeds)
-    if not shared:
+    slowest = reduce(_slower_speed, speeds)
+    if not shares_device:
         return slowest
-    return Speed(
-        product=_sum([each.product for each in speeds]),
+    return WorkerSpeed(
+        product=_sum_rates([each.product for each in speeds]),
         layers=LayerSpeed(
-            near=_sum([each.layers.near for each in speeds]),
-            far=_sum([each.layers.far for each in speeds]),
+            near=_sum_rates([each.layers.near for each in speeds]),
+            far=_sum_rates([each.layers.far for each in speeds]),
             finish=sum(each.layers.finish for each in speeds),
             score=sum(each.layers.score for each in speeds),
             fresh=sum(each.layers.fresh for each in speeds),
@@ -131,33 +133,33 @@ def _of_host(speeds: Sequence[Speed], *, shared: bool) -> Speed:
     )
 
 
-def _slower(one: Speed, other: Speed) -> Speed:
-    return Speed(
-        product=_each(min, one.product, other.product),
+def _slower_speed(one: WorkerSpeed, other: WorkerSpeed) -> WorkerSpeed:
+    return WorkerSpeed(
+        product=_combine_rates(min, one.product, other.product),
         layers=LayerSpeed(
-            near=_each(min, one.layers.near, other.layers.near),
-            far=_each(min, one.layers.far, other.layers.far),
+            near=_combine_rates(min, one.layers.near, other.layers.near),
+            far=_combine_rates(min, one.layers.far, other.layers.far),
             finish=min(one.layers.finish, other.layers.finish),
             score=min(one.layers.score, other.layers.score),
             fresh=min(one.layers.fresh, other.layers.fresh),
             layer_seconds=max(one.layers.layer_seconds, other.layers.layer_seconds),
         ),
         copy=min(one.copy, other.copy),
-        gather=_each(min, one.gather, other.gather),
+        gather=_combine_rates(min, one.gather, other.gather),
         sampled_edges=min(one.sampled_edges, other.sampled_edges),
         epoch_seconds=max(one.epoch_seconds, other.epoch_seconds),
     )
 
 
-def _each(of: Callable[[float, float], float], one: ByWidth, other: ByWidth) -> ByWidth:
-    return ByWidth({width: of(rate, other.per_second[width]) for width, rate in one.per_second.items()})
+def _combine_rates(of: Callable[[float, float], float], one: RateByWidth, other: RateByWidth) -> RateByWidth:
+    return RateByWidth({width: of(rate, other.per_second[width]) for width, rate in one.per_second.items()})
 
 
-def _sum(rates: Sequence[ByWidth]) -> ByWidth:
-    return reduce(lambda one, other: _each(lambda a, b: a + b, one, other), rates)
+def _sum_rates(rates: Sequence[RateByWidth]) -> RateByWidth:
+    return reduce(lambda one, other: _combine_rates(lambda a, b: a + b, one, other), rates)
 
 
-def _slowest_links(workers: Sequence[Measured]) -> dict[Link, LinkRate]:
+def _slowest_links(workers: Sequence[WorkerMeasurement]) -> dict[Link, LinkRate]:
     """Of each link that some worker has."""
     found: dict[Link, list[LinkRate]] = {}
     for link, rate in (item for each in workers for item in each.links.items()):

@@ -15,11 +15,11 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.nn.zoo import GAT, GCN
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.epilogue import Drop
-from outgrow.ops.epilogue import finish as finished
-from outgrow.planning.hardware.profile import FAR_BYTES, NEAR_BYTES, ByWidth
+from outgrow.ops.epilogue import DropoutSpec
+from outgrow.ops.epilogue import epilogue as finished
+from outgrow.planning.hardware.profile import FAR_BYTES, NEAR_BYTES, RateByWidth
 from outgrow.planning.hardware.timing import best_seconds, typical_seconds
-from outgrow.runtime.system.device import Streams
+from outgrow.runtime.system.device import DeviceStreams
 
 FLOAT = 4
 WIDTHS = (4, 16, 64, 256, 1024)
@@ -30,30 +30,30 @@ _TINY, _LAYERS = 64, 4
 
 
 class LayerSpeed(NamedTuple):
-    """What one worker does. Units as in `Device`."""
+    """What one worker does. Units as in `DeviceSide`."""
 
-    near: ByWidth
-    far: ByWidth
+    near: RateByWidth
+    far: RateByWidth
     finish: float
     score: float
     fresh: float
     layer_seconds: float
 
 
-def layer_speed_on(device: torch.device) -> LayerSpeed:
+def measure_layer_speed(device: torch.device) -> LayerSpeed:
     """Measure this worker."""
-    finish = Streams(device).finish
+    finish = DeviceStreams(device).synchronize
     return LayerSpeed(
-        near=ByWidth({width: _sum_rate(width, NEAR_BYTES, device, finish) for width in WIDTHS}),
-        far=ByWidth({width: _sum_rate(width, FAR_BYTES, device, finish) for width in WIDTHS}),
-        finish=_finish_rate(device, finish),
-        score=_score_rate(device, finish),
-        fresh=_fresh_rate(device, finish),
-        layer_seconds=_tiny_seconds(device, finish) / _LAYERS,
+        near=RateByWidth({width: _aggregation_rate(width, NEAR_BYTES, device, finish) for width in WIDTHS}),
+        far=RateByWidth({width: _aggregation_rate(width, FAR_BYTES, device, finish) for width in WIDTHS}),
+        finish=_epilogue_rate(device, finish),
+        score=_attention_rate(device, finish),
+        fresh=_new_edge_rate(device, finish),
+        layer_seconds=_tiny_step_seconds(device, finish) / _LAYERS,
     )
 
 
-def _sum_rate(width: int, table_bytes: int, device: torch.device, finish: Callable[[], None]) -> float:
+def _aggregation_rate(width: int, table_bytes: int, device: torch.device, synchronize: Callable[[], None]) -> float:
     """Bytes of rows that weighted sums over random in-neighbours read in a second, forward and backward."""
     nodes = max(_DEGREE, min(table_bytes // (FLOAT * width), _LARGEST))
     destinations = min(nodes, _SUMMED_BYTES // (FLOAT * width * _DEGREE))
@@ -62,74 +62,74 @@ def _sum_rate(width: int, table_bytes: int, device: torch.device, finish: Callab
     weight = torch.rand(block.edges.num_edges, 1, device=device)
     gradient = torch.rand(destinations, 1, width, device=device)
 
-    def work() -> None:
+    def run_sum() -> None:
         add(block, rows, None, weight).backward(gradient)  # type: ignore[no-untyped-call]
         rows.grad = None
 
-    return 2 * block.edges.num_edges * width * FLOAT / best_seconds(work, finish)
+    return 2 * block.edges.num_edges * width * FLOAT / best_seconds(run_sum, synchronize)
 
 
-def _finish_rate(device: torch.device, finish: Callable[[], None]) -> float:
+def _epilogue_rate(device: torch.device, synchronize: Callable[[], None]) -> float:
     """Numbers that get a bias, an activation and dropout, and their gradients, in a second."""
     rows = _FINISHED // _FINISHED_WIDTH
     made = torch.rand(rows, _FINISHED_WIDTH, device=device, requires_grad=True)
     bias, nodes = torch.rand(_FINISHED_WIDTH, device=device), torch.arange(rows, device=device)
     gradient = torch.rand(rows, _FINISHED_WIDTH, device=device)
 
-    def work() -> None:
-        out = finished(made, bias_F=bias, activation=torch.relu, drop=Drop(nodes, 1, 0.5))
+    def run_epilogue() -> None:
+        out = finished(made, bias_F=bias, activation=torch.relu, drop=DropoutSpec(nodes, 1, 0.5))
         out.backward(gradient)  # type: ignore[no-untyped-call]
         made.grad = None
 
-    return made.numel() / best_seconds(work, finish)
+    return made.numel() / best_seconds(run_epilogue, synchronize)
 
 
-def _score_rate(device: torch.device, finish: Callable[[], None]) -> float:
+def _attention_rate(device: torch.device, synchronize: Callable[[], None]) -> float:
     """Scores of edges, of all heads, that attention takes beyond a sum of the same columns, in a second."""
     width = _HEADS * _HEAD_WIDTH
     block = _random_block(_NODES, _NODES).to(device)
     attending = GAT(width, width, width, layers=2, heads=_HEADS, attention_dropout=0.5).to(device)
     summing = GCN(width, width, width, layers=2).to(device)
-    seconds = [_seconds(model, block, width, finish) for model in (attending, summing)]
+    seconds = [_time_layer(model, block, width, synchronize) for model in (attending, summing)]
     return block.edges.num_edges * _HEADS / max(seconds[0] - seconds[1], 1e-9)
 
 
-def _seconds(model: Model, block: Block, width: int, finish: Callable[[], None]) -> float:
+def _time_layer(model: Model, block: Block, width: int, synchronize: Callable[[], None]) -> float:
     """Of the first layer of a model, forward and backward."""
-    layer = model.stages()[0]
+    layer = model.layers_list()[0]
     x = torch.rand(block.edges.num_dst, width, device=block.edges.indices.device, requires_grad=True)
 
-    def work() -> None:
-        out: Tensor = layer(block.keyed(1), x, x)
+    def run_layer() -> None:
+        out: Tensor = layer(block.with_rng_key(1), x, x)
         out.sum().backward()  # type: ignore[no-untyped-call]
 
-    return best_seconds(work, finish)
+    return best_seconds(run_layer, synchronize)
 
 
-def _fresh_rate(device: torch.device, finish: Callable[[], None]) -> float:
+def _new_edge_rate(device: torch.device, synchronize: Callable[[], None]) -> float:
     """Edges that are seen for the first time, and made ready for sums both ways, in a second."""
     block, add = _random_block(_NODES, _NODES).to(device), WeightedSum()
     rows = torch.rand(_NODES, 1, WIDTHS[0], device=device, requires_grad=True)
     gradient = torch.rand(_NODES, 1, WIDTHS[0], device=device)
 
-    def work(of: Callable[[], Block]) -> Callable[[], None]:
+    def make_run(of: Callable[[], Block]) -> Callable[[], None]:
         return lambda: add(of(), rows, None, None).backward(gradient)  # type: ignore[no-untyped-call]
 
-    warm, fresh = work(lambda: block), work(lambda: replace(block, edges=replace(block.edges, derived={})))
-    return block.edges.num_edges / max(best_seconds(fresh, finish) - best_seconds(warm, finish), 1e-9)
+    warm, fresh = make_run(lambda: block), make_run(lambda: replace(block, edges=replace(block.edges, cache={})))
+    return block.edges.num_edges / max(best_seconds(fresh, synchronize) - best_seconds(warm, synchronize), 1e-9)
 
 
-def _tiny_seconds(device: torch.device, finish: Callable[[], None]) -> float:
+def _tiny_step_seconds(device: torch.device, synchronize: Callable[[], None]) -> float:
     """A step of training that computes next to nothing."""
     model = GCN(8, 8, 8, layers=_LAYERS, dropout=0.5).to(device)
     block = _random_block(_TINY, _TINY).to(device)
     x = torch.rand(_TINY, 8, device=device)
 
-    def work() -> None:
+    def run_step() -> None:
         model([block] * _LAYERS, x, 1).sum().backward()
         model.zero_grad()
 
-    return typical_seconds(work, finish)
+    return typical_seconds(run_step, synchronize)
 
 
 @cache
@@ -138,4 +138,4 @@ def _random_block(nodes: int, destinations: int) -> Block:
     generator = torch.Generator().manual_seed(0)
     indices = torch.randint(nodes, (destinations * _DEGREE,), generator=generator, dtype=torch.int32)
     indptr = torch.arange(nodes + 1).clamp(max=destinations) * _DEGREE
-    return Topology(indptr=indptr, indices=indices).block.destinations(0, destinations)
+    return Topology(indptr=indptr, indices=indices).block.slice_destinations(0, destinations)

@@ -15,11 +15,11 @@ import torch
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.hardware.profile import LinkRate
 from outgrow.planning.hardware.timing import best_seconds
-from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.storage.row_file import Disk, DiskRows
-from outgrow.runtime.storage.row_storage import HostRows, pinned_rows
-from outgrow.runtime.system.device import Streams
+from outgrow.runtime.storage.row_file import IoPool, RowFile
+from outgrow.runtime.storage.row_storage import RowStorage, allocate_pinned_rows
+from outgrow.runtime.system.device import DeviceStreams
 
 _ROWS, _WIDTH, _STEP = 1 << 16, 128, 3
 _SENT = 1 << 13
@@ -29,21 +29,25 @@ _TRIED, _LONG_SECONDS = 5, 4.0
 """Long messages are timed as often as they go in so many seconds, a few at least."""
 
 
-def links_of(comm: Comm, folder: Path) -> dict[Link, LinkRate]:
+def measure_link_rates(comm: Comm, folder: Path) -> dict[Link, LinkRate]:
     """Measure the links of this worker, while all others do the same. All workers together.
 
     Args:
         comm: The line to the other workers, and the device that this one computes on.
         folder: Where files are written, on the disk that is measured.
     """
-    found = {link: _exchanged(comm, there) for link, there in _peers(comm).items() if any(comm.gather(there))}
-    with _rows(comm, folder) as rows:
-        found |= _border(comm, rows)
-    found[Link.DISK_TO_HOST] = _disk(folder / f"disk-{comm.rank}")
+    found = {
+        link: _measure_exchange(comm, there)
+        for link, there in _peers_by_link(comm).items()
+        if any(comm.all_gather_object(there))
+    }
+    with _open_rows(comm, folder) as rows:
+        found |= _measure_host_device(comm, rows)
+    found[Link.DISK_TO_HOST] = _measure_disk(folder / f"disk-{comm.rank}")
     return found
 
 
-def _peers(comm: Comm) -> dict[Link, list[int]]:
+def _peers_by_link(comm: Comm) -> dict[Link, list[int]]:
     """The other workers on this host, and those on others."""
     here = comm.hosts[comm.rank]
     others = [peer for peer in range(comm.size) if peer != comm.rank]
@@ -53,37 +57,37 @@ def _peers(comm: Comm) -> dict[Link, list[int]]:
     }
 
 
-def _exchanged(comm: Comm, peers: Sequence[int]) -> LinkRate:
+def _measure_exchange(comm: Comm, peers: Sequence[int]) -> LinkRate:
     """Rows of equal size to some workers, who send as many; between computations, as in training.
 
     Who waits for others while it computes nothing is waked sooner than training is.
     """
-    finish, weight = Streams(comm.device).finish, torch.rand(_WIDTH, _WIDTH, device=comm.device)
+    finish, weight = DeviceStreams(comm.device).synchronize, torch.rand(_WIDTH, _WIDTH, device=comm.device)
 
-    def seconds(count: int, turns: int) -> float:
+    def time_exchange(count: int, turns: int) -> float:
         sizes = tuple(count if peer in peers else 0 for peer in range(comm.size))
         rows = torch.zeros(sum(sizes), _WIDTH, device=comm.device)
 
-        def compute() -> None:
+        def run_matmuls() -> None:
             for _ in range(_COMPUTATIONS):
                 torch.relu(weight @ weight)
             finish()
 
-        def exchange() -> None:
-            comm.rows(rows, Route(sizes, sizes), Kind.METRICS).wait()
+        def exchange_rows() -> None:
+            comm.all_to_all(rows, SplitSizes(sizes, sizes), Kind.METRICS).wait()
             finish()
 
-        return _in_step(comm, compute, exchange, turns)
+        return _time_in_step(comm, run_matmuls, exchange_rows, turns)
 
-    message, long = seconds(1, _TURNS), seconds(_SENT, _TRIED)
-    turns = min(_TURNS, int(_LONG_SECONDS / max(comm.gather(long))))
+    message, long = time_exchange(1, _TURNS), time_exchange(_SENT, _TRIED)
+    turns = min(_TURNS, int(_LONG_SECONDS / max(comm.all_gather_object(long))))
     if turns > _TRIED:
-        long = seconds(_SENT, turns)
+        long = time_exchange(_SENT, turns)
     num_bytes = 4 * _SENT * _WIDTH * max(1, len(peers))
     return LinkRate(bytes_per_second=num_bytes / max(long - message, 1e-9), message_seconds=message)
 
 
-def _in_step(comm: Comm, before: Callable[[], object], work: Callable[[], object], turns: int) -> float:
+def _time_in_step(comm: Comm, before: Callable[[], object], work: Callable[[], object], turns: int) -> float:
     """Seconds of what all workers do together after what each does alone, as often on all of them; the median."""
     took = []
     comm.barrier()
@@ -96,16 +100,16 @@ def _in_step(comm: Comm, before: Callable[[], object], work: Callable[[], object
 
 
 @contextmanager
-def _rows(comm: Comm, folder: Path) -> Iterator[HostRows]:
+def _open_rows(comm: Comm, folder: Path) -> Iterator[RowStorage]:
     """Rows of the HOST tier: in scratch files beside a CPU, in pinned memory beside a GPU."""
     if comm.device.type != "cpu":
-        rows: HostRows = pinned_rows(_ROWS, _WIDTH, torch.float32, comm.device)
+        rows: RowStorage = allocate_pinned_rows(_ROWS, _WIDTH, torch.float32, comm.device)
         yield rows
         rows.close()
         return
     path = folder / f"rows-{comm.rank}"
-    disk = Disk()
-    rows = DiskRows.create(disk, path, _ROWS, _WIDTH, torch.float32)
+    disk = IoPool()
+    rows = RowFile.create(disk, path, _ROWS, _WIDTH, torch.float32)
     try:
         yield rows
     finally:
@@ -114,27 +118,27 @@ def _rows(comm: Comm, folder: Path) -> Iterator[HostRows]:
         path.unlink(missing_ok=True)
 
 
-def _border(comm: Comm, rows: HostRows) -> dict[Link, LinkRate]:
+def _measure_host_device(comm: Comm, rows: RowStorage) -> dict[Link, LinkRate]:
     """Every third row to the device, and all rows from it."""
     device = comm.device
-    finish = Streams(device).finish
+    finish = DeviceStreams(device).synchronize
     values = torch.rand(_ROWS, _WIDTH, device=device)
     stored = best_seconds(lambda: rows.write_range(0, values), finish)
 
-    def load(count: int) -> float:
+    def time_load(count: int) -> float:
         wanted = torch.arange(0, _STEP * count, _STEP, device=device)
         out, places = torch.empty(count, _WIDTH, device=device), torch.arange(count, device=device)
-        return best_seconds(lambda: rows.read(wanted, out, places), finish)
+        return best_seconds(lambda: rows.read_rows(wanted, out, places), finish)
 
-    most, few = _ROWS // _STEP, load(_FEW)
-    loaded = 4 * most * _WIDTH / max(load(most) - few, 1e-9)
+    most, few = _ROWS // _STEP, time_load(_FEW)
+    loaded = 4 * most * _WIDTH / max(time_load(most) - few, 1e-9)
     return {
         Link.HOST_TO_DEVICE: LinkRate(bytes_per_second=loaded, message_seconds=few),
         Link.DEVICE_TO_HOST: LinkRate(bytes_per_second=values.nbytes / stored, message_seconds=few),
     }
 
 
-def _disk(path: Path) -> LinkRate:
+def _measure_disk(path: Path) -> LinkRate:
     """A file read in order, after the system has let go of what it had of it in memory, where it can be told to."""
     block = os.urandom(1 << 20)
     try:
@@ -142,13 +146,13 @@ def _disk(path: Path) -> LinkRate:
             for _ in range(32):
                 file.write(block)
             os.fsync(file.fileno())
-        seconds = min(_read_once(path) for _ in range(3))
+        seconds = min(_time_read(path) for _ in range(3))
     finally:
         path.unlink(missing_ok=True)
     return LinkRate(bytes_per_second=32 * len(block) / seconds)
 
 
-def _read_once(path: Path) -> float:
+def _time_read(path: Path) -> float:
     with path.open("rb", buffering=0) as file:
         if sys.platform == "linux":
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

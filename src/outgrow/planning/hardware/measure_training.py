@@ -6,33 +6,33 @@ from itertools import count
 
 import torch
 
-from outgrow.engine.shard import Whole
+from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import SingleLabel
 from outgrow.nn.zoo import GCN
-from outgrow.planning.cost_model import Pace
-from outgrow.planning.epoch_parts import of_whole_layers
-from outgrow.planning.graph_stats.counted import workload_of
-from outgrow.planning.hardware.profile import Profile
+from outgrow.planning.cost_model import CostModel
+from outgrow.planning.epoch_parts import full_graph_parts
+from outgrow.planning.graph_stats.counted import make_workload
+from outgrow.planning.hardware.profile import MachineProfile
 from outgrow.planning.hardware.timing import typical_seconds
-from outgrow.planning.traffic import Place
-from outgrow.runtime.system.device import Streams
+from outgrow.planning.traffic import WorkerLayout
+from outgrow.runtime.system.device import DeviceStreams
 from outgrow.strategies.base import Problem
 from outgrow.strategies.full import Full
 
 _NODES, _DEGREE, _WIDTH, _CLASSES, _LAYERS = 1 << 15, 16, 64, 16, 3
 
 
-def epoch_seconds_on(device: torch.device) -> float:
+def measure_epoch_seconds(device: torch.device) -> float:
     """How long an epoch of `reference` takes one worker."""
-    graph, model = reference()
+    graph, model = make_reference()
     assert graph.features is not None
     assert graph.labels is not None
-    share = Whole(graph.topology)
+    share = FullGraphShard(graph.topology)
     share.comm.device = device
-    problem = Problem.of(
+    problem = Problem.from_node_labels(
         share,
         features=graph.features,
         labels=graph.labels,
@@ -43,30 +43,30 @@ def epoch_seconds_on(device: torch.device) -> float:
     )
     execution, epochs = Full().prepare(problem), count(1)
 
-    def epoch() -> None:
+    def run_epoch() -> None:
         for _ in execution.steps(next(epochs)):
             model.zero_grad()
 
-    seconds = typical_seconds(epoch, Streams(device).finish)
+    seconds = typical_seconds(run_epoch, DeviceStreams(device).synchronize)
     execution.close()
     return seconds
 
 
-def efficiency_of(profile: Profile, per_host: int, seconds: float) -> float:
+def compute_efficiency(profile: MachineProfile, per_host: int, seconds: float) -> float:
     """The share of a machine's rates with which each of a host's workers would take so long.
 
     Args:
         profile: Of the machine, whose efficiency is 1.
         per_host: Workers that were measured at the same time.
-        seconds: What `epoch_seconds_on` has found.
+        seconds: What `measure_epoch_seconds` has found.
     """
-    pace = Pace.of(profile, Place(workers=per_host), 4)
-    graph, model = reference()
-    parts = of_whole_layers(workload_of(graph, model), pace, graph.num_nodes, graph.num_edges)
+    pace = CostModel.from_profile(profile, WorkerLayout(workers=per_host), 4)
+    graph, model = make_reference()
+    parts = full_graph_parts(make_workload(graph, model), pace, graph.num_nodes, graph.num_edges)
     return sum(part.seconds for part in parts) / seconds
 
 
-def reference() -> tuple[Graph, Model]:
+def make_reference() -> tuple[Graph, Model]:
     """A random graph and a GCN of three layers."""
     generator = torch.Generator().manual_seed(0)
     indices = torch.randint(_NODES, (_NODES * _DEGREE,), generator=generator, dtype=torch.int32)

@@ -9,14 +9,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
-from outgrow.ops.rows.gather import take_rows
-from outgrow.planning.hardware.measure_layers import FLOAT, WIDTHS, LayerSpeed, layer_speed_on
-from outgrow.planning.hardware.measure_training import epoch_seconds_on
-from outgrow.planning.hardware.profile import ByWidth
+from outgrow.ops.rows.gather import gather_rows
+from outgrow.planning.hardware.measure_layers import FLOAT, WIDTHS, LayerSpeed, measure_layer_speed
+from outgrow.planning.hardware.measure_training import measure_epoch_seconds
+from outgrow.planning.hardware.profile import RateByWidth
 from outgrow.planning.hardware.timing import best_seconds
-from outgrow.runtime.system.device import Streams
+from outgrow.runtime.system.device import DeviceStreams
 
 _NODES, _DEGREE, _TABLE_BYTES = 1 << 17, 8, 1 << 26
 _PRODUCT_ROWS, _PRODUCT_VALUES, _COPIED = 1 << 13, 1 << 22, 1 << 24
@@ -24,67 +24,67 @@ _SEEDS, _FANOUT, _STEPS = 1024, (10, 10), 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """What one worker does, while all others of its host do the same; units as in `Device` and `Host`.
+class WorkerSpeed:
+    """What one worker does, while all others of its host do the same; units as in `DeviceSide` and `StorageFactory`.
 
     Attributes:
-        product: See `Device`.
-        layers: See `Device`.
-        copy: See `Device`.
-        gather: See `Host`.
-        sampled_edges: See `Host`.
+        product: See `DeviceSide`.
+        layers: See `DeviceSide`.
+        copy: See `DeviceSide`.
+        gather: See `StorageFactory`.
+        sampled_edges: See `StorageFactory`.
         epoch_seconds: See `outgrow.planning.hardware.measure_training`.
     """
 
-    product: ByWidth
+    product: RateByWidth
     layers: LayerSpeed
     copy: float
-    gather: ByWidth
+    gather: RateByWidth
     sampled_edges: float
     epoch_seconds: float
 
 
-def speed_on(device: torch.device) -> Speed:
+def measure_worker(device: torch.device) -> WorkerSpeed:
     """Measure this worker, some five seconds long once its kernels are compiled."""
-    finish = Streams(device).finish
+    finish = DeviceStreams(device).synchronize
     values = torch.rand(_COPIED, device=device)
     other = torch.empty_like(values)
-    return Speed(
-        product=ByWidth({width: _product_rate(width, device, finish) for width in WIDTHS}),
-        layers=layer_speed_on(device),
+    return WorkerSpeed(
+        product=RateByWidth({width: _matmul_rate(width, device, finish) for width in WIDTHS}),
+        layers=measure_layer_speed(device),
         copy=2 * values.nbytes / best_seconds(lambda: other.copy_(values), finish),
-        gather=ByWidth({width: _gather_rate(width) for width in WIDTHS}),
+        gather=RateByWidth({width: _gather_rate(width) for width in WIDTHS}),
         sampled_edges=_sampling_rate(),
-        epoch_seconds=epoch_seconds_on(device),
+        epoch_seconds=measure_epoch_seconds(device),
     )
 
 
-def _product_rate(width: int, device: torch.device, finish: Callable[[], None]) -> float:
+def _matmul_rate(width: int, device: torch.device, synchronize: Callable[[], None]) -> float:
     rows = torch.rand(max(_PRODUCT_ROWS, _PRODUCT_VALUES // width), width, device=device)
     weight = torch.rand(width, width, device=device)
     out = torch.empty_like(rows)
-    return 2 * rows.numel() * width / best_seconds(lambda: torch.mm(rows, weight, out=out), finish)
+    return 2 * rows.numel() * width / best_seconds(lambda: torch.mm(rows, weight, out=out), synchronize)
 
 
 def _gather_rate(width: int) -> float:
-    rows = torch.rand(_nodes(width), width)
+    rows = torch.rand(_table_rows(width), width)
     at = torch.randperm(len(rows))
     out = torch.empty_like(rows)
-    return out.nbytes / best_seconds(lambda: take_rows(rows, at, out, None))
+    return out.nbytes / best_seconds(lambda: gather_rows(rows, at, out, None))
 
 
 def _sampling_rate() -> float:
-    sampler = Sampler([_random_topology(_NODES)] * len(_FANOUT), _FANOUT, 0)
+    sampler = NeighborSampler([_random_topology(_NODES)] * len(_FANOUT), _FANOUT, 0)
     seeds = torch.randperm(_NODES)[:_SEEDS]
 
-    def edges() -> int:
-        drawn = (sampler.blocks(seeds, 1, step) for step in range(_STEPS))
+    def sample_edges() -> int:
+        drawn = (sampler.sample_blocks(seeds, 1, step) for step in range(_STEPS))
         return sum(block.edges.num_edges for blocks in drawn for block in blocks)
 
-    return edges() / best_seconds(edges)
+    return sample_edges() / best_seconds(sample_edges)
 
 
-def _nodes(width: int) -> int:
+def _table_rows(width: int) -> int:
     """Rows of a table that is larger than caches, and small beside memory."""
     return min(_NODES, _TABLE_BYTES // (FLOAT * width))
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.ledger import Link
-from outgrow.core.validation import pick
+from outgrow.core.validation import validate_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +30,12 @@ class LinkRate:
     bytes_per_second: float
     message_seconds: float = 0.0
 
-    def seconds(self, num_bytes: float, messages: float = 1) -> float:
+    def transfer_seconds(self, num_bytes: float, messages: float = 1) -> float:
         """How long so many bytes take, in so many messages."""
         return num_bytes / self.bytes_per_second + messages * self.message_seconds
 
 
-class ByWidth:
+class RateByWidth:
     """A rate that depends on how many columns rows have. Final.
 
     Args:
@@ -45,7 +45,7 @@ class ByWidth:
     def __init__(self, per_second: Mapping[int, float]) -> None:
         self.per_second = dict(sorted(per_second.items()))
 
-    def at(self, width: float) -> float:
+    def rate_at(self, width: float) -> float:
         """The rate at a width: on the line between the nearest two, both axes logarithmic; beyond them, theirs."""
         widths, rates = list(self.per_second), list(self.per_second.values())
         right = bisect_left(widths, width)
@@ -56,7 +56,7 @@ class ByWidth:
         return math.exp((1 - share) * math.log(rates[right - 1]) + share * math.log(rates[right]))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByWidth) and self.per_second == other.per_second
+        return isinstance(other, RateByWidth) and self.per_second == other.per_second
 
     def __hash__(self) -> int:
         return hash(tuple(self.per_second.items()))
@@ -73,7 +73,7 @@ _MACHINES = resources.files("outgrow.planning") / "machines"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class DeviceProfile:
     """Where a worker computes: a GPU of its own, or the CPU of its host, which all workers there share.
 
     Attributes:
@@ -95,9 +95,9 @@ class Device:
     kind: str
     name: str
     memory_bytes: int
-    product: ByWidth
-    near: ByWidth
-    far: ByWidth
+    product: RateByWidth
+    near: RateByWidth
+    far: RateByWidth
     finish: float
     score: float
     fresh: float
@@ -106,13 +106,13 @@ class Device:
     efficiency: float
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether all workers of a host share it, its rates and its memory."""
         return self.kind == "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class HostProfile:
     """What a host has for all of its workers.
 
     Attributes:
@@ -124,12 +124,12 @@ class Host:
 
     cores: int
     memory_bytes: int
-    gather: ByWidth
+    gather: RateByWidth
     sampled_edges: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class MachineProfile:
     """A machine, or several alike.
 
     Attributes:
@@ -149,8 +149,8 @@ class Profile:
     source: str
     hosts: int
     workers: int
-    device: Device
-    host: Host
+    device: DeviceProfile
+    host: HostProfile
     links: Mapping[Link, LinkRate]
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,19 +158,19 @@ class Profile:
         return {
             "format": FORMAT,
             **{field.name: getattr(self, field.name) for field in fields(self)},
-            "device": _plain(self.device),
-            "host": _plain(self.host),
+            "device": _rates_to_json(self.device),
+            "host": _rates_to_json(self.host),
             "links": {link.value: asdict(rate) for link, rate in self.links.items()},
         }
 
 
-def machines() -> list[str]:
+def list_machines() -> list[str]:
     """Names of the profiles that come with Outgrow."""
     return sorted(Path(each.name).stem for each in _MACHINES.iterdir() if each.name.endswith(".json"))
 
 
-def profile_of(hardware: str) -> Profile:
-    """A profile by its name (see `machines`), or from a file.
+def find_profile(hardware: str) -> MachineProfile:
+    """A profile by its name (see `list_machines`), or from a file.
 
     Raises:
         InputError: There is none, or it is broken.
@@ -178,12 +178,12 @@ def profile_of(hardware: str) -> Profile:
     path = Path(hardware).expanduser()
     if path.suffix == ".json" or path.is_file():
         return read_profile(path)
-    known = dict.fromkeys(machines())
-    pick("hardware", hardware, known)
-    return _parsed(hardware, (_MACHINES / f"{hardware}.json").read_text("utf-8"))
+    known = dict.fromkeys(list_machines())
+    validate_choice("hardware", hardware, known)
+    return _parse_profile(hardware, (_MACHINES / f"{hardware}.json").read_text("utf-8"))
 
 
-def read_profile(path: Path) -> Profile:
+def read_profile(path: Path) -> MachineProfile:
     """The profile in a file.
 
     Raises:
@@ -192,11 +192,11 @@ def read_profile(path: Path) -> Profile:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        _refuse(str(path), f"{type(error).__name__}: {error}")
-    return _parsed(str(path), text)
+        _raise_unusable(str(path), f"{type(error).__name__}: {error}")
+    return _parse_profile(str(path), text)
 
 
-def write_profile(profile: Profile, path: Path) -> None:
+def write_profile(profile: MachineProfile, path: Path) -> None:
     """Write a profile to a file, whole or not at all.
 
     Raises:
@@ -210,57 +210,59 @@ def write_profile(profile: Profile, path: Path) -> None:
             temporary.write_text(json.dumps(profile.as_dict(), indent=2) + "\n", "utf-8")
 
 
-def _plain(part: Device | Host) -> dict[str, Any]:
+def _rates_to_json(part: DeviceProfile | HostProfile) -> dict[str, Any]:
     return {
         field.name: {str(width): rate for width, rate in value.per_second.items()}
-        if isinstance(value := getattr(part, field.name), ByWidth)
+        if isinstance(value := getattr(part, field.name), RateByWidth)
         else value
         for field in fields(part)
     }
 
 
-def _parsed(where: str, text: str) -> Profile:
+def _parse_profile(where: str, text: str) -> MachineProfile:
     try:
         found = json.loads(text)
     except ValueError as error:
-        _refuse(where, f"no JSON: {error}")
+        _raise_unusable(where, f"no JSON: {error}")
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
-        _refuse(where, f"no profile of format {FORMAT}")
+        _raise_unusable(where, f"no profile of format {FORMAT}")
     try:
-        links = {Link(name): _read(LinkRate, rate) for name, rate in found.pop("links").items()}
-        device, host = _read(Device, found.pop("device")), _read(Host, found.pop("host"))
-        profile = _read(Profile, {**found, "device": device, "host": host, "links": links})
+        links = {Link(name): _read_fields(LinkRate, rate) for name, rate in found.pop("links").items()}
+        device, host = _read_fields(DeviceProfile, found.pop("device")), _read_fields(HostProfile, found.pop("host"))
+        profile = _read_fields(MachineProfile, {**found, "device": device, "host": host, "links": links})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        _refuse(where, str(error))
+        _raise_unusable(where, str(error))
     if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", profile.date) or device.kind not in ("cpu", "cuda"):
-        _refuse(where, f"date {profile.date}, device of kind {device.kind}")
+        _raise_unusable(where, f"date {profile.date}, device of kind {device.kind}")
     return profile
 
 
-def _read(kind: type[T], values: Mapping[str, Any]) -> T:
+def _read_fields(kind: type[T], values: Mapping[str, Any]) -> T:
     types = get_type_hints(kind)
     if missing := types.keys() - values.keys() - {"message_seconds"}:
         raise KeyError(f"no {', '.join(sorted(missing))}")
-    return kind(**{name: _value(name, value, pick("entry", name, types)) for name, value in values.items()})
+    return kind(
+        **{name: _read_value(name, value, validate_choice("entry", name, types)) for name, value in values.items()}
+    )
 
 
-def _value(name: str, value: Any, kind: Any) -> Any:
-    if kind is ByWidth:
+def _read_value(name: str, value: Any, kind: Any) -> Any:
+    if kind is RateByWidth:
         if not value:
             raise ValueError(f"{name} has no rates")
-        return ByWidth({int(width): _positive(name, rate) for width, rate in value.items()})
+        return RateByWidth({int(width): _check_positive(name, rate) for width, rate in value.items()})
     if kind is int:
-        if _positive(name, value) != int(value):
+        if _check_positive(name, value) != int(value):
             raise ValueError(f"{name} is {value}, no whole number")
         return int(value)
     if kind is float:
-        return _positive(name, value, zero=name.endswith("_seconds"))
+        return _check_positive(name, value, zero=name.endswith("_seconds"))
     if kind is str and not isinstance(value, str):
         raise TypeError(f"{name} is {value!r}, no text")
     return value
 
 
-def _positive(name: str, value: Any, *, zero: bool = False) -> float:
+def _check_positive(name: str, value: Any, *, zero: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{name} is {value!r}, no positive number")
     if value == 0 and not zero:
@@ -268,10 +270,11 @@ def _positive(name: str, value: Any, *, zero: bool = False) -> float:
     return float(value)
 
 
-def _refuse(where: str, why: str) -> NoReturn:
+def _raise_unusable(where: str, why: str) -> NoReturn:
     raise InputError(
         f"the machine profile {where} cannot be used",
         needed="a file that outgrow calibrate has written",
         got=why,
-        repair="run outgrow calibrate --out FILE, or name a machine that comes with Outgrow: " + ", ".join(machines()),
+        repair="run outgrow calibrate --out FILE, or name a machine that comes with Outgrow: "
+        + ", ".join(list_machines()),
     )

@@ -17,7 +17,7 @@ class CommunicationError(RuntimeError):
     """A peer could not be reached: it has ended, or the network has."""
 
 
-class Route(NamedTuple):
+class SplitSizes(NamedTuple):
     """How many rows go where.
 
     Attributes:
@@ -29,71 +29,75 @@ class Route(NamedTuple):
     receive: tuple[int, ...]
 
     @property
-    def back(self) -> Route:
+    def reverse(self) -> SplitSizes:
         """The way back."""
-        return Route(self.receive, self.send)
+        return SplitSizes(self.receive, self.send)
 
 
-class Sender(Protocol):
+class RowTransport(Protocol):
     """Whoever sends rows."""
 
     @property
     def timeline(self) -> Timeline:
         """Told how long rows were waited for."""
 
-    def send(self, rows: Tensor, route: Route, kind: Kind) -> tuple[list[Any], Tensor]:
+    def start_exchange(self, rows: Tensor, split_sizes: SplitSizes, kind: Kind) -> tuple[list[Any], Tensor]:
         """Send rows; gives what is to be waited for, and where rows will lie."""
 
 
-class Voyage:
+class AsyncAllToAll:
     """Rows under way, and later their gradient. Autograd carries a token from departure to arrival.
 
     Args:
-        group: Sends them.
+        transport: Sends them.
         route: How many go where.
         rows: What will depart, for its type.
         kind: What the rows are.
-        back: What their gradient is.
+        grad_kind: What their gradient is.
     """
 
-    def __init__(self, group: Sender, route: Route, rows: Tensor, kind: Kind, back: Kind) -> None:
-        self.group, self.route, self.kinds = group, route, (kind, back)
+    def __init__(
+        self, transport: RowTransport, split_sizes: SplitSizes, rows: Tensor, kind: Kind, grad_kind: Kind
+    ) -> None:
+        self.transport, self.split_sizes, self.kinds = transport, split_sizes, (kind, grad_kind)
         self.works: list[Any] = []
-        self.sent = rows.new_empty(0)
-        self.cargo = rows.new_empty(0)
+        self.send_buffer = rows.new_empty(0)
+        self.receive_buffer = rows.new_empty(0)
         self.token = rows.new_empty(0)
 
-    def depart(self, rows: Tensor) -> Voyage:
+    def start(self, rows: Tensor) -> AsyncAllToAll:
         """Send the rows."""
-        self.token = _Depart.apply(rows, self)  # type: ignore[no-untyped-call]
+        self.token = _StartExchange.apply(rows, self)  # type: ignore[no-untyped-call]
         return self
 
     def wait(self) -> Tensor:
         """``[R, ...]``: the rows, those of worker 0 first."""
         token, self.token = self.token, self.token.new_empty(0)
-        return _Arrive.apply(token, self)  # type: ignore[no-any-return, no-untyped-call]
+        return _FinishExchange.apply(token, self)  # type: ignore[no-any-return, no-untyped-call]
 
-    def send(self, rows: Tensor, *, back: bool) -> None:
+    def send_rows(self, rows: Tensor, *, is_gradient: bool) -> None:
         """Send rows, or the gradient of what came, back."""
-        route = self.route.back if back else self.route
-        self.sent = rows.contiguous()  # is read until all has arrived
-        self.works, self.cargo = self.group.send(self.sent, route, self.kinds[back])
+        route = self.split_sizes.reverse if is_gradient else self.split_sizes
+        self.send_buffer = rows.contiguous()  # is read until all has arrived
+        self.works, self.receive_buffer = self.transport.start_exchange(
+            self.send_buffer, route, self.kinds[is_gradient]
+        )
 
-    def unload(self) -> Tensor:
+    def receive(self) -> Tensor:
         """What was sent here last, once it has come."""
-        with self.group.timeline.span("wait for rows"), talking():
+        with self.transport.timeline.span("wait for rows"), communication_errors():
             for work in self.works:
                 work.wait()
-        cargo, nothing = self.cargo, self.cargo.new_empty(0)
-        self.works, self.sent, self.cargo = [], nothing, nothing
+        cargo, nothing = self.receive_buffer, self.receive_buffer.new_empty(0)
+        self.works, self.send_buffer, self.receive_buffer = [], nothing, nothing
         return cargo
 
 
-class _Depart(torch.autograd.Function):
+class _StartExchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, voyage: Voyage) -> Tensor:
-        ctx.voyage = voyage
-        voyage.send(rows, back=False)
+    def forward(ctx: Any, rows: Tensor, exchange: AsyncAllToAll) -> Tensor:
+        ctx.voyage = exchange
+        exchange.send_rows(rows, is_gradient=False)
         return rows.new_zeros(1)
 
     @staticmethod
@@ -101,11 +105,11 @@ class _Depart(torch.autograd.Function):
         return ctx.voyage.unload(), None
 
 
-class _Arrive(torch.autograd.Function):
+class _FinishExchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, token: Tensor, voyage: Voyage) -> Tensor:
-        ctx.voyage = voyage
-        return voyage.unload()
+    def forward(ctx: Any, token: Tensor, exchange: AsyncAllToAll) -> Tensor:
+        ctx.voyage = exchange
+        return exchange.receive()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -114,7 +118,7 @@ class _Arrive(torch.autograd.Function):
 
 
 @contextmanager
-def talking() -> Iterator[None]:
+def communication_errors() -> Iterator[None]:
     """Turn what torch raises when a peer is gone into a `CommunicationError`."""
     try:
         yield

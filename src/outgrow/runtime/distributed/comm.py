@@ -21,16 +21,16 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.core.timeline import Timeline
-from outgrow.ops.memory_pool import empty
+from outgrow.ops.memory_pool import pooled_empty
+from outgrow.runtime.distributed.async_exchange import AsyncAllToAll, SplitSizes, communication_errors
 from outgrow.runtime.distributed.async_exchange import CommunicationError as CommunicationError
-from outgrow.runtime.distributed.async_exchange import Route, Voyage, talking
-from outgrow.runtime.distributed.serialization import packed, unpacked
+from outgrow.runtime.distributed.serialization import deserialize, serialize
 
 _TAGS = 1 << 30
 _PATIENCE = timedelta(days=7)  # a slow worker is no dead one: heartbeats tell them apart, not this
 
 
-class Arrival(Protocol):
+class ExchangeHandle(Protocol):
     """Rows under way."""
 
     def wait(self) -> Tensor:
@@ -44,7 +44,7 @@ class Comm(ABC):
         rank: Number of this worker.
         size: Number of workers.
         hosts: Name of each worker's host.
-        gpus: How many CUDA devices each worker's process sees.
+        gpu_counts: How many CUDA devices each worker's process sees.
         ledger: Where bytes are counted.
         device: What this worker computes on.
     """
@@ -52,24 +52,26 @@ class Comm(ABC):
     rank: int
     size: int
     hosts: tuple[str, ...]
-    gpus: tuple[int, ...]
+    gpu_counts: tuple[int, ...]
     ledger: Ledger
     device = torch.device("cpu")
-    _own_sums: Sequence[Tensor] = ()
+    _local_sums: Sequence[Tensor] = ()
 
     @abstractmethod
-    def rows(self, rows: Tensor, route: Route, kind: Kind, *, back: Kind = Kind.GRADIENTS) -> Arrival:
+    def all_to_all(
+        self, rows: Tensor, split_sizes: SplitSizes, kind: Kind, *, grad_kind: Kind = Kind.GRADIENTS
+    ) -> ExchangeHandle:
         """Send rows to their workers; the call returns at once. Differentiable: the gradient goes the way back.
 
         Args:
             rows: ``[S, ...]``, as ``route.send`` deals them out.
-            route: Numbers of rows.
+            split_sizes: Numbers of rows.
             kind: What the rows are.
-            back: What their gradient is.
+            grad_kind: What their gradient is.
         """
 
     @abstractmethod
-    def sum_(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
+    def all_reduce(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
         """Replace values by their sum over all workers, the same bits everywhere; gives them back."""
 
     @abstractmethod
@@ -77,12 +79,12 @@ class Comm(ABC):
         """The object that worker ``root`` gives, on all workers."""
 
     @abstractmethod
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """The objects of all workers, on all workers."""
 
     @property
     @abstractmethod
-    def aside(self) -> Comm:
+    def background_comm(self) -> Comm:
         """Another line to the same workers, for one thread of its own. Only rows travel on it, and only from memory."""
 
     @abstractmethod
@@ -99,45 +101,45 @@ class Comm(ABC):
         return Timeline()
 
     @property
-    def neighbours(self) -> int:
+    def local_world_size(self) -> int:
         """Workers of this host, this one included."""
         return self.hosts.count(self.hosts[self.rank])
 
     @property
-    def leads(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this worker writes the files and speaks for all."""
         return self.rank == 0
 
-    def swapped(self, rows: Tensor, kind: Kind) -> Tensor:
+    def all_to_all_counts(self, rows: Tensor, kind: Kind) -> Tensor:
         """``[P, ...]``: what each worker tells this one, of ``[P, ...]`` what this one tells each; waits for it."""
         one_each = (1,) * self.size
-        return self.rows(rows, Route(one_each, one_each), kind).wait()
+        return self.all_to_all(rows, SplitSizes(one_each, one_each), kind).wait()
 
-    def sum_gradients(self, model: nn.Module) -> None:
+    def all_reduce_gradients(self, model: nn.Module) -> None:
         """Sum the gradients of all parameters over the workers, as one flat buffer for each type.
 
         A parameter that has a gradient on no worker has none afterwards.
         """
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._own_sums = [
-            self._sum_flat([parameter for parameter in parameters if parameter.dtype == dtype])
+        self._local_sums = [
+            self._all_reduce_flat([parameter for parameter in parameters if parameter.dtype == dtype])
             for dtype in dict.fromkeys(parameter.dtype for parameter in parameters)
             if self.size > 1
         ]
 
     @property
-    def gave_finite_gradient(self) -> bool:
+    def has_finite_local_gradient(self) -> bool:
         """Whether what this worker gave to `sum_gradients` the last time was finite, as far as its sum tells."""
-        return all(bool(each.isfinite()) for each in self._own_sums)
+        return all(bool(each.isfinite()) for each in self._local_sums)
 
-    def _sum_flat(self, parameters: list[nn.Parameter]) -> Tensor:
+    def _all_reduce_flat(self, parameters: list[nn.Parameter]) -> Tensor:
         """Sum the gradients of parameters of one type; gives the sum of all numbers that this worker had."""
         first = parameters[0]
         given = torch.tensor([each.grad is not None for each in parameters], dtype=first.dtype, device=first.device)
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([given, *(grad.flatten() for grad in grads)])
         own = flat.sum(dtype=torch.promote_types(flat.dtype, torch.float32))
-        self.sum_(flat, Kind.PARAMETERS)
+        self.all_reduce(flat, Kind.PARAMETERS)
         sums = torch.split(flat[len(given) :], [parameter.numel() for parameter in parameters])
         for parameter, anywhere, total in zip(parameters, flat[: len(given)].tolist(), sums, strict=True):
             parameter.grad = total.view_as(parameter) if anywhere else None
@@ -149,7 +151,7 @@ class Comm(ABC):
             model.load_state_dict(self.broadcast(model.state_dict(), Kind.PARAMETERS))
 
 
-class Alone(Comm):
+class SingleProcessComm(Comm):
     """One worker: nothing travels. Final.
 
     Args:
@@ -158,14 +160,16 @@ class Alone(Comm):
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self.rank, self.size = 0, 1
-        self.hosts, self.gpus = (socket.gethostname(),), (torch.cuda.device_count(),)
+        self.hosts, self.gpu_counts = (socket.gethostname(),), (torch.cuda.device_count(),)
         self.ledger = ledger or Ledger()
 
-    def rows(self, rows: Tensor, route: Route, kind: Kind, *, back: Kind = Kind.GRADIENTS) -> Arrival:
+    def all_to_all(
+        self, rows: Tensor, split_sizes: SplitSizes, kind: Kind, *, grad_kind: Kind = Kind.GRADIENTS
+    ) -> ExchangeHandle:
         """The same rows."""
-        return _Here(rows)
+        return _LocalRows(rows)
 
-    def sum_(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
+    def all_reduce(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
         """The same values."""
         return values
 
@@ -173,12 +177,12 @@ class Alone(Comm):
         """The same object."""
         return value
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """That object."""
         return [value]
 
     @property
-    def aside(self) -> Comm:
+    def background_comm(self) -> Comm:
         """The same line."""
         return self
 
@@ -189,22 +193,26 @@ class Alone(Comm):
         """Nothing to end."""
 
 
-class Group(Comm):
+class ProcessGroupComm(Comm):
     """The workers of the process group that `join` made. Final."""
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.ledger, self.links = Ledger(), [Link.PEER] * self.size
         self._tag, self._first_tag = 0, 0
-        self.hosts, self.gpus = zip(*self.gather((socket.gethostname(), torch.cuda.device_count())), strict=True)
+        self.hosts, self.gpu_counts = zip(
+            *self.all_gather_object((socket.gethostname(), torch.cuda.device_count())), strict=True
+        )
         self.links = [Link.PEER if host == self.hosts[self.rank] else Link.NETWORK for host in self.hosts]
-        self.ledger.crossed.clear()  # the names were sent before it was known over which link
+        self.ledger.bytes_by_link.clear()  # the names were sent before it was known over which link
 
-    def rows(self, rows: Tensor, route: Route, kind: Kind, *, back: Kind = Kind.GRADIENTS) -> Arrival:
-        """See `Comm.rows`."""
-        return Voyage(self, route, rows, kind, back).depart(rows)
+    def all_to_all(
+        self, rows: Tensor, split_sizes: SplitSizes, kind: Kind, *, grad_kind: Kind = Kind.GRADIENTS
+    ) -> ExchangeHandle:
+        """See `Comm.all_to_all`."""
+        return AsyncAllToAll(self, split_sizes, rows, kind, grad_kind).start(rows)
 
-    def send(self, rows: Tensor, route: Route, kind: Kind) -> tuple[list[Any], Tensor]:
+    def start_exchange(self, rows: Tensor, split_sizes: SplitSizes, kind: Kind) -> tuple[list[Any], Tensor]:
         """Send rows; gives what is to be waited for, and where rows will lie.
 
         Pairs of workers exchange theirs, each the next ones first: over a network that is up to twice as fast as gloo's
@@ -212,8 +220,10 @@ class Group(Comm):
         """
         assert not (self._first_tag and rows.is_cuda)
         rows = rows.contiguous()
-        out = empty((sum(route.receive), *rows.shape[1:]), rows)
-        outgoing, incoming = (_cut(part, sizes) for part, sizes in ((rows, route.send), (out, route.receive)))
+        out = pooled_empty((sum(split_sizes.receive), *rows.shape[1:]), rows)
+        outgoing, incoming = (
+            _split_bytes(part, sizes) for part, sizes in ((rows, split_sizes.send), (out, split_sizes.receive))
+        )
         self._tag = (self._tag + 1) % _TAGS
         tag = self._first_tag + self._tag
         calls: list[dist.P2POp] = []
@@ -223,50 +233,50 @@ class Group(Comm):
                 calls.append(dist.P2POp(dist.irecv, incoming[source], source, tag=tag))
             if len(outgoing[target]):
                 calls.append(dist.P2POp(dist.isend, outgoing[target], target, tag=tag))
-                self._count(target, kind, outgoing[target].nbytes)
-        with talking():
-            works = _called(calls, together=rows.is_cuda)
+                self._count_bytes(target, kind, outgoing[target].nbytes)
+        with communication_errors():
+            works = _post_operations(calls, batched=rows.is_cuda)
         incoming[self.rank].copy_(outgoing[self.rank])
         return works, out
 
-    def sum_(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
-        """See `Comm.sum_`. Counted as a ring carries it: each worker passes on all parts but one, twice."""
+    def all_reduce(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
+        """See `Comm.all_reduce`. Counted as a ring carries it: each worker passes on all parts but one, twice."""
         next_one = (self.rank + 1) % self.size
-        self._count(next_one, kind, 2 * values.nbytes * (self.size - 1) // self.size)
-        with self.timeline.span("sum over workers"), talking():
+        self._count_bytes(next_one, kind, 2 * values.nbytes * (self.size - 1) // self.size)
+        with self.timeline.span("sum over workers"), communication_errors():
             dist.all_reduce(values)
         return values
 
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
         """See `Comm.broadcast`."""
-        mine = _as_bytes(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        mine = _to_byte_tensor(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(mine)])
-        with talking():
+        with communication_errors():
             dist.broadcast(length, root)
             whole = mine if self.rank == root else torch.empty(int(length), dtype=torch.uint8)
             dist.broadcast(whole, root)
         if self.rank == root:
             for peer in range(self.size):
-                self._count(peer, kind, whole.nbytes)
+                self._count_bytes(peer, kind, whole.nbytes)
             return value
-        return unpacked(whole.numpy().data)
+        return deserialize(whole.numpy().data)
 
-    def gather(self, value: Any) -> list[Any]:
-        """See `Comm.gather`."""
-        mine = _as_bytes(value)
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """See `Comm.all_gather_object`."""
+        mine = _to_byte_tensor(value)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        with talking():
+        with communication_errors():
             dist.all_gather(lengths, torch.tensor([len(mine)]))
             longest = max(int(length) for length in lengths)
             parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
             dist.all_gather(parts, torch.nn.functional.pad(mine, (0, longest - len(mine))))
         for peer in range(self.size):
-            self._count(peer, Kind.METRICS, longest)
-        return [unpacked(part[: int(length)].numpy().data) for part, length in zip(parts, lengths, strict=True)]
+            self._count_bytes(peer, Kind.METRICS, longest)
+        return [deserialize(part[: int(length)].numpy().data) for part, length in zip(parts, lengths, strict=True)]
 
     @cached_property
-    def aside(self) -> Comm:
-        """See `Comm.aside`."""
+    def background_comm(self) -> Comm:
+        """See `Comm.background_comm`."""
         self.timeline  # noqa: B018  the same on both lines
         other = copy.copy(self)
         other._tag, other._first_tag = 0, _TAGS
@@ -274,7 +284,7 @@ class Group(Comm):
 
     def barrier(self) -> None:
         """See `Comm.barrier`."""
-        with talking():
+        with communication_errors():
             dist.barrier()
 
     def close(self) -> None:
@@ -282,12 +292,12 @@ class Group(Comm):
         self.barrier()
         dist.destroy_process_group()
 
-    def _count(self, peer: int, kind: Kind, num_bytes: int) -> None:
+    def _count_bytes(self, peer: int, kind: Kind, num_bytes: int) -> None:
         if peer != self.rank and num_bytes:
-            self.ledger.move(self.links[peer], kind, num_bytes)
+            self.ledger.add_bytes(self.links[peer], kind, num_bytes)
 
 
-def join(rank: int, size: int, store: Store) -> Comm:
+def join_process_group(rank: int, size: int, store: Store) -> Comm:
     """Join the group of workers.
 
     Args:
@@ -295,35 +305,35 @@ def join(rank: int, size: int, store: Store) -> Comm:
         size: Number of workers.
         store: Where they meet; it was not used by another group.
     """
-    with talking():
+    with communication_errors():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() and dist.is_nccl_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
-        return Group()
+        return ProcessGroupComm()
 
 
-class _Here:
+class _LocalRows:
     """Rows that need not travel."""
 
     def __init__(self, rows: Tensor) -> None:
-        self.here = rows
+        self.rows = rows
 
     def wait(self) -> Tensor:
-        return self.here
+        return self.rows
 
 
-def _called(calls: list[dist.P2POp], *, together: bool) -> list[Any]:
+def _post_operations(operations: list[dist.P2POp], *, batched: bool) -> list[Any]:
     """What is to be waited for. NCCL wants to know all at once, and then does them at the same time; it has no tags."""
-    if together:
-        return dist.batch_isend_irecv(calls) if calls else []
-    return [call.op(call.tensor, call.peer, tag=call.tag) for call in calls]
+    if batched:
+        return dist.batch_isend_irecv(operations) if operations else []
+    return [call.op(call.tensor, call.peer, tag=call.tag) for call in operations]
 
 
-def _cut(rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
+def _split_bytes(rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
     """The bytes of each worker's rows: what carries them need not know their type."""
     row_bytes = rows[:1].nbytes
     flat = rows.view(-1).view(torch.uint8) if rows.numel() else rows.new_empty(0, dtype=torch.uint8)
     return list(torch.split(flat, [size * row_bytes for size in sizes]))
 
 
-def _as_bytes(value: Any) -> Tensor:
-    return torch.frombuffer(bytearray(packed(value)), dtype=torch.uint8)
+def _to_byte_tensor(value: Any) -> Tensor:
+    return torch.frombuffer(bytearray(serialize(value)), dtype=torch.uint8)

@@ -6,11 +6,11 @@ import signal
 from dataclasses import dataclass
 
 from outgrow.core.errors import OutgrowError, WorkerError
-from outgrow.runtime.distributed.job_files import Record
+from outgrow.runtime.distributed.job_files import FailureRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class WorkerExit:
     """How a worker ended that gave no result.
 
     Attributes:
@@ -24,10 +24,10 @@ class Ending:
     rank: int
     silent_seconds: float | None
     exit_code: int | None
-    record: Record | None
+    record: FailureRecord | None
     output: str
 
-    def guilt(self) -> tuple[int, float]:
+    def blame_rank(self) -> tuple[int, float]:
         """Smallest for the worker to blame.
 
         In this order: silent; died of a signal; raised something, the first one; ended without a word; lost a peer.
@@ -37,41 +37,43 @@ class Ending:
         if self.exit_code is not None and self.exit_code < 0:
             return 1, 0.0
         if self.record is not None:
-            return (4 if self.record.lost_peer else 2), self.record.seconds
+            return (4 if self.record.is_peer_failure else 2), self.record.seconds
         return (3 if self.exit_code is not None else 5), 0.0
 
 
-def error_of(endings: list[Ending], workers: int) -> OutgrowError:
+def root_cause_error(exits: list[WorkerExit], workers: int) -> OutgrowError:
     """The error to raise for a failed run: one of ours as it was raised, else a `WorkerError`.
 
     Args:
-        endings: Of all workers that gave no result.
+        exits: Of all workers that gave no result.
         workers: Number of all workers.
     """
-    guilty = min(endings, key=Ending.guilt)
+    guilty = min(exits, key=WorkerExit.blame_rank)
     failed = _worker_error(guilty, f"worker {guilty.rank} of {workers}")
-    if guilty.guilt()[0] == 2 and guilty.record is not None and guilty.record.error is not None:
+    if guilty.blame_rank()[0] == 2 and guilty.record is not None and guilty.record.error is not None:
         guilty.record.error.__cause__ = failed
         return guilty.record.error
     return failed
 
 
-def _worker_error(ending: Ending, who: str) -> WorkerError:
+def _worker_error(ending: WorkerExit, who: str) -> WorkerError:
     if ending.silent_seconds is not None:
         return WorkerError(
             f"{who} was silent for {ending.silent_seconds:.0f} s",
             needed="a sign of life every second",
             got="none: its process was stopped, or hangs inside compiled code",
             repair="if the machine is merely overloaded, use fewer workers or allow a longer silence",
-            report=_last_words(ending),
+            report=_last_output(ending),
         )
     if ending.exit_code is not None and ending.exit_code < 0:
-        return _killed(ending, who, -ending.exit_code)
+        return _signal_error(ending, who, -ending.exit_code)
     if ending.record is not None:
         return WorkerError(
-            f"{who} failed: {ending.record.line}",
+            f"{who} failed: {ending.record.message}",
             needed="workers that reach the end of the run",
-            got="an exception" if not ending.record.lost_peer else "a connection that broke, and no worker that failed",
+            got="an exception"
+            if not ending.record.is_peer_failure
+            else "a connection that broke, and no worker that failed",
             repair="the worker's own traceback follows",
             report=ending.record.report,
         )
@@ -80,11 +82,11 @@ def _worker_error(ending: Ending, who: str) -> WorkerError:
         needed="workers that reach the end of the run",
         got="neither a result nor an exception",
         repair="look for code that ends the process, and at what the worker wrote last",
-        report=_last_words(ending),
+        report=_last_output(ending),
     )
 
 
-def _killed(ending: Ending, who: str, number: int) -> WorkerError:
+def _signal_error(ending: WorkerExit, who: str, number: int) -> WorkerError:
     try:
         name = signal.Signals(number).name
     except ValueError:  # a real-time signal
@@ -101,9 +103,9 @@ def _killed(ending: Ending, who: str, number: int) -> WorkerError:
         needed="workers that live until the run ends",
         got=f"signal {number}",
         repair=repairs.get(name, crash if name in crashes else other),
-        report=_last_words(ending),
+        report=_last_output(ending),
     )
 
 
-def _last_words(ending: Ending) -> str:
+def _last_output(ending: WorkerExit) -> str:
     return f"worker {ending.rank} wrote last:\n{ending.output}" if ending.output.strip() else ""

@@ -19,7 +19,7 @@ _BUSY = 0.1
 class Heartbeat:
     """A thread that gives a sign of life every second, and ends this process once it has no reason to live.
 
-    It does not beat while other code holds Python's lock; `Pulse` looks at the processor's time as well.
+    It does not beat while other code holds Python's lock; `LivenessProbe` looks at the processor's time as well.
 
     Args:
         beat: Gives the sign. It returns why this process should end, if it should.
@@ -30,7 +30,7 @@ class Heartbeat:
     def __init__(self, beat: Callable[[], str | None], parent: int, folder: Path) -> None:
         self._beat, self._parent, self._folder = beat, parent, folder
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="outgrow-heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._beat_until_stopped, name="outgrow-heartbeat", daemon=True)
 
     def __enter__(self) -> Heartbeat:
         self._thread.start()
@@ -40,26 +40,26 @@ class Heartbeat:
         self._done.set()
         self._thread.join(BEAT_SECONDS)  # a beat may wait for a host that is gone
 
-    def leave_if_orphaned(self) -> None:
+    def exit_if_orphaned(self) -> None:
         """End this process if the one that started it is gone."""
         if os.getppid() != self._parent:
-            self._leave("the process that started this one is gone")
+            self._exit_process("the process that started this one is gone")
 
-    def _run(self) -> None:
+    def _beat_until_stopped(self) -> None:
         while not self._done.is_set():
-            self.leave_if_orphaned()
+            self.exit_if_orphaned()
             if why := self._beat():
-                self._leave(why)
+                self._exit_process(why)
             self._done.wait(BEAT_SECONDS)
 
-    def _leave(self, why: str) -> None:
+    def _exit_process(self, why: str) -> None:
         sys.stderr.write(f"{why}\nprocess {os.getpid()} ends\n")
         sys.stderr.flush()
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(1)
 
 
-def touch(path: Path) -> str | None:
+def touch_heartbeat(path: Path) -> str | None:
     """A beat that its run sees. Without the file the run is over."""
     try:
         os.utime(path)
@@ -68,7 +68,7 @@ def touch(path: Path) -> str | None:
     return None
 
 
-class Pulse:
+class LivenessProbe:
     """Tells how long a process has been silent.
 
     A sign of life is a beat, or a tenth of the time spent computing: compiled code may hold Python's lock for long.
@@ -81,7 +81,7 @@ class Pulse:
 
     def __init__(self, path: Path, pid: int) -> None:
         self._path, self._process = path, psutil.Process(pid)
-        self._beat, self._busy = self._signs()
+        self._beat, self._busy = self._read_activity()
         self._silence, self._looked = 0.0, time.monotonic()
 
     def silent_seconds(self) -> float:
@@ -89,19 +89,19 @@ class Pulse:
         now = time.monotonic()
         self._silence += min(now - self._looked, BEAT_SECONDS)
         self._looked = now
-        beat, busy = self._signs()
+        beat, busy = self._read_activity()
         if beat != self._beat or busy - self._busy > _BUSY * self._silence:
             self._beat, self._busy, self._silence = beat, busy, 0.0
         return self._silence
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the process has ended. It may not have been waited for yet."""
         try:
             return self._process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
         except psutil.NoSuchProcess:
             return True
 
-    def _signs(self) -> tuple[int, float]:
+    def _read_activity(self) -> tuple[int, float]:
         try:
             times = self._process.cpu_times()
         except psutil.Error:  # it has ended

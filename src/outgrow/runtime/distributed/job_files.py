@@ -21,7 +21,7 @@ _RECORD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class JobSpec:
     """What a worker must know before it loads anything.
 
     Attributes:
@@ -36,94 +36,94 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class FailureRecord:
     """How a worker failed.
 
     Attributes:
-        line: Type and message of the exception.
+        message: Type and message of the exception.
         report: Its traceback.
-        lost_peer: Whether it could not reach another worker: then the other one is to blame.
+        is_peer_failure: Whether it could not reach another worker: then the other one is to blame.
         seconds: When, on the clock of the host.
         error: The exception, if it is one of ours: it tells the user what to do.
     """
 
-    line: str
+    message: str
     report: str
-    lost_peer: bool
+    is_peer_failure: bool
     seconds: float
     error: OutgrowError | None
 
 
 @dataclass(frozen=True)
-class Scratch:
+class JobFiles:
     """The files of one attempt. Those that a worker hands over are renamed into place, so that they are whole."""
 
     folder: Path
 
     @property
-    def shared(self) -> Path:
+    def run_folder(self) -> Path:
         """The folder of the run, which outlives its attempts."""
         return self.folder.parent
 
     @property
-    def task(self) -> Path:
+    def task_path(self) -> Path:
         """What all workers do."""
         return self.folder / "task"
 
     @property
-    def meeting(self) -> Path:
+    def store_path(self) -> Path:
         """The file by which workers find each other."""
         return self.folder / "meeting"
 
-    def write_job(self, job: Job) -> None:
+    def write_job_spec(self, spec: JobSpec) -> None:
         """Say what is to be done."""
-        (self.folder / "job").write_text(json.dumps(asdict(job)), "utf-8")
+        (self.folder / "job").write_text(json.dumps(asdict(spec)), "utf-8")
 
-    def job(self) -> Job:
+    def read_job_spec(self) -> JobSpec:
         """What is to be done."""
-        return Job(**json.loads((self.folder / "job").read_text("utf-8")))
+        return JobSpec(**json.loads((self.folder / "job").read_text("utf-8")))
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Leave a note that workers should stop."""
         (self.folder / "stop").touch()
 
-    def stop_asked(self) -> bool:
-        """Whether `ask_to_stop` was called."""
+    def is_stop_requested(self) -> bool:
+        """Whether `request_stop` was called."""
         return (self.folder / "stop").exists()
 
-    def beat(self, rank: int) -> Path:
+    def heartbeat_path(self, rank: int) -> Path:
         """The file that a worker touches while it lives."""
         return self.folder / f"beat-{rank}"
 
-    def result(self, rank: int) -> Path:
+    def result_path(self, rank: int) -> Path:
         """What a worker gives back."""
         return self.folder / f"result-{rank}"
 
-    def record(self, rank: int) -> Path:
+    def failure_path(self, rank: int) -> Path:
         """How a worker failed."""
         return self.folder / f"record-{rank}"
 
-    def reserve(self, rank: int) -> None:
-        """Set room aside for `write_record`: a disk that is full is what it may have to tell of."""
-        with telling(self.folder):
-            self._reserve(rank).write_bytes(bytes(_RECORD_BYTES))
+    def reserve_failure_record(self, rank: int) -> None:
+        """Set room aside for `write_failure_record`: a disk that is full is what it may have to tell of."""
+        with explain_write_error(self.folder):
+            self._reserved_path(rank).write_bytes(bytes(_RECORD_BYTES))
 
-    def write_record(self, rank: int, record: bytes) -> None:
+    def write_failure_record(self, rank: int, record: bytes) -> None:
         """Write how a worker failed, in the room that was set aside."""
-        reserve = self._reserve(rank)
+        reserve = self._reserved_path(rank)
         with reserve.open("r+b" if reserve.exists() else "wb") as file:
             file.write(record)
             file.truncate()
-        reserve.rename(self.record(rank))
+        reserve.rename(self.failure_path(rank))
 
-    def _reserve(self, rank: int) -> Path:
+    def _reserved_path(self, rank: int) -> Path:
         return self.folder / f"reserve-{rank}"
 
-    def told(self, rank: int) -> Path:
+    def messages_path(self, rank: int) -> Path:
         """What a worker has told so far."""
         return self.folder / f"told-{rank}"
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write_atomically(self, path: Path, data: bytes) -> None:
         """Write a file that is whole as soon as it is there.
 
         Raises:
@@ -131,29 +131,29 @@ class Scratch:
         """
         # Not `atomic_write`: it would flush to the disk what is of no use once the machine has stopped.
         unfinished = path.with_suffix(".part")
-        with telling(path):
+        with explain_write_error(path):
             unfinished.write_bytes(data)
             unfinished.rename(path)
 
 
-def packed(value: object) -> bytes:
+def serialize_by_value(value: object) -> bytes:
     """An object for another process, with the classes and functions that it would not find there."""
     return bytes(cloudpickle.dumps(value))
 
 
-def tell(path: Path, message: bytes) -> None:
+def append_message(path: Path, message: bytes) -> None:
     """Add a message to a file.
 
     Raises:
         InputError: It cannot be written.
     """
-    with telling(path), path.open("ab", buffering=0) as file:
+    with explain_write_error(path), path.open("ab", buffering=0) as file:
         data = memoryview(len(message).to_bytes(8, "little") + message)
         while data:
             data = data[file.write(data) :]
 
 
-def telling(path: Path) -> AbstractContextManager[None]:
+def explain_write_error(path: Path) -> AbstractContextManager[None]:
     """Say what the user can do where temporary files cannot be written.
 
     Raises:
@@ -166,14 +166,14 @@ def telling(path: Path) -> AbstractContextManager[None]:
     )
 
 
-class Listener:
+class MessageReader:
     """Reads what `tell` adds to a file, each message once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_bytes = 0
 
-    def messages(self) -> Iterator[Any]:
+    def read_messages(self) -> Iterator[Any]:
         """The messages that are new and whole."""
         if not self._path.exists():
             return
@@ -186,12 +186,12 @@ class Listener:
             yield pickle.loads(message)
 
 
-def describe(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Type and message of an exception in one line."""
     return "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
 
 
-def last_lines(path: Path, count: int = 20) -> str:
+def read_last_lines(path: Path, count: int = 20) -> str:
     """The end of what a worker wrote."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)

@@ -28,12 +28,19 @@ from torch.distributed.elastic.multiprocessing import (
 )
 
 from outgrow.core.errors import InputError, WorkerError
-from outgrow.runtime.distributed.failures import Ending, error_of
-from outgrow.runtime.distributed.heartbeat import Pulse
-from outgrow.runtime.distributed.job_files import Job, Listener, Scratch, last_lines, packed, telling
-from outgrow.runtime.distributed.worker import Workplace, loopback
-from outgrow.runtime.storage.tempdir_reaper import kept_folder
-from outgrow.runtime.system.environment import thread_settings
+from outgrow.runtime.distributed.failures import WorkerExit, root_cause_error
+from outgrow.runtime.distributed.heartbeat import LivenessProbe
+from outgrow.runtime.distributed.job_files import (
+    JobFiles,
+    JobSpec,
+    MessageReader,
+    explain_write_error,
+    read_last_lines,
+    serialize_by_value,
+)
+from outgrow.runtime.distributed.worker import WorkerContext, loopback_interface
+from outgrow.runtime.storage.tempdir_reaper import temporary_directory
+from outgrow.runtime.system.environment import thread_environment
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.1
@@ -42,7 +49,7 @@ _FINISH_SECONDS = 30.0  # after the last result
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restarted:
+class RestartEvent:
     """The workers were started again.
 
     Attributes:
@@ -58,14 +65,14 @@ class Restarted:
 
 
 def run_workers(
-    task: Callable[[Workplace], T],
+    task: Callable[[WorkerContext], T],
     workers: int,
     *,
     heartbeat_seconds: float = 30.0,
     restarts: int = 0,
     prepare: Callable[[Path], object] = lambda folder: None,
-    hear: Callable[[object], None] = lambda message: None,
-    stop: Callable[[], bool] = lambda: False,
+    on_message: Callable[[object], None] = lambda message: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> list[T]:
     """Run a task in new processes on this host and wait for them. No main guard is needed, nor a script at all.
 
@@ -77,8 +84,8 @@ def run_workers(
         heartbeat_seconds: Longest silence of a worker. A slow one is not silent.
         restarts: How often all workers are started again after one has failed.
         prepare: Called first, here, with the scratch folder of the run: what it puts there all workers find.
-        hear: Called here with each object that a worker tells, in its order, and with `Restarted`.
-        stop: Asked ten times a second; once it is true, so is ``stop_asked()`` of the workers.
+        on_message: Called here with each object that a worker tells, in its order, and with `RestartEvent`.
+        should_stop: Asked ten times a second; once it is true, so is ``stop_asked()`` of the workers.
 
     Returns:
         What each worker's task gave, by rank.
@@ -88,32 +95,32 @@ def run_workers(
         WorkerError: A worker died, was silent or raised an exception.
         OutgrowError: The one that a worker raised.
     """
-    sent = _packed(task)
-    with _folder() as folder:
+    sent = _serialize_task(task)
+    with _run_folder() as folder:
         prepare(folder)
         for attempt in itertools.count():
             try:
-                with _started(sent, workers, attempt, folder) as running:
-                    return running.watch(heartbeat_seconds, hear, stop)
+                with _running_workers(sent, workers, attempt, folder) as running:
+                    return running.wait_for_results(heartbeat_seconds, on_message, should_stop)
             except WorkerError as error:
                 if attempt >= restarts:
                     raise
-                hear(Restarted(attempt=attempt + 1, reason=error.what))
+                on_message(RestartEvent(attempt=attempt + 1, reason=error.what))
     raise AssertionError
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _run_folder() -> Iterator[Path]:
     """The scratch folder of a run."""
     with ExitStack() as stack:
-        with telling(Path(tempfile.gettempdir())):
-            folder = stack.enter_context(kept_folder("outgrow-"))
+        with explain_write_error(Path(tempfile.gettempdir())):
+            folder = stack.enter_context(temporary_directory("outgrow-"))
         yield folder
 
 
-def _packed(task: object) -> bytes:
+def _serialize_task(task: object) -> bytes:
     try:
-        return packed(task)
+        return serialize_by_value(task)
     except Exception as error:
         raise InputError(
             "what the workers should do cannot be sent to them",
@@ -124,86 +131,90 @@ def _packed(task: object) -> bytes:
 
 
 @contextmanager
-def _started(task: bytes, workers: int, attempt: int, folder: Path) -> Iterator[_Workers]:
+def _running_workers(task: bytes, workers: int, attempt: int, folder: Path) -> Iterator[_WorkerGroup]:
     """The processes of one attempt, which are gone afterwards. Their files stay until the run ends."""
-    scratch = Scratch(folder / f"attempt-{attempt}")
-    with telling(scratch.folder):
+    scratch = JobFiles(folder / f"attempt-{attempt}")
+    with explain_write_error(scratch.folder):
         scratch.folder.mkdir()
-        scratch.task.write_bytes(task)
-        scratch.write_job(Job(workers=workers, attempt=attempt, parent=os.getpid()))
+        scratch.task_path.write_bytes(task)
+        scratch.write_job_spec(JobSpec(workers=workers, attempt=attempt, parent=os.getpid()))
         for rank in range(workers):
-            scratch.reserve(rank)
-            scratch.beat(rank).touch()
-        context = _start(scratch, workers)
+            scratch.reserve_failure_record(rank)
+            scratch.heartbeat_path(rank).touch()
+        context = _start_workers(scratch, workers)
     try:
-        yield _Workers(scratch, context)
+        yield _WorkerGroup(scratch, context)
     finally:
-        _end(context)
+        _kill_processes(context)
 
 
-class _Workers:
+class _WorkerGroup:
     """Processes and the folder through which they talk."""
 
-    def __init__(self, scratch: Scratch, context: SubprocessContext) -> None:
-        self._scratch, self._context = scratch, context
+    def __init__(self, job_files: JobFiles, context: SubprocessContext) -> None:
+        self._job_files, self._context = job_files, context
         self._ranks = range(context.nprocs)
         self._logs = [Path(context.stderrs[rank]) for rank in self._ranks]
-        self._echo = _Echo(self._logs[0])
-        self._listeners = [Listener(scratch.told(rank)) for rank in self._ranks]
-        self._pulses = [Pulse(scratch.beat(rank), pid) for rank, pid in sorted(context.pids().items())]
+        self._output_tail = _OutputTail(self._logs[0])
+        self._readers = [MessageReader(job_files.messages_path(rank)) for rank in self._ranks]
+        self._probes = [
+            LivenessProbe(job_files.heartbeat_path(rank), pid) for rank, pid in sorted(context.pids().items())
+        ]
 
-    def watch(self, heartbeat_seconds: float, hear: Callable[[object], None], stop: Callable[[], bool]) -> list[Any]:
+    def wait_for_results(
+        self, heartbeat_seconds: float, on_message: Callable[[object], None], should_stop: Callable[[], bool]
+    ) -> list[Any]:
         """Wait for the workers; what they gave, or the error of the one to blame."""
         deadline: float | None = None
         while True:
-            if stop():
-                self._scratch.ask_to_stop()
-            ended = [pulse.ended() for pulse in self._pulses]
-            silences = [pulse.silent_seconds() for pulse in self._pulses]
+            if should_stop():
+                self._job_files.request_stop()
+            ended = [pulse.has_ended() for pulse in self._probes]
+            silences = [pulse.silent_seconds() for pulse in self._probes]
             silent = [not end and silence > heartbeat_seconds for end, silence in zip(ended, silences, strict=True)]
-            self._pass_on(hear)
-            if deadline is None and (patience := self._patience(ended)) is not None:
+            self._forward_messages(on_message)
+            if deadline is None and (patience := self._grace_seconds(ended)) is not None:
                 deadline = time.monotonic() + patience
             if all(ended) or any(silent) or (deadline is not None and time.monotonic() > deadline):
                 break
             time.sleep(_LOOK_SECONDS)
-        exit_codes = _end(self._context)
-        self._pass_on(hear)
-        results = [self._scratch.result(rank) for rank in self._ranks]
+        exit_codes = _kill_processes(self._context)
+        self._forward_messages(on_message)
+        results = [self._job_files.result_path(rank) for rank in self._ranks]
         if all(result.exists() for result in results):
             return [pickle.loads(result.read_bytes()) for result in results]
         endings = [
-            Ending(
+            WorkerExit(
                 rank=rank,
                 silent_seconds=silences[rank] if silent[rank] else None,
                 exit_code=exit_codes[rank] if ended[rank] else None,
-                record=self._record(rank),
-                output=last_lines(self._logs[rank]),
+                record=self._read_failure(rank),
+                output=read_last_lines(self._logs[rank]),
             )
             for rank in self._ranks
             if not results[rank].exists()
         ]
-        raise error_of(endings, len(self._ranks))
+        raise root_cause_error(endings, len(self._ranks))
 
-    def _patience(self, ended: list[bool]) -> float | None:
+    def _grace_seconds(self, ended: list[bool]) -> float | None:
         """How long to wait from now on; None while all is well."""
-        done = [self._scratch.result(rank).exists() for rank in self._ranks]
+        done = [self._job_files.result_path(rank).exists() for rank in self._ranks]
         if any(end and not result for end, result in zip(ended, done, strict=True)):
             return _SETTLE_SECONDS
         return _FINISH_SECONDS if all(done) else None
 
-    def _pass_on(self, hear: Callable[[object], None]) -> None:
-        self._echo.go_on()
-        for listener in self._listeners:
-            for message in listener.messages():
-                hear(message)
+    def _forward_messages(self, on_message: Callable[[object], None]) -> None:
+        self._output_tail.print_new()
+        for listener in self._readers:
+            for message in listener.read_messages():
+                on_message(message)
 
-    def _record(self, rank: int) -> Any:
-        path = self._scratch.record(rank)
+    def _read_failure(self, rank: int) -> Any:
+        path = self._job_files.failure_path(rank)
         return pickle.loads(path.read_bytes()) if path.exists() else None
 
 
-def _end(context: SubprocessContext) -> list[int | None]:
+def _kill_processes(context: SubprocessContext) -> list[int | None]:
     """End all processes that are left, and what they have started; gives the exit code of each worker."""
     handlers = [context.subprocess_handlers[rank] for rank in range(context.nprocs)]
     for handler in handlers:
@@ -216,31 +227,31 @@ def _end(context: SubprocessContext) -> list[int | None]:
     return [handler.proc.returncode for handler in handlers]
 
 
-def _start(scratch: Scratch, workers: int) -> SubprocessContext:
+def _start_workers(job_files: JobFiles, workers: int) -> SubprocessContext:
     """Start the processes, each in a session of its own, so that Ctrl-C reaches this process only."""
     settings = {
-        **thread_settings(workers),
-        "GLOO_SOCKET_IFNAME": loopback(),
+        **thread_environment(workers),
+        "GLOO_SOCKET_IFNAME": loopback_interface(),
         "PYTHONFAULTHANDLER": "1",
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
     }
-    with _own_signals(), _quiet():
+    with _preserve_signal_handlers(), _silence_torch_logs():
         context = start_processes(
             name="outgrow",
             entrypoint=sys.executable,
             args={
-                rank: ("-P", "-m", "outgrow.runtime.distributed.worker_main", str(scratch.folder), str(rank))
+                rank: ("-P", "-m", "outgrow.runtime.distributed.worker_main", str(job_files.folder), str(rank))
                 for rank in range(workers)
             },
             envs={rank: dict(settings) for rank in range(workers)},
-            logs_specs=DefaultLogsSpecs(log_dir=str(scratch.folder / "logs"), redirects=Std.ALL),
+            logs_specs=DefaultLogsSpecs(log_dir=str(job_files.folder / "logs"), redirects=Std.ALL),
         )
     assert isinstance(context, SubprocessContext)
     return context
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def _preserve_signal_handlers() -> Iterator[None]:
     """Keep this process's signal handlers: torch puts its own in their place for good."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -261,7 +272,7 @@ def _own_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_torch_logs() -> Iterator[None]:
     """Without what torch logs of signals and of threads."""
     logger = logging.getLogger("torch.distributed.elastic.multiprocessing.api")
     before, logger.disabled = logger.disabled, True
@@ -271,7 +282,7 @@ def _quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-class _Echo:
+class _OutputTail:
     """Shows on standard error what a file holds and gets."""
 
     def __init__(self, path: Path) -> None:
@@ -279,7 +290,7 @@ class _Echo:
         self._shown_bytes = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def go_on(self) -> None:
+    def print_new(self) -> None:
         """Show what is new."""
         with self._path.open("rb") as file:
             file.seek(self._shown_bytes)

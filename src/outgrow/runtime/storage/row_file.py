@@ -22,18 +22,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.ops.backend import array, tensor
-from outgrow.ops.rows.coalesce import cut_groups
-from outgrow.ops.rows.file_io import PAGE_BYTES, add_file_rows, fill, pages_of, put, read_rows
-from outgrow.ops.rows.gather import take_rows
-from outgrow.runtime.storage.row_storage import HostRows, check_range, check_rows, check_sums, check_type
+from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.rows.coalesce import split_groups
+from outgrow.ops.rows.file_io import PAGE_BYTES, add_file_rows, count_pages, pread_into, pwrite_from, read_file_rows
+from outgrow.ops.rows.gather import gather_rows
+from outgrow.runtime.storage.row_storage import (
+    RowStorage,
+    check_accumulate_dtype,
+    check_lossless_cast,
+    check_row_ids,
+    check_row_range,
+)
 
 Array = NDArray[Any]
 
 _GROUPS_PER_THREAD = 4  # so that none waits long for the last one
 
 
-class Disk:
+class IoPool:
     """What the files of one worker share: threads that read and write, how reads are joined, and what was moved.
 
     Args:
@@ -54,9 +60,9 @@ class Disk:
         self.in_flight = in_flight
         self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="outgrow-disk")
         self._counting = threading.Lock()
-        self._staged = threading.local()
+        self._thread_buffers = threading.local()
 
-    def run(self, tasks: Iterable[Callable[[], None]]) -> None:
+    def run_tasks(self, tasks: Iterable[Callable[[], None]]) -> None:
         """Do all tasks on the threads, in any order; a task must not call this.
 
         Raises:
@@ -81,151 +87,159 @@ class Disk:
                 future.cancel()
             wait(pending)
 
-    def pages(self, num_bytes: int) -> Array:
+    def page_buffer(self, num_bytes: int) -> Array:
         """Memory ``[num_bytes]`` uint8 of the calling thread, from a page on; overwritten when it asks again."""
-        held: Tensor | None = getattr(self._staged, "memory", None)
+        held: Tensor | None = getattr(self._thread_buffers, "memory", None)
         if held is None or len(held) < num_bytes:
             made = torch.empty(max(num_bytes, self.run_bytes) + PAGE_BYTES, dtype=torch.uint8)
-            held = self._staged.memory = made[-made.data_ptr() % PAGE_BYTES :][: len(made) - PAGE_BYTES]
+            held = self._thread_buffers.memory = made[-made.data_ptr() % PAGE_BYTES :][: len(made) - PAGE_BYTES]
         return held[:num_bytes].numpy()
 
-    def staging(self, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    def staging_buffer(self, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """Memory ``[num_rows, width]`` of the calling thread, overwritten when it asks again."""
-        memory = tensor(self.pages(num_rows * width * dtype.itemsize))
+        memory = as_tensor(self.page_buffer(num_rows * width * dtype.itemsize))
         return memory.view(dtype).view(num_rows, width)
 
-    def count(self, requests: int, pages: int, written: int = 0) -> None:
+    def count_io(self, requests: int, pages: int, written_bytes: int = 0) -> None:
         """Add to what was moved: reads, pages that they asked for, and bytes written."""
         with self._counting:
             self.read_requests += requests
             self.read_bytes += pages * PAGE_BYTES
-            self.written_bytes += written
+            self.written_bytes += written_bytes
 
     def close(self) -> None:
         """End the threads. Files stay as they are."""
         self._threads.shutdown()
 
 
-class DiskRows(HostRows):
-    """Rows in a file, one after another; made by `create`, `existing` or `npy_rows`."""
+class RowFile(RowStorage):
+    """Rows in a file, one after another; made by `create`, `open_existing` or `open_npy_rows`."""
 
     def __init__(
-        self, disk: Disk, file: io.FileIO, num_rows: int, width: int, dtype: torch.dtype, *, offset: int = 0
+        self, io_pool: IoPool, file: io.FileIO, num_rows: int, width: int, dtype: torch.dtype, *, offset: int = 0
     ) -> None:
         self.num_rows, self.width, self.dtype = num_rows, width, dtype
-        self._disk, self._file, self._offset = disk, file, offset
+        self._io_pool, self._file, self._offset = io_pool, file, offset
         self._row_bytes = width * dtype.itemsize
-        self._gap_rows = disk.gap_bytes // self._row_bytes
-        self._added_gap_rows = min(disk.gap_bytes, PAGE_BYTES) // self._row_bytes
-        self._run_rows = max(1, disk.run_bytes // self._row_bytes)
+        self._gap_rows = io_pool.gap_bytes // self._row_bytes
+        self._added_gap_rows = min(io_pool.gap_bytes, PAGE_BYTES) // self._row_bytes
+        self._run_rows = max(1, io_pool.run_bytes // self._row_bytes)
         if sys.platform == "linux":  # else the kernel reads more than it is asked for
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
 
     @staticmethod
-    def create(disk: Disk, path: Path, num_rows: int, width: int, dtype: torch.dtype) -> DiskRows:
+    def create(io_pool: IoPool, path: Path, num_rows: int, width: int, dtype: torch.dtype) -> RowFile:
         """Make a file whose rows read as zeros; it takes room on the disk as it is written."""
         file = io.FileIO(path, "x+")
         file.truncate(num_rows * width * dtype.itemsize)
-        return DiskRows(disk, file, num_rows, width, dtype)
+        return RowFile(io_pool, file, num_rows, width, dtype)
 
     @staticmethod
-    def existing(disk: Disk, path: Path, num_rows: int, width: int, dtype: torch.dtype, *, offset: int = 0) -> DiskRows:
+    def open_existing(
+        io_pool: IoPool, path: Path, num_rows: int, width: int, dtype: torch.dtype, *, offset: int = 0
+    ) -> RowFile:
         """Open rows that begin at a byte of a file; for writing too where that is allowed.
 
         Raises:
             InputError: The file ends too early.
         """
-        return _opened(disk, path, num_rows, width, dtype, offset=offset, write=os.access(path, os.W_OK))
+        return _open_rows(io_pool, path, num_rows, width, dtype, offset=offset, writable=os.access(path, os.W_OK))
 
-    def read(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
-        """See `HostRows.read`."""
-        check_rows(self, rows_N)
-        check_type(self.dtype, out_MW.dtype)
-        rows, to = array(rows_N), array(to_N)
-        groups = self._groups(rows, self._gap_rows)
-        self._disk.run(partial(self._read_group, rows[at], out_MW, to[at]) for at in groups)
+    def read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
+        """See `RowStorage.read_rows`."""
+        check_row_ids(self, rows_N)
+        check_lossless_cast(self.dtype, out_MW.dtype)
+        rows, to = as_numpy(rows_N), as_numpy(to_N)
+        groups = self._coalesce_rows(rows, self._gap_rows)
+        self._io_pool.run_tasks(partial(self._read_group, rows[at], out_MW, to[at]) for at in groups)
 
     def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
-        """See `HostRows.read_range`."""
-        check_range(self, first, last, out_NW)
-        check_type(self.dtype, out_NW.dtype)
-        self._disk.run(partial(self._read_share, first + at.start, out_NW[at]) for at in self._shares(last - first))
+        """See `RowStorage.read_range`."""
+        check_row_range(self, first, last, out_NW)
+        check_lossless_cast(self.dtype, out_NW.dtype)
+        self._io_pool.run_tasks(
+            partial(self._read_part, first + at.start, out_NW[at]) for at in self._split_range(last - first)
+        )
 
     def write_range(self, first: int, rows_NW: Tensor) -> None:
-        """See `HostRows.write_range`."""
-        check_range(self, first, first + len(rows_NW), rows_NW)
-        check_type(rows_NW.dtype, self.dtype)
+        """See `RowStorage.write_range`."""
+        check_row_range(self, first, first + len(rows_NW), rows_NW)
+        check_lossless_cast(rows_NW.dtype, self.dtype)
         self._check_writable()
         rows_NW = rows_NW.detach()
-        self._disk.run(partial(self._write_share, first + at.start, rows_NW[at]) for at in self._shares(len(rows_NW)))
+        self._io_pool.run_tasks(
+            partial(self._write_part, first + at.start, rows_NW[at]) for at in self._split_range(len(rows_NW))
+        )
 
-    def add(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
-        """See `HostRows.add`."""
-        check_rows(self, rows_N)
-        check_sums(values_MW.dtype, self.dtype)
+    def add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
+        """See `RowStorage.add_rows`."""
+        check_row_ids(self, rows_N)
+        check_accumulate_dtype(values_MW.dtype, self.dtype)
         self._check_writable()
-        rows, at = array(rows_N), array(at_N)
-        self._disk.run(
+        rows, at = as_numpy(rows_N), as_numpy(at_N)
+        self._io_pool.run_tasks(
             partial(self._add_group, rows[here], (values_MW, at[here]))
-            for here in self._groups(rows, self._added_gap_rows)
+            for here in self._coalesce_rows(rows, self._added_gap_rows)
         )
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _groups(self, rows: Array, gap_rows: int) -> Iterator[slice]:
-        starts = cut_groups(rows, gap_rows, self._run_rows, _GROUPS_PER_THREAD * self._disk.in_flight).tolist()
+    def _coalesce_rows(self, rows: Array, gap_rows: int) -> Iterator[slice]:
+        starts = split_groups(rows, gap_rows, self._run_rows, _GROUPS_PER_THREAD * self._io_pool.in_flight).tolist()
         return (slice(*ends) for ends in pairwise(starts))
 
-    def _shares(self, num_rows: int) -> Iterator[slice]:
+    def _split_range(self, num_rows: int) -> Iterator[slice]:
         pieces = -(-num_rows // self._run_rows)
-        return _slices(num_rows, self._run_rows * -(-pieces // (_GROUPS_PER_THREAD * self._disk.in_flight)))
+        return _iterate_slices(num_rows, self._run_rows * -(-pieces // (_GROUPS_PER_THREAD * self._io_pool.in_flight)))
 
     def _read_group(self, rows: Array, out_MW: Tensor, to: Array) -> None:
-        staged = self._staging(self._run_rows)
-        with self._told():
-            moved = read_rows(self._file.fileno(), self._offset, rows, self._gap_rows, staged, out_MW, to)
-        self._disk.count(*moved)
+        staged = self._staging_rows(self._run_rows)
+        with self._explain_errors():
+            moved = read_file_rows(self._file.fileno(), self._offset, rows, self._gap_rows, staged, out_MW, to)
+        self._io_pool.count_io(*moved)
 
     def _add_group(self, rows: Array, added: tuple[Tensor, Array]) -> None:
-        staged = self._staging(self._run_rows)
-        with self._told():
+        staged = self._staging_rows(self._run_rows)
+        with self._explain_errors():
             moved = add_file_rows(self._file.fileno(), self._offset, rows, self._added_gap_rows, staged, added)
-        self._disk.count(*moved)
+        self._io_pool.count_io(*moved)
 
-    def _read_share(self, first: int, out_nW: Tensor) -> None:
+    def _read_part(self, first: int, out_nW: Tensor) -> None:
         direct, requests, pages = out_nW.dtype == self.dtype and out_nW.is_contiguous(), 0, 0
-        for at in _slices(len(out_nW), self._run_rows):
-            into_nW = out_nW[at] if direct else self._staging(len(out_nW[at]))
-            start, memory = self._start(first + at.start), _bytes_of(into_nW)
-            with self._told():
-                fill(self._file.fileno(), start, memory)
-            requests, pages = requests + 1, pages + pages_of(start, len(memory))
+        for at in _iterate_slices(len(out_nW), self._run_rows):
+            into_nW = out_nW[at] if direct else self._staging_rows(len(out_nW[at]))
+            start, memory = self._row_offset(first + at.start), _as_bytes(into_nW)
+            with self._explain_errors():
+                pread_into(self._file.fileno(), start, memory)
+            requests, pages = requests + 1, pages + count_pages(start, len(memory))
             if not direct:
-                take_rows(into_nW, None, out_nW[at], None)
-        self._disk.count(requests, pages)
+                gather_rows(into_nW, None, out_nW[at], None)
+        self._io_pool.count_io(requests, pages)
 
-    def _write_share(self, first: int, rows_nW: Tensor) -> None:
+    def _write_part(self, first: int, rows_nW: Tensor) -> None:
         direct, written = rows_nW.dtype == self.dtype and rows_nW.is_contiguous(), 0
-        for at in _slices(len(rows_nW), self._run_rows):
-            from_nW = rows_nW[at] if direct else self._staging(len(rows_nW[at]))
+        for at in _iterate_slices(len(rows_nW), self._run_rows):
+            from_nW = rows_nW[at] if direct else self._staging_rows(len(rows_nW[at]))
             if not direct:
-                take_rows(rows_nW[at], None, from_nW, None)
-            memory = _bytes_of(from_nW)
-            with self._told():
-                put(self._file.fileno(), self._start(first + at.start), memory)
+                gather_rows(rows_nW[at], None, from_nW, None)
+            memory = _as_bytes(from_nW)
+            with self._explain_errors():
+                pwrite_from(self._file.fileno(), self._row_offset(first + at.start), memory)
             written += len(memory)
-        self._disk.count(0, 0, written)
+        self._io_pool.count_io(0, 0, written)
 
-    def _start(self, row: int) -> int:
+    def _row_offset(self, row: int) -> int:
         return self._offset + row * self._row_bytes
 
-    def _staging(self, num_rows: int) -> Tensor:
-        return self._disk.staging(num_rows, self.width, self.dtype)
+    def _staging_rows(self, num_rows: int) -> Tensor:
+        return self._io_pool.staging_buffer(num_rows, self.width, self.dtype)
 
-    def _told(self) -> AbstractContextManager[None]:
-        return told(Path(str(self._file.name)), self._file.fileno(), self._offset + self.num_rows * self._row_bytes)
+    def _explain_errors(self) -> AbstractContextManager[None]:
+        return explain_os_error(
+            Path(str(self._file.name)), self._file.fileno(), self._offset + self.num_rows * self._row_bytes
+        )
 
     def _check_writable(self) -> None:
         if not self._file.writable():
@@ -233,7 +247,7 @@ class DiskRows(HostRows):
 
 
 @contextmanager
-def told(path: Path, file: int, needed_bytes: int) -> Iterator[None]:
+def explain_os_error(path: Path, file: int, needed_bytes: int) -> Iterator[None]:
     """Say what the user can do where a file is too short or cannot grow; other errors name the file.
 
     Args:
@@ -248,15 +262,15 @@ def told(path: Path, file: int, needed_bytes: int) -> Iterator[None]:
     try:
         yield
     except EOFError as error:
-        raise _too_short(path, needed_bytes, os.fstat(file).st_size) from error
+        raise _truncated_error(path, needed_bytes, os.fstat(file).st_size) from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             error.filename = path
             raise
-        raise _no_room(path, needed_bytes, error) from error
+        raise _disk_full_error(path, needed_bytes, error) from error
 
 
-def npy_rows(disk: Disk, path: Path) -> DiskRows:
+def open_npy_rows(io_pool: IoPool, path: Path) -> RowFile:
     """The rows of a two-dimensional array in an .npy file, read only; uint16 are the bits of bfloat16, as in a store.
 
     Raises:
@@ -271,30 +285,30 @@ def npy_rows(disk: Disk, path: Path) -> DiskRows:
         except OSError:
             raise
         except Exception as error:  # NumPy evaluates the header, which can raise nearly anything
-            raise _no_rows(path, f"{type(error).__name__}: {str(error)[:200]}") from error
+            raise _not_rows_error(path, f"{type(error).__name__}: {str(error)[:200]}") from error
         if len(shape) != 2 or by_columns or not kind.is_floating_point:
-            raise _no_rows(path, f"shape {shape} of {dtype}{', column by column' if by_columns else ''}")
-        return _opened(disk, path, *shape, kind, offset=file.tell(), write=False)
+            raise _not_rows_error(path, f"shape {shape} of {dtype}{', column by column' if by_columns else ''}")
+        return _open_rows(io_pool, path, *shape, kind, offset=file.tell(), writable=False)
 
 
-def _opened(
-    disk: Disk, path: Path, num_rows: int, width: int, dtype: torch.dtype, *, offset: int, write: bool
-) -> DiskRows:
+def _open_rows(
+    io_pool: IoPool, path: Path, num_rows: int, width: int, dtype: torch.dtype, *, offset: int, writable: bool
+) -> RowFile:
     there, needed = path.stat().st_size, offset + num_rows * width * dtype.itemsize
     if there < needed:
-        raise _too_short(path, needed, there)
-    return DiskRows(disk, io.FileIO(path, "r+" if write else "r"), num_rows, width, dtype, offset=offset)
+        raise _truncated_error(path, needed, there)
+    return RowFile(io_pool, io.FileIO(path, "r+" if writable else "r"), num_rows, width, dtype, offset=offset)
 
 
-def _slices(num_rows: int, most: int) -> Iterator[slice]:
+def _iterate_slices(num_rows: int, most: int) -> Iterator[slice]:
     return (slice(i, min(i + most, num_rows)) for i in range(0, num_rows, max(1, most)))
 
 
-def _bytes_of(rows_NW: Tensor) -> Array:
+def _as_bytes(rows_NW: Tensor) -> Array:
     return rows_NW.detach().view(-1).view(torch.uint8).numpy()
 
 
-def _too_short(path: Path, needed: int, there: int) -> InputError:
+def _truncated_error(path: Path, needed: int, there: int) -> InputError:
     return InputError(
         f"{path} ends before its rows do",
         needed=f"{needed:,} bytes",
@@ -303,7 +317,7 @@ def _too_short(path: Path, needed: int, there: int) -> InputError:
     )
 
 
-def _no_room(path: Path, needed: int, error: OSError) -> InputError:
+def _disk_full_error(path: Path, needed: int, error: OSError) -> InputError:
     return InputError(
         f"{path} cannot grow",
         needed=f"room for {needed:,} bytes in all",
@@ -312,7 +326,7 @@ def _no_room(path: Path, needed: int, error: OSError) -> InputError:
     )
 
 
-def _no_rows(path: Path, got: str) -> InputError:
+def _not_rows_error(path: Path, got: str) -> InputError:
     return InputError(
         f"{path} does not hold rows",
         needed="an .npy file of a two-dimensional array of floating-point numbers, row by row",

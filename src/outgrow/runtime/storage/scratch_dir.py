@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 
 from outgrow.core.errors import InputError
-from outgrow.runtime.storage.tempdir_reaper import kept_folder
+from outgrow.runtime.storage.tempdir_reaper import temporary_directory
 
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 @contextmanager
-def scratch_folder(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
+def scratch_directory(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
     """A new folder ``outgrow-offload-...`` on a disk, removed when the context ends, or else when this process does.
 
     Args:
@@ -28,17 +28,17 @@ def scratch_folder(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
         InputError: There is no such place, nothing can be made there, it lies in memory, or it has too little room.
     """
     parent = (Path(tempfile.gettempdir()) if parent is None else parent).resolve()
-    _check(parent, needed_bytes)
+    _validate_scratch(parent, needed_bytes)
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(kept_folder("outgrow-offload-", parent))
+            folder = stack.enter_context(temporary_directory("outgrow-offload-", parent))
         except OSError as error:
             needed = "a folder that may be written"
-            raise _refused(parent, "cannot be written", needed=needed, got=str(error)) from error
+            raise _scratch_error(parent, "cannot be written", needed=needed, got=str(error)) from error
         yield folder
 
 
-def require_room(folder: Path, needed_bytes: int) -> None:
+def validate_free_space(folder: Path, needed_bytes: int) -> None:
     """Refuse a folder on a disk that has not got so much room.
 
     Raises:
@@ -47,15 +47,15 @@ def require_room(folder: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
         needed, got = f"{needed_bytes:,} bytes", f"{free:,} bytes available"
-        raise _refused(folder, "has too little room", needed=needed, got=got)
+        raise _scratch_error(folder, "has too little room", needed=needed, got=got)
 
 
 def is_in_memory(path: Path) -> bool:
     """Whether a path lies on a file system whose files are in memory."""
-    return _file_system(path) in _IN_MEMORY
+    return _filesystem_type(path) in _IN_MEMORY
 
 
-def _file_system(path: Path) -> str:
+def _filesystem_type(path: Path) -> str:
     """The type of the file system that is mounted nearest above a path."""
     path, found, length = path.resolve(), "", 0
     for mount in psutil.disk_partitions(all=True):
@@ -65,16 +65,16 @@ def _file_system(path: Path) -> str:
     return found
 
 
-def _check(parent: Path, needed_bytes: int) -> None:
+def _validate_scratch(parent: Path, needed_bytes: int) -> None:
     if not parent.is_dir():
-        raise _refused(parent, "is no folder", needed="a folder on a disk", got="no such folder")
+        raise _scratch_error(parent, "is no folder", needed="a folder on a disk", got="no such folder")
     if is_in_memory(parent):
-        got = f"a file system of type {_file_system(parent)}, whose files are in memory"
-        raise _refused(parent, "is in memory", needed="a folder on a disk", got=got)
-    require_room(parent, needed_bytes)
+        got = f"a file system of type {_filesystem_type(parent)}, whose files are in memory"
+        raise _scratch_error(parent, "is in memory", needed="a folder on a disk", got=got)
+    validate_free_space(parent, needed_bytes)
 
 
-def _refused(parent: Path, why: str, *, needed: str, got: str) -> InputError:
+def _scratch_error(parent: Path, why: str, *, needed: str, got: str) -> InputError:
     return InputError(
         f"scratch: {parent} {why}",
         needed=needed,

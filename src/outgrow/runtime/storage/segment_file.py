@@ -20,16 +20,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import array
+from outgrow.ops.backend import as_numpy
 from outgrow.ops.rows.file_io import PAGE_BYTES
-from outgrow.ops.rows.segment_io import read_parcels, write_parcels
-from outgrow.runtime.storage.row_file import Disk, told
+from outgrow.ops.rows.segment_io import read_segments, write_segments
+from outgrow.runtime.storage.row_file import IoPool, explain_os_error
 
 Array = NDArray[Any]
 _LEAST_SHARE = 1 << 18  # bytes: handing less to a thread takes longer than reading it
 
 
-class Parcels(ABC):
+class SegmentStorage(ABC):
     """Rows of one width in parcels, for several threads at once as long as none reads what another writes.
 
     Args:
@@ -47,21 +47,21 @@ class Parcels(ABC):
         self._counts_P = np.asarray(counts_P, dtype=np.int64)
 
     @abstractmethod
-    def read(self, parcels: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
+    def read_segments(self, segments: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
         """``out[to[i]] =`` row i of some parcels one after another.
 
         Args:
-            parcels: Their numbers, ascending.
+            segments: Their numbers, ascending.
             out_MW: ``[M, W]`` of the same type, written; any strides.
             to_N: ``[N]`` integer, distinct; None for the first rows in order.
         """
 
     @abstractmethod
-    def write(self, parcels: Array | Sequence[int], rows_NW: Tensor) -> None:
+    def write_segments(self, segments: Array | Sequence[int], rows_NW: Tensor) -> None:
         """Write some parcels.
 
         Args:
-            parcels: Their numbers, ascending.
+            segments: Their numbers, ascending.
             rows_NW: ``[N, W]`` of the same type: the rows of one after another.
         """
 
@@ -69,9 +69,9 @@ class Parcels(ABC):
     def close(self) -> None:
         """Let go of what holds the rows."""
 
-    def _ends(self, parcels: Array, rows: int) -> Array:
+    def _row_ends(self, segments: Array, rows: int) -> Array:
         """Rows before each of some parcels, and in all."""
-        ends = np.concatenate(([0], self._counts_P[parcels].cumsum()))
+        ends = np.concatenate(([0], self._counts_P[segments].cumsum()))
         if ends[-1] != rows:
             raise ValueError(f"{rows} rows for parcels of {ends[-1]}")
         return ends
@@ -81,76 +81,74 @@ class Parcels(ABC):
             raise TypeError(f"rows of {dtype} for parcels of {self.dtype}")
 
 
-class DiskParcels(Parcels):
+class SegmentFile(SegmentStorage):
     """Parcels in a file that is made. It takes room on the disk as it is written.
 
     Args:
-        disk: The threads that read, and where bytes are counted.
+        io_pool: The threads that read, and where bytes are counted.
         path: Of the file, which must not exist.
-        counts_P: See `Parcels`.
-        width: See `Parcels`.
-        dtype: See `Parcels`.
+        counts_P: See `SegmentStorage`.
+        width: See `SegmentStorage`.
+        dtype: See `SegmentStorage`.
         direct: Whether the system shall keep no copies in memory, if it can do without: best for what does not fit
             there, and worst for what does.
     """
 
     def __init__(
-        self, disk: Disk, path: Path, counts_P: Array, width: int, dtype: torch.dtype, *, direct: bool
+        self, io_pool: IoPool, path: Path, counts_P: Array, width: int, dtype: torch.dtype, *, direct: bool
     ) -> None:
         super().__init__(counts_P, width, dtype)
-        self._disk, self._path, self._row_bytes = disk, path, width * dtype.itemsize
-        self._file, self._page = _created(path, direct=direct)
+        self._io_pool, self._path, self._row_bytes = io_pool, path, width * dtype.itemsize
+        self._file, self._page = _create_file(path, direct=direct)
         sizes = -(-self._counts_P * self._row_bytes // self._page) * self._page
-        self._begins = np.concatenate(([0], sizes.cumsum()))
-        os.truncate(self._file, int(self._begins[-1]))
+        self._segment_offsets = np.concatenate(([0], sizes.cumsum()))
+        os.truncate(self._file, int(self._segment_offsets[-1]))
 
-    def read(self, parcels: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
-        """See `Parcels.read`."""
+    def read_segments(self, segments: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
+        """See `SegmentStorage.read_segments`."""
         self._check_type(out_MW.dtype)
-        chosen = np.asarray(parcels, dtype=np.int64)
+        chosen = np.asarray(segments, dtype=np.int64)
         count = len(out_MW) if to_N is None else len(to_N)
-        to = None if to_N is None else array(to_N)
+        to = None if to_N is None else as_numpy(to_N)
         if to is None and self._page > 1:  # what is rounded is staged; once for all shares
             to = np.arange(count)
-        places = self._begins[chosen], self._ends(chosen, count)
-        most = max(1, _LEAST_SHARE // self._row_bytes, -(-count // (4 * self._disk.in_flight)))
-        self._disk.run(
-            partial(self._read_share, places, (low, min(low + most, count)), (out_MW, to))
+        places = self._segment_offsets[chosen], self._row_ends(chosen, count)
+        most = max(1, _LEAST_SHARE // self._row_bytes, -(-count // (4 * self._io_pool.in_flight)))
+        self._io_pool.run_tasks(
+            partial(self._read_part, places, (low, min(low + most, count)), (out_MW, to))
             for low in range(0, count, most)
         )
 
-    def write(self, parcels: Array | Sequence[int], rows_NW: Tensor) -> None:
-        """See `Parcels.write`. One thread: the system lets a file grow for one at a time."""
+    def write_segments(self, segments: Array | Sequence[int], rows_NW: Tensor) -> None:
+        """See `SegmentStorage.write_segments`. One thread: the system lets a file grow for one at a time."""
         self._check_type(rows_NW.dtype)
-        chosen, rows = np.asarray(parcels, dtype=np.int64), rows_NW.detach().contiguous()
-        places = self._begins[chosen], self._ends(chosen, len(rows)) * self._row_bytes
+        chosen, rows = np.asarray(segments, dtype=np.int64), rows_NW.detach().contiguous()
+        places = self._segment_offsets[chosen], self._row_ends(chosen, len(rows)) * self._row_bytes
         given = rows.view(-1).view(torch.uint8).numpy()
-        with self._told():
-            written = write_parcels(self._file, places, self._page, self._staged(), given)
-        self._disk.count(0, 0, written)
+        with self._explain_errors():
+            written = write_segments(self._file, places, self._page, self._staging_buffer(), given)
+        self._io_pool.count_io(0, 0, written)
 
     def close(self) -> None:
-        """See `Parcels.close`."""
+        """See `SegmentStorage.close`."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _read_share(
-        self, places: tuple[Array, Array], share: tuple[int, int], out: tuple[Tensor, Array | None]
-    ) -> None:
-        with self._told():
-            moved = read_parcels(self._file, places, share, self._page, self._staged(), out)
-        self._disk.count(*moved)
+    def _read_part(self, places: tuple[Array, Array], share: tuple[int, int], out: tuple[Tensor, Array | None]) -> None:
+        with self._explain_errors():
+            moved = read_segments(self._file, places, share, self._page, self._staging_buffer(), out)
+        self._io_pool.count_io(*moved)
 
-    def _staged(self) -> Array:
+    def _staging_buffer(self) -> Array:
         least = -(-self._row_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES
-        return self._disk.pages(max(least, self._disk.run_bytes // PAGE_BYTES * PAGE_BYTES))
+        return self._io_pool.page_buffer(max(least, self._io_pool.run_bytes // PAGE_BYTES * PAGE_BYTES))
 
-    def _told(self) -> AbstractContextManager[None]:
-        return told(self._path, self._file, int(self._begins[-1]))
+    def _explain_errors(self) -> AbstractContextManager[None]:
+        return explain_os_error(self._path, self._file, int(self._segment_offsets[-1]))
 
 
-def _created(path: Path, *, direct: bool) -> tuple[int, int]:
+def _create_file(path: Path, *, direct: bool) -> tuple[int, int]:
     """The descriptor of a new file, and what reads and writes of it are rounded to."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
     if sys.platform == "win32":

@@ -22,7 +22,7 @@ _PAUSE_SECONDS = 0.1
 
 
 @contextmanager
-def kept_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+def temporary_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A new folder that is removed when the context ends, or else when this process does.
 
     Args:
@@ -33,12 +33,12 @@ def kept_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         OSError: It cannot be made.
     """
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
-    with kept(folder):
+    with removed_on_exit(folder):
         yield folder
 
 
 @contextmanager
-def kept(folder: Path) -> Iterator[None]:
+def removed_on_exit(folder: Path) -> Iterator[None]:
     """Remove a folder when the context ends, or else when this process does."""
     command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(folder)]
     keeper: subprocess.Popen[bytes] | None = None
@@ -52,18 +52,18 @@ def kept(folder: Path) -> Iterator[None]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # an error of the work inside matters more
         if keeper is not None:
-            _dismiss(keeper, folder)
+            _stop_reaper(keeper, folder)
 
 
-def _dismiss(keeper: subprocess.Popen[bytes], folder: Path) -> None:
-    assert keeper.stdin is not None
+def _stop_reaper(reaper: subprocess.Popen[bytes], folder: Path) -> None:
+    assert reaper.stdin is not None
     if not folder.exists():
-        keeper.kill()
-    keeper.stdin.close()
-    keeper.wait()
+        reaper.kill()
+    reaper.stdin.close()
+    reaper.wait()
 
 
-def remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove a folder, in which others may still be writing until they see that they are alone."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while folder.exists() and time.monotonic() < deadline:
@@ -77,7 +77,7 @@ def main() -> None:
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
     sys.stdin.buffer.read()
-    remove(Path(sys.argv[1]))
+    remove_folder(Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -20,26 +20,26 @@ from outgrow.runtime.system.process_memory import resident_bytes
 
 DEVICES = ("auto", "cpu", "cuda")
 CPU = torch.device("cpu")
-TRIED = False
+CUDA_VALIDATED = False
 """Whether the tests marked ``gpu`` have passed on a device. Until then only those compute on CUDA who ask for it."""
 
 
-def device_of(asked: str, comm: Comm) -> torch.device:
+def choose_device(requested: str, comm: Comm) -> torch.device:
     """The device that a worker computes on. Workers of a host have devices of their own; all workers choose alike.
 
     Args:
-        asked: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where every worker can have a device, once it is `TRIED`.
+        requested: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where every worker can have a device, once it is `CUDA_VALIDATED`.
         comm: The line to the other workers.
 
     Raises:
         InputError: A host has fewer CUDA devices than workers.
     """
     needed = {host: comm.hosts.count(host) for host in comm.hosts}
-    short = [host for host, there in zip(comm.hosts, comm.gpus, strict=True) if there < needed[host]]
-    if asked == "cpu" or (asked == "auto" and (short or not TRIED)):
+    short = [host for host, there in zip(comm.hosts, comm.gpu_counts, strict=True) if there < needed[host]]
+    if requested == "cpu" or (requested == "auto" and (short or not CUDA_VALIDATED)):
         return CPU
     if short:
-        there = comm.gpus[comm.hosts.index(short[0])]
+        there = comm.gpu_counts[comm.hosts.index(short[0])]
         raise InputError(
             f"there are fewer CUDA devices on {short[0]} than workers",
             needed=f"{needed[short[0]]} CUDA devices, which torch can use",
@@ -52,25 +52,25 @@ def device_of(asked: str, comm: Comm) -> torch.device:
     return torch.device("cuda", index)
 
 
-def held_bytes(device: torch.device) -> int:
+def used_device_bytes(device: torch.device) -> int:
     """What this process holds in the DEVICE tier: tensors on a GPU; on a CPU the memory of the whole process."""
     return resident_bytes() if device.type == "cpu" else torch.cuda.memory_allocated(device)
 
 
-def free_bytes(device: torch.device) -> int:
+def free_device_bytes(device: torch.device) -> int:
     """What it may still take there."""
     return available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
-def memory_bytes(device: torch.device) -> int:
+def total_device_bytes(device: torch.device) -> int:
     """All memory of a GPU; of a CPU, that of its host, and no more than the process may take."""
     if device.type == "cpu":
         return available_bytes() + resident_bytes()
     return torch.cuda.mem_get_info(device)[1]
 
 
-class PeakOnDevice:
-    """The most that tensors on a device took since this was made; 0 for a CPU, where `PeakMemory` tells."""
+class DevicePeakMemory:
+    """The most that tensors on a device took since this was made; 0 for a CPU, where `PeakMemorySampler` tells."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -78,7 +78,7 @@ class PeakOnDevice:
             torch.cuda.reset_peak_memory_stats(device)
 
     @property
-    def bytes_(self) -> int:
+    def peak_bytes(self) -> int:
         """Until now."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
 
@@ -94,7 +94,7 @@ def to_host(values: Tensor) -> Tensor:
     return out
 
 
-class Streams:
+class DeviceStreams:
     """The streams of a device on which rows come, are computed with, and go. On a CPU there are none. Final.
 
     Args:
@@ -110,7 +110,7 @@ class Streams:
             self._load, self._store = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def loading(self) -> Iterator[None]:
+    def on_load_stream(self) -> Iterator[None]:
         """What is called in this context is done when it ends, and waits for nothing that is computed meanwhile."""
         if not self.asynchronous:
             yield
@@ -119,7 +119,7 @@ class Streams:
             yield
             self._load.synchronize()
 
-    def mark(self) -> torch.cuda.Event | None:
+    def record_event(self) -> torch.cuda.Event | None:
         """A moment: after all that this thread has called so far."""
         if not self.asynchronous:
             return None
@@ -128,17 +128,17 @@ class Streams:
         return event
 
     @contextmanager
-    def storing(self, moment: torch.cuda.Event | None) -> Iterator[None]:
+    def on_store_stream(self, event: torch.cuda.Event | None) -> Iterator[None]:
         """What is called in this context is done when it ends, and is begun after a moment."""
-        if moment is None:
+        if event is None:
             yield
             return
         with torch.cuda.stream(self._store):
-            self._store.wait_event(moment)
+            self._store.wait_event(event)
             yield
             self._store.synchronize()
 
-    def finish(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all that this thread has called is done."""
         if self.asynchronous:
             torch.cuda.current_stream(self._device).synchronize()

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import torch
 
-from outgrow.runtime.system.environment import cores
+from outgrow.runtime.system.environment import available_cores
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachineInfo:
     """A machine, as far as results depend on it.
 
     Attributes:
@@ -34,21 +34,21 @@ class Machine:
     versions: dict[str, str]
 
 
-def describe() -> Machine:
+def describe_machine() -> MachineInfo:
     """Look at this machine."""
     gpus = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     packages = ("outgrow", "torch", "numba", "numpy", "scipy", "pyarrow")
-    return Machine(
+    return MachineInfo(
         system=f"{platform.system()} {platform.release()}",
-        processor=_processor(),
-        cores=cores(),
+        processor=_processor_name(),
+        cores=available_cores(),
         memory_bytes=int(psutil.virtual_memory().total),
         gpus=gpus,
         versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
     )
 
 
-def _processor() -> str:
+def _processor_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():

@@ -45,7 +45,7 @@ def resident_bytes() -> int:
     return kilobytes * 1024
 
 
-def mapped_file(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def allocate_mapped_tensor(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A tensor of zeros in a new file, which goes with it: it takes no memory that the kernel cannot have back.
 
     Args:
@@ -94,66 +94,66 @@ _INTERVAL_SECONDS = 0.02
 _MOST_MOMENTS = 512
 
 
-class Budget(NamedTuple):
+class MemoryLimit(NamedTuple):
     """What memory should stay within.
 
     Attributes:
-        limit: Bytes.
-        share: Of the limit, from which on it is nearly hit.
+        limit_bytes: Bytes.
+        warn_fraction: Of the limit, from which on it is nearly hit.
         warn: Called once when it is, with the bytes that are held then, by the thread that watches.
     """
 
-    limit: int
-    share: float
+    limit_bytes: int
+    warn_fraction: float
     warn: Callable[[int], None]
 
 
-class PeakMemory:
+class PeakMemorySampler:
     """The most that was held while this context is open, sampled every 20 ms, and how it went.
 
     Args:
-        held: Gives the bytes that are held now; by default `resident_bytes`.
-        budget: What to stay within; None to watch only.
+        read_bytes: Gives the bytes that are held now; by default `resident_bytes`.
+        limit: What to stay within; None to watch only.
 
     Attributes:
         peak_bytes: The most so far.
-        moments: Seconds since the beginning, and the most bytes since the moment before; some hundreds at most, and
+        history: Seconds since the beginning, and the most bytes since the moment before; some hundreds at most, and
             equally far apart.
     """
 
-    def __init__(self, held: Callable[[], int] = resident_bytes, budget: Budget | None = None) -> None:
-        self._held, self._budget = held, budget
-        self.peak_bytes = held()
-        self.moments: list[tuple[float, int]] = [(0.0, self.peak_bytes)]
-        self._began, self._samples, self._together, self._most = time.monotonic(), 0, 1, 0
+    def __init__(self, read_bytes: Callable[[], int] = resident_bytes, limit: MemoryLimit | None = None) -> None:
+        self._read_bytes, self._limit = read_bytes, limit
+        self.peak_bytes = read_bytes()
+        self.history: list[tuple[float, int]] = [(0.0, self.peak_bytes)]
+        self._began, self._samples, self._samples_per_entry, self._most = time.monotonic(), 0, 1, 0
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="outgrow-peak-memory", daemon=True)
+        self._thread = threading.Thread(target=self._sample_until_done, name="outgrow-peak-memory", daemon=True)
 
-    def _watch(self) -> None:
+    def _sample_until_done(self) -> None:
         while not self._done.wait(_INTERVAL_SECONDS):
-            self._sample()
+            self._take_sample()
 
-    def _sample(self) -> None:
-        now = self._held()
+    def _take_sample(self) -> None:
+        now = self._read_bytes()
         self.peak_bytes, self._most = max(self.peak_bytes, now), max(self._most, now)
         self._samples += 1
-        if self._samples % self._together == 0:
-            self.moments.append((time.monotonic() - self._began, self._most))
+        if self._samples % self._samples_per_entry == 0:
+            self.history.append((time.monotonic() - self._began, self._most))
             self._most = 0
-            if len(self.moments) > _MOST_MOMENTS:
-                self._thin()
-        if self._budget is not None and now >= self._budget.share * self._budget.limit:
-            self._budget.warn(now)
-            self._budget = None
+            if len(self.history) > _MOST_MOMENTS:
+                self._halve_history()
+        if self._limit is not None and now >= self._limit.warn_fraction * self._limit.limit_bytes:
+            self._limit.warn(now)
+            self._limit = None
 
-    def _thin(self) -> None:
+    def _halve_history(self) -> None:
         """Two moments become one."""
-        first, *others = self.moments
+        first, *others = self.history
         pairs = zip(others[::2], others[1::2], strict=False)
-        self.moments = [first, *((later, max(one, two)) for (_, one), (later, two) in pairs)]
-        self._together *= 2
+        self.history = [first, *((later, max(one, two)) for (_, one), (later, two) in pairs)]
+        self._samples_per_entry *= 2
 
-    def __enter__(self) -> PeakMemory:
+    def __enter__(self) -> PeakMemorySampler:
         self._thread.start()
         return self
 
@@ -162,6 +162,6 @@ class PeakMemory:
     ) -> None:
         self._done.set()
         self._thread.join()
-        now = self._held()
+        now = self._read_bytes()
         self.peak_bytes = max(self.peak_bytes, now)
-        self.moments.append((time.monotonic() - self._began, max(self._most, now)))
+        self.history.append((time.monotonic() - self._began, max(self._most, now)))

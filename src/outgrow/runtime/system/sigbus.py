@@ -17,7 +17,7 @@ _STANDARD_ERROR = 2
 
 
 @contextmanager
-def told_of_bus_errors() -> Iterator[None]:
+def explain_bus_errors() -> Iterator[None]:
     """While the context is open, SIGBUS ends this process with an error that says what to do, and exit code 2.
 
     The signal comes to the thread that reads, in compiled code and perhaps with Python's lock held by another: what
@@ -28,7 +28,7 @@ def told_of_bus_errors() -> Iterator[None]:
         return
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype, set_handler.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
-    before = set_handler(signal.SIGBUS, _handler()[0])
+    before = set_handler(signal.SIGBUS, _compile_handler()[0])
     try:
         yield
     finally:
@@ -36,11 +36,11 @@ def told_of_bus_errors() -> Iterator[None]:
 
 
 @cache
-def _handler() -> tuple[int, object]:
+def _compile_handler() -> tuple[int, object]:
     """The address of a compiled function of a signal's number, and what must live as long."""
     import llvmlite.binding as llvm
 
-    libc, text = ctypes.CDLL(None), ctypes.create_string_buffer(_text())
+    libc, text = ctypes.CDLL(None), ctypes.create_string_buffer(_error_text())
     write, leave = (ctypes.cast(each, ctypes.c_void_p).value for each in (libc.write, libc._exit))
     code = f"""
         define void @handle(i32 %number) {{
@@ -59,7 +59,7 @@ def _handler() -> tuple[int, object]:
     return engine.get_function_address("handle"), (engine, text)
 
 
-def _text() -> bytes:
+def _error_text() -> bytes:
     error = StoreError(
         "a file that is mapped into memory cannot be read any more (SIGBUS)",
         needed="files of the graph that stay as they are, on a disk that can be read",

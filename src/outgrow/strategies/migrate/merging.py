@@ -8,7 +8,7 @@ from types import NoneType
 
 
 @dataclass(frozen=True, kw_only=True)
-class Merging:
+class TimeStepMerger:
     """What is known after some epochs. The same on all workers, since all hear the same seconds.
 
     Attributes:
@@ -35,7 +35,7 @@ class Merging:
         """Whether this or a later epoch may do without a time step."""
         return self.dropped > 0 or not self.settled
 
-    def after(self, seconds: float) -> Merging:
+    def after_epoch(self, seconds: float) -> TimeStepMerger:
         """What is known after one more epoch, which took so many seconds.
 
         As long as epochs get faster the next one has a time step less, down to one. After an epoch that was not faster
@@ -54,18 +54,18 @@ class Merging:
         return asdict(self)
 
     @staticmethod
-    def of_hint(hint: object, size: int) -> Merging:
+    def from_hint(hint: object, size: int) -> TimeStepMerger:
         """What is known from a run that was interrupted; nothing, if its hint is of other workers or is none."""
-        fresh = Merging(size=size)
+        fresh = TimeStepMerger(size=size)
         if not isinstance(hint, Mapping):
             return fresh
         try:
-            known = Merging(**{**hint, "log": tuple((int(steps), float(took)) for steps, took in hint["log"])})
+            known = TimeStepMerger(**{**hint, "log": tuple((int(steps), float(took)) for steps, took in hint["log"])})
         except (TypeError, ValueError, KeyError, OverflowError):
             return fresh
-        return known if known._possible(size) else fresh
+        return known if known._is_possible(size) else fresh
 
-    def _possible(self, size: int) -> bool:
+    def _is_possible(self, size: int) -> bool:
         """Whether a run on so many workers may have come to this."""
         plain = type(self.size) is int and type(self.dropped) is int and type(self.settled) is bool
         if not plain or self.size != size or type(self.fastest) not in (int, float, NoneType):

@@ -7,10 +7,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from outgrow.engine.model_migration import Tour
+from outgrow.engine.model_migration import MicroBatchPlan
 
 
-def models_of(num_seeds: int, size: int) -> Tensor:
+def assign_models(num_seeds: int, size: int) -> Tensor:
     """``[n]`` int64: the model that each seed of a batch belongs to; equal shares, in the batch's order.
 
     Since that order is a random permutation, so are the shares.
@@ -18,7 +18,7 @@ def models_of(num_seeds: int, size: int) -> Tensor:
     return torch.arange(num_seeds) * size // max(1, num_seeds)
 
 
-def tour(seeds: Tensor, homes: Tensor, rank: int, size: int, dropped: int = 0) -> Tour:
+def migration_schedule(seeds: Tensor, owners: Tensor, rank: int, size: int, num_dropped: int = 0) -> MicroBatchPlan:
     """The groups of a worker when models travel.
 
     Dropped are, one by one, the time steps with the fewest seeds (of several, the first); the seeds that a model met
@@ -26,25 +26,25 @@ def tour(seeds: Tensor, homes: Tensor, rank: int, size: int, dropped: int = 0) -
 
     Args:
         seeds: ``[n]`` int64, of the batch, over all workers, in its order.
-        homes: ``[n]`` integer, the worker where each lives.
+        owners: ``[n]`` integer, the worker where each lives.
         rank: The worker.
         size: ``P``, workers and models.
-        dropped: How many time steps to do without; less than ``P``.
+        num_dropped: How many time steps to do without; less than ``P``.
     """
-    model = models_of(len(seeds), size)
-    time_step = (homes.long() - model) % size
+    model = assign_models(len(seeds), size)
+    time_step = (owners.long() - model) % size
     left = list(range(size))
-    for _ in range(dropped):
+    for _ in range(num_dropped):
         counts = time_step.bincount(minlength=size)
         fewest = min(left, key=lambda step: int(counts[step]))
         left.remove(fewest)
-        _spread(time_step, model, fewest, torch.tensor(left))
+        _redistribute_seeds(time_step, model, fewest, torch.tensor(left))
     here = (model + time_step) % size == rank
     groups = [seeds[here & (time_step == step)] for step in left]
-    return Tour(groups, [after - before for before, after in pairwise(left)])
+    return MicroBatchPlan(groups, [after - before for before, after in pairwise(left)])
 
 
-def _spread(time_step: Tensor, model: Tensor, dropped: int, left: Tensor) -> None:
+def _redistribute_seeds(time_step: Tensor, model: Tensor, dropped: int, remaining_steps: Tensor) -> None:
     """Give the seeds of a dropped time step others, in place.
 
     Those of model ``d`` are dealt out in turn, from its ``d``-th time step on: so what is left over does not always
@@ -53,4 +53,4 @@ def _spread(time_step: Tensor, model: Tensor, dropped: int, left: Tensor) -> Non
     moved = (time_step == dropped).nonzero()[:, 0]
     of = model[moved]
     first = torch.searchsorted(of, of)  # models ascend in the batch's order
-    time_step[moved] = left[(torch.arange(len(moved)) - first + of) % len(left)]
+    time_step[moved] = remaining_steps[(torch.arange(len(moved)) - first + of) % len(remaining_steps)]

@@ -19,17 +19,17 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick, require_positive, require_types
-from outgrow.engine.features.remote import RemoteFeatureStore, row_type
-from outgrow.engine.minibatch_loop import Ahead, sampler_of
-from outgrow.engine.model_migration import Tour
-from outgrow.engine.shard import Part
+from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
+from outgrow.engine.model_migration import MicroBatchPlan
+from outgrow.engine.shard import PartitionShard
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
-from outgrow.strategies.base import BatchExecution, Execution, Problem, Step, Strategy
-from outgrow.strategies.migrate.merging import Merging
-from outgrow.strategies.migrate.schedule import tour
+from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Step, Strategy
+from outgrow.strategies.migrate.merging import TimeStepMerger
+from outgrow.strategies.migrate.schedule import migration_schedule
 
-_OF_TRAVEL: Mapping[str, object] = {"pregather": True, "merge": True, "time_steps": None}
+_MIGRATION_OPTIONS: Mapping[str, object] = {"pregather": True, "merge": True, "time_steps": None}
 """Options that only travelling models have, and what they are if not given."""
 
 
@@ -39,7 +39,7 @@ class Migrate(Strategy):
 
     Attributes:
         partition: How nodes and their features are dealt out to workers: see ``outgrow partition``.
-        travel: Whether models go from worker to worker, as published, a time step for each; else each worker computes
+        move_model: Whether models go from worker to worker, as published, a time step for each; else each worker computes
             all of its seeds at once.
         pregather: Where models travel: whether a worker fetches the rows of all time steps of a batch before the
             first, each once; else each time step fetches its own.
@@ -47,33 +47,34 @@ class Migrate(Strategy):
             judged, in which kernels and caches get warm. Rounding, and nothing else, depends on what is merged.
         time_steps: Where models travel: in how many time steps a batch is trained, at most one for each worker; None
             for that many, or fewer by ``merge``.
-        threads: Threads of a worker that draw batches; None for half as many as compute.
-        ahead: Batches that are drawn, or being drawn, besides the one that is computed.
+        sampling_threads: Threads of a worker that draw batches; None for half as many as compute.
+        prefetch: Batches that are drawn, or being drawn, besides the one that is computed.
     """
 
     name = "migrate"
     exact = True
-    takes_batches = True
+    uses_minibatches = True
 
     partition: str = "metis"
-    travel: bool = False
+    move_model: bool = False
     pregather: bool = True
     merge: bool = True
     time_steps: int | None = None
-    threads: int | None = None
-    ahead: int = 4
+    sampling_threads: int | None = None
+    prefetch: int = 4
 
     def __post_init__(self) -> None:
-        require_types(asdict(self), get_type_hints(Migrate))
-        pick("partition", self.partition, WITHOUT_CHUNKS)
-        require_positive(self.name, time_steps=self.time_steps, threads=self.threads, ahead=self.ahead)
-        given = [name for name, usual in _OF_TRAVEL.items() if getattr(self, name) != usual]
-        if given and not self.travel:
+        validate_types(asdict(self), get_type_hints(Migrate))
+        validate_choice("partition", self.partition, WITHOUT_CHUNKS)
+        validate_positive(self.name, time_steps=self.time_steps, threads=self.sampling_threads, ahead=self.prefetch)
+        given = [name for name, usual in _MIGRATION_OPTIONS.items() if getattr(self, name) != usual]
+        if given and not self.move_model:
             raise InputError(
                 f"{' and '.join(given)} of strategy migrate would do nothing",
                 needed="travel=true: only where models travel is there more than one time step",
                 got=", ".join(f"{name}={getattr(self, name)}" for name in given) + " without travel",
-                repair="add travel=true, or set " + ", ".join(f"{name}={_spelled(_OF_TRAVEL[name])}" for name in given),
+                repair="add travel=true, or set "
+                + ", ".join(f"{name}={_describe_value(_MIGRATION_OPTIONS[name])}" for name in given),
             )
 
     def options(self) -> dict[str, object]:
@@ -85,7 +86,7 @@ class Migrate(Strategy):
         return _MigrateExecution(problem, self)
 
 
-def _spelled(usual: object) -> str:
+def _describe_value(usual: object) -> str:
     """As it is typed."""
     return "null" if usual is None else str(usual).lower()
 
@@ -94,21 +95,21 @@ class _MigrateExecution:
     in_memory = True
 
     def __init__(self, problem: Problem, options: Migrate) -> None:
-        self.problem, self.share, self.comm = problem, problem.share, problem.share.comm
-        self.batches = BatchExecution(
+        self.problem, self.shard, self.comm = problem, problem.shard, problem.shard.comm
+        self.batches = MiniBatchExecution(
             problem,
-            sampler_of(self.share.topology, problem.model, problem.batches, problem.seed),
-            RemoteFeatureStore(self.share, problem.features, row_type(problem.model, problem.features)),
-            self._tour,
-            labels=self._labels,
-            ahead=Ahead.of(options.threads, options.ahead),
+            make_sampler(self.shard.topology, problem.model, problem.batches, problem.seed),
+            RemoteFeatureStore(self.shard, problem.features, input_dtype(problem.model, problem.features)),
+            self._plan_batch,
+            labels=self._labels_of,
+            prefetch=PrefetchConfig.from_options(options.sampling_threads, options.prefetch),
             gather_once=options.pregather,
         )
-        travel = options.travel and isinstance(self.share, Part)
-        self.merging = self._merging(options) if travel else None
-        if self.merging is not None and self.merging.may_drop:
+        travel = options.move_model and isinstance(self.shard, PartitionShard)
+        self.merger = self._make_merger(options) if travel else None
+        if self.merger is not None and self.merger.may_drop:
             _ = problem.seed_labels  # fetched now, by all workers together
-        self.warm = False
+        self.is_warm = False
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         seconds, began = 0.0, time.perf_counter()
@@ -117,9 +118,9 @@ class _MigrateExecution:
                 seconds += time.perf_counter() - began
                 yield step
                 began = time.perf_counter()
-        if self.merging is not None and self.warm and first == 0:
-            self._heard(self.merging, seconds)
-        self.warm = True
+        if self.merger is not None and self.is_warm and first == 0:
+            self._record_seconds(self.merger, seconds)
+        self.is_warm = True
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         return self.batches.inference()
@@ -127,33 +128,33 @@ class _MigrateExecution:
     def close(self) -> None:
         self.batches.close()
 
-    def _tour(self, seeds: Tensor) -> Tour:
-        if self.merging is None:
-            return Tour.at_once(self.share.mine(seeds))
-        assert isinstance(self.share, Part)
-        return tour(seeds, self.share.owner[seeds], self.comm.rank, self.comm.size, self.merging.dropped)
+    def _plan_batch(self, seeds: Tensor) -> MicroBatchPlan:
+        if self.merger is None:
+            return MicroBatchPlan.in_one_step(self.shard.filter_owned(seeds))
+        assert isinstance(self.shard, PartitionShard)
+        return migration_schedule(seeds, self.shard.owner[seeds], self.comm.rank, self.comm.size, self.merger.dropped)
 
-    def _labels(self, seeds: Tensor) -> Tensor:
+    def _labels_of(self, seeds: Tensor) -> Tensor:
         """Where time steps are dropped, seeds may be others' than the worker's own."""
-        dropped = self.merging is not None and self.merging.may_drop
-        return self.problem.seed_labels.of(seeds) if dropped else self.problem.own_labels(seeds)
+        dropped = self.merger is not None and self.merger.may_drop
+        return self.problem.seed_labels.lookup(seeds) if dropped else self.problem.own_labels(seeds)
 
-    def _merging(self, options: Migrate) -> Merging:
+    def _make_merger(self, options: Migrate) -> TimeStepMerger:
         """How many time steps there are, and whether that may change; an interrupted run may have found it out."""
         size = self.comm.size
         if options.time_steps is not None or not options.merge:
-            return Merging(size=size, dropped=size - min(size, options.time_steps or size), settled=True)
-        known = Merging.of_hint(self.problem.hints.get(Migrate.name), size)
-        self._tell(known)
+            return TimeStepMerger(size=size, dropped=size - min(size, options.time_steps or size), settled=True)
+        known = TimeStepMerger.from_hint(self.problem.resume_hints.get(Migrate.name), size)
+        self._record_merger(known)
         return known
 
-    def _heard(self, merging: Merging, seconds: float) -> None:
+    def _record_seconds(self, merger: TimeStepMerger, seconds: float) -> None:
         """Decide on the next epoch by what this one took, in the mean over all workers."""
-        if not merging.settled:
-            mean = self.comm.sum_(torch.tensor(seconds, dtype=torch.float64)).item() / self.comm.size
-            self.merging = merging.after(mean)
-            self._tell(self.merging)
+        if not merger.settled:
+            mean = self.comm.all_reduce(torch.tensor(seconds, dtype=torch.float64)).item() / self.comm.size
+            self.merger = merger.after_epoch(mean)
+            self._record_merger(self.merger)
 
-    def _tell(self, merging: Merging) -> None:
-        self.problem.hints[Migrate.name] = merging.as_hint()
-        self.problem.facts["time_steps"] = [list(each) for each in merging.log]
+    def _record_merger(self, merger: TimeStepMerger) -> None:
+        self.problem.resume_hints[Migrate.name] = merger.as_hint()
+        self.problem.run_facts["time_steps"] = [list(each) for each in merger.log]

@@ -9,17 +9,23 @@ from typing import NamedTuple
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.engine.layer_plan import Traits
-from outgrow.engine.memory_model import whole_bytes
-from outgrow.engine.shard import Share
+from outgrow.engine.layer_plan import LayerPlan
+from outgrow.engine.memory_model import full_graph_bytes
+from outgrow.engine.shard import GraphShard
 from outgrow.graph.chunk_graph import ChunkGraph
-from outgrow.strategies.offload.memory import Extent, chunked_bytes, even_extent, extent_of, kept_bytes
-from outgrow.strategies.offload.reorder import Order, Throughputs, mine, order_of
-from outgrow.strategies.offload.wave_plan import Needs, Techniques, chunks_of, needs_of
+from outgrow.strategies.offload.memory import (
+    WaveSizes,
+    cached_wave_bytes,
+    chunked_bytes,
+    max_wave_sizes,
+    min_wave_sizes,
+)
+from outgrow.strategies.offload.reorder import Bandwidths, ChunkOrder, choose_chunk_order, local_order
+from outgrow.strategies.offload.wave_plan import TransferOptions, WaveRequirements, cut_chunks, exchange_requirements
 
-MOST_CHUNKS = 1024
+MAX_CHUNKS = 1024
 """Of a worker."""
-CLOSE = 16
+CHUNK_COUNT_TOLERANCE = 16
 """One chunk in so many more than needed is near enough: to cut takes time too."""
 _STEP = 3
 """The number of chunks grows by a third until it fits: a cut into many more than needed takes longer than one more."""
@@ -28,7 +34,7 @@ _MIB = 1 << 20
 
 def fits_whole(
     base: int,
-    traits: Sequence[Traits],
+    traits: Sequence[LayerPlan],
     *,
     num_own: int,
     num_edges: int,
@@ -49,7 +55,7 @@ def fits_whole(
     """
     with_loops = num_edges + num_own
     num_sources = min(num_nodes, num_own + with_loops)
-    return whole_bytes(base, traits, num_own, num_sources, with_loops, number_bytes) <= budget
+    return full_graph_bytes(base, traits, num_own, num_sources, with_loops, number_bytes) <= budget
 
 
 def fewest_chunks(
@@ -60,7 +66,7 @@ def fewest_chunks(
     step: int,
     least_bytes_of: Callable[[int], int] | None = None,
 ) -> int | None:
-    """Find about as few chunks as fit into a budget: one chunk in `CLOSE` more than needed is near enough.
+    """Find about as few chunks as fit into a budget: one chunk in `CHUNK_COUNT_TOLERANCE` more than needed is near enough.
 
     The number grows until it fits; then numbers between it and the one before are tried by bisection. The last call of
     ``bytes_of`` whose result fits is the one for the number that is returned.
@@ -85,7 +91,7 @@ def fewest_chunks(
     return None
 
 
-def choose_cached_waves(chunks: int, extent: Extent, *, views: int, spare: int) -> int:
+def choose_cached_waves(chunks: int, extent: WaveSizes, *, views: int, spare: int) -> int:
     """Choose how many waves of a worker stay in memory once they were read.
 
     Args:
@@ -94,7 +100,7 @@ def choose_cached_waves(chunks: int, extent: Extent, *, views: int, spare: int) 
         views: Number of views of the graph, each of which has waves of its own.
         spare: Bytes of the budget that chunks do not need; may be negative.
     """
-    return min(chunks, max(0, spare) // (views * kept_bytes(extent) + 1))
+    return min(chunks, max(0, spare) // (views * cached_wave_bytes(extent) + 1))
 
 
 def _growing_counts(most: int, step: int) -> Iterator[int]:
@@ -108,7 +114,7 @@ def _growing_counts(most: int, step: int) -> Iterator[int]:
 
 def _bisect_counts(bytes_of: Callable[[int], int], too_few: int, enough: int, budget: int) -> int:
     """Find about the fewest chunks that fit, of numbers between one that does not and one that does."""
-    while enough - too_few > 1 + enough // CLOSE:
+    while enough - too_few > 1 + enough // CHUNK_COUNT_TOLERANCE:
         between = (too_few + enough) // 2
         if bytes_of(between) <= budget:
             enough = between
@@ -117,106 +123,114 @@ def _bisect_counts(bytes_of: Callable[[int], int], too_few: int, enough: int, bu
     return enough
 
 
-class Chunking(NamedTuple):
+class ChunkPlan(NamedTuple):
     """A way to cut.
 
     Attributes:
-        chunks: Chunks of each worker.
-        needs: What the worker needs in each wave, by view of the graph.
+        num_chunks: Chunks of each worker.
+        requirements: What the worker needs in each wave, by view of the graph.
         order: The order of the chunks of all workers.
-        extent: Of the worker's largest wave, over the views.
-        bytes_: The most that any worker will have resident.
+        wave_sizes: Of the worker's largest wave, over the views.
+        peak_bytes: The most that any worker will have resident.
     """
 
-    chunks: int
-    needs: dict[bool, Needs]
-    order: Order
-    extent: Extent
-    bytes_: int
+    num_chunks: int
+    requirements: dict[bool, WaveRequirements]
+    order: ChunkOrder
+    wave_sizes: WaveSizes
+    peak_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cutter:
+class ChunkPlanner:
     """Cuts the nodes of a worker into chunks. All workers cut together.
 
     Attributes:
         share: What the worker owns.
         graphs: The views of the graph that layers see.
-        traits: The layers.
-        techniques: Which techniques are used.
+        layer_plans: The layers.
+        transfer_options: Which techniques are used.
         reorganise: Whether to look for an order of the chunks.
-        rates: What the machine moves in a second.
+        bandwidths: What the machine moves in a second.
         number_bytes: Of a number of a row.
-        base: Bytes that the worker has resident without chunks.
+        base_bytes: Bytes that the worker has resident without chunks.
     """
 
-    share: Share
+    shard: GraphShard
     graphs: dict[bool, ChunkGraph]
-    traits: Sequence[Traits]
-    techniques: Techniques
+    layer_plans: Sequence[LayerPlan]
+    transfer_options: TransferOptions
     reorganise: bool
-    rates: Throughputs
+    bandwidths: Bandwidths
     number_bytes: int
-    base: int
+    base_bytes: int
 
-    def cut(self, count: int) -> Chunking:
+    def plan_chunks(self, count: int) -> ChunkPlan:
         """Cut into so many chunks, which are the same in all views of the graph."""
-        share, own = self.share, self.share.own
-        pieces = chunks_of(next(iter(self.graphs.values())), own, count)
+        share, own = self.shard, self.shard.owned_nodes
+        pieces = cut_chunks(next(iter(self.graphs.values())), own, count)
         sources: dict[bool, list[Tensor]] = {
-            self_loops: [graph.sources(own[first:last]) for first, last in pieces]
+            self_loops: [graph.source_ids(own[first:last]) for first, last in pieces]
             for self_loops, graph in self.graphs.items()
         }
         read = next(iter(sources.values()))
-        order = order_of(share, read, self._row_bytes, self.rates, reorganise=self.reorganise)
-        chosen = mine(order, share)
-        chunks, sharing = [pieces[i] for i in chosen], self.techniques.sharing
+        order = choose_chunk_order(share, read, self._mean_row_bytes, self.bandwidths, reorganise=self.reorganise)
+        chosen = local_order(order, share)
+        chunks, sharing = [pieces[i] for i in chosen], self.transfer_options.sharing
         needs = {
-            self_loops: needs_of(share, chunks, [each[i] for i in chosen], sharing=sharing)
+            self_loops: exchange_requirements(share, chunks, [each[i] for i in chosen], sharing=sharing)
             for self_loops, each in sources.items()
         }
-        extents = [extent_of(graph, own, needs[view], self.techniques) for view, graph in self.graphs.items()]
-        extent = Extent(*(max(sizes) for sizes in zip(*extents, strict=True)))
-        return Chunking(count, needs, order, extent, max(share.comm.gather(self._bytes(extent))))
+        extents = [
+            max_wave_sizes(graph, own, needs[view], self.transfer_options) for view, graph in self.graphs.items()
+        ]
+        extent = WaveSizes(*(max(sizes) for sizes in zip(*extents, strict=True)))
+        return ChunkPlan(count, needs, order, extent, max(share.comm.all_gather_object(self._peak_bytes(extent))))
 
-    def fewest(self, budget: int) -> Chunking:
+    def fewest_chunks(self, budget: int) -> ChunkPlan:
         """Cut into as few chunks as fit into the budget of every worker.
 
         Raises:
             InputError: Not even the smallest chunks fit.
         """
-        share = self.share
-        budget = min(share.comm.gather(budget))
-        num_edges = int(max(graph.row_sizes(share.own).sum() for graph in self.graphs.values()))
-        most = min(MOST_CHUNKS, max(share.comm.gather(len(share.own))))
-        chunking: Chunking
+        share = self.shard
+        budget = min(share.comm.all_gather_object(budget))
+        num_edges = int(max(graph.row_sizes(share.owned_nodes).sum() for graph in self.graphs.values()))
+        most = min(MAX_CHUNKS, max(share.comm.all_gather_object(len(share.owned_nodes))))
+        chunking: ChunkPlan
 
         def bytes_of(count: int) -> int:
             """Cut, and keep the last that fits, which is the one found, or the smallest for the refusal."""
             nonlocal chunking
-            tried = self.cut(count)
-            if tried.bytes_ <= budget or count == most:
+            tried = self.plan_chunks(count)
+            if tried.peak_bytes <= budget or count == most:
                 chunking = tried
-            return tried.bytes_
+            return tried.peak_bytes
 
         def least_bytes_of(count: int) -> int:
-            return int(max(share.comm.gather(self._bytes(even_extent(len(share.own), num_edges, count)))))
+            return int(
+                max(
+                    share.comm.all_gather_object(
+                        self._peak_bytes(min_wave_sizes(len(share.owned_nodes), num_edges, count))
+                    )
+                )
+            )
 
         found = fewest_chunks(bytes_of, most, budget=budget, step=_STEP, least_bytes_of=least_bytes_of)
         if found is not None:
             return chunking
-        needed = -(-chunking.bytes_ * 21 // (20 * _MIB))
+        needed = -(-chunking.peak_bytes * 21 // (20 * _MIB))
         raise InputError(
             "the memory is too small for the smallest chunks of this graph",
-            needed=f"{needed:,} MiB for each worker, in {chunking.chunks:,} chunks",
-            got=f"{budget / _MIB:,.0f} MiB, of which {self.base / _MIB:,.0f} MiB are in use before training",
+            needed=f"{needed:,} MiB for each worker, in {chunking.num_chunks:,} chunks",
+            got=f"{budget / _MIB:,.0f} MiB, of which {self.base_bytes / _MIB:,.0f} MiB are in use before training",
             repair=f"give --memory {needed}MiB or more, or a model with smaller layers",
         )
 
-    def _bytes(self, extent: Extent) -> int:
-        return chunked_bytes(self.base, self.traits, extent, self.number_bytes)
+    def _peak_bytes(self, wave_sizes: WaveSizes) -> int:
+        return chunked_bytes(self.base_bytes, self.layer_plans, wave_sizes, self.number_bytes)
 
     @property
-    def _row_bytes(self) -> int:
+    def _mean_row_bytes(self) -> int:
         """Of a row of sources, in the mean over layers."""
-        return sum(each.source_width for each in self.traits) * self.number_bytes // len(self.traits)
+        return sum(each.source_width for each in self.layer_plans) * self.number_bytes // len(self.layer_plans)

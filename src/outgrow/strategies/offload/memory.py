@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from outgrow.engine.layer_plan import Traits, Way
+from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
 from outgrow.engine.memory_model import FIXED_BYTES, INDEX_BYTES, numbers_per_edge, target_width
 from outgrow.graph.chunk_graph import ChunkGraph
-from outgrow.strategies.offload.wave import ARRIVES
-from outgrow.strategies.offload.wave_plan import Needs, Techniques, turnover
+from outgrow.strategies.offload.wave import LOADED
+from outgrow.strategies.offload.wave_plan import TransferOptions, WaveRequirements, load_evict_events
 
 _HELD_BYTES = 3 * 21
 """Of a row that a wave holds: what is told of it, once more if it arrives, and once more if it leaves."""
@@ -29,107 +29,127 @@ _PENDING = 3
 """Waves whose results may wait to be written, the last one included."""
 
 
-class Extent(NamedTuple):
+class WaveSizes(NamedTuple):
     """The largest that waves are.
 
     Attributes:
-        places: Rows of a buffer.
-        rows: Destinations.
-        edges: In-edges.
-        leaving: Rows whose gradients leave at once.
-        held: Rows from HOST, from others and to others.
-        moved: Rows that arrive from HOST, in all waves together; and as many leave.
+        num_slots: Rows of a buffer.
+        num_rows: Destinations.
+        num_edges: In-edges.
+        evicted_rows: Rows whose gradients leave at once.
+        listed_rows: Rows from HOST, from others and to others.
+        loaded_rows: Rows that arrive from HOST, in all waves together; and as many leave.
     """
 
-    places: int
-    rows: int
-    edges: int
-    leaving: int
-    held: int
-    moved: int
+    num_slots: int
+    num_rows: int
+    num_edges: int
+    evicted_rows: int
+    listed_rows: int
+    loaded_rows: int
 
 
-def extent_of(graph: ChunkGraph, own: Tensor, needs: Needs, techniques: Techniques) -> Extent:
+def max_wave_sizes(
+    graph: ChunkGraph, own: Tensor, requirements: WaveRequirements, transfer_options: TransferOptions
+) -> WaveSizes:
     """An upper bound of the largest wave of a worker, before places are given."""
-    load, remote = ([len(nodes) for nodes in lists] for lists in (needs.loads, needs.remote))
-    arriving = [int((turn & ARRIVES).sum()) for turn in turnover(needs.loads, reuse=techniques.reuse)]
-    following = [*arriving[1:], 0] if techniques.overlap else [0] * len(load)
-    sent = [sum(len(nodes) for nodes in lists) for lists in needs.sent]
-    edges = [int(graph.row_sizes(own[low:high]).sum()) for low, high in needs.chunks]
-    return Extent(
-        places=max(a + b + c for a, b, c in zip(load, remote, following, strict=True)),
-        rows=max(high - low for low, high in needs.chunks),
-        edges=max(edges),
-        leaving=max(load),
-        held=max(a + b + c for a, b, c in zip(load, remote, sent, strict=True)),
-        moved=sum(arriving),
+    load, remote = ([len(nodes) for nodes in lists] for lists in (requirements.loads, requirements.remote))
+    arriving = [
+        int((turn & LOADED).sum()) for turn in load_evict_events(requirements.loads, reuse=transfer_options.reuse)
+    ]
+    following = [*arriving[1:], 0] if transfer_options.overlap else [0] * len(load)
+    sent = [sum(len(nodes) for nodes in lists) for lists in requirements.sent]
+    edges = [int(graph.row_sizes(own[low:high]).sum()) for low, high in requirements.chunks]
+    return WaveSizes(
+        num_slots=max(a + b + c for a, b, c in zip(load, remote, following, strict=True)),
+        num_rows=max(high - low for low, high in requirements.chunks),
+        num_edges=max(edges),
+        evicted_rows=max(load),
+        listed_rows=max(a + b + c for a, b, c in zip(load, remote, sent, strict=True)),
+        loaded_rows=sum(arriving),
     )
 
 
-def even_extent(num_own: int, num_edges: int, count: int) -> Extent:
+def min_wave_sizes(num_own: int, num_edges: int, count: int) -> WaveSizes:
     """A lower bound of the largest of ``count`` waves of a worker."""
     rows = -(-num_own // count)
-    return Extent(places=rows // 2, rows=rows // 2, edges=num_edges // count // 2, leaving=0, held=0, moved=0)
-
-
-def wave_bytes(traits: Sequence[Traits], index: int, extent: Extent, number_bytes: int) -> int:
-    """The most that the waves of a layer hold at once, forward or backward, without what does not change with them."""
-    layer, last = traits[index], index == len(traits) - 1
-    width, aggregate = layer.source_width, layer.aggregate_width
-    out = layer.layer.widths.out_features
-    following = 0 if last else traits[index + 1].source_width
-    targets = layer.layer.widths.in_features if layer.reads_input else 0
-    kept_input = 0 if last or not traits[index + 1].own_input else traits[index + 1].layer.widths.in_features
-    buffer = extent.places * width
-    loaded = extent.rows * (targets + (aggregate if layer.way in (Way.CACHED, Way.CONSTANT) else 0))
-    given = extent.rows * (following + kept_input)
-    made = extent.rows * (aggregate + 2 * out + following + target_width(layer))
-    edges = extent.edges * numbers_per_edge(layer)
-    forward = buffer + _AHEAD * loaded + made + edges + given + _PENDING * (given + extent.rows * aggregate)
-    buffers = 3 if layer.assembled_backward and layer.trains_source else 1
-    leaving = _PENDING * extent.leaving * width if layer.trains_source else 0
-    backward = buffers * buffer + _AHEAD * (loaded + given) + given
-    backward += 3 * made // 2 + 2 * edges + leaving
-    waves = _AHEAD * (extent.held * _HELD_BYTES + extent.edges * INDEX_BYTES)
-    transpose = extent.edges * 2 * INDEX_BYTES + extent.places * INDEX_BYTES
-    encoding = extent.rows * (layer.encoded + _AHEAD * (width + kept_input))
-    return (
-        max(forward, backward, encoding) * number_bytes + waves + _AHEAD * transpose + extent.places * 2 * INDEX_BYTES
+    return WaveSizes(
+        num_slots=rows // 2,
+        num_rows=rows // 2,
+        num_edges=num_edges // count // 2,
+        evicted_rows=0,
+        listed_rows=0,
+        loaded_rows=0,
     )
 
 
-def chunked_bytes(base: int, traits: Sequence[Traits], extent: Extent, number_bytes: int) -> int:
+def wave_bytes(layer_plans: Sequence[LayerPlan], index: int, wave_sizes: WaveSizes, number_bytes: int) -> int:
+    """The most that the waves of a layer hold at once, forward or backward, without what does not change with them."""
+    layer, last = layer_plans[index], index == len(layer_plans) - 1
+    width, aggregate = layer.source_width, layer.aggregate_width
+    out = layer.layer.spec.out_features
+    following = 0 if last else layer_plans[index + 1].source_width
+    targets = layer.layer.spec.in_features if layer.reads_input else 0
+    kept_input = 0 if last or not layer_plans[index + 1].keeps_input else layer_plans[index + 1].layer.spec.in_features
+    buffer = wave_sizes.num_slots * width
+    loaded = wave_sizes.num_rows * (
+        targets + (aggregate if layer.aggregate_policy in (AggregatePolicy.CACHED, AggregatePolicy.CONSTANT) else 0)
+    )
+    given = wave_sizes.num_rows * (following + kept_input)
+    made = wave_sizes.num_rows * (aggregate + 2 * out + following + target_width(layer))
+    edges = wave_sizes.num_edges * numbers_per_edge(layer)
+    forward = buffer + _AHEAD * loaded + made + edges + given + _PENDING * (given + wave_sizes.num_rows * aggregate)
+    buffers = 3 if layer.needs_sources_backward and layer.source_requires_grad else 1
+    leaving = _PENDING * wave_sizes.evicted_rows * width if layer.source_requires_grad else 0
+    backward = buffers * buffer + _AHEAD * (loaded + given) + given
+    backward += 3 * made // 2 + 2 * edges + leaving
+    waves = _AHEAD * (wave_sizes.listed_rows * _HELD_BYTES + wave_sizes.num_edges * INDEX_BYTES)
+    transpose = wave_sizes.num_edges * 2 * INDEX_BYTES + wave_sizes.num_slots * INDEX_BYTES
+    encoding = wave_sizes.num_rows * (layer.encoder_width + _AHEAD * (width + kept_input))
+    return (
+        max(forward, backward, encoding) * number_bytes
+        + waves
+        + _AHEAD * transpose
+        + wave_sizes.num_slots * 2 * INDEX_BYTES
+    )
+
+
+def chunked_bytes(base: int, layer_plans: Sequence[LayerPlan], wave_sizes: WaveSizes, number_bytes: int) -> int:
     """The most that a worker will have resident when it trains in chunks.
 
     Args:
         base: What it has now.
-        traits: The layers.
-        extent: Of its waves.
+        layer_plans: The layers.
+        wave_sizes: Of its waves.
         number_bytes: Of a number of a row.
     """
-    waves = max(wave_bytes(traits, index, extent, number_bytes) for index in range(len(traits)))
-    return base + FIXED_BYTES + _LISTED_BYTES * extent.moved + waves * _MARGIN // 100
+    waves = max(wave_bytes(layer_plans, index, wave_sizes, number_bytes) for index in range(len(layer_plans)))
+    return base + FIXED_BYTES + _LISTED_BYTES * wave_sizes.loaded_rows + waves * _MARGIN // 100
 
 
-def table_bytes(traits: Sequence[Traits], num_nodes: int, num_moved: int, number_bytes: int) -> int:
+def table_bytes(layer_plans: Sequence[LayerPlan], num_nodes: int, num_loaded: int, number_bytes: int) -> int:
     """What is kept of some nodes on a disk.
 
     Args:
-        traits: The layers.
+        layer_plans: The layers.
         num_nodes: How many nodes.
-        num_moved: How often their rows arrive in the waves of a layer, and leave: they lie there so often.
+        num_loaded: How often their rows arrive in the waves of a layer, and leave: they lie there so often.
         number_bytes: Of a number of a row.
     """
     by_node = moved = 0
-    for each in traits:
-        if not each.raw or each.trains_source:
+    for each in layer_plans:
+        if not each.source_is_input or each.source_requires_grad:
             moved += each.source_width
-        moved += each.source_width * each.trains_source
-        by_node += each.aggregate_width * (each.way in (Way.CACHED, Way.CONSTANT))
-        by_node += 2 * each.layer.widths.in_features * each.reads_input
-    return (by_node * num_nodes + moved * num_moved) * number_bytes
+        moved += each.source_width * each.source_requires_grad
+        by_node += each.aggregate_width * (each.aggregate_policy in (AggregatePolicy.CACHED, AggregatePolicy.CONSTANT))
+        by_node += 2 * each.layer.spec.in_features * each.reads_input
+    return (by_node * num_nodes + moved * num_loaded) * number_bytes
 
 
-def kept_bytes(extent: Extent) -> int:
+def cached_wave_bytes(wave_sizes: WaveSizes) -> int:
     """What one wave takes in memory with all that is derived from its edges, at most."""
-    return extent.held * _HELD_BYTES + extent.edges * 4 * INDEX_BYTES + extent.places * INDEX_BYTES
+    return (
+        wave_sizes.listed_rows * _HELD_BYTES
+        + wave_sizes.num_edges * 4 * INDEX_BYTES
+        + wave_sizes.num_slots * INDEX_BYTES
+    )

@@ -17,18 +17,26 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.layer_plan import Traits, Way
-from outgrow.engine.objective import Goal, Pull
-from outgrow.nn.layer import Features, Rows
+from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
+from outgrow.engine.objective import GradientObjective, Objective
+from outgrow.nn.layer import Features, NodeMessages
 from outgrow.nn.model import layer_key
-from outgrow.ops.csc import transpose
-from outgrow.strategies.offload.state import State
-from outgrow.strategies.offload.wave import ARRIVES, Wave
-from outgrow.strategies.offload.wave_buffer import Add, Buffer, Gradients, backward, grad_of, leaf, nothing
-from outgrow.strategies.offload.wave_file import Course
+from outgrow.ops.csc import cached_transpose
+from outgrow.strategies.offload.state import OffloadState
+from outgrow.strategies.offload.wave import LOADED, Wave
+from outgrow.strategies.offload.wave_buffer import (
+    GradientAdder,
+    GradientBuffer,
+    SourceBuffer,
+    backward_through,
+    detached_leaf,
+    grad_or_zeros,
+    no_gradient,
+)
+from outgrow.strategies.offload.wave_file import WaveFile
 
 
-class Chunk(NamedTuple):
+class ChunkInputs(NamedTuple):
     """What a wave computes with.
 
     Attributes:
@@ -51,291 +59,326 @@ class Chunk(NamedTuple):
     gradients: tuple[Tensor, ...]
 
 
-class Passes:
+class OffloadEpoch:
     """The passes of an epoch on a worker. All workers make them together. Final.
 
     Counted in the ledger: ``edges_aggregated``, ``rows_computed``, ``rows_loaded``, ``remote_rows``, ``reused_bytes``.
 
     Args:
         state: What the passes work on.
-        goal: What is trained for.
+        objective: What is trained for.
     """
 
-    def __init__(self, state: State, goal: Goal) -> None:
-        self.state, self.goal = state, goal
-        self.aim = goal.by_rows
+    def __init__(self, state: OffloadState, objective: Objective) -> None:
+        self.state, self.objective = state, objective
+        self.row_objective = objective.as_rowwise
 
     @torch.no_grad()
-    def prepare(self) -> None:
+    def prepare_constants(self) -> None:
         """Compute what is constant."""
-        first = self.state.traits[0]
-        if first.way is Way.CONSTANT:
-            for chunk in self._assembled(0, None, backward=False):
-                self._keep_aggregate(0, chunk, self._aggregate(first, chunk))
+        first = self.state.layer_plans[0]
+        if first.aggregate_policy is AggregatePolicy.CONSTANT:
+            for chunk in self._chunks_with_sources(0, None, backward=False):
+                self._store_aggregate(0, chunk, self._compute_aggregate(first, chunk))
             self.state.finish_layer()
 
     @torch.no_grad()
     def forward(self, key: int) -> None:
         """All layers but the last, which the backward pass begins with."""
-        self._first_sources(key)
-        for index in range(len(self.state.traits) - 1):
+        self._compute_first_sources(key)
+        for index in range(len(self.state.layer_plans) - 1):
             self._forward_layer(index, key)
 
     def backward(self, key: int) -> Tensor:
         """The loss of the worker's nodes; gradients add up in the parameters."""
         known = None
-        if self.goal.by_rows is None:
-            known, self.aim = self._pulled(key)
+        if self.objective.as_rowwise is None:
+            known, self.row_objective = self._nonrow_loss(key)
         loss = torch.zeros((), dtype=torch.float64)
-        for index in reversed(range(len(self.state.traits))):
+        for index in reversed(range(len(self.state.layer_plans))):
             loss += self._backward_layer(index, key).cpu()
         self._first_sources_backward(key)
         return loss if known is None else known
 
-    def _pulled(self, key: int) -> tuple[Tensor, Pull]:
+    def _nonrow_loss(self, key: int) -> tuple[Tensor, GradientObjective]:
         """The loss of a goal that needs the output of all own nodes at once, and what it wants of each of them.
 
         The last layer is computed here and once more by the backward pass.
         """
         state = self.state
-        widths = state.traits[-1].layer.widths
+        widths = state.layer_plans[-1].layer.spec
         out = torch.empty(len(state.own), widths.out_features, dtype=state.dtype, device=state.device)
         with torch.no_grad():
-            for first, rows in self._last_layer(key):
+            for first, rows in self._compute_last_layer(key):
                 out[first : first + len(rows)] = rows
             state.finish_layer()
-        loss = self.goal.loss(out.requires_grad_(), key)
+        loss = self.objective.loss(out.requires_grad_(), key)
         torch.autograd.backward(loss)
-        return loss.detach().double().cpu(), Pull(grad_of(out))
+        return loss.detach().double().cpu(), GradientObjective(grad_or_zeros(out))
 
-    def _last_layer(self, key: int | None) -> Iterator[tuple[int, Tensor]]:
+    def _compute_last_layer(self, key: int | None) -> Iterator[tuple[int, Tensor]]:
         """The output of all chunks, each with its first own row."""
-        last = len(self.state.traits) - 1
-        traits = self.state.traits[last]
-        for chunk in self._chunks(last, key):
-            aggregate = self._aggregate(traits, chunk) if chunk.aggregate is None else chunk.aggregate
+        last = len(self.state.layer_plans) - 1
+        traits = self.state.layer_plans[last]
+        for chunk in self._forward_chunks(last, key):
+            aggregate = self._compute_aggregate(traits, chunk) if chunk.aggregate is None else chunk.aggregate
             yield chunk.wave.first, traits.layer.update(chunk.x, aggregate, chunk.block)
 
     @torch.no_grad()
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """Logits ``[n, C]`` of all chunks without draws, in memory, each with its first own row."""
-        self._first_sources(None)
-        last = len(self.state.traits) - 1
+        self._compute_first_sources(None)
+        last = len(self.state.layer_plans) - 1
         for index in range(last):
             self._forward_layer(index, None)
-        for first, rows in self._last_layer(None):
+        for first, rows in self._compute_last_layer(None):
             yield first, rows.cpu()
 
-    def _first_sources(self, key: int | None) -> None:
+    def _compute_first_sources(self, key: int | None) -> None:
         """The first layer's source rows, where these are not the features; and its input, where that is encoded."""
-        state, first = self.state, self.state.traits[0]
-        if first.from_features:
+        state, first = self.state, self.state.layer_plans[0]
+        if first.source_is_features:
             return
-        for low, high, x in state.flow.ahead(lambda piece: (*piece, state.features.piece(*piece)), state.pieces):
+        for low, high, x in state.async_io.load_ahead(
+            lambda piece: (*piece, state.features.read_range(*piece)), state.chunk_ranges
+        ):
             with state.timeline.span("compute"):
-                given = self._encoded(x, low, high, key)
+                given = self._encode_input(x, low, high, key)
                 rows = first.layer.source(given)
             state.store_sources(0, low, rows)
-            if first.own_input and not first.reads_features:
+            if first.keeps_input and not first.reads_features:
                 assert isinstance(given, Tensor)
-                state.store(state.inputs[0], low, given)
+                state.store_rows(state.inputs[0], low, given)
         state.finish_layer()
 
     def _first_sources_backward(self, key: int) -> None:
-        state, first = self.state, self.state.traits[0]
-        if first.from_features:
+        state, first = self.state, self.state.layer_plans[0]
+        if first.source_is_features:
             return
 
-        def load(piece: tuple[int, int]) -> tuple[int, int, Features, tuple[Tensor, ...]]:
-            return (*piece, state.features.piece(*piece), self._gradients_of(0, *piece))
+        def load_chunk(piece: tuple[int, int]) -> tuple[int, int, Features, tuple[Tensor, ...]]:
+            return (*piece, state.features.read_range(*piece), self._read_gradients(0, *piece))
 
-        for low, high, x, (grad, *others) in state.flow.ahead(load, state.pieces):
+        for low, high, x, (grad, *others) in state.async_io.load_ahead(load_chunk, state.chunk_ranges):
             with state.timeline.span("compute"):
-                given = self._encoded(x, low, high, key)
-                backward(first.layer.source(given), first.split(grad), *((given, each) for each in others))
+                given = self._encode_input(x, low, high, key)
+                backward_through(
+                    first.layer.source(given), first.unflatten_source(grad), *((given, each) for each in others)
+                )
 
     def _forward_layer(self, index: int, key: int | None) -> None:
-        state, traits = self.state, self.state.traits[index]
-        for chunk in self._chunks(index, key):
+        state, traits = self.state, self.state.layer_plans[index]
+        for chunk in self._forward_chunks(index, key):
             with state.timeline.span("compute"):
                 known = chunk.aggregate
-                aggregate = self._aggregate(traits, chunk) if known is None else known
+                aggregate = self._compute_aggregate(traits, chunk) if known is None else known
                 out = traits.layer.update(chunk.x, aggregate, chunk.block)
-                rows = state.traits[index + 1].layer.source(out)
-            if key is not None and traits.way is Way.CACHED:
-                self._keep_aggregate(index, chunk, aggregate)
+                rows = state.layer_plans[index + 1].layer.source(out)
+            if key is not None and traits.aggregate_policy is AggregatePolicy.CACHED:
+                self._store_aggregate(index, chunk, aggregate)
             state.store_sources(index + 1, chunk.wave.first, rows)
-            if state.traits[index + 1].own_input:
-                state.store(state.inputs[index + 1], chunk.wave.first, out)
+            if state.layer_plans[index + 1].keeps_input:
+                state.store_rows(state.inputs[index + 1], chunk.wave.first, out)
         state.finish_layer()
 
     def _backward_layer(self, index: int, key: int) -> Tensor:
-        state, traits = self.state, self.state.traits[index]
-        loss = self._no_loss()
-        gradients = state.new_gradients(index) if traits.trains_source else None
-        chunks = self._assembled(index, key) if traits.assembled_backward else self._read(index, key)
+        state, traits = self.state, self.state.layer_plans[index]
+        loss = self._zero_loss()
+        gradients = state.new_gradient_buffer(index) if traits.source_requires_grad else None
+        chunks = (
+            self._chunks_with_sources(index, key)
+            if traits.needs_sources_backward
+            else self._chunks_with_aggregates(index, key)
+        )
         for chunk in chunks:
             with state.timeline.span("compute"):
-                x = leaf(chunk.x, trains=traits.trains_input and traits.reads_input)
-                compute = self._recomputed if traits.assembled_backward else self._from_cache
+                x = detached_leaf(chunk.x, trains=traits.input_requires_grad and traits.reads_input)
+                compute = self._backward_recomputing if traits.needs_sources_backward else self._backward_from_cache
                 found, add = compute(index, chunk, x)
                 loss += found
-            if traits.reads_input and traits.trains_input and isinstance(x, Tensor):
-                state.store(state.input_gradients[index], chunk.wave.first, grad_of(x))
+            if traits.reads_input and traits.input_requires_grad and isinstance(x, Tensor):
+                state.store_rows(state.input_gradients[index], chunk.wave.first, grad_or_zeros(x))
             if gradients is not None:
-                self._scatter(index, chunk, gradients, add)
+                self._accumulate_source_grads(index, chunk, gradients, add)
         state.finish_layer()
         return loss
 
-    def _recomputed(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Add]:
-        traits = self.state.traits[index]
-        rows = leaf(chunk.source, trains=traits.trains_source)
+    def _backward_recomputing(self, index: int, chunk: ChunkInputs, x: Features) -> tuple[Tensor, GradientAdder]:
+        traits = self.state.layer_plans[index]
+        rows = detached_leaf(chunk.source, trains=traits.source_requires_grad)
         assert isinstance(rows, Tensor)
-        aggregate = traits.layer.aggregate(chunk.block, traits.split(rows), traits.layer.target(x))
+        aggregate = traits.layer.aggregate(chunk.block, traits.unflatten_source(rows), traits.layer.target(x))
         self._count_edges(chunk)
-        loss = self._finish(index, chunk, x, aggregate)
+        loss = self._update_and_backward(index, chunk, x, aggregate)
         grad = rows.grad
-        return loss, nothing if grad is None else lambda gradients: gradients.add(grad)
+        return loss, no_gradient if grad is None else lambda gradients: gradients.add_wave_grad(grad)
 
-    def _from_cache(self, index: int, chunk: Chunk, x: Features) -> tuple[Tensor, Add]:
-        traits = self.state.traits[index]
+    def _backward_from_cache(self, index: int, chunk: ChunkInputs, x: Features) -> tuple[Tensor, GradientAdder]:
+        traits = self.state.layer_plans[index]
         layer = traits.layer
-        aggregate = leaf(chunk.aggregate, trains=traits.trains_source)
+        aggregate = detached_leaf(chunk.aggregate, trains=traits.source_requires_grad)
         assert isinstance(aggregate, Tensor)
-        loss = self._finish(index, chunk, x, aggregate)
-        if not traits.trains_source:
-            return loss, nothing
-        none = Rows(aggregate.detach(), None)  # weights take their type from it, and nothing else
-        weight = layer.conv.weigh(chunk.block, none, Rows(None, None))
-        grad, channels = grad_of(aggregate), layer.widths.source[0]
-        return loss, lambda gradients: gradients.add_sums(chunk.block.edges, weight, grad, channels)
+        loss = self._update_and_backward(index, chunk, x, aggregate)
+        if not traits.source_requires_grad:
+            return loss, no_gradient
+        none = NodeMessages(aggregate.detach(), None)  # weights take their type from it, and nothing else
+        weight = layer.conv.edge_weight(chunk.block, none, NodeMessages(None, None))
+        grad, channels = grad_or_zeros(aggregate), layer.spec.source[0]
+        return loss, lambda gradients: gradients.add_weighted_sums(chunk.block.edges, weight, grad, channels)
 
-    def _finish(self, index: int, chunk: Chunk, x: Features, aggregate: Tensor) -> Tensor:
+    def _update_and_backward(self, index: int, chunk: ChunkInputs, x: Features, aggregate: Tensor) -> Tensor:
         """What follows an aggregation up to the next one, or to the loss, and its gradients; gives the loss, or 0."""
-        traits, wave = self.state.traits[index], chunk.wave
+        traits, wave = self.state.layer_plans[index], chunk.wave
         out = traits.layer.update(x, aggregate, chunk.block)
-        if index == len(self.state.traits) - 1:
-            assert self.aim is not None
-            aim = self.aim.between(wave.first, wave.last).to(self.state.device)
-            if aim.empty:
-                return self._no_loss()
+        if index == len(self.state.layer_plans) - 1:
+            assert self.row_objective is not None
+            aim = self.row_objective.for_row_range(wave.first, wave.last).to(self.state.device)
+            if aim.is_empty:
+                return self._zero_loss()
             loss = aim.loss(out)
             torch.autograd.backward(loss)
             return loss.detach().double()
-        following = self.state.traits[index + 1]
+        following = self.state.layer_plans[index + 1]
         given, *others = chunk.gradients
-        backward(following.layer.source(out), following.split(given), *((out, grad) for grad in others))
-        return self._no_loss()
+        backward_through(
+            following.layer.source(out), following.unflatten_source(given), *((out, grad) for grad in others)
+        )
+        return self._zero_loss()
 
-    def _no_loss(self) -> Tensor:
+    def _zero_loss(self) -> Tensor:
         return torch.zeros((), dtype=torch.float64, device=self.state.device)
 
-    def _scatter(self, index: int, chunk: Chunk, gradients: Gradients, add: Add) -> None:
+    def _accumulate_source_grads(
+        self, index: int, chunk: ChunkInputs, gradients: GradientBuffer, add_gradient: GradientAdder
+    ) -> None:
         state, wave = self.state, chunk.wave
         with state.timeline.span("accumulate"):
-            gradients.begin(wave)
-            add(gradients)
+            gradients.zero_new_rows(wave)
+            add_gradient(gradients)
         with state.timeline.span("exchange"):
-            gradients.push(wave)
+            gradients.send_remote(wave)
         with state.timeline.span("accumulate"):
-            held, values = gradients.leaving(wave)
+            held, values = gradients.evicted_rows(wave)
         state.add_gradients(index, chunk.number, held, values)
 
-    def _chunks(self, index: int, key: int | None) -> Iterator[Chunk]:
+    def _forward_chunks(self, index: int, key: int | None) -> Iterator[ChunkInputs]:
         """The chunks of a layer forward, with what is known of their aggregates."""
-        constant = self.state.traits[index].way is Way.CONSTANT
-        return self._read(index, key, backward=False) if constant else self._assembled(index, key, backward=False)
+        constant = self.state.layer_plans[index].aggregate_policy is AggregatePolicy.CONSTANT
+        return (
+            self._chunks_with_aggregates(index, key, backward=False)
+            if constant
+            else self._chunks_with_sources(index, key, backward=False)
+        )
 
-    def _assembled(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[Chunk]:
+    def _chunks_with_sources(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[ChunkInputs]:
         """The chunks of a layer, with their source rows in the buffer of the course."""
-        state, traits = self.state, self.state.traits[index]
-        course = state.course(traits.layer)
-        buffer = Buffer(course.places, state.sources[index], state.kind_of(index), state.comm)
-        transposes = backward and traits.transposes
+        state, traits = self.state, self.state.layer_plans[index]
+        course = state.wave_file(traits.layer)
+        buffer = SourceBuffer(course.num_slots, state.sources[index], state.source_kind(index), state.comm)
+        transposes = backward and traits.needs_transpose
 
-        def load(number: int) -> tuple[int, Wave, Features, tuple[Tensor, ...]]:
-            wave = _brought(course, number, transposes=transposes)
-            buffer.load(wave, number)
-            return number, wave, self._input(index, wave), self._gradients(index, wave) if backward else ()
+        def load_sources(number: int) -> tuple[int, Wave, Features, tuple[Tensor, ...]]:
+            wave = _load_wave(course, number, transposes=transposes)
+            buffer.load_rows(wave, number)
+            return (
+                number,
+                wave,
+                self._read_input(index, wave),
+                self._next_layer_gradients(index, wave) if backward else (),
+            )
 
-        for number, wave, x, gradients in state.flow.ahead(load, course.numbers, overlap=not traits.reads_all_rows):
+        for number, wave, x, gradients in state.async_io.load_ahead(
+            load_sources, course.wave_numbers, overlap=not traits.reads_unreferenced_rows
+        ):
             with state.timeline.span("compute"):
-                block, given = course.enter(wave, layer_key(key, index)), self._as_input(index, x, wave, key)
-                self._drop_arriving(index, buffer, wave, key)
+                block, given = (
+                    course.block_for(wave, layer_key(key, index)),
+                    self._encode_if_features(index, x, wave, key),
+                )
+                self._apply_input_dropout(index, buffer, wave, key)
             with state.timeline.span("exchange"):
-                buffer.exchange(wave)
-            yield Chunk(number, wave, block, given, buffer.rows, None, gradients)
+                buffer.exchange_rows(wave)
+            yield ChunkInputs(number, wave, block, given, buffer.rows, None, gradients)
 
-    def _read(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[Chunk]:
+    def _chunks_with_aggregates(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[ChunkInputs]:
         """The chunks of a layer, with their aggregates as they were kept."""
-        state, traits = self.state, self.state.traits[index]
-        course, shape = state.course(traits.layer), traits.layer.widths.aggregate
-        transposes = backward and traits.transposes
+        state, traits = self.state, self.state.layer_plans[index]
+        course, shape = state.wave_file(traits.layer), traits.layer.spec.aggregate
+        transposes = backward and traits.needs_transpose
 
-        def load(number: int) -> tuple[int, Wave, Features, Tensor, tuple[Tensor, ...]]:
-            wave = _brought(course, number, transposes=transposes)
-            aggregate = state.aggregates[index].piece(wave.first, wave.last)
-            return number, wave, self._input(index, wave), aggregate, self._gradients(index, wave) if backward else ()
+        def load_aggregate(number: int) -> tuple[int, Wave, Features, Tensor, tuple[Tensor, ...]]:
+            wave = _load_wave(course, number, transposes=transposes)
+            aggregate = state.aggregates[index].read_range(wave.first, wave.last)
+            return (
+                number,
+                wave,
+                self._read_input(index, wave),
+                aggregate,
+                self._next_layer_gradients(index, wave) if backward else (),
+            )
 
-        for number, wave, x, aggregate, gradients in state.flow.ahead(load, course.numbers):
+        for number, wave, x, aggregate, gradients in state.async_io.load_ahead(load_aggregate, course.wave_numbers):
             with state.timeline.span("compute"):
-                block, given = course.enter(wave, layer_key(key, index)), self._as_input(index, x, wave, key)
-            yield Chunk(number, wave, block, given, None, torch.unflatten(aggregate, 1, shape), gradients)
+                block, given = (
+                    course.block_for(wave, layer_key(key, index)),
+                    self._encode_if_features(index, x, wave, key),
+                )
+            yield ChunkInputs(number, wave, block, given, None, torch.unflatten(aggregate, 1, shape), gradients)
 
-    def _input(self, index: int, wave: Wave) -> Features:
+    def _read_input(self, index: int, wave: Wave) -> Features:
         state = self.state
-        if not state.traits[index].reads_input:
+        if not state.layer_plans[index].reads_input:
             return torch.empty(wave.last - wave.first, 0, dtype=state.dtype, device=state.device)
-        features = state.traits[index].reads_features
-        return (state.features if features else state.inputs[index]).piece(wave.first, wave.last)
+        features = state.layer_plans[index].reads_features
+        return (state.features if features else state.inputs[index]).read_range(wave.first, wave.last)
 
-    def _gradients(self, index: int, wave: Wave) -> tuple[Tensor, ...]:
-        last = index + 1 == len(self.state.traits)
-        return () if last else self._gradients_of(index + 1, wave.first, wave.last)
+    def _next_layer_gradients(self, index: int, wave: Wave) -> tuple[Tensor, ...]:
+        last = index + 1 == len(self.state.layer_plans)
+        return () if last else self._read_gradients(index + 1, wave.first, wave.last)
 
-    def _gradients_of(self, index: int, first: int, last: int) -> tuple[Tensor, ...]:
+    def _read_gradients(self, index: int, first: int, last: int) -> tuple[Tensor, ...]:
         """Gradients of own source rows of a layer, and of the input that its destinations read, where it has one."""
-        state, traits = self.state, self.state.traits[index]
-        found = [state.source_gradients[index].piece(first, last)]
-        if traits.reads_input and traits.trains_input:
-            found.append(state.input_gradients[index].piece(first, last))
+        state, traits = self.state, self.state.layer_plans[index]
+        found = [state.source_gradients[index].read_range(first, last)]
+        if traits.reads_input and traits.input_requires_grad:
+            found.append(state.input_gradients[index].read_range(first, last))
         return tuple(found)
 
-    def _aggregate(self, traits: Traits, chunk: Chunk) -> Tensor:
+    def _compute_aggregate(self, layer_plan: LayerPlan, chunk: ChunkInputs) -> Tensor:
         assert chunk.source is not None
-        source = traits.split(chunk.source)
+        source = layer_plan.unflatten_source(chunk.source)
         self._count_edges(chunk)
-        return traits.layer.aggregate(chunk.block, source, traits.layer.target(chunk.x))
+        return layer_plan.layer.aggregate(chunk.block, source, layer_plan.layer.target(chunk.x))
 
-    def _keep_aggregate(self, index: int, chunk: Chunk, aggregate: Tensor) -> None:
-        self.state.store(self.state.aggregates[index], chunk.wave.first, aggregate.flatten(1))
+    def _store_aggregate(self, index: int, chunk: ChunkInputs, aggregate: Tensor) -> None:
+        self.state.store_rows(self.state.aggregates[index], chunk.wave.first, aggregate.flatten(1))
 
-    def _encoded(self, x: Features, first: int, last: int, key: int | None) -> Features:
-        return self.state.model.input(x, self.state.nodes(first, last), key)
+    def _encode_input(self, x: Features, first: int, last: int, key: int | None) -> Features:
+        return self.state.model.encode_input(x, self.state.own_nodes(first, last), key)
 
-    def _as_input(self, index: int, x: Features, wave: Wave, key: int | None) -> Features:
-        traits = self.state.traits[index]
+    def _encode_if_features(self, index: int, x: Features, wave: Wave, key: int | None) -> Features:
+        traits = self.state.layer_plans[index]
         reads = traits.reads_features and traits.reads_input
-        return self._encoded(x, wave.first, wave.last, key) if reads else x
+        return self._encode_input(x, wave.first, wave.last, key) if reads else x
 
-    def _drop_arriving(self, index: int, buffer: Buffer, wave: Wave, key: int | None) -> None:
+    def _apply_input_dropout(self, index: int, buffer: SourceBuffer, wave: Wave, key: int | None) -> None:
         state = self.state
-        if key is None or state.model.input_dropout == 0 or not state.traits[index].from_features:
+        if key is None or state.model.input_dropout == 0 or not state.layer_plans[index].source_is_features:
             return
-        at, nodes = wave.places("loads", ARRIVES).long(), buffer.arriving(wave).node.to(state.device)
-        dropped = state.model.input(buffer.rows[at], nodes, key)
+        at, nodes = wave.slots_at("loads", LOADED).long(), buffer.rows_to_load(wave).node.to(state.device)
+        dropped = state.model.encode_input(buffer.rows[at], nodes, key)
         assert isinstance(dropped, Tensor)
         buffer.rows.index_copy_(0, at, dropped)
 
-    def _count_edges(self, chunk: Chunk) -> None:
-        self.state.comm.ledger.count("edges_aggregated", chunk.block.edges.num_edges)
-        self.state.comm.ledger.count("rows_computed", chunk.block.edges.num_dst)
+    def _count_edges(self, chunk: ChunkInputs) -> None:
+        self.state.comm.ledger.add_count("edges_aggregated", chunk.block.edges.num_edges)
+        self.state.comm.ledger.add_count("rows_computed", chunk.block.edges.num_dst)
 
 
-def _brought(course: Course, number: int, *, transposes: bool) -> Wave:
+def _load_wave(wave_file: WaveFile, number: int, *, transposes: bool) -> Wave:
     """A wave with what can be found out beside the computation of the one before."""
-    wave = course.wave(number)
-    course.bring(wave)
+    wave = wave_file.read_wave(number)
+    wave_file.prefetch_ids(wave)
     if transposes:
-        transpose(wave.edges)
+        cached_transpose(wave.edges)
     return wave

@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.shard import Share
-from outgrow.ops.backend import array, tensor
-from outgrow.ops.rng import derive, permute
+from outgrow.engine.shard import GraphShard
+from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.rng import fold_in, permute_range
 from outgrow.ops.sampling.bitset import (
     WORD_BITS,
-    common_sizes,
+    count_bits,
+    count_difference,
+    count_intersections,
     num_words,
-    put,
-    put_ranks,
-    size_of,
-    size_without,
-    sizes_before,
+    ranks_before_words,
+    set_bits,
+    set_rank_bits,
 )
 
 Words = NDArray[np.uint64]
@@ -39,7 +39,7 @@ _USED = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Volumes:
+class TransferVolumes:
     r"""Rows of nodes that one layer moves forward. Of a sample of nodes: the rows of these.
 
     Attributes:
@@ -61,7 +61,7 @@ class Volumes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Throughputs:
+class Bandwidths:
     """Bytes of rows that a machine moves in a second.
 
     Attributes:
@@ -77,15 +77,15 @@ class Throughputs:
 
 # Only their ratios matter to the order of chunks. They are fixed, since measured ones would change that order, and with
 # it the order of sums, from one machine to the next and from one measurement to the next.
-DISK_BANDWIDTHS = Throughputs(host=2.37e9, device=1.0e9, reuse=58.3e9)
+DISK_BANDWIDTHS = Bandwidths(host=2.37e9, device=1.0e9, reuse=58.3e9)
 """Where HOST is a disk and the device is memory: what was measured on two cores (``2-core-cpu`` among the planner's
 machines) of rows of scratch files, of rows between processes of one host, and of a copy within memory."""
-PINNED_BANDWIDTHS = Throughputs(host=31.5e9, device=200e9, reuse=2039e9)
+PINNED_BANDWIDTHS = Bandwidths(host=31.5e9, device=200e9, reuse=2039e9)
 """Where HOST is pinned memory beside a GPU: PCIe 4.0, NVLink 3 and the memory of an A100, on which HongTu was evaluated
 (``4xA100`` among the planner's machines)."""
 
 
-def sample_of(num_nodes: int, num_sets: int, most_bytes: int) -> Tensor | None:
+def sample_for_bitsets(num_nodes: int, num_sets: int, most_bytes: int) -> Tensor | None:
     """Nodes to count in the place of all, drawn by a fixed key, so that ``num_sets`` sets of them take little memory.
 
     Args:
@@ -104,35 +104,35 @@ def sample_of(num_nodes: int, num_sets: int, most_bytes: int) -> Tensor | None:
         raise ValueError(f"{num_sets:,} sets need at least {8 * num_sets:,} bytes, got {most_bytes:,}")
     if num_nodes <= words * WORD_BITS:
         return None
-    drawn = permute(0, words * WORD_BITS, num_nodes, derive(_SAMPLE_KEY, num_nodes))
+    drawn = permute_range(0, words * WORD_BITS, num_nodes, fold_in(_SAMPLE_KEY, num_nodes))
     drawn.sort()
-    return tensor(drawn)
+    return as_tensor(drawn)
 
 
-def bits_of(sources: Sequence[Tensor], num_nodes: int, sample: Tensor | None) -> Words:
+def node_bitsets(sources: Sequence[Tensor], num_nodes: int, sample: Tensor | None) -> Words:
     """``[n, W]``: sets of nodes, such as those that each chunk of one worker reads.
 
     Args:
         sources: Nodes of each set, ``[m]`` integer on the CPU, in any order; they may be named more than once.
         num_nodes: ``V``.
-        sample: Of which nodes there is a bit, as `sample_of` gives them; None for all. A sample takes ``V / 4`` bytes
+        sample: Of which nodes there is a bit, as `sample_for_bitsets` gives them; None for all. A sample takes ``V / 4`` bytes
             for a moment.
     """
     if sample is None:
         bits = np.zeros((len(sources), num_words(num_nodes)), dtype=np.uint64)
         for nodes, set_W in zip(sources, bits, strict=True):
-            put(array(nodes), set_W)
+            set_bits(as_numpy(nodes), set_W)
         return bits
     bits = np.zeros((len(sources), num_words(len(sample))), dtype=np.uint64)
     drawn = np.zeros(num_words(num_nodes), dtype=np.uint64)
-    put(array(sample), drawn)
-    before = sizes_before(drawn)
+    set_bits(as_numpy(sample), drawn)
+    before = ranks_before_words(drawn)
     for nodes, set_W in zip(sources, bits, strict=True):
-        put_ranks(array(nodes), drawn, before, set_W)
+        set_rank_bits(as_numpy(nodes), drawn, before, set_W)
     return bits
 
 
-def reorganised(bits: Words) -> NDArray[np.int64]:
+def reorganize_chunks(bits: Words) -> NDArray[np.int64]:
     """The chunk that each worker runs in each wave, so that waves, and waves that follow one another, share nodes.
 
     The two phases of HongTu's Algorithm 4. First the chunks of part 0 are the waves, and part after part gives each
@@ -152,13 +152,13 @@ def reorganised(bits: Words) -> NDArray[np.int64]:
     order[0] = np.arange(num_chunks)
     waves_nW = bits[0].copy()
     for part in range(1, num_parts):
-        order[part] = _given_in_turn(common_sizes(bits[part], waves_nW).T)
+        order[part] = _assign_chunks_greedily(count_intersections(bits[part], waves_nW).T)
         for wave, chunk in enumerate(order[part]):
             waves_nW[wave] |= bits[part, chunk]
-    return order[:, _nearest_next(common_sizes(waves_nW, waves_nW))]
+    return order[:, _order_by_overlap(count_intersections(waves_nW, waves_nW))]
 
 
-def reordered(bits: Words) -> NDArray[np.int64]:
+def reorder_waves(bits: Words) -> NDArray[np.int64]:
     """Phase 2 alone: waves are the chunks of one number, and one follows the other that it has most in common with.
 
     Where ids follow communities, as crawls and generators number them, ranges that lie side by side share more than
@@ -171,11 +171,11 @@ def reordered(bits: Words) -> NDArray[np.int64]:
         ``[P, n]``; all rows are the same permutation.
     """
     waves_nW = np.bitwise_or.reduce(bits)
-    path = _nearest_next(common_sizes(waves_nW, waves_nW))
+    path = _order_by_overlap(count_intersections(waves_nW, waves_nW))
     return np.tile(path, (len(bits), 1))
 
 
-def volumes(bits: Words, owner_bits: Words, order: NDArray[np.int64]) -> Volumes:
+def count_transfer_volumes(bits: Words, owner_bits: Words, order: NDArray[np.int64]) -> TransferVolumes:
     """How many rows of nodes a layer moves forward.
 
     Args:
@@ -189,14 +189,14 @@ def volumes(bits: Words, owner_bits: Words, order: NDArray[np.int64]) -> Volumes
     for chunks in order.T:
         read_PW = bits[parts, chunks]
         union_W = np.bitwise_or.reduce(read_PW)
-        shared += size_of(union_W)
-        reused += size_without(union_W, last_union_W)
+        shared += count_bits(union_W)
+        reused += count_difference(union_W, last_union_W)
         foreign_PW = read_PW & ~owner_bits
-        peer += size_of(foreign_PW.reshape(-1))
-        peer_reused += size_without(foreign_PW.reshape(-1), last_PW.reshape(-1))
+        peer += count_bits(foreign_PW.reshape(-1))
+        peer_reused += count_difference(foreign_PW.reshape(-1), last_PW.reshape(-1))
         last_PW, last_union_W = read_PW, union_W
-    return Volumes(
-        vanilla=size_of(bits.reshape(-1)),
+    return TransferVolumes(
+        vanilla=count_bits(bits.reshape(-1)),
         shared=shared,
         reused=reused,
         peer=peer,
@@ -205,17 +205,19 @@ def volumes(bits: Words, owner_bits: Words, order: NDArray[np.int64]) -> Volumes
     )
 
 
-def cost_seconds(volumes: Volumes, row_bytes: int, rates: Throughputs) -> float:
+def estimate_transfer_seconds(volumes: TransferVolumes, row_bytes: int, bandwidths: Bandwidths) -> float:
     r"""Seconds that the rows of a layer take, one kind after another: HongTu's Equation 4.
 
     ``sum_j |U_j \ U_(j-1)| / host + (sum_ij |N_ij| - sum_j |U_j|) / device + sum_j |U_j & U_(j-1)| / reuse``, in bytes.
     The second term is a lower bound: `Volumes.peer` is what crosses between workers.
     """
     between = volumes.vanilla - volumes.shared
-    return row_bytes * (volumes.reused / rates.host + between / rates.device + volumes.reuse / rates.reuse)
+    return row_bytes * (
+        volumes.reused / bandwidths.host + between / bandwidths.device + volumes.reuse / bandwidths.reuse
+    )
 
 
-def _given_in_turn(common_nn: NDArray[np.int64]) -> NDArray[np.int64]:
+def _assign_chunks_greedily(common_nn: NDArray[np.int64]) -> NDArray[np.int64]:
     """``[n]``: for each wave in turn, the chunk left that has most in common with it."""
     chosen = np.empty(len(common_nn), dtype=np.int64)
     for wave, common_n in enumerate(common_nn):
@@ -224,7 +226,7 @@ def _given_in_turn(common_nn: NDArray[np.int64]) -> NDArray[np.int64]:
     return chosen
 
 
-def _nearest_next(common_nn: NDArray[np.int64]) -> NDArray[np.int64]:
+def _order_by_overlap(common_nn: NDArray[np.int64]) -> NDArray[np.int64]:
     """``[n]``: all waves from wave 0, after each the one left that has most in common with it."""
     path = np.zeros(len(common_nn), dtype=np.int64)
     for step in range(1, len(path)):
@@ -236,52 +238,56 @@ def _nearest_next(common_nn: NDArray[np.int64]) -> NDArray[np.int64]:
 _MOST_BYTES = 64 << 20
 
 
-class Order(NamedTuple):
+class ChunkOrder(NamedTuple):
     """The order of the chunks of all workers.
 
     Attributes:
         chunks: ``[P, n]`` int64, the chunk that each worker runs in each wave.
-        given: What the chunks as ranges would move, in rows of one layer.
-        chosen: What they move in this order.
+        range_volumes: What the chunks as ranges would move, in rows of one layer.
+        chosen_volumes: What they move in this order.
         seconds: What moving rows of one layer takes by the cost model, as ranges and in this order.
     """
 
     chunks: NDArray[np.int64]
-    given: Volumes
-    chosen: Volumes
+    range_volumes: TransferVolumes
+    chosen_volumes: TransferVolumes
     seconds: tuple[float, float]
 
 
-def order_of(share: Share, sources: Sequence[Tensor], row_bytes: int, rates: Throughputs, *, reorganise: bool) -> Order:
+def choose_chunk_order(
+    shard: GraphShard, sources: Sequence[Tensor], row_bytes: int, bandwidths: Bandwidths, *, reorganise: bool
+) -> ChunkOrder:
     """Choose the order; all workers together. On very large graphs volumes are counted on a sample of the nodes.
 
     Args:
-        share: What the worker owns.
+        shard: What the worker owns.
         sources: ``[N]`` int64, nodes that each of its chunks reads.
         row_bytes: Of a row of nodes.
-        rates: What the machine moves in a second.
+        bandwidths: What the machine moves in a second.
         reorganise: Whether to look for another order than that of the ranges.
     """
-    comm, num_nodes = share.comm, share.topology.num_nodes
-    sample = sample_of(num_nodes, comm.size * len(sources), max(_MOST_BYTES, 8 * comm.size * len(sources)))
-    gathered = comm.gather((bits_of(sources, num_nodes, sample), bits_of([share.own], num_nodes, sample)[0]))
+    comm, num_nodes = shard.comm, shard.topology.num_nodes
+    sample = sample_for_bitsets(num_nodes, comm.size * len(sources), max(_MOST_BYTES, 8 * comm.size * len(sources)))
+    gathered = comm.all_gather_object(
+        (node_bitsets(sources, num_nodes, sample), node_bitsets([shard.owned_nodes], num_nodes, sample)[0])
+    )
     found: Any = None
-    if comm.leads:
+    if comm.is_rank_zero:
         bits, owned = (np.stack(parts) for parts in zip(*gathered, strict=True))
         scale = 1.0 if sample is None else num_nodes / len(sample)
-        found = cheapest(bits, owned, scale, row_bytes, rates, reorganise=reorganise)
-    return Order(*comm.broadcast(found, Kind.TOPOLOGY))
+        found = cheapest_order(bits, owned, scale, row_bytes, bandwidths, reorganise=reorganise)
+    return ChunkOrder(*comm.broadcast(found, Kind.TOPOLOGY))
 
 
-def cheapest(
+def cheapest_order(
     bits: NDArray[np.uint64],
     owned: NDArray[np.uint64],
     scale: float,
     row_bytes: int,
-    rates: Throughputs,
+    bandwidths: Bandwidths,
     *,
     reorganise: bool,
-) -> Order:
+) -> ChunkOrder:
     """The cheapest order of chunks whose sources are known.
 
     Args:
@@ -289,22 +295,22 @@ def cheapest(
         owned: ``[P, W]`` nodes of each worker.
         scale: Nodes of the graph for each that has a bit.
         row_bytes: Of a row of nodes.
-        rates: What the machine moves in a second.
+        bandwidths: What the machine moves in a second.
         reorganise: Whether to look for another order than that of the ranges.
     """
     given = np.tile(np.arange(bits.shape[1]), (len(bits), 1))
-    choices = [given, reordered(bits), reorganised(bits)] if reorganise and bits.shape[1] > 1 else [given]
-    moved = [_scaled(volumes(bits, owned, order), scale) for order in choices]
-    costs = [cost_seconds(each, row_bytes, rates) for each in moved]
+    choices = [given, reorder_waves(bits), reorganize_chunks(bits)] if reorganise and bits.shape[1] > 1 else [given]
+    moved = [_scale_volumes(count_transfer_volumes(bits, owned, order), scale) for order in choices]
+    costs = [estimate_transfer_seconds(each, row_bytes, bandwidths) for each in moved]
     best = int(np.argmin(costs))
-    return Order(choices[best], moved[0], moved[best], (costs[0], costs[best]))
+    return ChunkOrder(choices[best], moved[0], moved[best], (costs[0], costs[best]))
 
 
-def _scaled(counts: Volumes, scale: float) -> Volumes:
-    return Volumes(**{name: round(scale * count) for name, count in vars(counts).items()})
+def _scale_volumes(counts: TransferVolumes, scale: float) -> TransferVolumes:
+    return TransferVolumes(**{name: round(scale * count) for name, count in vars(counts).items()})
 
 
-def mine(order: Order, share: Share) -> list[int]:
+def local_order(order: ChunkOrder, shard: GraphShard) -> list[int]:
     """The chunks of a worker, wave by wave."""
-    chunks: list[int] = order.chunks[share.comm.rank].tolist()
+    chunks: list[int] = order.chunks[shard.comm.rank].tolist()
     return chunks

@@ -14,29 +14,37 @@ from torch import Tensor
 from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import available_bytes
 from outgrow.core.timeline import Timeline
-from outgrow.engine.shard import Share
+from outgrow.engine.shard import GraphShard
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.runtime.distributed.comm import Alone
-from outgrow.runtime.storage.row_file import Disk, DiskRows, npy_rows
-from outgrow.runtime.storage.row_storage import HostRows, MemoryRows, pinned_rows
-from outgrow.runtime.storage.scratch_dir import require_room
-from outgrow.runtime.storage.segment_file import DiskParcels
-from outgrow.runtime.system.device import Streams
-from outgrow.strategies.offload.async_io import Flow
-from outgrow.strategies.offload.chunking import Chunking, Cutter
-from outgrow.strategies.offload.node_tables import FeatureTable, Table
-from outgrow.strategies.offload.row_layouts import Inbox, Lists, Outbox, Pieces
-from outgrow.strategies.offload.state import State
-from outgrow.strategies.offload.wave import ARRIVES, LEAVES, Form, packed
-from outgrow.strategies.offload.wave_file import Course
-from outgrow.strategies.offload.wave_plan import Draft, Needs, Places, Range, Techniques, lay_out, wave_of
+from outgrow.runtime.distributed.comm import SingleProcessComm
+from outgrow.runtime.storage.row_file import IoPool, RowFile, open_npy_rows
+from outgrow.runtime.storage.row_storage import InMemoryRows, RowStorage, allocate_pinned_rows
+from outgrow.runtime.storage.scratch_dir import validate_free_space
+from outgrow.runtime.storage.segment_file import SegmentFile
+from outgrow.runtime.system.device import DeviceStreams
+from outgrow.strategies.offload.async_io import AsyncIo
+from outgrow.strategies.offload.chunking import ChunkPlan, ChunkPlanner
+from outgrow.strategies.offload.node_tables import FeatureRows, NodeRows
+from outgrow.strategies.offload.row_layouts import ChunkRows, WaveChunkIndex, WaveOrderedGradients, WaveOrderedRows
+from outgrow.strategies.offload.state import OffloadState
+from outgrow.strategies.offload.wave import EVICTED, LOADED, WaveHeader, pack_wave
+from outgrow.strategies.offload.wave_file import WaveFile
+from outgrow.strategies.offload.wave_plan import (
+    RowRange,
+    SlotAllocator,
+    TransferOptions,
+    WaveLayout,
+    WaveRequirements,
+    assign_slots,
+    build_wave,
+)
 
 _HELD_BYTES, _EDGE_BYTES, _ROW_BYTES, _WAVE_BYTES = 21, 20, 16, 2048
 
 
-class Target(Protocol):
+class OffloadTask(Protocol):
     """What is trained, as far as chunks depend on it."""
 
     @property
@@ -56,46 +64,46 @@ class Target(Protocol):
         """Told when what was done."""
 
 
-class Scratch:
+class OffloadStorage:
     """Where a worker's rows are: in its folder on disk, or in pinned memory beside a GPU; and those of others. Final.
 
     Args:
-        share: What the worker owns.
+        shard: What the worker owns.
         folder: Its folder, which is empty.
-        disk: The threads that read.
+        io_pool: The threads that read.
         dtype: Of the numbers in rows.
-        sharing: See `Techniques`.
+        sharing: See `TransferOptions`.
 
     Attributes:
         pinned: Whether rows lie in pinned memory.
-        direct: Whether the system is asked not to keep what is on the disk in memory too.
+        direct_io: Whether the system is asked not to keep what is on the disk in memory too.
     """
 
-    def __init__(self, share: Share, folder: Path, disk: Disk, dtype: torch.dtype, *, sharing: bool) -> None:
-        self._share, self._folder, self._disk, self._dtype = share, folder, disk, dtype
-        self._chunks: Sequence[Range] = ()
-        self.direct = self.pinned = False
-        self._crowded = not sharing and share.comm.size > 1
-        self._others = share.comm.gather((folder, len(share.own)))
+    def __init__(self, shard: GraphShard, folder: Path, io_pool: IoPool, dtype: torch.dtype, *, sharing: bool) -> None:
+        self._shard, self._folder, self._io_pool, self._dtype = shard, folder, io_pool, dtype
+        self._chunk_ranges: Sequence[RowRange] = ()
+        self.direct_io = self.is_pinned = False
+        self._direct_peer_access = not sharing and shard.comm.size > 1
+        self._peers = shard.comm.all_gather_object((folder, len(shard.owned_nodes)))
 
     @property
-    def mails(self) -> bool:
+    def uses_segments(self) -> bool:
         """Whether rows lie in the order of waves; else they are read and written where they lie, by others too."""
-        return not (self._crowded or self.pinned)
+        return not (self._direct_peer_access or self.is_pinned)
 
-    def pin(self, needed_bytes: int, most_bytes: int) -> bool:
+    def try_pin(self, needed_bytes: int, max_bytes: int) -> bool:
         """Whether rows will lie in pinned memory from now on: beside a GPU, where those of every worker fit.
 
         Args:
             needed_bytes: What this worker has.
-            most_bytes: What it may pin.
+            max_bytes: What it may pin.
         """
-        comm = self._share.comm
-        if not self._crowded and _reads_pinned_memory(comm.device):
-            self.pinned = all(comm.gather(needed_bytes <= most_bytes))
-        return self.pinned
+        comm = self._shard.comm
+        if not self._direct_peer_access and _reads_pinned_memory(comm.device):
+            self.is_pinned = all(comm.all_gather_object(needed_bytes <= max_bytes))
+        return self.is_pinned
 
-    def reserve(self, needed_bytes: int, memory_bytes: int) -> None:
+    def reserve_disk(self, needed_bytes: int, memory_bytes: int) -> None:
         """Prepare for what will be kept. The system's copies of it in memory help where all of it fits there only.
 
         Args:
@@ -105,14 +113,14 @@ class Scratch:
         Raises:
             InputError: The disk has too little room for all workers of this host.
         """
-        comm = self._share.comm
-        given = zip(comm.hosts, comm.gather((needed_bytes, memory_bytes)), strict=True)
+        comm = self._shard.comm
+        given = zip(comm.hosts, comm.all_gather_object((needed_bytes, memory_bytes)), strict=True)
         here = [both for host, both in given if host == comm.hosts[comm.rank]]
         needed, taken = (sum(each) for each in zip(*here, strict=True))
-        require_room(self._folder, needed)
-        self.direct = needed > available_bytes() - taken
+        validate_free_space(self._folder, needed)
+        self.direct_io = needed > available_bytes() - taken
 
-    def table(self, name: str, width: int, kind: Kind) -> Table:
+    def make_node_rows(self, name: str, width: int, kind: Kind) -> NodeRows:
         """A new table of rows of zeros that other workers read and write. All make theirs together.
 
         Args:
@@ -120,69 +128,78 @@ class Scratch:
             width: Numbers in a row.
             kind: What rows are.
         """
-        comm, rows = self._share.comm, dict[int, HostRows]()
-        if self.pinned:
-            pinned = pinned_rows(len(self._share.own), width, self._dtype, comm.device)
-            return Table({comm.rank: pinned}, kind, comm)
-        own = DiskRows.create(self._disk, self._folder / name, len(self._share.own), width, self._dtype)
+        comm, rows = self._shard.comm, dict[int, RowStorage]()
+        if self.is_pinned:
+            pinned = allocate_pinned_rows(len(self._shard.owned_nodes), width, self._dtype, comm.device)
+            return NodeRows({comm.rank: pinned}, kind, comm)
+        own = RowFile.create(self._io_pool, self._folder / name, len(self._shard.owned_nodes), width, self._dtype)
         comm.barrier()
-        for rank, (folder, num_rows) in enumerate(self._others):
+        for rank, (folder, num_rows) in enumerate(self._peers):
             path = folder / name
             there = rank != comm.rank
-            rows[rank] = DiskRows.existing(self._disk, path, num_rows, width, self._dtype) if there else own
-        return Table(rows, kind, comm)
+            rows[rank] = RowFile.open_existing(self._io_pool, path, num_rows, width, self._dtype) if there else own
+        return NodeRows(rows, kind, comm)
 
-    def pieces(self, name: str, width: int, kind: Kind) -> Pieces | Table:
+    def make_chunk_rows(self, name: str, width: int, kind: Kind) -> ChunkRows | NodeRows:
         """Room for own rows, chunk by chunk."""
-        return self.table(name, width, kind) if self.pinned else self._pieces(name, width, kind)
+        return self.make_node_rows(name, width, kind) if self.is_pinned else self._chunk_rows_on_disk(name, width, kind)
 
-    def _pieces(self, name: str, width: int, kind: Kind) -> Pieces:
-        counts = np.array([last - first for first, last in self._chunks])
-        return Pieces(self._parcels(name, counts, width), self._chunks, kind, self._share.comm)
+    def _chunk_rows_on_disk(self, name: str, width: int, kind: Kind) -> ChunkRows:
+        counts = np.array([last - first for first, last in self._chunk_ranges])
+        return ChunkRows(self._make_segments(name, counts, width), self._chunk_ranges, kind, self._shard.comm)
 
-    def inbox(self, name: str, width: int, lists: Lists, *, own: bool) -> Inbox:
+    def make_wave_rows(self, name: str, width: int, index: WaveChunkIndex, *, own: bool) -> WaveOrderedRows:
         """A new inbox for rows that waves take, and for the ``own`` ones in order, where chunks read these too."""
-        in_order = self._pieces(f"{name}-in-order", width, Kind.ACTIVATIONS) if own else None
-        return Inbox(self._parcels(name, lists.counts, width), lists, in_order, self._share.comm)
+        in_order = self._chunk_rows_on_disk(f"{name}-in-order", width, Kind.ACTIVATIONS) if own else None
+        return WaveOrderedRows(self._make_segments(name, index.counts, width), index, in_order, self._shard.comm)
 
-    def outbox(self, name: str, width: int, lists: Lists) -> Outbox:
+    def make_wave_gradients(self, name: str, width: int, index: WaveChunkIndex) -> WaveOrderedGradients:
         """A new outbox for gradients that waves give."""
-        return Outbox(self._parcels(name, lists.counts, width), lists, self._share.comm)
+        return WaveOrderedGradients(self._make_segments(name, index.counts, width), index, self._shard.comm)
 
-    def _parcels(self, name: str, counts: NDArray[np.int64], width: int) -> DiskParcels:
+    def _make_segments(self, name: str, counts: NDArray[np.int64], width: int) -> SegmentFile:
         path = self._folder / name
-        return DiskParcels(self._disk, path, counts.reshape(-1), width, self._dtype, direct=self.direct)
+        return SegmentFile(self._io_pool, path, counts.reshape(-1), width, self._dtype, direct=self.direct_io)
 
-    def course(self, graph: ChunkGraph, needs: Needs, techniques: Techniques, *, kept: int) -> Course:
+    def write_wave_file(
+        self, graph: ChunkGraph, requirements: WaveRequirements, transfer_options: TransferOptions, *, num_cached: int
+    ) -> WaveFile:
         """Write the waves to a file.
 
         Args:
             graph: The view of the graph.
-            needs: What the worker needs in each wave.
-            techniques: Which techniques are used.
-            kept: How many waves stay in memory once they were read.
+            requirements: What the worker needs in each wave.
+            transfer_options: Which techniques are used.
+            num_cached: How many waves stay in memory once they were read.
         """
-        share, forms, written = self._share, list[Form](), 0
+        share, forms, written = self._shard, list[WaveHeader](), 0
         path = self._folder / f"waves-{int(graph.self_loops)}"
-        rows = DiskRows.create(self._disk, path, _most_bytes(graph, share.own, needs), 1, torch.uint8)
+        rows = RowFile.create(
+            self._io_pool, path, _max_file_bytes(graph, share.owned_nodes, requirements), 1, torch.uint8
+        )
         arriving, leaving = list[Tensor](), list[Tensor]()
 
-        def write(number: int, draft: Draft, places: Places) -> None:
+        def write_wave(number: int, layout: WaveLayout, allocator: SlotAllocator) -> None:
             nonlocal written
-            arriving.append(draft.loads.only(ARRIVES).row)
-            leaving.append(draft.loads.only(LEAVES).row)
-            wave = wave_of(graph, share.own, needs.chunks[number], draft, places.place_V, places.size)
-            form, given = packed(wave)
+            arriving.append(layout.loads.filter_event(LOADED).row)
+            leaving.append(layout.loads.filter_event(EVICTED).row)
+            wave = build_wave(
+                graph, share.owned_nodes, requirements.chunks[number], layout, allocator.slot_V, allocator.num_slots
+            )
+            form, given = pack_wave(wave)
             forms.append(form)
             rows.write_range(written, given[:, None])
             written += form.num_bytes
 
-        size = lay_out(share, needs, techniques, write)
+        size = assign_slots(share, requirements, transfer_options, write_wave)
         forms = [form._replace(num_src=size) for form in forms]
-        lists = Lists.of(arriving, needs.chunks), Lists.of(leaving, needs.chunks)
-        return Course(graph, share.own, forms, rows, kept, share.comm, lists)
+        lists = (
+            WaveChunkIndex.from_waves(arriving, requirements.chunks),
+            WaveChunkIndex.from_waves(leaving, requirements.chunks),
+        )
+        return WaveFile(graph, share.owned_nodes, forms, rows, num_cached, share.comm, lists)
 
-    def features(self, model: Model, features: Features, file: Path | None) -> FeatureTable | Table:
+    def make_feature_rows(self, model: Model, features: Features, file: Path | None) -> FeatureRows | NodeRows:
         """Raw features in the HOST tier.
 
         Args:
@@ -190,50 +207,54 @@ class Scratch:
             features: ``[V, D]``, as the graph has them.
             file: The .npy file that has them; None if they are in memory only.
         """
-        rows: HostRows | None = None
+        rows: RowStorage | None = None
         if isinstance(features, Tensor):
-            rows = MemoryRows(features) if file is None else npy_rows(self._disk, file)
-        own, comm = self._share.own, self._share.comm
-        if rows is None or not self.pinned:
-            return FeatureTable(model, features, rows, own, comm)
-        return self._pinned_features(FeatureTable(model, features, rows, own, Alone()))
+            rows = InMemoryRows(features) if file is None else open_npy_rows(self._io_pool, file)
+        own, comm = self._shard.owned_nodes, self._shard.comm
+        if rows is None or not self.is_pinned:
+            return FeatureRows(model, features, rows, own, comm)
+        return self._pin_features(FeatureRows(model, features, rows, own, SingleProcessComm()))
 
-    def _pinned_features(self, there: FeatureTable) -> Table:
+    def _pin_features(self, feature_rows: FeatureRows) -> NodeRows:
         """A copy of the own rows."""
-        comm = self._share.comm
-        pinned = pinned_rows(len(self._share.own), there.width, there.dtype, comm.device)
-        for first, last in self._chunks:
-            found = there.piece(first, last)
+        comm = self._shard.comm
+        pinned = allocate_pinned_rows(len(self._shard.owned_nodes), feature_rows.width, feature_rows.dtype, comm.device)
+        for first, last in self._chunk_ranges:
+            found = feature_rows.read_range(first, last)
             assert isinstance(found, Tensor)
             pinned.write_range(first, found)
-        there.close()
-        return Table({comm.rank: pinned}, Kind.FEATURES, comm)
+        feature_rows.close()
+        return NodeRows({comm.rank: pinned}, Kind.FEATURES, comm)
 
-    def state(self, cutter: Cutter, chunking: Chunking, target: Target, *, kept: int) -> State:
+    def build_state(
+        self, planner: ChunkPlanner, chunk_plan: ChunkPlan, task: OffloadTask, *, num_cached: int
+    ) -> OffloadState:
         """What passes work on, with tables of zeros.
 
         Args:
-            cutter: What cut the nodes into chunks.
-            chunking: How.
-            target: What is trained.
-            kept: How many waves stay in memory once they were read.
+            planner: What cut the nodes into chunks.
+            chunk_plan: How.
+            task: What is trained.
+            num_cached: How many waves stay in memory once they were read.
         """
-        share, techniques = self._share, cutter.techniques
-        self._chunks = next(iter(chunking.needs.values())).chunks
+        share, techniques = self._shard, planner.transfer_options
+        self._chunk_ranges = next(iter(chunk_plan.requirements.values())).chunks
         courses = {
-            self_loops: self.course(graph, chunking.needs[self_loops], techniques, kept=kept)
-            for self_loops, graph in cutter.graphs.items()
+            self_loops: self.write_wave_file(
+                graph, chunk_plan.requirements[self_loops], techniques, num_cached=num_cached
+            )
+            for self_loops, graph in planner.graphs.items()
         }
-        state = State(
-            model=target.model,
-            traits=list(cutter.traits),
-            own=share.own,
-            pieces=self._chunks,
-            courses=courses,
-            features=self.features(target.model, target.features, target.feature_file),
+        state = OffloadState(
+            model=task.model,
+            layer_plans=list(planner.layer_plans),
+            own=share.owned_nodes,
+            chunk_ranges=self._chunk_ranges,
+            wave_files=courses,
+            features=self.make_feature_rows(task.model, task.features, task.feature_file),
             comm=share.comm,
-            flow=Flow(target.timeline, Streams(share.comm.device), overlap=techniques.overlap),
-            timeline=target.timeline,
+            async_io=AsyncIo(task.timeline, DeviceStreams(share.comm.device), overlap=techniques.overlap),
+            timeline=task.timeline,
             sharing=techniques.sharing,
         )
         state.add_tables(self)
@@ -244,9 +265,9 @@ def _reads_pinned_memory(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _most_bytes(graph: ChunkGraph, own: Tensor, needs: Needs) -> int:
+def _max_file_bytes(graph: ChunkGraph, own: Tensor, requirements: WaveRequirements) -> int:
     """More bytes than the waves take in a file, of which only those that are written take room."""
-    held = sum(len(nodes) for lists in (needs.loads, needs.remote) for nodes in lists)
-    held += sum(len(nodes) for lists in needs.sent for nodes in lists)
-    edges, nodes = int(graph.row_sizes(own).sum()), len(own) + len(needs.chunks)
-    return held * _HELD_BYTES + edges * _EDGE_BYTES + nodes * _ROW_BYTES + len(needs.chunks) * _WAVE_BYTES
+    held = sum(len(nodes) for lists in (requirements.loads, requirements.remote) for nodes in lists)
+    held += sum(len(nodes) for lists in requirements.sent for nodes in lists)
+    edges, nodes = int(graph.row_sizes(own).sum()), len(own) + len(requirements.chunks)
+    return held * _HELD_BYTES + edges * _EDGE_BYTES + nodes * _ROW_BYTES + len(requirements.chunks) * _WAVE_BYTES

@@ -22,23 +22,23 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes, parse_bytes
-from outgrow.core.validation import pick, require_positive, require_types
-from outgrow.engine.layer_plan import Traits, traits_of
+from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.engine.layer_plan import LayerPlan, plan_layers
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.ops import memory_pool
-from outgrow.ops.rng import derive
-from outgrow.runtime.storage.row_file import Disk
-from outgrow.runtime.storage.scratch_dir import scratch_folder
-from outgrow.runtime.system.device import free_bytes, held_bytes
+from outgrow.ops.rng import fold_in
+from outgrow.runtime.storage.row_file import IoPool
+from outgrow.runtime.storage.scratch_dir import scratch_directory
+from outgrow.runtime.system.device import free_device_bytes, used_device_bytes
 from outgrow.runtime.system.process_memory import return_freed_memory
-from outgrow.strategies.base import Execution, Problem, Step, Strategy, WholeExecution
-from outgrow.strategies.offload.chunking import Chunking, Cutter, choose_cached_waves, fits_whole
+from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Step, Strategy
+from outgrow.strategies.offload.chunking import ChunkPlan, ChunkPlanner, choose_cached_waves, fits_whole
 from outgrow.strategies.offload.memory import table_bytes
-from outgrow.strategies.offload.passes import Passes
+from outgrow.strategies.offload.passes import OffloadEpoch
 from outgrow.strategies.offload.reorder import DISK_BANDWIDTHS, PINNED_BANDWIDTHS
-from outgrow.strategies.offload.storage import Scratch
-from outgrow.strategies.offload.wave_plan import Techniques
+from outgrow.strategies.offload.storage import OffloadStorage
+from outgrow.strategies.offload.wave_plan import TransferOptions
 
 _MIB = 1 << 20
 
@@ -54,7 +54,7 @@ class Offload(Strategy):
             of what the machine has left.
         chunks: Chunks of each worker; None for as few as fit into ``memory``.
         partition: How nodes are dealt out to workers: see ``outgrow partition``.
-        scratch: Folder on a disk for what does not fit; None for the system's folder of temporary files.
+        scratch_dir: Folder on a disk for what does not fit; None for the system's folder of temporary files.
         sharing: Whether a row that several workers need in a wave is brought from HOST once and passed on.
         reuse: Whether rows that the next wave needs stay in place.
         reorganise: Whether chunks are put in an order in which rows are shared and reused most.
@@ -69,7 +69,7 @@ class Offload(Strategy):
     host_memory: str | None = None
     chunks: int | None = None
     partition: str = "metis-both"
-    scratch: str | None = None
+    scratch_dir: str | None = None
     sharing: bool = True
     reuse: bool = True
     reorganise: bool = True
@@ -77,46 +77,48 @@ class Offload(Strategy):
     cache: bool = True
 
     def __post_init__(self) -> None:
-        require_types(asdict(self), get_type_hints(Offload))
-        pick("partition", self.partition, WITHOUT_CHUNKS)
+        validate_types(asdict(self), get_type_hints(Offload))
+        validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         for given in (self.memory, self.host_memory):
             if given is not None:
                 parse_bytes(given)
-        require_positive(self.name, chunks=self.chunks)
+        validate_positive(self.name, chunks=self.chunks)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
         return asdict(self)
 
     @property
-    def techniques(self) -> Techniques:
+    def transfer_options(self) -> TransferOptions:
         """Those of its options that say how rows move."""
-        return Techniques(sharing=self.sharing, reuse=self.reuse, overlap=self.overlap)
+        return TransferOptions(sharing=self.sharing, reuse=self.reuse, overlap=self.overlap)
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`: in chunks, or all at once where that fits into memory and no chunks are asked for."""
         began = time.perf_counter()
         return_freed_memory()
-        comm = problem.share.comm
-        traits = traits_of(problem.model, problem.features, cache=self.cache)
-        beside = problem.bytes_beside  # first, since a goal holds memory from when it is made
-        held = held_bytes(comm.device)
+        comm = problem.shard.comm
+        traits = plan_layers(problem.model, problem.features, cache=self.cache)
+        beside = problem.objective_bytes  # first, since a goal holds memory from when it is made
+        held = used_device_bytes(comm.device)
         base = held + beside
         if self.memory is None:
-            budget = held + free_bytes(comm.device) // (1 if comm.device.type == "cuda" else comm.neighbours)
+            budget = held + free_device_bytes(comm.device) // (
+                1 if comm.device.type == "cuda" else comm.local_world_size
+            )
         else:
             budget = parse_bytes(self.memory)
-        if self.chunks is None and _fits_whole(problem, traits, base, budget):
-            problem.facts.update(chunks=0, memory_bytes=budget)
-            return WholeExecution(problem)
-        return _ChunkedExecution(problem, self, traits, _Limit(base, budget), began)
+        if self.chunks is None and _fits_in_memory(problem, traits, base, budget):
+            problem.run_facts.update(chunks=0, memory_bytes=budget)
+            return FullGraphExecution(problem)
+        return _ChunkedExecution(problem, self, traits, _MemoryBounds(base, budget), began)
 
 
-class _Limit(NamedTuple):
+class _MemoryBounds(NamedTuple):
     """Memory of a worker: what it has resident whatever the chunks, and the most that it may have."""
 
-    base: int
-    budget: int
+    base_bytes: int
+    max_bytes: int
 
 
 class _ChunkedExecution:
@@ -124,110 +126,116 @@ class _ChunkedExecution:
 
     in_memory = False
 
-    def __init__(self, problem: Problem, options: Offload, traits: list[Traits], limit: _Limit, began: float) -> None:
-        self.problem, self._disk = problem, Disk()
+    def __init__(
+        self, problem: Problem, options: Offload, layer_plans: list[LayerPlan], limit: _MemoryBounds, began: float
+    ) -> None:
+        self.problem, self._io_pool = problem, IoPool()
         with ExitStack() as stack:
-            stack.callback(self._disk.close)
-            cutter, scratch = self._begin(stack, options, traits, limit)
-            chunking = cutter.fewest(limit.budget) if options.chunks is None else cutter.cut(options.chunks)
-            self._require_memory(options, chunking, limit)
-            own = len(problem.share.own)
-            needed = table_bytes(traits, own, own, cutter.number_bytes)
-            if not scratch.pin(needed + _feature_bytes(problem), self._pinnable(options)):
-                needed = table_bytes(traits, own, chunking.extent.moved, cutter.number_bytes)
-                scratch.reserve(needed, max(0, chunking.bytes_ - limit.base))
-            spare = limit.budget - chunking.bytes_
-            kept = choose_cached_waves(chunking.chunks, chunking.extent, views=len(cutter.graphs), spare=spare)
-            self.state = scratch.state(cutter, chunking, problem, kept=kept)
+            stack.callback(self._io_pool.close)
+            cutter, scratch = self._open_storage(stack, options, layer_plans, limit)
+            chunking = (
+                cutter.fewest_chunks(limit.max_bytes) if options.chunks is None else cutter.plan_chunks(options.chunks)
+            )
+            self._validate_memory(options, chunking, limit)
+            own = len(problem.shard.owned_nodes)
+            needed = table_bytes(layer_plans, own, own, cutter.number_bytes)
+            if not scratch.try_pin(needed + _feature_bytes(problem), self._pinnable_bytes(options)):
+                needed = table_bytes(layer_plans, own, chunking.wave_sizes.loaded_rows, cutter.number_bytes)
+                scratch.reserve_disk(needed, max(0, chunking.peak_bytes - limit.base_bytes))
+            spare = limit.max_bytes - chunking.peak_bytes
+            kept = choose_cached_waves(chunking.num_chunks, chunking.wave_sizes, views=len(cutter.graphs), spare=spare)
+            self.state = scratch.build_state(cutter, chunking, problem, num_cached=kept)
             stack.callback(self.state.close)
-            self.passes = Passes(self.state, problem.goal)
-            self._tell(chunking, limit, kept, time.perf_counter() - began)
-            problem.facts.update(scratch_bytes=needed, direct=scratch.direct, pinned=scratch.pinned)
-            self.passes.prepare()
+            self.offload_epoch = OffloadEpoch(self.state, problem.objective)
+            self._record_facts(chunking, limit, kept, time.perf_counter() - began)
+            problem.run_facts.update(scratch_bytes=needed, direct=scratch.direct_io, pinned=scratch.is_pinned)
+            self.offload_epoch.prepare_constants()
             self._stack = stack.pop_all()
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`."""
-        problem, comm = self.problem, self.problem.share.comm
+        problem, comm = self.problem, self.problem.shard.comm
         if first > 0:
             return
-        key = derive(problem.seed, epoch, 0)
-        self.state.begin_gradients()
-        self.passes.forward(key)
-        loss = self.passes.backward(key)
-        comm.sum_gradients(problem.model)
+        key = fold_in(problem.seed, epoch, 0)
+        self.state.zero_gradients()
+        self.offload_epoch.forward(key)
+        loss = self.offload_epoch.backward(key)
+        comm.all_reduce_gradients(problem.model)
         self._count_disk()
-        yield Step(loss=comm.sum_(loss).item(), num_seeds=problem.num_train)
+        yield Step(loss=comm.all_reduce(loss).item(), num_seeds=problem.num_train)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """See `Execution.inference`."""
-        return self.passes.inference()
+        return self.offload_epoch.inference()
 
     def close(self) -> None:
         """See `Execution.close`."""
         self._count_disk()
         self._stack.close()
-        memory_pool.clear()
+        memory_pool.release_idle_memory()
 
-    def _begin(self, stack: ExitStack, options: Offload, traits: list[Traits], limit: _Limit) -> tuple[Cutter, Scratch]:
-        problem, share = self.problem, self.problem.share
+    def _open_storage(
+        self, stack: ExitStack, options: Offload, layer_plans: list[LayerPlan], limit: _MemoryBounds
+    ) -> tuple[ChunkPlanner, OffloadStorage]:
+        problem, share = self.problem, self.problem.shard
         dtype = next(problem.model.parameters()).dtype
         num_nodes = share.topology.num_nodes
         on_disk = share.comm.device.type == "cpu"  # beside a GPU there may be memory enough
-        needed = table_bytes(traits, num_nodes, num_nodes, dtype.itemsize) if on_disk else 0
-        parent = None if options.scratch is None else Path(options.scratch)
-        folder = stack.enter_context(scratch_folder(parent, needed))
-        views = sorted({each.layer.widths.self_loops for each in traits})
-        cutter = Cutter(
-            share=share,
+        needed = table_bytes(layer_plans, num_nodes, num_nodes, dtype.itemsize) if on_disk else 0
+        parent = None if options.scratch_dir is None else Path(options.scratch_dir)
+        folder = stack.enter_context(scratch_directory(parent, needed))
+        views = sorted({each.layer.spec.self_loops for each in layer_plans})
+        cutter = ChunkPlanner(
+            shard=share,
             graphs={self_loops: ChunkGraph(share.topology, self_loops=self_loops) for self_loops in views},
-            traits=traits,
-            techniques=options.techniques,
+            layer_plans=layer_plans,
+            transfer_options=options.transfer_options,
             reorganise=options.reorganise,
-            rates=DISK_BANDWIDTHS if on_disk else PINNED_BANDWIDTHS,
+            bandwidths=DISK_BANDWIDTHS if on_disk else PINNED_BANDWIDTHS,
             number_bytes=dtype.itemsize,
-            base=limit.base,
+            base_bytes=limit.base_bytes,
         )
-        return cutter, Scratch(share, folder, self._disk, dtype, sharing=options.sharing)
+        return cutter, OffloadStorage(share, folder, self._io_pool, dtype, sharing=options.sharing)
 
-    def _pinnable(self, options: Offload) -> int:
+    def _pinnable_bytes(self, options: Offload) -> int:
         if options.host_memory is not None:
             return parse_bytes(options.host_memory)
-        return available_bytes() // (2 * self.problem.share.comm.neighbours)
+        return available_bytes() // (2 * self.problem.shard.comm.local_world_size)
 
     @staticmethod
-    def _require_memory(options: Offload, chunking: Chunking, limit: _Limit) -> None:
+    def _validate_memory(options: Offload, chunk_plan: ChunkPlan, limit: _MemoryBounds) -> None:
         """Chunks that were asked for must fit into memory that was asked for."""
-        if options.memory is None or chunking.bytes_ <= limit.budget:
+        if options.memory is None or chunk_plan.peak_bytes <= limit.max_bytes:
             return
-        needed = -(-chunking.bytes_ // _MIB)
+        needed = -(-chunk_plan.peak_bytes // _MIB)
         raise InputError(
-            f"{chunking.chunks:,} chunks do not fit into the memory",
+            f"{chunk_plan.num_chunks:,} chunks do not fit into the memory",
             needed=f"{needed:,} MiB for each worker",
             got=options.memory,
             repair=f"give --memory {needed}MiB, or leave chunks out: it takes as many as fit",
         )
 
-    def _tell(self, chunking: Chunking, limit: _Limit, kept: int, seconds: float) -> None:
-        order, layer = chunking.order, self.problem.model.stages()[0]
-        needs = chunking.needs[layer.widths.self_loops]
-        self.problem.facts.update(
-            chunks=chunking.chunks,
-            memory_bytes=limit.budget,
-            estimated_bytes=chunking.bytes_,
-            waves_kept=kept,
-            replication=order.given.vanilla / max(1, self.problem.share.topology.num_nodes),
-            rows_given=vars(order.given),
-            rows_chosen=vars(order.chosen),
+    def _record_facts(self, chunk_plan: ChunkPlan, limit: _MemoryBounds, num_cached: int, seconds: float) -> None:
+        order, layer = chunk_plan.order, self.problem.model.layers_list()[0]
+        needs = chunk_plan.requirements[layer.spec.self_loops]
+        self.problem.run_facts.update(
+            chunks=chunk_plan.num_chunks,
+            memory_bytes=limit.max_bytes,
+            estimated_bytes=chunk_plan.peak_bytes,
+            waves_kept=num_cached,
+            replication=order.range_volumes.vanilla / max(1, self.problem.shard.topology.num_nodes),
+            rows_given=vars(order.range_volumes),
+            rows_chosen=vars(order.chosen_volumes),
             layer_seconds_estimated=order.seconds,
             preprocessing_seconds=seconds,
             wave_rows=[len(nodes) for nodes in needs.loads],
-            wave_rows_arriving=self.state.course(layer).arriving.counts.sum(1).tolist(),
+            wave_rows_arriving=self.state.wave_file(layer).load_index.counts.sum(1).tolist(),
         )
 
     def _count_disk(self) -> None:
         """What was read and written physically."""
-        ledger, disk = self.problem.share.comm.ledger, self._disk
+        ledger, disk = self.problem.shard.comm.ledger, self._io_pool
         ledger.counters["disk_read_bytes"] = disk.read_bytes
         ledger.counters["disk_written_bytes"] = disk.written_bytes
         ledger.counters["disk_reads"] = disk.read_requests
@@ -238,20 +246,20 @@ def _feature_bytes(problem: Problem) -> int:
     features = problem.features
     if not isinstance(features, Tensor):
         return 0
-    return len(problem.share.own) * features.shape[1] * max(features.itemsize, problem.number_bytes)
+    return len(problem.shard.owned_nodes) * features.shape[1] * max(features.itemsize, problem.number_bytes)
 
 
-def _fits_whole(problem: Problem, traits: list[Traits], base: int, budget: int) -> bool:
+def _fits_in_memory(problem: Problem, layer_plans: list[LayerPlan], base: int, budget: int) -> bool:
     """Whether training all at once fits into the budget of every worker."""
-    share = problem.share
-    ends, own = share.topology.indptr, share.own
+    share = problem.shard
+    ends, own = share.topology.indptr, share.owned_nodes
     fits = fits_whole(
         base,
-        traits,
+        layer_plans,
         num_own=len(own),
         num_edges=int((ends[own + 1] - ends[own]).sum()),
         num_nodes=share.topology.num_nodes,
         number_bytes=problem.number_bytes,
         budget=budget,
     )
-    return all(share.comm.gather(fits))
+    return all(share.comm.all_gather_object(fits))

@@ -17,43 +17,43 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.ops.backend import array
-from outgrow.ops.rows.gather import chosen
-from outgrow.ops.subgraph import Picked, ids_of
-from outgrow.runtime.distributed.async_exchange import Route
+from outgrow.ops.backend import as_numpy
+from outgrow.ops.rows.gather import masked_select
+from outgrow.ops.subgraph import RowSlices, row_edge_ids
+from outgrow.runtime.distributed.async_exchange import SplitSizes
 
-Which = Literal["loads", "remote", "sent"]
-ARRIVES, LEAVES = 1, 2
+RowListName = Literal["loads", "remote", "sent"]
+LOADED, EVICTED = 1, 2
 """Whether a row comes in this wave, and whether it goes after it."""
 
 
-class Held(NamedTuple):
+class RowList(NamedTuple):
     """Rows that a worker holds in a wave, by the worker that owns them (or that wants them), then ascending.
 
     Attributes:
         counts: How many of each worker.
         row: int64, number of the row among its owner's own rows.
         node: int64, global id.
-        at: int32, place in the buffer.
-        turn: uint8, of ``ARRIVES`` and ``LEAVES``.
+        slot: int32, place in the buffer.
+        event: uint8, of ``LOADED`` and ``EVICTED``.
     """
 
     counts: tuple[int, ...]
     row: Tensor
     node: Tensor
-    at: Tensor
-    turn: Tensor
+    slot: Tensor
+    event: Tensor
 
-    def of(self, owner: int) -> Held:
+    def of_owner(self, owner: int) -> RowList:
         """Those of one worker."""
         first = sum(self.counts[:owner])
-        return Held((self.counts[owner],), *(part[first : first + self.counts[owner]] for part in self[1:]))
+        return RowList((self.counts[owner],), *(part[first : first + self.counts[owner]] for part in self[1:]))
 
-    def only(self, turn: int) -> Held:
+    def filter_event(self, event: int) -> RowList:
         """Those that arrive, or that leave."""
         ends = np.cumsum(self.counts)[:-1]
-        counts = tuple(int(np.count_nonzero(part & turn)) for part in np.split(array(self.turn), ends))
-        return Held(counts, *chosen(self.turn, turn, *self[1:]))
+        counts = tuple(int(np.count_nonzero(part & event)) for part in np.split(as_numpy(self.event), ends))
+        return RowList(counts, *masked_select(self.event, event, *self[1:]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +70,15 @@ class Wave:
         edges: In-edges of the chunk, from places in the buffer.
     """
 
-    loads: Held
-    remote: Held
-    sent: Held
+    loads: RowList
+    remote: RowList
+    sent: RowList
     first: int
     last: int
     start: Tensor
     edges: Edges
-    _known: dict[tuple[str, int], Held] = field(default_factory=dict, init=False, repr=False)
-    _moved: dict[tuple[str, int], Tensor] = field(default_factory=dict, init=False, repr=False)
+    _filtered_rows: dict[tuple[str, int], RowList] = field(default_factory=dict, init=False, repr=False)
+    _device_slots: dict[tuple[str, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def to(self, device: torch.device) -> Wave:
         """The same with its edges on a device, and the places of its rows; itself if they are there."""
@@ -86,31 +86,31 @@ class Wave:
             return self
         moved = replace(self, edges=self.edges.to(device))
         for which in ("loads", "remote", "sent"):
-            for turn in (ARRIVES, LEAVES):
-                moved.places(which, turn)
+            for turn in (LOADED, EVICTED):
+                moved.slots_at(which, turn)
         return moved
 
-    def places(self, which: Which, turn: int) -> Tensor:
+    def slots_at(self, which: RowListName, event: int) -> Tensor:
         """``[N]`` int32: those that rows which arrive, or leave, have in the buffer, on the device of the edges."""
-        found = self._moved.get((which, turn))
+        found = self._device_slots.get((which, event))
         if found is None:
-            found = self._moved[which, turn] = self.turning(which, turn).at.to(self.edges.indptr.device)
+            found = self._device_slots[which, event] = self.rows_at(which, event).slot.to(self.edges.indptr.device)
         return found
 
-    def turning(self, which: Which, turn: int) -> Held:
+    def rows_at(self, which: RowListName, event: int) -> RowList:
         """Those of ``loads``, ``remote`` or ``sent`` that arrive, or that leave; looked for once."""
-        found = self._known.get((which, turn))
+        found = self._filtered_rows.get((which, event))
         if found is None:
-            held: Held = getattr(self, which)
-            found = self._known[which, turn] = held.only(turn)
+            held: RowList = getattr(self, which)
+            found = self._filtered_rows[which, event] = held.filter_event(event)
         return found
 
-    def route(self, turn: int) -> Route:
+    def split_sizes_at(self, event: int) -> SplitSizes:
         """How many rows that arrive go to each worker and come from each; the way back of those that leave."""
-        route = Route(self.turning("sent", turn).counts, self.turning("remote", turn).counts)
-        return route if turn == ARRIVES else route.back
+        route = SplitSizes(self.rows_at("sent", event).counts, self.rows_at("remote", event).counts)
+        return route if event == LOADED else route.reverse
 
-    def block(self, nodes: Tensor, src_nodes: Tensor, src_degree: Tensor, dst_degree: Tensor) -> Block:
+    def make_block(self, nodes: Tensor, src_nodes: Tensor, src_degree: Tensor, dst_degree: Tensor) -> Block:
         """The chunk as layers see it, on the device of its edges.
 
         Args:
@@ -120,9 +120,9 @@ class Wave:
             dst_degree: ``[n]`` float64.
         """
         device = self.edges.indptr.device
-        rows, ids = Picked(nodes, self.start, self.edges.indptr), None
-        if not rows.consecutive:
-            ids = ids_of(rows._replace(indptr=self.edges.indptr.cpu()))
+        rows, ids = RowSlices(nodes, self.start, self.edges.indptr), None
+        if not rows.is_consecutive:
+            ids = row_edge_ids(rows._replace(indptr=self.edges.indptr.cpu()))
         return Block(
             edges=self.edges,
             src_nodes=src_nodes.to(device),
@@ -134,7 +134,7 @@ class Wave:
         )
 
 
-class Form(NamedTuple):
+class WaveHeader(NamedTuple):
     """How a wave lies in a file: all that is not a tensor, and the place of each tensor.
 
     Attributes:
@@ -157,12 +157,12 @@ class Form(NamedTuple):
 _LINE = 64
 
 
-def filed(num_bytes: int) -> int:
+def aligned_bytes(num_bytes: int) -> int:
     """What a tensor of so many bytes takes in a file of waves."""
     return -(-num_bytes // _LINE) * _LINE
 
 
-def packed(wave: Wave) -> tuple[Form, Tensor]:
+def pack_wave(wave: Wave) -> tuple[WaveHeader, Tensor]:
     """A wave as bytes ``[B]`` uint8, and how to read them."""
     edges, parts, begin = wave.edges, list[tuple[torch.dtype, int, int] | None](), 0
     held = wave.loads, wave.remote, wave.sent
@@ -170,27 +170,29 @@ def packed(wave: Wave) -> tuple[Form, Tensor]:
     tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices, edges.relation, edges.weight]
     for each in tensors:
         parts.append(None if each is None else (each.dtype, len(each), begin))
-        begin += 0 if each is None else filed(each.nbytes)
+        begin += 0 if each is None else aligned_bytes(each.nbytes)
     out = torch.zeros(begin, dtype=torch.uint8)
     for each, part in zip(tensors, parts, strict=True):
         if each is not None and part is not None and len(each):
             out[part[2] : part[2] + each.nbytes] = each.contiguous().view(torch.uint8)
-    return Form(tuple(rows.counts for rows in held), wave.first, wave.last, edges.num_src, tuple(parts), begin), out
+    return WaveHeader(
+        tuple(rows.counts for rows in held), wave.first, wave.last, edges.num_src, tuple(parts), begin
+    ), out
 
 
-def unpacked(form: Form, given: Tensor) -> Wave:
+def unpack_wave(header: WaveHeader, data: Tensor) -> Wave:
     """The wave that `packed` made bytes of; its tensors share memory with these."""
     tensors = [
-        None if part is None else given[part[2] : part[2] + part[1] * part[0].itemsize].view(part[0])
-        for part in form.parts
+        None if part is None else data[part[2] : part[2] + part[1] * part[0].itemsize].view(part[0])
+        for part in header.parts
     ]
     loads, remote, sent = (
-        Held(counts, *tensors[4 * i : 4 * i + 4])  # type: ignore[arg-type]
-        for i, counts in enumerate(form.counts)
+        RowList(counts, *tensors[4 * i : 4 * i + 4])  # type: ignore[arg-type]
+        for i, counts in enumerate(header.counts)
     )
     start, indptr, indices, relation, weight = tensors[12:]
     assert start is not None
     assert indptr is not None
     assert indices is not None
-    edges = Edges(indptr=indptr, indices=indices, num_src=form.num_src, relation=relation, weight=weight)
-    return Wave(loads, remote, sent, form.first, form.last, start, edges)
+    edges = Edges(indptr=indptr, indices=indices, num_src=header.num_src, relation=relation, weight=weight)
+    return Wave(loads, remote, sent, header.first, header.last, start, edges)

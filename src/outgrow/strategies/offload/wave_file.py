@@ -11,86 +11,88 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
 from outgrow.graph.chunk_graph import ChunkGraph
-from outgrow.ops.memory_pool import empty
-from outgrow.ops.rows.gather import note_nodes
+from outgrow.ops.memory_pool import pooled_empty
+from outgrow.ops.rows.gather import scatter_nodes
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.storage.row_storage import HostRows
-from outgrow.strategies.offload.row_layouts import Lists
-from outgrow.strategies.offload.wave import ARRIVES, Form, Held, Wave, unpacked
+from outgrow.runtime.storage.row_storage import RowStorage
+from outgrow.strategies.offload.row_layouts import WaveChunkIndex
+from outgrow.strategies.offload.wave import LOADED, RowList, Wave, WaveHeader, unpack_wave
 
 _ON_CPU = torch.empty(0)
 
 
-class Course:
+class WaveFile:
     """The waves of a worker in one view of the graph. Final.
 
     Args:
         graph: The view.
         own: ``[n]`` int64, the own nodes.
-        forms: How each wave lies in the file.
+        headers: How each wave lies in the file.
         bytes_: ``[B, 1]`` uint8, all waves one after another, in the HOST tier.
-        kept: How many waves, from the first on, stay in memory once they were read, with what is derived from them.
+        num_cached: How many waves, from the first on, stay in memory once they were read, with what is derived from them.
         comm: The line to the other workers, for what is counted, and the device.
-        lists: Own rows that arrive at each wave, and those whose gradients leave.
+        indexes: Own rows that arrive at each wave, and those whose gradients leave.
 
     Attributes:
-        arriving: Own rows that arrive at each wave.
-        leaving: Own rows whose gradients leave at each wave.
-        places: Places that a buffer must have.
+        load_index: Own rows that arrive at each wave.
+        evict_index: Own rows whose gradients leave at each wave.
+        num_slots: Places that a buffer must have.
     """
 
     def __init__(
         self,
         graph: ChunkGraph,
         own: Tensor,
-        forms: Sequence[Form],
-        bytes_: HostRows,
-        kept: int,
+        headers: Sequence[WaveHeader],
+        bytes_: RowStorage,
+        num_cached: int,
         comm: Comm,
-        lists: tuple[Lists, Lists],
+        indexes: tuple[WaveChunkIndex, WaveChunkIndex],
     ) -> None:
-        self.arriving, self.leaving = lists
-        self.places = forms[0].num_src
+        self.load_index, self.evict_index = indexes
+        self.num_slots = headers[0].num_src
         self._graph, self._own, self._own_degree = graph, own, graph.degree[own]
-        self._forms, self._bytes = forms, bytes_
+        self._headers, self._bytes = headers, bytes_
         self._ledger, self._device = comm.ledger, comm.device
-        self._begins = list(accumulate((form.num_bytes for form in forms), initial=0))
-        self._num_kept, self._kept = kept, dict[int, Wave]()
-        self._src_nodes = torch.zeros(self.places, dtype=torch.int64)
-        self._src_degree = torch.zeros(self.places, dtype=torch.float64)
+        self._begins = list(accumulate((form.num_bytes for form in headers), initial=0))
+        self._num_cached, self._cached_waves = num_cached, dict[int, Wave]()
+        self._src_nodes = torch.zeros(self.num_slots, dtype=torch.int64)
+        self._src_degree = torch.zeros(self.num_slots, dtype=torch.float64)
 
     @property
-    def numbers(self) -> range:
+    def wave_numbers(self) -> range:
         """Of all waves."""
-        return range(len(self._forms))
+        return range(len(self._headers))
 
-    def wave(self, number: int) -> Wave:
+    def read_wave(self, number: int) -> Wave:
         """A wave; read, unless it was kept."""
-        if number in self._kept:
-            return self._kept[number]
-        form = self._forms[number]
-        given = empty((form.num_bytes,), _ON_CPU, torch.uint8)
+        if number in self._cached_waves:
+            return self._cached_waves[number]
+        form = self._headers[number]
+        given = pooled_empty((form.num_bytes,), _ON_CPU, torch.uint8)
         self._bytes.read_range(self._begins[number], self._begins[number + 1], given[:, None])
-        self._ledger.move(Link.HOST_TO_DEVICE, Kind.TOPOLOGY, form.num_bytes)
-        found = unpacked(form, given).to(self._device)
-        if number < self._num_kept:
-            self._kept[number] = found
+        self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.TOPOLOGY, form.num_bytes)
+        found = unpack_wave(form, given).to(self._device)
+        if number < self._num_cached:
+            self._cached_waves[number] = found
         return found
 
-    def bring(self, wave: Wave) -> None:
+    def prefetch_ids(self, wave: Wave) -> None:
         """Note what takes the places of the rows from HOST that arrive; before, or while these are brought."""
-        self._note(wave.turning("loads", ARRIVES))
+        self._record_slots(wave.rows_at("loads", LOADED))
 
-    def enter(self, wave: Wave, key: int | None) -> Block:
+    def block_for(self, wave: Wave, key: int | None) -> Block:
         """The chunk of a wave as layers see it, once the rows of others are about to take their places."""
-        self._note(wave.turning("remote", ARRIVES))
+        self._record_slots(wave.rows_at("remote", LOADED))
         own = slice(wave.first, wave.last)
-        return wave.block(self._own[own], self._src_nodes, self._src_degree, self._own_degree[own]).keyed(key)
+        return wave.make_block(self._own[own], self._src_nodes, self._src_degree, self._own_degree[own]).with_rng_key(
+            key
+        )
 
-    def _note(self, new: Held) -> None:
-        note_nodes(new.node, new.at, self._graph.degree, self._src_nodes, self._src_degree)
+    def _record_slots(self, new: RowList) -> None:
+        scatter_nodes(new.node, new.slot, self._graph.degree, self._src_nodes, self._src_degree)
 
     def close(self) -> None:
         """Close the file."""
-        self._kept.clear()
+        self._cached_waves.clear()
         self._bytes.close()

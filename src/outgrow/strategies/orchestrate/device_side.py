@@ -7,69 +7,69 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.nn.layer import Features, Layer
-from outgrow.nn.model import Model, both_sides, layer_key
+from outgrow.nn.model import Model, layer_key, src_and_dst_rows
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.strategies.orchestrate.hot_embeddings import HotRows, HotTable, reused
-from outgrow.strategies.orchestrate.sampling import Draw
+from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, compute_hot_output
+from outgrow.strategies.orchestrate.sampling import SampledBatch
 
 
-class Device:
+class DeviceSide:
     """Computes batches. Final.
 
     Args:
         model: The model.
         bottom: Its bottom layer, as hot nodes go through it.
         comm: Whose device and ledger.
-        bound: How many updates old what is reused may be.
+        max_staleness: How many updates old what is reused may be.
     """
 
-    def __init__(self, model: Model, bottom: Layer, comm: Comm, bound: int) -> None:
-        self.model, self.bottom, self.comm, self.bound = model, bottom, comm, bound
+    def __init__(self, model: Model, bottom: Layer, comm: Comm, max_staleness: int) -> None:
+        self.model, self.bottom, self.comm, self.max_staleness = model, bottom, comm, max_staleness
 
-    def logits(self, draw: Draw, x: Features, hot: HotTable | None, key: int) -> Tensor:
+    def compute_logits(self, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None, key: int) -> Tensor:
         """``[n, C]`` of the seeds of a batch.
 
         Args:
-            draw: Their neighbourhood.
+            batch: Their neighbourhood.
             x: ``[Vs, D]`` features of the sources of its cold nodes, on the device.
             hot: What the CPU has made of its hot nodes; None if it has none.
             key: Of (seed, epoch, step).
         """
-        above = [block.to(self.comm.device) for block in draw.above]
-        return self.model.above(above, self._bottom_rows(draw, x, hot, key), key)
+        above = [block.to(self.comm.device) for block in batch.upper_blocks]
+        return self.model.forward_from_second(above, self._bottom_rows(batch, x, hot, key), key)
 
-    def _bottom_rows(self, draw: Draw, x: Features, hot: HotTable | None, key: int) -> Tensor:
+    def _bottom_rows(self, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None, key: int) -> Tensor:
         """``[Vs, O]`` of the sources of the second layer."""
-        if draw.cold_to is None:
-            return self._cold(draw, x, key)
+        if batch.cold_positions is None:
+            return self._cold_rows(batch, x, key)
         assert hot is not None
-        rows = hot.take(draw.hot)
-        self._require_fresh(rows, draw.step)
-        self.comm.ledger.count("cache_hits", len(draw.hot))
-        warm = reused(self.bottom, rows, layer_key(key, 0))
-        to = torch.cat([draw.cold_to, draw.hot_to]).to(warm.device)
-        if not len(draw.cold_to):
+        rows = hot.select_nodes(batch.hot_nodes)
+        self._validate_freshness(rows, batch.step)
+        self.comm.ledger.add_count("cache_hits", len(batch.hot_nodes))
+        warm = compute_hot_output(self.bottom, rows, layer_key(key, 0))
+        to = torch.cat([batch.cold_positions, batch.hot_positions]).to(warm.device)
+        if not len(batch.cold_positions):
             return warm
-        both = torch.cat([self._cold(draw, x, key), warm])
+        both = torch.cat([self._cold_rows(batch, x, key), warm])
         return torch.zeros_like(both).index_copy(0, to, both)
 
-    def _cold(self, draw: Draw, x: Features, key: int) -> Tensor:
-        self.comm.ledger.count("cache_misses", draw.cold.edges.num_dst)
-        block = draw.cold.to(self.comm.device)
-        x_src, x_dst = both_sides(self.model.input(x, block.src_nodes, key), block.edges.num_dst)
-        cold: Tensor = self.model.stages()[0](block.keyed(layer_key(key, 0)), x_src, x_dst)
+    def _cold_rows(self, batch: SampledBatch, x: Features, key: int) -> Tensor:
+        self.comm.ledger.add_count("cache_misses", batch.cold_block.edges.num_dst)
+        block = batch.cold_block.to(self.comm.device)
+        x_src, x_dst = src_and_dst_rows(self.model.encode_input(x, block.src_nodes, key), block.edges.num_dst)
+        cold: Tensor = self.model.layers_list()[0](block.with_rng_key(layer_key(key, 0)), x_src, x_dst)
         return cold
 
-    def _require_fresh(self, rows: HotRows, step: int) -> None:
+    def _validate_freshness(self, rows: HotEmbeddings, step: int) -> None:
         """No embedding is older than it may be."""
         if rows.embedding is None:
             return
         oldest = step - int(rows.versions.min())
-        assert oldest <= self.bound, f"an embedding is {oldest} updates old, of {self.bound} at most"
-        self.comm.ledger.largest("staleness_max", oldest)
+        assert oldest <= self.max_staleness, f"an embedding is {oldest} updates old, of {self.max_staleness} at most"
+        self.comm.ledger.update_max("staleness_max", oldest)
 
 
 def to_device_counted(rows: Features, comm: Comm) -> Features:
     """Feature rows on the device. What crosses is counted, also where the CPU is the device: as it would on a GPU."""
-    comm.ledger.move(Link.HOST_TO_DEVICE, Kind.FEATURES, rows.nbytes)
+    comm.ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.FEATURES, rows.nbytes)
     return rows.to(comm.device)

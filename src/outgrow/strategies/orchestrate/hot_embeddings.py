@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine.features.assembly import draft_of
+from outgrow.engine.features.assembly import make_matrix_builder
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.rng import dropout
-from outgrow.ops.sparse import rows_at
+from outgrow.ops.sparse import index_rows
 from outgrow.runtime.distributed.comm import Comm
 
 T = TypeVar("T", Tensor | None, Features | None)
 
 
-class Reuse(NamedTuple):
-    """What is made of hot nodes for the next super-batch. `HotRows` says what the parts are for.
+class ReuseSpec(NamedTuple):
+    """What is made of hot nodes for the next super-batch. `HotEmbeddings` says what the parts are for.
 
     Attributes:
         embedding: Whether the output of the bottom layer is; else it is computed from the aggregate.
@@ -32,7 +32,7 @@ class Reuse(NamedTuple):
     target: bool
 
 
-class HotRows(NamedTuple):
+class HotEmbeddings(NamedTuple):
     """Hot nodes in the bottom layer, computed with parameters of one version or several.
 
     Attributes:
@@ -49,44 +49,44 @@ class HotRows(NamedTuple):
     aggregate: Tensor | None
     target: Features | None
 
-    def moved(self, comm: Comm) -> HotRows:
+    def move_to_device(self, comm: Comm) -> HotEmbeddings:
         """The same on the device. What crosses is counted, also where the CPU is the device: as it would on a GPU."""
 
-        def there(part: T, kind: Kind) -> T:
+        def move_part(part: T, kind: Kind) -> T:
             if part is None:
                 return part
-            comm.ledger.move(Link.HOST_TO_DEVICE, kind, part.nbytes)
+            comm.ledger.add_bytes(Link.HOST_TO_DEVICE, kind, part.nbytes)
             return part.to(comm.device)
 
         return self._replace(
-            embedding=there(self.embedding, Kind.ACTIVATIONS),
-            aggregate=there(self.aggregate, Kind.ACTIVATIONS),
-            target=there(self.target, Kind.FEATURES),
+            embedding=move_part(self.embedding, Kind.ACTIVATIONS),
+            aggregate=move_part(self.aggregate, Kind.ACTIVATIONS),
+            target=move_part(self.target, Kind.FEATURES),
         )
 
 
-def joined(parts: Sequence[HotRows]) -> HotRows:
+def concat_embeddings(parts: Sequence[HotEmbeddings]) -> HotEmbeddings:
     """Several as one, in this order."""
     first = parts[0]
-    return HotRows(
+    return HotEmbeddings(
         torch.cat([part.nodes for part in parts]),
         torch.cat([part.versions for part in parts]),
         None if first.embedding is None else torch.cat([part.embedding for part in parts]),  # type: ignore[misc]
         None if first.aggregate is None else torch.cat([part.aggregate for part in parts]),  # type: ignore[misc]
-        None if first.target is None else _stacked([part.target for part in parts if part.target is not None]),
+        None if first.target is None else _concat_features([part.target for part in parts if part.target is not None]),
     )
 
 
-def _stacked(parts: Sequence[Features]) -> Features:
+def _concat_features(parts: Sequence[Features]) -> Features:
     sizes = [len(part) for part in parts]
     like = next((part for part in parts if len(part)), parts[0])
-    draft = draft_of(sum(sizes), like, like.dtype)
+    draft = make_matrix_builder(sum(sizes), like, like.dtype)
     for part, places in zip(parts, torch.split(torch.arange(sum(sizes)), sizes), strict=True):
-        draft.put(part, None, places)
-    return draft.done()
+        draft.write_rows(part, None, places)
+    return draft.build_matrix()
 
 
-class HotTable:
+class HotEmbeddingTable:
     """The hot rows of a super-batch, by node. Final.
 
     Args:
@@ -94,29 +94,29 @@ class HotTable:
         num_nodes: ``V``.
     """
 
-    def __init__(self, parts: Sequence[HotRows], num_nodes: int) -> None:
-        self.parts, self.rows = parts, joined(parts)
+    def __init__(self, parts: Sequence[HotEmbeddings], num_nodes: int) -> None:
+        self.parts, self.rows = parts, concat_embeddings(parts)
         rows = self.rows
         self._slot = torch.full((num_nodes,), -1, dtype=torch.int32)
         self._slot[rows.nodes] = torch.arange(len(rows.nodes), dtype=torch.int32)
 
-    def take(self, nodes: Tensor) -> HotRows:
+    def select_nodes(self, nodes: Tensor) -> HotEmbeddings:
         """Those of some nodes ``[n]`` that are in it."""
         slots = self._slot[nodes].long()
         assert int(slots.min()) >= 0
         rows = self.rows
         on_device = [part for part in (rows.embedding, rows.aggregate) if part is not None]
         there = slots.to(on_device[0].device)
-        return HotRows(
+        return HotEmbeddings(
             nodes,
             rows.versions[slots],
             None if rows.embedding is None else rows.embedding[there],
             None if rows.aggregate is None else rows.aggregate[there],
-            None if rows.target is None else rows_at(rows.target, there),
+            None if rows.target is None else index_rows(rows.target, there),
         )
 
 
-def reused(layer: Layer, rows: HotRows, key: int | None) -> Tensor:
+def compute_hot_output(layer: Layer, rows: HotEmbeddings, key: int | None) -> Tensor:
     """``[h, O]``: output of hot nodes, with dropout.
 
     Where there are embeddings and aggregates, the values are those of the embeddings, and the gradient is that of the
@@ -129,15 +129,15 @@ def reused(layer: Layer, rows: HotRows, key: int | None) -> Tensor:
     """
     if rows.aggregate is None:
         assert rows.embedding is not None
-        return _dropped(layer, rows.embedding, rows.nodes, key)
+        return _apply_dropout(layer, rows.embedding, rows.nodes, key)
     nodes = rows.nodes.to(rows.aggregate.device)
     target = rows.aggregate.new_empty(len(nodes), 0) if rows.target is None else rows.target
     if rows.embedding is None:
         return layer.update_nodes(target, rows.aggregate, nodes, key)
     fresh = layer.update_nodes(target, rows.aggregate, nodes, None)
-    return _dropped(layer, rows.embedding + (fresh - fresh.detach()), nodes, key)
+    return _apply_dropout(layer, rows.embedding + (fresh - fresh.detach()), nodes, key)
 
 
-def _dropped(layer: Layer, y_VO: Tensor, nodes_V: Tensor, key: int | None) -> Tensor:
+def _apply_dropout(layer: Layer, y_VO: Tensor, nodes_V: Tensor, key: int | None) -> Tensor:
     """The dropout that ends a layer."""
-    return y_VO if key is None else dropout(y_VO, nodes_V.to(y_VO.device), key, layer.finish.dropout)
+    return y_VO if key is None else dropout(y_VO, nodes_V.to(y_VO.device), key, layer.epilogue.dropout)

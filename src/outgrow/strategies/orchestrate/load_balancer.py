@@ -9,35 +9,35 @@ _LITTLE = 0.01  # of an epoch: so long the device may wait for the CPU
 
 
 @dataclass(frozen=True, kw_only=True)
-class Balance:
+class HotRatioTuner:
     """What is known after some epochs, on one worker. The hottest nodes are computed by the CPU.
 
     Attributes:
-        hot: How many nodes are hot.
-        most: So many may be.
-        growing: Whether their number is to double as long as epochs get faster.
-        kept: How many of them, the least hot, the device computes as if they were cold, and keeps their features.
-        before: The number before the last doubling, to go back to.
+        num_hot: How many nodes are hot.
+        max_hot: So many may be.
+        is_growing: Whether their number is to double as long as epochs get faster.
+        num_cached: How many of them, the least hot, the device computes as if they were cold, and keeps their features.
+        previous_hot: The number before the last doubling, to go back to.
         fastest: Seconds of the fastest epoch so far; None before the first that is judged.
-        warm: Whether kernels and caches are warm: the first epoch is not judged.
+        is_warm: Whether kernels and caches are warm: the first epoch is not judged.
         log: Of each epoch how many nodes were hot, how many of them kept, and its seconds and those of waiting.
     """
 
-    hot: int
-    most: int
-    growing: bool = False
-    kept: int = 0
-    before: int = 0
+    num_hot: int
+    max_hot: int
+    is_growing: bool = False
+    num_cached: int = 0
+    previous_hot: int = 0
     fastest: float | None = None
-    warm: bool = False
+    is_warm: bool = False
     log: tuple[tuple[int, int, float, float], ...] = field(default=())
 
     @property
     def on_cpu(self) -> int:
         """How many nodes the CPU computes."""
-        return self.hot - self.kept
+        return self.num_hot - self.num_cached
 
-    def after(self, seconds: float, waited: float, room: int) -> Balance:
+    def after_epoch(self, seconds: float, wait_seconds: float, free_rows: int) -> HotRatioTuner:
         """What is known after one more epoch.
 
         Their number doubles as long as epochs get faster; after one that was not faster it goes back, for good. Then
@@ -46,20 +46,22 @@ class Balance:
 
         Args:
             seconds: What the epoch took.
-            waited: How long the device has waited for the CPU in it.
-            room: Rows that the device could keep besides.
+            wait_seconds: How long the device has waited for the CPU in it.
+            free_rows: Rows that the device could keep besides.
         """
-        told = replace(self, log=(*self.log, (self.hot, self.kept, seconds, waited)), warm=True)
-        if not self.warm:
+        told = replace(self, log=(*self.log, (self.num_hot, self.num_cached, seconds, wait_seconds)), is_warm=True)
+        if not self.is_warm:
             return told
-        if self.growing:
-            return told._grown(seconds)
-        idle = waited / seconds
-        moved = min(room, math.ceil(idle * self.on_cpu)) if idle > _LITTLE else 0
-        return replace(told, kept=self.kept + moved)
+        if self.is_growing:
+            return told._increase_hot(seconds)
+        idle = wait_seconds / seconds
+        moved = min(free_rows, math.ceil(idle * self.on_cpu)) if idle > _LITTLE else 0
+        return replace(told, num_cached=self.num_cached + moved)
 
-    def _grown(self, seconds: float) -> Balance:
+    def _increase_hot(self, seconds: float) -> HotRatioTuner:
         if self.fastest is not None and seconds >= self.fastest:
-            return replace(self, hot=self.before, growing=False)
-        doubled = min(2 * self.hot, self.most)
-        return replace(self, fastest=seconds, before=self.hot, hot=doubled, growing=doubled > self.hot)
+            return replace(self, num_hot=self.previous_hot, is_growing=False)
+        doubled = min(2 * self.num_hot, self.max_hot)
+        return replace(
+            self, fastest=seconds, previous_hot=self.num_hot, num_hot=doubled, is_growing=doubled > self.num_hot
+        )

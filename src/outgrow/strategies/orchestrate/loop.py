@@ -9,17 +9,17 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
-from outgrow.engine.batches import count_drawn
-from outgrow.engine.features.assembly import FeaturesArrival
+from outgrow.engine.batches import count_sampled_layer
+from outgrow.engine.features.assembly import AwaitableFeatures
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
-from outgrow.engine.minibatch_loop import Ahead
-from outgrow.engine.prefetch import prefetched
+from outgrow.engine.minibatch_loop import PrefetchConfig
+from outgrow.engine.prefetch import prefetch_results
 from outgrow.nn.layer import Features
-from outgrow.ops.rng import derive
-from outgrow.strategies.orchestrate.device_side import Device
-from outgrow.strategies.orchestrate.host_side import HostSide, Slice, version_of
-from outgrow.strategies.orchestrate.hot_embeddings import HotTable
-from outgrow.strategies.orchestrate.sampling import Draw, Drawing, SuperBatches
+from outgrow.ops.rng import fold_in
+from outgrow.strategies.orchestrate.device_side import DeviceSide
+from outgrow.strategies.orchestrate.host_side import HostSide, HotSlice, snapshot_parameters
+from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddingTable
+from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch, SuperBatches
 
 
 class SuperBatchLoop:
@@ -27,99 +27,105 @@ class SuperBatchLoop:
 
     Args:
         device: Computes batches.
-        gather: Rows of cold nodes, on the device.
+        cold_store: Rows of cold nodes, on the device.
         host_side: Makes what computes hot nodes, for some batches and how they are drawn.
         loss: The worker's share of the loss, from logits ``[n, C]`` of the seeds of a draw.
-        ahead: How much is drawn before its use.
-        newest: Whether all slices are given at once, and take the newest parameters when they are begun; else one with
+        prefetch: How much is drawn before its use.
+        latest_parameters: Whether all slices are given at once, and take the newest parameters when they are begun; else one with
             each batch, with the parameters that this begins with.
 
     Attributes:
-        waited: Seconds for which the device has waited for the CPU; whoever reads them may set them to 0.
+        wait_seconds: Seconds for which the device has waited for the CPU; whoever reads them may set them to 0.
     """
 
     def __init__(
         self,
-        device: Device,
-        gather: FeatureStore,
-        host_side: Callable[[Drawing, SuperBatches], HostSide],
-        loss: Callable[[Tensor, Draw], Tensor],
+        device: DeviceSide,
+        cold_store: FeatureStore,
+        host_side: Callable[[HotColdSampler, SuperBatches], HostSide],
+        loss: Callable[[Tensor, SampledBatch], Tensor],
         *,
-        ahead: Ahead,
-        newest: bool,
+        prefetch: PrefetchConfig,
+        latest_parameters: bool,
     ) -> None:
-        self.device, self.gather, self.host_side, self.loss = device, gather, host_side, loss
-        self.ahead, self.newest, self.waited = ahead, newest, 0.0
+        self.device, self.cold_store, self.host_side, self.loss = device, cold_store, host_side, loss
+        self.prefetch, self.latest_parameters, self.wait_seconds = prefetch, latest_parameters, 0.0
 
-    def steps(self, drawing: Drawing, supers: Sequence[range]) -> Generator[tuple[float, int]]:
+    def steps(self, sampler: HotColdSampler, supers: Sequence[range]) -> Generator[tuple[float, int]]:
         """Losses and numbers of seeds, over all workers, of the batches of super-batches. All workers together.
 
         Args:
-            drawing: How batches are drawn.
+            sampler: How batches are drawn.
             supers: Their numbers; no node is hot in the first.
         """
         timeline = self.device.comm.timeline
 
-        def draw(step: int) -> Draw:
+        def sample_step(step: int) -> SampledBatch:
             with timeline.span("draw"):
-                return drawing.draw(step, all_cold=step in supers[0])
+                return sampler.sample_batch(step, all_cold=step in supers[0])
 
         every = range(supers[0].start, supers[-1].stop)
-        drawn = prefetched(draw, every, threads=self.ahead.threads, ahead=self.ahead.batches)
+        drawn = prefetch_results(sample_step, every, threads=self.prefetch.threads, max_ahead=self.prefetch.batches)
         with (
             closing(SuperBatches(drawn, [len(each) for each in supers])) as batches,
-            closing(self.host_side(drawing, batches)) as host,
-            closing(self._with_rows(batches)) as ready,
+            closing(self.host_side(sampler, batches)) as host,
+            closing(self._wait_for_rows(batches)) as ready,
         ):
             for number, steps in enumerate(supers):
-                hot = self._taken(host, len(supers[number - 1]), len(drawing.is_hot)) if number else None
+                hot = self._wait_for_host(host, len(supers[number - 1]), len(sampler.is_hot)) if number else None
                 for step in steps:
                     if number + 1 < len(supers):
-                        host.give(self._slices(number + 1, steps, step), version_of(self.device.model, step))
+                        host.submit_slices(
+                            self._make_slices(number + 1, steps, step), snapshot_parameters(self.device.model, step)
+                        )
                     with timeline.span("wait for batches"):
                         batch = next(ready)
-                    yield self._step(drawing, *batch, hot)
+                    yield self._train_step(sampler, *batch, hot)
 
-    def _taken(self, host: HostSide, slices: int, num_nodes: int) -> HotTable:
+    def _wait_for_host(self, host: HostSide, num_slices: int, num_nodes: int) -> HotEmbeddingTable:
         """What the CPU has made; the device waits for it."""
         began = time.perf_counter()
         with self.device.comm.timeline.span("wait for the CPU"):
-            table = HotTable([host.take() for _ in range(slices)], num_nodes)
-        self.waited += time.perf_counter() - began
+            table = HotEmbeddingTable([host.next_slice() for _ in range(num_slices)], num_nodes)
+        self.wait_seconds += time.perf_counter() - began
         return table
 
-    def _slices(self, number: int, before: range, step: int) -> list[Slice]:
+    def _make_slices(self, number: int, previous_steps: range, step: int) -> list[HotSlice]:
         """The CPU's work for a super-batch that may begin before a step of the one before."""
-        slices = [Slice(number, before.stop, part, len(before)) for part in range(len(before))]
-        if self.newest:
-            return slices if step == before.start else []
-        return [slices[step - before.start]]
+        slices = [
+            HotSlice(number, previous_steps.stop, part, len(previous_steps)) for part in range(len(previous_steps))
+        ]
+        if self.latest_parameters:
+            return slices if step == previous_steps.start else []
+        return [slices[step - previous_steps.start]]
 
-    def _with_rows(self, draws: Iterable[Draw]) -> Generator[tuple[Draw, Features]]:
+    def _wait_for_rows(self, draws: Iterable[SampledBatch]) -> Generator[tuple[SampledBatch, Features]]:
         """Draws with the rows of their cold nodes; those of the next are under way before one is given."""
 
-        def prepare(draw: Draw) -> tuple[Draw, FeatureRequest]:
+        def prepare(draw: SampledBatch) -> tuple[SampledBatch, FeatureRequest]:
             with self.device.comm.timeline.span("gather"):
-                return draw, self.gather.prepare_request(draw.cold.src_nodes)
+                return draw, self.cold_store.prepare_request(draw.cold_block.src_nodes)
 
-        def send(prepared: tuple[Draw, FeatureRequest]) -> tuple[Draw, FeaturesArrival]:
+        def send(prepared: tuple[SampledBatch, FeatureRequest]) -> tuple[SampledBatch, AwaitableFeatures]:
             draw, request = prepared
-            return draw, self.gather.send_request(request)
+            return draw, self.cold_store.send_request(request)
 
-        with closing(prefetched(prepare, draws, threads=1, ahead=1)) as requests:
-            for draw, pending in prefetched(send, requests, threads=0, ahead=1):
+        with closing(prefetch_results(prepare, draws, threads=1, max_ahead=1)) as requests:
+            for draw, pending in prefetch_results(send, requests, threads=0, max_ahead=1):
                 yield draw, pending.wait()
 
-    def _step(self, drawing: Drawing, draw: Draw, x: Features, hot: HotTable | None) -> tuple[float, int]:
+    def _train_step(
+        self, sampler: HotColdSampler, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None
+    ) -> tuple[float, int]:
         comm, model, loss = self.device.comm, self.device.model, torch.zeros((), dtype=torch.float64)
-        if len(draw.seeds):
-            key = derive(drawing.sampler.draws.seed, drawing.epoch, draw.step)
+        if len(batch.seeds):
+            key = fold_in(sampler.sampler.sampling.seed, sampler.epoch, batch.step)
             with comm.timeline.span("forward"):
-                found = self.loss(self.device.logits(draw, x, hot, key), draw)
+                found = self.loss(self.device.compute_logits(batch, x, hot, key), batch)
             with comm.timeline.span("backward"):
                 torch.autograd.backward(found)
             loss += found.detach().cpu()
-        comm.sum_gradients(model)
-        for block in (draw.cold, *draw.above):
-            count_drawn(comm.ledger, block.edges)
-        return comm.sum_(loss).item(), draw.num_seeds
+        comm.all_reduce_gradients(model)
+        for block in (batch.cold_block, *batch.upper_blocks):
+            count_sampled_layer(comm.ledger, block.edges)
+        return comm.all_reduce(loss).item(), batch.num_seeds

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.features.cache import by_batches
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.engine.features.cache import count_accesses
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 
 _BOTTOM, _ABOVE = slice(0, 1), slice(1, None)
 _HOT = -3  # steps of batches are numbered from 0
@@ -22,67 +22,67 @@ def hot_step(first_step: int) -> int:
     return _HOT - first_step
 
 
-class Draw(NamedTuple):
+class SampledBatch(NamedTuple):
     """The sampled neighbourhood of a worker's seeds, of which hot nodes have none in the bottom layer.
 
     Attributes:
         step: Number of the batch in the epoch.
         seeds: ``[n]`` int64, the worker's own.
         num_seeds: Number of seeds of the batch, over all workers.
-        above: A block for each layer but the bottom one.
-        cold: The block of the bottom layer: what the device computes.
-        cold_to: ``[c]`` int64, rows of its destinations among the sources of the layer above; None for all in order.
-        hot: ``[h]`` int64, the other sources of the layer above.
-        hot_to: ``[h]`` int64, their rows.
+        upper_blocks: A block for each layer but the bottom one.
+        cold_block: The block of the bottom layer: what the device computes.
+        cold_positions: ``[c]`` int64, rows of its destinations among the sources of the layer above; None for all in order.
+        hot_nodes: ``[h]`` int64, the other sources of the layer above.
+        hot_positions: ``[h]`` int64, their rows.
     """
 
     step: int
     seeds: Tensor
     num_seeds: int
-    above: list[Block]
-    cold: Block
-    cold_to: Tensor | None
-    hot: Tensor
-    hot_to: Tensor
+    upper_blocks: list[Block]
+    cold_block: Block
+    cold_positions: Tensor | None
+    hot_nodes: Tensor
+    hot_positions: Tensor
 
 
-class Drawing(NamedTuple):
+class HotColdSampler(NamedTuple):
     """How batches of an epoch are drawn.
 
     Attributes:
         sampler: Draws neighbourhoods.
         epoch: Number of the epoch.
         batches: Seeds of each step, over all workers.
-        mine: Those of some seeds that the worker computes.
+        filter_owned: Those of some seeds that the worker computes.
         is_hot: ``[V]`` bool.
     """
 
-    sampler: Sampler
+    sampler: NeighborSampler
     epoch: int
     batches: Sequence[Tensor]
-    mine: Callable[[Tensor], Tensor]
+    filter_owned: Callable[[Tensor], Tensor]
     is_hot: Tensor
 
-    def draw(self, step: int, *, all_cold: bool) -> Draw:
+    def sample_batch(self, step: int, *, all_cold: bool) -> SampledBatch:
         """The neighbourhood of a step's seeds; may run in any thread.
 
         Args:
             step: Number of the batch.
             all_cold: Whether no node is hot yet.
         """
-        seeds = self.mine(self.batches[step])
-        above = self.sampler.blocks(seeds, self.epoch, step, _ABOVE)
+        seeds = self.filter_owned(self.batches[step])
+        above = self.sampler.sample_blocks(seeds, self.epoch, step, _ABOVE)
         nodes = above[0].src_nodes
         hot_to = nodes[:0] if all_cold else self.is_hot[nodes].nonzero()[:, 0]
         cold_to = None
         if len(hot_to):
             cold_to = (~self.is_hot[nodes]).nonzero()[:, 0]
-        cold = self.bottom(nodes if cold_to is None else nodes[cold_to], step)
-        return Draw(step, seeds, len(self.batches[step]), above, cold, cold_to, nodes[hot_to], hot_to)
+        cold = self.bottom_block(nodes if cold_to is None else nodes[cold_to], step)
+        return SampledBatch(step, seeds, len(self.batches[step]), above, cold, cold_to, nodes[hot_to], hot_to)
 
-    def bottom(self, nodes: Tensor, step: int) -> Block:
+    def bottom_block(self, nodes: Tensor, step: int) -> Block:
         """The block of the bottom layer around some nodes."""
-        [block] = self.sampler.blocks(nodes, self.epoch, step, _BOTTOM)
+        [block] = self.sampler.sample_blocks(nodes, self.epoch, step, _BOTTOM)
         return block
 
 
@@ -90,36 +90,36 @@ class SuperBatches:
     """The draws of consecutive batches, made ready by whoever asks first. Final; several threads may ask.
 
     Args:
-        draws: Of all batches, in order.
+        batches: Of all batches, in order.
         sizes: How many batches each super-batch has.
     """
 
-    def __init__(self, draws: Generator[Draw], sizes: Sequence[int]) -> None:
-        self._draws, self._sizes = draws, sizes
-        self._ready = dict[int, list[Draw]]()
-        self._begun, self._lock = 0, threading.Lock()
+    def __init__(self, batches: Generator[SampledBatch], sizes: Sequence[int]) -> None:
+        self._batches, self._sizes = batches, sizes
+        self._ready = dict[int, list[SampledBatch]]()
+        self._num_started, self._lock = 0, threading.Lock()
 
-    def at(self, number: int) -> list[Draw]:
+    def get_super_batch(self, number: int) -> list[SampledBatch]:
         """The draws of a super-batch, of which the last three are kept."""
         with self._lock:
-            while self._begun <= number:
-                self._ready[self._begun] = [*islice(self._draws, self._sizes[self._begun])]
-                self._ready.pop(self._begun - 3, None)
-                self._begun += 1
+            while self._num_started <= number:
+                self._ready[self._num_started] = [*islice(self._batches, self._sizes[self._num_started])]
+                self._ready.pop(self._num_started - 3, None)
+                self._num_started += 1
             return self._ready[number]
 
-    def __iter__(self) -> Iterator[Draw]:
+    def __iter__(self) -> Iterator[SampledBatch]:
         """The draws one by one."""
         for number in range(len(self._sizes)):
-            yield from self.at(number)
+            yield from self.get_super_batch(number)
 
     def close(self) -> None:
         """End what draws."""
         with self._lock:
-            self._draws.close()
+            self._batches.close()
 
 
-def super_batches(first: int, last: int, size: int, restart: int | None) -> list[list[range]]:
+def plan_super_batches(first: int, last: int, size: int, restart: int | None) -> list[list[range]]:
     """The steps of an epoch from ``first`` to ``last - 1`` as super-batches, in parts that know nothing of each other.
 
     Args:
@@ -136,11 +136,11 @@ def super_batches(first: int, last: int, size: int, restart: int | None) -> list
     return found
 
 
-def bottom_counts(drawings: Sequence[Drawing]) -> Tensor:
+def count_bottom_nodes(samplers: Sequence[HotColdSampler]) -> Tensor:
     """``[V]`` int64: in how many batches of some epochs the bottom layer computes each node for this worker."""
     above = (
-        drawing.sampler.blocks(drawing.mine(seeds), drawing.epoch, step, _ABOVE)
-        for drawing in drawings
+        drawing.sampler.sample_blocks(drawing.filter_owned(seeds), drawing.epoch, step, _ABOVE)
+        for drawing in samplers
         for step, seeds in enumerate(drawing.batches)
     )
-    return by_batches((blocks[0].src_nodes for blocks in above), drawings[0].sampler.draws.num_nodes)
+    return count_accesses((blocks[0].src_nodes for blocks in above), samplers[0].sampler.sampling.num_nodes)

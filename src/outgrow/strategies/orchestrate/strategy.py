@@ -21,27 +21,27 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import pick, require_positive, require_types
-from outgrow.engine.batches import Batches
-from outgrow.engine.features.cache import hottest, most_rows, require_cache, row_bytes
-from outgrow.engine.features.remote import RemoteFeatureStore, row_type
+from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.features.cache import cache_capacity_rows, hottest_nodes, mean_row_bytes, validate_cache
+from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.features.store import CachedFeatureStore
-from outgrow.engine.minibatch_loop import Ahead, sampler_of
+from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
-from outgrow.runtime.system.device import free_bytes
+from outgrow.runtime.system.device import free_device_bytes
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
-from outgrow.strategies.orchestrate.device_side import Device, to_device_counted
-from outgrow.strategies.orchestrate.host_side import HostSide, bottom_alone
-from outgrow.strategies.orchestrate.hot_embeddings import Reuse
-from outgrow.strategies.orchestrate.load_balancer import Balance
+from outgrow.strategies.orchestrate.device_side import DeviceSide, to_device_counted
+from outgrow.strategies.orchestrate.host_side import HostSide, bottom_model
+from outgrow.strategies.orchestrate.hot_embeddings import ReuseSpec
+from outgrow.strategies.orchestrate.load_balancer import HotRatioTuner
 from outgrow.strategies.orchestrate.loop import SuperBatchLoop
-from outgrow.strategies.orchestrate.sampling import Draw, Drawing, bottom_counts, super_batches
+from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch, count_bottom_nodes, plan_super_batches
 
-_BEFORE = (0, -1)  # epochs are numbered from 1
+_PRESAMPLING_EPOCHS = (0, -1)  # epochs are numbered from 1
 _FIRST_RATIO = 0.05
 _SPARE = 0.5  # no two batches are of one size
 _REUSES = dict.fromkeys(("embedding", "aggregate"))
@@ -62,33 +62,33 @@ class Orchestrate(Strategy):
         hot_gradient: Whether aggregates travel with embeddings, so that hot nodes add to the gradient of the bottom
             layer: of all its parameters where raw features can be summed first, of those behind the aggregation in
             other layers. Else embeddings are constants.
-        newest: Whether the CPU uses the newest parameters when it begins a slice; then two runs differ. Else slice
+        latest_parameters: Whether the CPU uses the newest parameters when it begins a slice; then two runs differ. Else slice
             ``k`` uses those that batch ``k`` of the super-batch begins with.
         cache: Memory of the device for features of hot nodes that it computes itself, as bytes (``"64MiB"``) or as a
             share of all rows (0.1): as long as the device waits for the CPU, and there is room, the least hot nodes
             move there after each epoch; then two runs differ. 0 to leave all of them to the CPU.
-        threads: Threads of a worker that draw batches; None for half as many as compute.
+        sampling_threads: Threads of a worker that draw batches; None for half as many as compute.
     """
 
     name = "orchestrate"
     exact = False
-    takes_batches = True
+    uses_minibatches = True
 
     partition: str = "metis"
     hot_ratio: float | None = 0.2
     super_batch: int = 4
     reuse: str = "embedding"
     hot_gradient: bool = True
-    newest: bool = False
+    latest_parameters: bool = False
     cache: str | float = 0.0
-    threads: int | None = None
+    sampling_threads: int | None = None
 
     def __post_init__(self) -> None:
-        require_types(asdict(self), get_type_hints(Orchestrate))
-        pick("partition", self.partition, WITHOUT_CHUNKS)
-        pick("reuse", self.reuse, _REUSES)
-        require_positive(self.name, super_batch=self.super_batch, threads=self.threads)
-        require_cache(self.cache, "worker")
+        validate_types(asdict(self), get_type_hints(Orchestrate))
+        validate_choice("partition", self.partition, WITHOUT_CHUNKS)
+        validate_choice("reuse", self.reuse, _REUSES)
+        validate_positive(self.name, super_batch=self.super_batch, threads=self.sampling_threads)
+        validate_cache(self.cache, "worker")
         if self.hot_ratio is not None and not 0 <= self.hot_ratio <= 1:
             raise InputError(
                 f"option hot_ratio of {self.name} is out of range",
@@ -101,13 +101,13 @@ class Orchestrate(Strategy):
         """See `Strategy.options`."""
         return asdict(self)
 
-    def is_exact(self, batches: Batches) -> bool:
+    def is_exact(self, batches: BatchConfig) -> bool:
         """Without hot nodes it is `sampled`; aggregates of whole neighbourhoods are what the device would compute."""
-        return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.hops(1)[-1] == -1)
+        return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.fanout_per_hop(1)[-1] == -1)
 
-    def require(self, graph: Graph, batches: Batches) -> None:
-        """See `Strategy.require`: an epoch needs batches after the first super-batch, or nothing would be reused."""
-        super().require(graph, batches)
+    def validate_graph(self, graph: Graph, batches: BatchConfig) -> None:
+        """See `Strategy.validate_graph`: an epoch needs batches after the first super-batch, or nothing would be reused."""
+        super().validate_graph(graph, batches)
         seeds = len(graph.split.train)
         size = batches.size or max(1, seeds)
         if self.hot_ratio != 0 and 0 < seeds <= self.super_batch * size:
@@ -119,18 +119,18 @@ class Orchestrate(Strategy):
                 repair="give a smaller batch_size, or a smaller super_batch; or choose strategy sampled",
             )
 
-    def require_model(self, model: Model) -> None:
-        """See `Strategy.require_model`: it needs a layer above the bottom one."""
-        super().require_model(model)
-        if len(model.stages()) < 2:
+    def validate_model(self, model: Model) -> None:
+        """See `Strategy.validate_model`: it needs a layer above the bottom one."""
+        super().validate_model(model)
+        if len(model.layers_list()) < 2:
             raise InputError(
                 f"strategy {self.name} has nothing to share in a model of one layer",
                 needed="2 layers at least: the bottom one for the CPU and the device, the others for the device",
                 got="1 layer",
                 repair="add a layer, or choose strategy sampled",
             )
-        if self.reuse == "aggregate" and not self._constant(model, self._bottom(model)):
-            first = model.stages()[0].conv
+        if self.reuse == "aggregate" and not self._is_static(model, self._reordered_bottom(model)):
+            first = model.layers_list()[0].conv
             raise InputError(
                 "aggregates of this model's bottom layer cannot be reused: they change as it is trained",
                 needed="a layer that sums features with weights of the graph, and neither dropout nor an encoder "
@@ -140,7 +140,7 @@ class Orchestrate(Strategy):
                 repair="choose reuse=embedding; or a model such as sage or gcn without input_dropout",
             )
 
-    def bottom(self, model: Model, features: Features) -> Layer:
+    def bottom_layer(self, model: Model, features: Features) -> Layer:
         """The bottom layer as hot nodes go through it: raw features are summed first where that gives the same.
 
         Then what is reused has no parameters, or a gradient for all of them. Sums of sparse rows would be dense.
@@ -149,7 +149,7 @@ class Orchestrate(Strategy):
             InputError: Aggregates are to be reused, and features are sparse.
         """
         if isinstance(features, Tensor):
-            return self._bottom(model)
+            return self._reordered_bottom(model)
         if self.reuse == "aggregate":
             raise InputError(
                 "aggregates of sparse features cannot be reused: they would be dense",
@@ -157,11 +157,11 @@ class Orchestrate(Strategy):
                 got=f"sparse ones of {features.shape[1]} columns",
                 repair="choose reuse=embedding",
             )
-        return model.stages()[0]
+        return model.layers_list()[0]
 
-    def _bottom(self, model: Model) -> Layer:
-        first = model.stages()[0]
-        return (self.keeps_aggregates and first.summing_first()) or first
+    def _reordered_bottom(self, model: Model) -> Layer:
+        first = model.layers_list()[0]
+        return (self.keeps_aggregates and first.aggregate_first()) or first
 
     @property
     def keeps_aggregates(self) -> bool:
@@ -169,13 +169,13 @@ class Orchestrate(Strategy):
         return self.reuse == "aggregate" or self.hot_gradient
 
     @staticmethod
-    def _constant(model: Model, bottom: Layer) -> bool:
-        return bottom.constant_aggregate and model.encoder is None and model.input_dropout == 0
+    def _is_static(model: Model, bottom: Layer) -> bool:
+        return bottom.has_static_aggregate and model.encoder is None and model.input_dropout == 0
 
-    def reused(self, bottom: Layer) -> Reuse:
+    def reuse_spec(self, bottom: Layer) -> ReuseSpec:
         """What is made of hot nodes."""
         kept = self.keeps_aggregates
-        return Reuse(self.reuse == "embedding", kept, kept and bottom.reads_target)
+        return ReuseSpec(self.reuse == "embedding", kept, kept and bottom.reads_target)
 
     def prepare(self, problem: Problem) -> Execution:
         """See `Strategy.prepare`."""
@@ -193,54 +193,57 @@ class OrchestrateExecution:
     in_memory = True
 
     def __init__(self, problem: Problem, options: Orchestrate) -> None:
-        self.problem, self.options, self.share = problem, options, problem.share
-        self.comm, self.model = problem.share.comm, problem.model
-        self.sampler = sampler_of(self.share.topology, self.model, problem.batches, problem.seed)
-        rows = partial(RemoteFeatureStore, self.share, problem.features, row_type(self.model, problem.features))
-        self.gather = CachedFeatureStore(rows(), partial(to_device_counted, comm=self.comm))
-        self.hotness = self._counted()
-        self.hot = hottest(self.hotness, len(self.hotness))
-        self.balance = self._begun()
-        bottom = options.bottom(self.model, problem.features)
-        self.work = SuperBatchLoop(
-            Device(self.model, bottom, self.comm, 2 * options.super_batch - 1),
-            self.gather,
+        self.problem, self.options, self.shard = problem, options, problem.shard
+        self.comm, self.model = problem.shard.comm, problem.model
+        self.sampler = make_sampler(self.shard.topology, self.model, problem.batches, problem.seed)
+        rows = partial(RemoteFeatureStore, self.shard, problem.features, input_dtype(self.model, problem.features))
+        self.cold_store = CachedFeatureStore(rows(), partial(to_device_counted, comm=self.comm))
+        self.hotness = self._count_hotness()
+        self.hot_nodes = hottest_nodes(self.hotness, len(self.hotness))
+        self.tuner = self._make_tuner()
+        bottom = options.bottom_layer(self.model, problem.features)
+        self.loop = SuperBatchLoop(
+            DeviceSide(self.model, bottom, self.comm, 2 * options.super_batch - 1),
+            self.cold_store,
             partial(
                 HostSide,
-                bottom_alone(self.model, bottom),
-                rows(comm=self.comm.aside),
+                bottom_model(self.model, bottom),
+                rows(comm=self.comm.background_comm),
                 hotness=self.hotness,
-                reuse=options.reused(bottom),
-                newest=options.newest,
+                reuse=options.reuse_spec(bottom),
+                latest_parameters=options.latest_parameters,
             ),
-            self._loss,
-            ahead=Ahead.of(options.threads, 2 * options.super_batch),
-            newest=options.newest,
+            self._batch_loss,
+            prefetch=PrefetchConfig.from_options(options.sampling_threads, 2 * options.super_batch),
+            latest_parameters=options.latest_parameters,
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`."""
-        memory_pool.keep_spare(_SPARE)
+        memory_pool.reserve_slack(_SPARE)
         seconds, began = 0.0, time.perf_counter()
-        with closing(self._epoch(epoch, first)) as steps:
+        with closing(self._run_epoch(epoch, first)) as steps:
             for step in steps:
                 seconds += time.perf_counter() - began
                 yield step
                 began = time.perf_counter()
         if first == 0:  # of an epoch that goes on in the middle a part is missing
-            self.balance = self.balance.after(seconds, self.work.waited, self._room())
-            self._tell()
+            self.tuner = self.tuner.after_epoch(seconds, self.loop.wait_seconds, self._free_cache_rows())
+            self._record_hot_nodes()
 
-    def _epoch(self, epoch: int, first: int) -> Generator[Step]:
-        batches, is_hot = self.problem.seeds(epoch), torch.zeros(len(self.hotness), dtype=torch.bool)
-        is_hot[self.hot[: self.balance.on_cpu]] = True
+    def _run_epoch(self, epoch: int, first: int) -> Generator[Step]:
+        batches, is_hot = self.problem.seeds_of_epoch(epoch), torch.zeros(len(self.hotness), dtype=torch.bool)
+        is_hot[self.hot_nodes[: self.tuner.on_cpu]] = True
         if self.options.cache:
-            cached_nodes = self.hot[self.balance.on_cpu : self.balance.hot]
-            self.gather.fill_cache(cached_nodes, self.share.topology.num_nodes)
-        drawing, self.work.waited = Drawing(self.sampler, epoch, batches, self.share.mine, is_hot), 0.0
+            cached_nodes = self.hot_nodes[self.tuner.on_cpu : self.tuner.num_hot]
+            self.cold_store.fill_cache(cached_nodes, self.shard.topology.num_nodes)
+        drawing, self.loop.wait_seconds = (
+            HotColdSampler(self.sampler, epoch, batches, self.shard.filter_owned, is_hot),
+            0.0,
+        )
         restart = self.problem.checkpoint_steps
-        for part in super_batches(first, len(batches), self.options.super_batch, restart):
-            with closing(self.work.steps(drawing, part)) as steps:
+        for part in plan_super_batches(first, len(batches), self.options.super_batch, restart):
+            with closing(self.loop.steps(drawing, part)) as steps:
                 for loss, num_seeds in steps:
                     yield Step(loss=loss, num_seeds=num_seeds)
 
@@ -250,36 +253,43 @@ class OrchestrateExecution:
 
     def close(self) -> None:
         """See `Execution.close`."""
-        memory_pool.clear()
+        memory_pool.release_idle_memory()
 
-    def _loss(self, logits: Tensor, draw: Draw) -> Tensor:
-        return self.problem.batch_loss(logits, self.problem.own_labels(draw.seeds), draw.num_seeds)
+    def _batch_loss(self, logits: Tensor, batch: SampledBatch) -> Tensor:
+        return self.problem.batch_loss(logits, self.problem.own_labels(batch.seeds), batch.num_seeds)
 
-    def _counted(self) -> Tensor:
+    def _count_hotness(self) -> Tensor:
         """``[V]`` int64, how hot each node is for this worker."""
-        num_nodes = self.share.topology.num_nodes
+        num_nodes = self.shard.topology.num_nodes
         if self.options.hot_ratio == 0:
             return torch.zeros(num_nodes, dtype=torch.int64)
-        seeds, none = self.problem.seeds, torch.zeros(num_nodes, dtype=torch.bool)
-        return bottom_counts([Drawing(self.sampler, each, seeds(each), self.share.mine, none) for each in _BEFORE])
+        seeds, none = self.problem.seeds_of_epoch, torch.zeros(num_nodes, dtype=torch.bool)
+        return count_bottom_nodes(
+            [
+                HotColdSampler(self.sampler, each, seeds(each), self.shard.filter_owned, none)
+                for each in _PRESAMPLING_EPOCHS
+            ]
+        )
 
-    def _begun(self) -> Balance:
+    def _make_tuner(self) -> HotRatioTuner:
         """The worker's share of the hot nodes before the first epoch."""
         ratio, share = self.options.hot_ratio, len(self.hotness) / self.comm.size
-        possible = len(self.hot)
+        possible = len(self.hot_nodes)
         if ratio is None:
-            return Balance(hot=min(possible, math.ceil(_FIRST_RATIO * share)), most=possible, growing=True)
-        return Balance(hot=min(possible, round(ratio * share)), most=possible)
+            return HotRatioTuner(
+                num_hot=min(possible, math.ceil(_FIRST_RATIO * share)), max_hot=possible, is_growing=True
+            )
+        return HotRatioTuner(num_hot=min(possible, round(ratio * share)), max_hot=possible)
 
-    def _room(self) -> int:
+    def _free_cache_rows(self) -> int:
         """Rows that the device could keep besides."""
         features, device = self.problem.features, self.comm.device
         if not self.options.cache:
             return 0
-        free = int(free_bytes(device) / row_bytes(features))
-        return max(0, min(most_rows(self.options.cache, features) - self.balance.kept, free))
+        free = int(free_device_bytes(device) / mean_row_bytes(features))
+        return max(0, min(cache_capacity_rows(self.options.cache, features) - self.tuner.num_cached, free))
 
-    def _tell(self) -> None:
+    def _record_hot_nodes(self) -> None:
         names = ("hot_nodes", "kept_on_device", "seconds", "waited")
-        log = [dict(zip(names, each, strict=True)) for each in self.balance.log]
-        self.problem.facts["hot_nodes"] = log
+        log = [dict(zip(names, each, strict=True)) for each in self.tuner.log]
+        self.problem.run_facts["hot_nodes"] = log

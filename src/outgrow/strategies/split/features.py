@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from outgrow.engine.features.assembly import FeaturesArrival
+from outgrow.engine.features.assembly import AwaitableFeatures
 from outgrow.engine.features.cache import DeviceCache
-from outgrow.engine.features.inputs import to_device
+from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.store import CachedFeatureStore, FeatureRequest, LocalFeatureStore
 from outgrow.nn.layer import Features
 from outgrow.runtime.distributed.comm import Comm
@@ -34,15 +34,15 @@ class OwnFeatureStore:
         if cached_nodes is not None:
             copies = local.send_request(local.prepare_request(cached_nodes)).wait()
             cache = DeviceCache(copies.to(comm.device), cached_nodes, len(features))
-        self._store = CachedFeatureStore(local, partial(to_device, comm=comm), cache)
+        self._store = CachedFeatureStore(local, partial(move_features_to_device, comm=comm), cache)
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
         """See `FeatureStore.prepare_request`; of own nodes only."""
         return self._store.prepare_request(nodes)
 
-    def send_request(self, request: FeatureRequest) -> FeaturesArrival:
+    def send_request(self, request: FeatureRequest) -> AwaitableFeatures:
         """See `FeatureStore.send_request`; does not communicate."""
-        count = self._ledger.count
+        count = self._ledger.add_count
         count("rows_loaded", request.num_rows + request.num_on_device)
         if request.lookup is not None:
             count("cache_hits", request.num_on_device)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from outgrow.engine.batches import Batches
-from outgrow.graph.partition.presampled import MetisByAccess, access_weights, course_of
-from outgrow.graph.sampling.neighbor_sampler import Sampler
+from outgrow.engine.batches import BatchConfig
+from outgrow.graph.partition.presampled import PresampledMetis, presample_weights, sampling_signature
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 
 _ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
-_BEFORE = 0  # epochs are numbered from 1
+_PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 
 
-def by_access(views: Sequence[Topology], nodes: Tensor, batches: Batches) -> MetisByAccess:
+def make_presampled_partition(views: Sequence[Topology], nodes: Tensor, batches: BatchConfig) -> PresampledMetis:
     """METIS with parts that are even in the in-edges of an epoch that is drawn first and not trained, and in seeds.
 
     Args:
@@ -24,8 +24,13 @@ def by_access(views: Sequence[Topology], nodes: Tensor, batches: Batches) -> Met
         batches: What batches are made of.
     """
 
-    def weights() -> Tensor:
-        sampler = Sampler(views, batches.hops(len(views)), _ANY_SEED, weighted=batches.weighted)
-        return access_weights(sampler, _BEFORE, batches.of_epoch(nodes, _ANY_SEED, _BEFORE), views[0].num_nodes)
+    def compute_weights() -> Tensor:
+        sampler = NeighborSampler(views, batches.fanout_per_hop(len(views)), _ANY_SEED, weighted=batches.weighted)
+        return presample_weights(
+            sampler,
+            _PRESAMPLING_EPOCH,
+            batches.seeds_of_epoch(nodes, _ANY_SEED, _PRESAMPLING_EPOCH),
+            views[0].num_nodes,
+        )
 
-    return MetisByAccess(course=course_of(views, nodes, batches), weights=weights)
+    return PresampledMetis(course=sampling_signature(views, nodes, batches), weights=compute_weights)

@@ -14,55 +14,57 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
-from outgrow.engine.shard import Part, Share, view_of
-from outgrow.nn.layer import Layer, Rows
-from outgrow.nn.propagation import Propagation
+from outgrow.engine.shard import GraphShard, PartitionShard, layer_topology
+from outgrow.nn.layer import Layer, NodeMessages
+from outgrow.nn.propagation import PropagationBase
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.rows.gather import spans
+from outgrow.ops.rows.gather import concat_ranges
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.strategies.tensor.all_to_all import Deal
-from outgrow.strategies.tensor.chunk_schedule import lanes_of
-from outgrow.strategies.tensor.mapped_graph import Files
-from outgrow.strategies.tensor.pipelined_sums import Rounds
+from outgrow.strategies.tensor.all_to_all import ColumnExchange
+from outgrow.strategies.tensor.chunk_schedule import make_schedules
+from outgrow.strategies.tensor.mapped_graph import MappedGraph
+from outgrow.strategies.tensor.pipelined_sums import PipelinedSum
 
-NOTHING = Rows(None, None)
+NO_MESSAGES = NodeMessages(None, None)
 
 
-class Sums:
+class SlicedAggregation:
     """Aggregations of layers over a graph of which every worker holds all edges. Final.
 
     Counted in the ledger: ``edges_aggregated``, a worker's share of the edges being that of the columns which it
     aggregates; and ``edge_columns``, edges times numbers of a source row in its slice.
 
     Args:
-        share: The nodes that the worker owns.
+        shard: The nodes that the worker owns.
         timeline: Told when what was done.
         chunks: Chunks of which rows travel while others are aggregated, where sums are weighted.
-        files: Where edges and fixed weights are, if not in memory.
-        home: Where whole rows are; None for the worker's device.
+        mapped_graph: Where edges and fixed weights are, if not in memory.
+        row_device: Where whole rows are; None for the worker's device.
         shares_weights: Whether attention that is propagated is computed by the owner of an edge's destination, and
             sent to all; else every worker computes it from scores.
     """
 
     def __init__(
         self,
-        share: Share,
+        shard: GraphShard,
         timeline: Timeline,
         *,
         chunks: int,
-        files: Files | None = None,
-        home: torch.device | None = None,
+        mapped_graph: MappedGraph | None = None,
+        row_device: torch.device | None = None,
         shares_weights: bool = False,
     ) -> None:
-        self.files, self.home = files, home
-        self.share, self.comm, self.timeline, self.chunks = share, share.comm, timeline, chunks
-        self.deal = Deal(share.comm, share.own, home)
+        self.mapped_graph, self.row_device = mapped_graph, row_device
+        self.shard, self.comm, self.timeline, self.chunks = shard, shard.comm, timeline, chunks
+        self.column_exchange = ColumnExchange(shard.comm, shard.owned_nodes, row_device)
         self._blocks: dict[bool, Block] = {}
-        self._rounds: dict[bool, Rounds] = {}
+        self._pipelines: dict[bool, PipelinedSum] = {}
         self.shares_weights = shares_weights
-        self._own_edges: dict[bool, tuple[Block, Deal]] = {}
+        self._own_edges: dict[bool, tuple[Block, ColumnExchange]] = {}
 
-    def of_rows(self, layer: Layer, key: int | None, source: Rows, target: Rows, kind: Kind) -> Tensor:
+    def aggregate_rows(
+        self, layer: Layer, key: int | None, source: NodeMessages, target: NodeMessages, kind: Kind
+    ) -> Tensor:
         """``[n, C, F]``: a layer's aggregate.
 
         Args:
@@ -72,135 +74,158 @@ class Sums:
             target: What they give as destinations.
             kind: What this is.
         """
-        block = self._block(layer).keyed(key)
-        mine, theirs = self._scores([source.score, target.score])
-        if self._in_rounds([layer], target):
-            weight = self._weigh(layer, block, Rows(source.columns, mine), Rows(None, theirs))
-            return self._summed(layer, source.columns, weight, 1, kind)
-        under = [None if rows.columns is None else self.deal.split(rows.columns, kind) for rows in (source, target)]
+        block = self._layer_block(layer).with_rng_key(key)
+        mine, theirs = self._all_gather_scores([source.scores, target.scores])
+        if self._can_pipeline([layer], target):
+            weight = self._weigh_edges(layer, block, NodeMessages(source.values, mine), NodeMessages(None, theirs))
+            return self._pipelined_sum(layer, source.values, weight, 1, kind)
+        under = [
+            None if rows.values is None else self.column_exchange.to_slices(rows.values, kind)
+            for rows in (source, target)
+        ]
         columns, beside = (None if each is None else each.wait() for each in under)
-        return self._gathered(layer, block, Rows(columns, mine), Rows(beside, theirs))
+        return self._aggregate_and_gather(layer, block, NodeMessages(columns, mine), NodeMessages(beside, theirs))
 
-    def of_slices(self, layer: Layer, key: int | None, slices_VCf: Tensor, kind: Kind = Kind.ACTIVATIONS) -> Tensor:
+    def aggregate_slices(
+        self, layer: Layer, key: int | None, slices_VCf: Tensor, kind: Kind = Kind.ACTIVATIONS
+    ) -> Tensor:
         """``[n, C, F]``: a layer's aggregate, from slices of its source rows that are here."""
-        return self._gathered(layer, self._block(layer).keyed(key), Rows(slices_VCf, None), NOTHING, kind)
+        return self._aggregate_and_gather(
+            layer, self._layer_block(layer).with_rng_key(key), NodeMessages(slices_VCf, None), NO_MESSAGES, kind
+        )
 
-    def propagated(self, layers: Sequence[Layer], rows_nD: Tensor, kind: Kind, raw: Tensor | None = None) -> Tensor:
+    def propagate_layers(
+        self, layers: Sequence[Layer], rows_nD: Tensor, kind: Kind, feature_slices: Tensor | None = None
+    ) -> Tensor:
         """``[n, F]``: the columns of own nodes after layers that only propagate.
 
         Args:
             layers: The layers.
             rows_nD: Own rows: columns and what they carry.
             kind: What they are.
-            raw: ``[V, 1, f]`` slices of the columns, where they are here; None if not.
+            feature_slices: ``[V, 1, f]`` slices of the columns, where they are here; None if not.
         """
-        width = rows_nD.shape[1] - propagation(layers[0]).carries
-        own_n1F, weights = rows_nD[:, None, :width], self._weights(layers, rows_nD[:, width:])
-        if raw is None and self._in_rounds(layers) and all(weight is weights[0] for weight in weights):
-            return self._summed(layers[0], own_n1F, weights[0], len(layers), kind)[:, 0]
-        slices = self.deal.split(own_n1F, kind).wait() if raw is None else raw
+        width = rows_nD.shape[1] - propagation_conv(layers[0]).carried_columns
+        own_n1F, weights = rows_nD[:, None, :width], self._layer_weights(layers, rows_nD[:, width:])
+        if feature_slices is None and self._can_pipeline(layers) and all(weight is weights[0] for weight in weights):
+            return self._pipelined_sum(layers[0], own_n1F, weights[0], len(layers), kind)[:, 0]
+        slices = self.column_exchange.to_slices(own_n1F, kind).wait() if feature_slices is None else feature_slices
         for layer, weight in zip(layers, weights, strict=True):
-            slices = self._aggregate(layer, self._block(layer), Rows(slices, None), NOTHING, weight)
-        return self.deal.gather(slices, width, Kind.ACTIVATIONS)[:, 0]
+            slices = self._aggregate_columns(
+                layer, self._layer_block(layer), NodeMessages(slices, None), NO_MESSAGES, weight
+            )
+        return self.column_exchange.to_rows(slices, width, Kind.ACTIVATIONS)[:, 0]
 
-    def _weights(self, layers: Sequence[Layer], own_nJ: Tensor) -> list[Tensor | None]:
+    def _layer_weights(self, layers: Sequence[Layer], own_nJ: Tensor) -> list[Tensor | None]:
         """Weights of the edges in each of some layers, from what own nodes carry; computed once for each rule."""
         found: dict[tuple[object, ...], Tensor | None] = {}
-        carried = self.deal.everywhere(own_nJ, Kind.ACTIVATIONS) if own_nJ.shape[1] else own_nJ
-        for conv, layer in ((propagation(layer), layer) for layer in layers):
-            if conv.rule not in found:
-                shared = self.shares_weights and conv.carries
-                found[conv.rule] = (self._shared_weight if shared else self._weight)(layer, carried)
-        return [found[propagation(layer).rule] for layer in layers]
+        carried = self.column_exchange.all_gather_rows(own_nJ, Kind.ACTIVATIONS) if own_nJ.shape[1] else own_nJ
+        for conv, layer in ((propagation_conv(layer), layer) for layer in layers):
+            if conv.edge_weight_key not in found:
+                shared = self.shares_weights and conv.carried_columns
+                found[conv.edge_weight_key] = (self._compute_own_weights if shared else self._compute_all_weights)(
+                    layer, carried
+                )
+        return [found[propagation_conv(layer).edge_weight_key] for layer in layers]
 
-    def _weight(self, layer: Layer, carried: Tensor) -> Tensor | None:
+    def _compute_all_weights(self, layer: Layer, carried: Tensor) -> Tensor | None:
         """``[E, K]``: weights of all edges, which every worker computes."""
-        conv = propagation(layer)
-        return self._weigh(layer, self._block(layer), *conv.scores(carried))
+        conv = propagation_conv(layer)
+        return self._weigh_edges(layer, self._layer_block(layer), *conv.split_scores(carried))
 
-    def _shared_weight(self, layer: Layer, carried: Tensor) -> Tensor | None:
+    def _compute_own_weights(self, layer: Layer, carried: Tensor) -> Tensor | None:
         """``[E, K]``: weights of all edges, each computed by the worker that owns its destination."""
-        conv, looped = propagation(layer), layer.widths.self_loops
+        conv, looped = propagation_conv(layer), layer.spec.self_loops
         if looped not in self._own_edges:
-            self._own_edges[looped] = own_edges(self._block(layer), self.share.own.to(self.comm.device), self.comm)
+            self._own_edges[looped] = owned_in_edges(
+                self._layer_block(layer), self.shard.owned_nodes.to(self.comm.device), self.comm
+            )
         block, deal = self._own_edges[looped]
-        source, target = conv.scores(carried)
-        assert target.score is not None
-        weight = conv.weigh(block, source, target._replace(score=target.score[block.dst_nodes]))
+        source, target = conv.split_scores(carried)
+        assert target.scores is not None
+        weight = conv.edge_weight(block, source, target._replace(scores=target.scores[block.dst_nodes]))
         assert weight is not None
-        return deal.everywhere(weight, Kind.ACTIVATIONS)
+        return deal.all_gather_rows(weight, Kind.ACTIVATIONS)
 
-    def _summed(self, layer: Layer, rows: Tensor | None, weight: Tensor | None, count: int, kind: Kind) -> Tensor:
+    def _pipelined_sum(
+        self, layer: Layer, rows: Tensor | None, weight: Tensor | None, count: int, kind: Kind
+    ) -> Tensor:
         """``[n, C, F]``: rounds of a weighted sum, in which rows travel while others are aggregated."""
         assert rows is not None
         for _ in range(count):
-            self._count(layer)
-        return self._rounds_of(layer)(rows, weight, count, kind)
+            self._count_work(layer)
+        return self._pipeline_for(layer)(rows, weight, count, kind)
 
-    def _gathered(
-        self, layer: Layer, block: Block, source: Rows, target: Rows, kind: Kind = Kind.ACTIVATIONS
+    def _aggregate_and_gather(
+        self, layer: Layer, block: Block, source: NodeMessages, target: NodeMessages, kind: Kind = Kind.ACTIVATIONS
     ) -> Tensor:
-        weight = self._weigh(layer, block, source, target)
-        slices = self._aggregate(layer, block, source, target, weight)
-        return self.deal.gather(slices, layer.widths.aggregate[1], kind)
+        weight = self._weigh_edges(layer, block, source, target)
+        slices = self._aggregate_columns(layer, block, source, target, weight)
+        return self.column_exchange.to_rows(slices, layer.spec.aggregate[1], kind)
 
-    def _weigh(self, layer: Layer, block: Block, source: Rows, target: Rows) -> Tensor | None:
+    def _weigh_edges(self, layer: Layer, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """``[E, K]``: the weights of all edges."""
-        if self.files is None:
-            return layer.conv.weigh(block, source, target)
-        assert source.columns is not None
-        return self.files.weights(layer, block, source.columns.dtype)
+        if self.mapped_graph is None:
+            return layer.conv.edge_weight(block, source, target)
+        assert source.values is not None
+        return self.mapped_graph.edge_weights(layer, block, source.values.dtype)
 
-    def _aggregate(self, layer: Layer, block: Block, source: Rows, target: Rows, weight: Tensor | None) -> Tensor:
+    def _aggregate_columns(
+        self, layer: Layer, block: Block, source: NodeMessages, target: NodeMessages, weight: Tensor | None
+    ) -> Tensor:
         """``[V, C, f]``: the worker's columns of the aggregates of all nodes."""
-        assert source.columns is not None
-        self._count(layer)
-        aggregate = layer.conv.aggregation.on_columns(*self.deal.mine(layer.widths.source[1]))
-        return aggregate(block, source.columns, target.columns, weight)
+        assert source.values is not None
+        self._count_work(layer)
+        aggregate = layer.conv.aggregation.restrict_to_columns(
+            *self.column_exchange.local_columns(layer.spec.source[1])
+        )
+        return aggregate(block, source.values, target.values, weight)
 
-    def _count(self, layer: Layer) -> None:
-        edges, (channels, columns) = self._block(layer).edges.num_edges, layer.widths.source
-        first, last = self.deal.mine(columns)
-        self.comm.ledger.count("edges_aggregated", edges * last // columns - edges * first // columns)
-        self.comm.ledger.count("edge_columns", edges * channels * (last - first))
+    def _count_work(self, layer: Layer) -> None:
+        edges, (channels, columns) = self._layer_block(layer).edges.num_edges, layer.spec.source
+        first, last = self.column_exchange.local_columns(columns)
+        self.comm.ledger.add_count("edges_aggregated", edges * last // columns - edges * first // columns)
+        self.comm.ledger.add_count("edge_columns", edges * channels * (last - first))
 
-    def _scores(self, own: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def _all_gather_scores(self, own: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Scores of all nodes, in one exchange, in the order of those of the own ones."""
         given = [score for score in own if score is not None]
         if not given:
             return [None for _ in own]
-        whole = self.deal.everywhere(torch.cat(given, 1), Kind.ACTIVATIONS)
+        whole = self.column_exchange.all_gather_rows(torch.cat(given, 1), Kind.ACTIVATIONS)
         found = iter(torch.split(whole, [score.shape[1] for score in given], 1))
         return [None if score is None else next(found) for score in own]
 
-    def _in_rounds(self, layers: Sequence[Layer], target: Rows = NOTHING) -> bool:
+    def _can_pipeline(self, layers: Sequence[Layer], target: NodeMessages = NO_MESSAGES) -> bool:
         """Whether layers are sums of which each channel has a weight of its own, and there is someone to wait for."""
         sums = all(isinstance(layer.conv.aggregation, WeightedSum) for layer in layers)
-        apart = all(layer.widths.source == layer.widths.aggregate for layer in layers)
-        views = {layer.widths.self_loops for layer in layers}
-        return isinstance(self.share, Part) and sums and apart and len(views) == 1 and target.columns is None
+        apart = all(layer.spec.source == layer.spec.aggregate for layer in layers)
+        views = {layer.spec.self_loops for layer in layers}
+        return isinstance(self.shard, PartitionShard) and sums and apart and len(views) == 1 and target.values is None
 
-    def _rounds_of(self, layer: Layer) -> Rounds:
-        looped = layer.widths.self_loops
-        if looped not in self._rounds:
-            share, edges = self.share, self._block(layer).edges
-            assert isinstance(share, Part)
-            lanes = lanes_of(edges, self.chunks, share.owner, share.own, self.comm.size, self.home)
-            self._rounds[looped] = Rounds(self.comm, lanes, edges.num_dst, self.timeline, self.files, self.home)
-        return self._rounds[looped]
+    def _pipeline_for(self, layer: Layer) -> PipelinedSum:
+        looped = layer.spec.self_loops
+        if looped not in self._pipelines:
+            share, edges = self.shard, self._layer_block(layer).edges
+            assert isinstance(share, PartitionShard)
+            lanes = make_schedules(edges, self.chunks, share.owner, share.owned_nodes, self.comm.size, self.row_device)
+            self._pipelines[looped] = PipelinedSum(
+                self.comm, lanes, edges.num_dst, self.timeline, self.mapped_graph, self.row_device
+            )
+        return self._pipelines[looped]
 
-    def _block(self, layer: Layer) -> Block:
+    def _layer_block(self, layer: Layer) -> Block:
         """The whole graph as a layer wants it."""
-        looped = layer.widths.self_loops
+        looped = layer.spec.self_loops
         if looped not in self._blocks:
-            if self.files is None:
-                self._blocks[looped] = view_of(self.share.topology, layer).block.to(self.comm.device)
+            if self.mapped_graph is None:
+                self._blocks[looped] = layer_topology(self.shard.topology, layer).block.to(self.comm.device)
             else:
-                self._blocks[looped] = self.files.block(self_loops=looped)
+                self._blocks[looped] = self.mapped_graph.make_block(self_loops=looped)
         return self._blocks[looped]
 
 
-def own_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, Deal]:
+def owned_in_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, ColumnExchange]:
     """The in-edges of a worker's nodes, each node being a source; and how all edges are dealt out. All together.
 
     Args:
@@ -211,14 +236,14 @@ def own_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, Deal]:
     edges = whole.edges
     counts = edges.indptr.diff()[own]
     ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    number = spans(edges.indptr[own], counts)
+    number = concat_ranges(edges.indptr[own], counts)
     relation, weight = (None if each is None else each[number] for each in (edges.relation, edges.weight))
     part = Edges(indptr=ends, indices=edges.indices[number], num_src=edges.num_src, relation=relation, weight=weight)
     block = replace(whole, edges=part, dst_nodes=own, dst_degree=whole.dst_degree[own], edge_ids=number)
-    return block, Deal(comm, number.cpu())
+    return block, ColumnExchange(comm, number.cpu())
 
 
-def propagation(layer: Layer) -> Propagation:
+def propagation_conv(layer: Layer) -> PropagationBase:
     """The convolution of a layer that propagates."""
-    assert isinstance(layer.conv, Propagation)
+    assert isinstance(layer.conv, PropagationBase)
     return layer.conv

@@ -15,29 +15,29 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.graph.partition.balanced_ranges import range_ends, ranges_of
-from outgrow.ops.backend import array, tensor
-from outgrow.ops.csc import transpose
+from outgrow.graph.partition.balanced_ranges import balanced_range_ends, range_of_each
+from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.csc import cached_transpose
 
 _EDGES = 1 << 20
 """Edges that are looked at together: their sources are copied."""
 
 
-class Party(NamedTuple):
+class NodeGroup(NamedTuple):
     """Nodes whose rows travel together.
 
     Attributes:
         nodes: ``[k]`` int64: those of worker 0 first, ascending.
-        mine: ``[m]`` int64, rows of the own ones among all own nodes; where whole rows are.
+        own_rows: ``[m]`` int64, rows of the own ones among all own nodes; where whole rows are.
         sizes: How many each worker owns.
     """
 
     nodes: Tensor
-    mine: Tensor
+    own_rows: Tensor
     sizes: tuple[int, ...]
 
 
-class Chunk(NamedTuple):
+class AggregationChunk(NamedTuple):
     """Rows that are aggregated at once.
 
     Attributes:
@@ -47,8 +47,8 @@ class Chunk(NamedTuple):
         indices: ``[e]`` row that each edge reads.
         edge: ``[e]`` number of each edge; None if they are consecutive from ``first_edge``.
         first_edge: Number of the first.
-        reads: What it reads, and no chunk before it.
-        makes: Its rows.
+        read_group: What it reads, and no chunk before it.
+        output_group: Its rows.
     """
 
     first: int
@@ -57,15 +57,15 @@ class Chunk(NamedTuple):
     indices: Tensor
     edge: Tensor | None
     first_edge: int
-    reads: Party
-    makes: Party
+    read_group: NodeGroup
+    output_group: NodeGroup
 
 
-class Lanes(NamedTuple):
+class ChunkSchedules(NamedTuple):
     """The chunks of both directions."""
 
-    forward: list[Chunk]
-    backward: list[Chunk]
+    forward: list[AggregationChunk]
+    backward: list[AggregationChunk]
 
 
 def chunk_ends(indptr: Tensor, chunks: int) -> list[int]:
@@ -73,12 +73,12 @@ def chunk_ends(indptr: Tensor, chunks: int) -> list[int]:
     num_rows = len(indptr) - 1
     if num_rows == 0:
         return [0, 0]
-    cost = array(indptr) + np.arange(num_rows + 1)
-    ends: list[int] = range_ends(cost, min(chunks, num_rows)).tolist()
+    cost = as_numpy(indptr) + np.arange(num_rows + 1)
+    ends: list[int] = balanced_range_ends(cost, min(chunks, num_rows)).tolist()
     return ends
 
 
-def first_reader(indptr: Tensor, indices: Tensor, ends: list[int], num_rows: int) -> Tensor:
+def first_chunk_reading(indptr: Tensor, indices: Tensor, ends: list[int], num_rows: int) -> Tensor:
     """``[num_rows]`` int64: the first chunk that reads each row; the last one, of those that none reads."""
     found = torch.full((num_rows,), len(ends) - 2, dtype=torch.int64)
     for number, (first, last) in reversed(list(enumerate(pairwise(ends)))):
@@ -87,7 +87,7 @@ def first_reader(indptr: Tensor, indices: Tensor, ends: list[int], num_rows: int
     return found
 
 
-def dealt(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
+def assign_owners(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
     """``[V]`` int32: the worker of each node. Of what a chunk is the first to read, each gets an equal part.
 
     Where it cannot be equal, another worker gets more of each chunk.
@@ -99,7 +99,7 @@ def dealt(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
         workers: Number of workers.
     """
     num_nodes = len(indptr) - 1
-    reader = first_reader(indptr, indices, chunk_ends(indptr, chunks), num_nodes)
+    reader = first_chunk_reading(indptr, indices, chunk_ends(indptr, chunks), num_nodes)
     counts = torch.bincount(reader, minlength=1)
     order = torch.argsort(reader, stable=True)
     rank = torch.arange(num_nodes) - (counts.cumsum(0) - counts)[reader[order]]
@@ -108,9 +108,9 @@ def dealt(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
     return owner
 
 
-def lanes_of(
-    edges: Edges, chunks: int, owner: Tensor, own: Tensor, workers: int, home: torch.device | None = None
-) -> Lanes:
+def make_schedules(
+    edges: Edges, chunks: int, owner: Tensor, own: Tensor, workers: int, row_device: torch.device | None = None
+) -> ChunkSchedules:
     """The chunks of a whole graph.
 
     Args:
@@ -119,39 +119,41 @@ def lanes_of(
         owner: ``[V]`` integer, the worker of each node.
         own: ``[n]`` int64, the nodes of this worker, ascending.
         workers: Number of workers.
-        home: Where whole rows are; None for where the edges are.
+        row_device: Where whole rows are; None for where the edges are.
     """
-    back = transpose(edges)
+    back = cached_transpose(edges)
 
-    def lane(indptr: Tensor, indices: Tensor, edge: Tensor | None) -> list[Chunk]:
-        on_host, places = indptr.cpu(), (indices.device, home or indices.device)
+    def make_schedule(indptr: Tensor, indices: Tensor, edge: Tensor | None) -> list[AggregationChunk]:
+        on_host, places = indptr.cpu(), (indices.device, row_device or indices.device)
         ends = chunk_ends(on_host, chunks)
-        reader = first_reader(on_host, indices.cpu(), ends, len(owner))
-        maker = tensor(ranges_of(np.asarray(ends)))
-        reads = _parties(reader, owner, own, len(ends) - 1, workers, places)
-        makes = _parties(maker, owner, own, len(ends) - 1, workers, places)
+        reader = first_chunk_reading(on_host, indices.cpu(), ends, len(owner))
+        maker = as_tensor(range_of_each(np.asarray(ends)))
+        reads = _make_groups(reader, owner, own, len(ends) - 1, workers, places)
+        makes = _make_groups(maker, owner, own, len(ends) - 1, workers, places)
         found = []
         for (first, last), read, made in zip(pairwise(ends), reads, makes, strict=True):
             low, high = int(on_host[first]), int(on_host[last])
             edges_of = None if edge is None else edge[low:high]
             rows = indptr[first : last + 1] - low
-            found.append(Chunk(first, last, rows, indices[low:high], edges_of, low, read, made))
+            found.append(AggregationChunk(first, last, rows, indices[low:high], edges_of, low, read, made))
         return found
 
-    return Lanes(lane(edges.indptr, edges.indices, None), lane(back.indptr, back.indices, back.edge))
+    return ChunkSchedules(
+        make_schedule(edges.indptr, edges.indices, None), make_schedule(back.indptr, back.indices, back.edge)
+    )
 
 
-def _parties(
-    party: Tensor, owner: Tensor, own: Tensor, count: int, workers: int, places: tuple[torch.device, torch.device]
-) -> list[Party]:
-    """The nodes of each party, by worker; ``places`` are those of slices and of whole rows."""
-    place = party * workers + owner
+def _make_groups(
+    group: Tensor, owner: Tensor, own: Tensor, count: int, workers: int, devices: tuple[torch.device, torch.device]
+) -> list[NodeGroup]:
+    """The nodes of each party, by worker; ``devices`` are those of slices and of whole rows."""
+    place = group * workers + owner
     sizes = torch.bincount(place, minlength=count * workers).view(count, workers)
     nodes = torch.argsort(place, stable=True)
-    mine = torch.argsort(party[own], stable=True)
+    mine = torch.argsort(group[own], stable=True)
     of_party = torch.split(nodes, sizes.sum(1).tolist())
-    of_mine = torch.split(mine, torch.bincount(party[own], minlength=count).tolist())
+    of_mine = torch.split(mine, torch.bincount(group[own], minlength=count).tolist())
     return [
-        Party(whole.to(places[0]), part.to(places[1]), tuple(each))
+        NodeGroup(whole.to(devices[0]), part.to(devices[1]), tuple(each))
         for whole, part, each in zip(of_party, of_mine, sizes.tolist(), strict=True)
     ]

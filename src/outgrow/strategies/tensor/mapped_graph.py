@@ -17,71 +17,75 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
-from outgrow.nn.layer import Conv, Layer, Rows
-from outgrow.nn.propagation import Propagation
-from outgrow.ops.csc import Transpose, transposed_into
-from outgrow.runtime.system.process_memory import mapped_file
+from outgrow.nn.layer import Conv, Layer, NodeMessages
+from outgrow.nn.propagation import PropagationBase
+from outgrow.ops.csc import TransposedEdges, write_transpose
+from outgrow.runtime.system.process_memory import allocate_mapped_tensor
 from outgrow.strategies.tensor.chunk_schedule import chunk_ends
 
 
-class Files:
+class MappedGraph:
     """A graph in files, from which whole blocks are made whose edges are mapped. Final.
 
     Args:
         folder: Where the files are.
         topology: In-edges of all nodes.
         chunks: How many times edges are brought into memory when files are written.
-        spills: Whether slices are in files too.
+        maps_slices: Whether slices are in files too.
     """
 
-    def __init__(self, folder: Path, topology: Topology, *, chunks: int, spills: bool) -> None:
-        self.folder, self.topology, self.chunks, self.spills = folder, topology, chunks, spills
+    def __init__(self, folder: Path, topology: Topology, *, chunks: int, maps_slices: bool) -> None:
+        self.folder, self.topology, self.chunks, self.maps_slices = folder, topology, chunks, maps_slices
         self._weights: dict[tuple[object, ...], Tensor | None] = {}
 
-    def block(self, *, self_loops: bool) -> Block:
+    def make_block(self, *, self_loops: bool) -> Block:
         """All edges, as they are or with one self-loop for each node, with their transpose."""
         graph, num_nodes = ChunkGraph(self.topology, self_loops=self_loops), self.topology.num_nodes
-        edges = self._edges(graph)
+        edges = self._map_edges(graph)
         narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
         indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
-        indices, edge = (mapped_file(self.folder, (edges.num_edges,), narrow) for _ in range(2))
-        transposed_into(edges.indptr, edges.indices, indptr, indices, edge)
-        edges.derived["transpose"] = Transpose(indptr, indices, edge)
+        indices, edge = (allocate_mapped_tensor(self.folder, (edges.num_edges,), narrow) for _ in range(2))
+        write_transpose(edges.indptr, edges.indices, indptr, indices, edge)
+        edges.cache["transpose"] = TransposedEdges(indptr, indices, edge)
         nodes = self.topology.nodes
         return Block(edges=edges, src_nodes=nodes, dst_nodes=nodes, src_degree=graph.degree, dst_degree=graph.degree)
 
-    def weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
+    def edge_weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
         """``[E, K]``: the fixed weights of a layer's edges; None if all are 1."""
         conv = layer.conv
-        kind = conv.rule if isinstance(conv, Propagation) else type(conv) if _is_ours(conv) else conv
-        key = kind, layer.widths.self_loops, dtype
+        kind = conv.edge_weight_key if isinstance(conv, PropagationBase) else type(conv) if _is_ours(conv) else conv
+        key = kind, layer.spec.self_loops, dtype
         if key not in self._weights:
-            self._weights[key] = self._weighed(layer, block, dtype)
+            self._weights[key] = self._compute_weights(layer, block, dtype)
         return self._weights[key]
 
-    def turned(self, weight_EC: Tensor, edges: Sequence[Tensor]) -> Tensor:
+    def transpose_weights(self, weight_EC: Tensor, edges: Sequence[Tensor]) -> Tensor:
         """``[E, C]``: the weights of these edges, those of all chunks one after the other, in a file."""
-        out, at = mapped_file(self.folder, tuple(weight_EC.shape), weight_EC.dtype), 0
+        out, at = allocate_mapped_tensor(self.folder, tuple(weight_EC.shape), weight_EC.dtype), 0
         for edge in edges:
             torch.index_select(weight_EC, 0, edge, out=out[at : at + len(edge)])
             at += len(edge)
         return out
 
-    def slices(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    def allocate_slices(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Room for slices."""
-        return mapped_file(self.folder, shape, like.dtype) if self.spills else like.new_empty(shape)
+        return allocate_mapped_tensor(self.folder, shape, like.dtype) if self.maps_slices else like.new_empty(shape)
 
-    def _edges(self, graph: ChunkGraph) -> Edges:
+    def _map_edges(self, graph: ChunkGraph) -> Edges:
         topology = self.topology
         if not graph.self_loops:
-            return replace(topology.block.edges, derived={})
+            return replace(topology.block.edges, cache={})
         place, most = topology.nodes.int(), topology.num_edges + topology.num_nodes
         indptr, at = torch.zeros(topology.num_nodes + 1, dtype=torch.int64), 0
         given = {"indices": topology.indices, "relation": topology.relation, "weight": topology.weight}
-        files = {name: mapped_file(self.folder, (most,), old.dtype) for name, old in given.items() if old is not None}
+        files = {
+            name: allocate_mapped_tensor(self.folder, (most,), old.dtype)
+            for name, old in given.items()
+            if old is not None
+        }
         for first, last in pairwise(chunk_ends(topology.indptr, self.chunks)):
             # loops that are there are replaced, so sizes are known only now
-            part, _ = graph.take(torch.arange(first, last), place, topology.num_nodes)
+            part, _ = graph.extract_chunk(torch.arange(first, last), place, topology.num_nodes)
             indptr[first + 1 : last + 1] = part.indptr[1:] + at
             for name, out in files.items():
                 out[at : at + part.num_edges] = getattr(part, name)
@@ -92,15 +96,15 @@ class Files:
             indptr=indptr, indices=held["indices"], num_src=topology.num_nodes, relation=relation, weight=weight
         )
 
-    def _weighed(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
-        out, source, none = None, Rows(torch.empty(0, dtype=dtype), None), Rows(None, None)
+    def _compute_weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
+        out, source, none = None, NodeMessages(torch.empty(0, dtype=dtype), None), NodeMessages(None, None)
         for first, last in pairwise(chunk_ends(block.edges.indptr, self.chunks)):
-            part = block.destinations(first, last)
-            weight = layer.conv.weigh(part, source, none)
+            part = block.slice_destinations(first, last)
+            weight = layer.conv.edge_weight(part, source, none)
             if weight is None:
                 return None
             if out is None:
-                out = mapped_file(self.folder, (block.edges.num_edges, weight.shape[1]), weight.dtype)
+                out = allocate_mapped_tensor(self.folder, (block.edges.num_edges, weight.shape[1]), weight.dtype)
             out[part.first_edge : part.first_edge + len(weight)] = weight
         return out
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from outgrow.engine.layer_plan import Traits
-from outgrow.engine.memory_model import whole_bytes
-from outgrow.engine.shard import Share
+from outgrow.engine.layer_plan import LayerPlan
+from outgrow.engine.memory_model import full_graph_bytes
+from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
-from outgrow.strategies.tensor.all_to_all import cut_of
+from outgrow.strategies.tensor.all_to_all import column_ranges
 
 _PER_NODE = 160
 """Bytes of a node on every worker: ends of its edges both ways, its degrees, owner, and places in chunks both ways."""
@@ -27,83 +27,87 @@ _UNDER_WAY = 2
 """Times that all rows are under way: what comes and what goes."""
 
 
-class Needs(NamedTuple):
+class MemoryNeeds(NamedTuple):
     """Memory that a worker needs, in bytes.
 
     Attributes:
-        whole: With everything in memory.
+        in_memory: With everything in memory.
         edges_in_files: With edges and their weights in files.
-        spilled: With slices in files too.
+        slices_in_files: With slices in files too.
     """
 
-    whole: int
+    in_memory: int
     edges_in_files: int
-    spilled: int
+    slices_in_files: int
 
 
-class Held(NamedTuple):
+class GraphSizes(NamedTuple):
     """What a worker holds of a graph, all edges of which it holds.
 
     Attributes:
-        nodes: Of the graph.
-        edges: Of the graph.
-        own: Nodes of the worker.
-        workers: How many there are.
-        given: Bytes of the features of its own nodes, as they are held.
+        num_nodes: Of the graph.
+        num_edges: Of the graph.
+        num_own: Nodes of the worker.
+        num_workers: How many there are.
+        feature_bytes: Bytes of the features of its own nodes, as they are held.
     """
 
-    nodes: int
-    edges: int
-    own: int
-    workers: int
-    given: int
+    num_nodes: int
+    num_edges: int
+    num_own: int
+    num_workers: int
+    feature_bytes: int
 
 
-def held_by(share: Share, features: Features, number_bytes: int) -> Held:
+def measure_graph_sizes(shard: GraphShard, features: Features, number_bytes: int) -> GraphSizes:
     """What a worker will hold.
 
     Args:
-        share: The nodes that it owns.
+        shard: The nodes that it owns.
         features: ``[V, D]``, as the graph has them.
         number_bytes: Of a number of a row.
     """
-    topology, own = share.topology, len(share.own)
+    topology, own = shard.topology, len(shard.owned_nodes)
     if isinstance(features, Tensor):
         given = own * features.shape[1] * number_bytes
     else:
         given = (features.values.nbytes + features.indices.nbytes) * own // max(1, topology.num_nodes) * 2
-    return Held(topology.num_nodes, topology.num_edges, own, share.comm.size, given)
+    return GraphSizes(topology.num_nodes, topology.num_edges, own, shard.comm.size, given)
 
 
-def needs_of(held: Held, traits: Sequence[Traits], *, base: int, number_bytes: int, chunks: int) -> Needs:
+def estimate_memory_needs(
+    sizes: GraphSizes, layer_plans: Sequence[LayerPlan], *, base: int, number_bytes: int, chunks: int
+) -> MemoryNeeds:
     """What a worker needs.
 
     Args:
-        held: What it holds of the graph.
-        traits: The layers.
+        sizes: What it holds of the graph.
+        layer_plans: The layers.
         base: Bytes that it has now.
         number_bytes: Of a number of a row.
         chunks: How many chunks edges are brought in.
     """
-    num_nodes, own, workers = held.nodes, held.own, held.workers
-    num_edges = held.edges + num_nodes
-    widest = max(_slice_width(*each.layer.widths.source, workers) for each in traits)
+    num_nodes, own, workers = sizes.num_nodes, sizes.num_own, sizes.num_workers
+    num_edges = sizes.num_edges + num_nodes
+    widest = max(_widest_slice(*each.layer.spec.source, workers) for each in layer_plans)
     slices = _SLICES * num_nodes * widest * number_bytes
-    first = traits[0]
-    raw = _slice_width(*first.layer.widths.source, workers) * num_nodes if first.from_features else 0
-    whole_width = max(channels * columns for channels, columns in (each.layer.widths.source for each in traits))
+    first = layer_plans[0]
+    raw = _widest_slice(*first.layer.spec.source, workers) * num_nodes if first.source_is_features else 0
+    whole_width = max(channels * columns for channels, columns in (each.layer.spec.source for each in layer_plans))
     under_way = _UNDER_WAY * (num_nodes * widest + own * whole_width)
-    nodes = base + _PER_NODE * num_nodes + held.given + (2 * raw + under_way) * number_bytes
-    rows = whole_bytes(nodes, traits, own, own, 0, number_bytes)
+    nodes = base + _PER_NODE * num_nodes + sizes.feature_bytes + (2 * raw + under_way) * number_bytes
+    rows = full_graph_bytes(nodes, layer_plans, own, own, 0, number_bytes)
     chunk = PER_EDGE * -(-num_edges // chunks)
     kept = slices if workers == 1 else 0  # one worker aggregates whole rows, where they are
-    return Needs(
-        whole=whole_bytes(nodes, traits, own, own, num_edges, number_bytes) + slices + 2 * num_edges * number_bytes,
+    return MemoryNeeds(
+        in_memory=full_graph_bytes(nodes, layer_plans, own, own, num_edges, number_bytes)
+        + slices
+        + 2 * num_edges * number_bytes,
         edges_in_files=rows + slices + chunk,
-        spilled=rows + chunk + kept,
+        slices_in_files=rows + chunk + kept,
     )
 
 
-def _slice_width(channels: int, columns: int, workers: int) -> int:
+def _widest_slice(channels: int, columns: int, workers: int) -> int:
     """Numbers of a row in the widest slice."""
-    return channels * max(last - first for first, last in cut_of(columns, workers))
+    return channels * max(last - first for first, last in column_ranges(columns, workers))
