@@ -1,1 +1,1 @@
-"""The machine: its hardware, its memory, its processes (layer 2)."""
+"""Access to the machine: hardware, memory, storage and processes (layer 2)."""

@@ -89,16 +89,16 @@ class TrainingProgress:
 def save_checkpoint(
     folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingProgress
 ) -> Path:
-    """Write a checkpoint; the file appears whole or not at all. Of the others only the last one before it is kept.
+    """Write a checkpoint atomically; remove all others but the one before it.
 
     Returns:
-        The file, ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next
+        The file: ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next
         epoch.
 
     Raises:
-        InputError: It cannot be written; those written before are still there.
+        InputError: The file cannot be written; earlier checkpoints are still there.
     """
-    within = f"-step-{progress.step:08d}" if progress.step else ""
+    step_suffix = f"-step-{progress.step:08d}" if progress.step else ""
     path = folder / f"epoch-{progress.finished_epochs:08d}{step_suffix}.pt"
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
     # In memory first: when torch itself writes to a full disk, its error does not say so.

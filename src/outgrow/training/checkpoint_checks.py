@@ -138,12 +138,14 @@ def _is_real(value: object) -> bool:
 
 
 def _check_pickle(code: bytes) -> None:
-    """Refuse deeply nested tuples: Python's own hash of one goes down to the innermost, and ends the process.
+    """Refuse pickles that would crash or stall the reader, without building any object.
 
-    And long names of classes: torch looks for words in its own message of one in a time that grows with its
-    square. A pickle is a program for a stack; it is run here on the depths of tuples alone.
+    Deeply nested tuples overflow the C stack when Python hashes them. Long class names make torch search its
+    own error message in quadratic time. A pickle is a program for a stack machine: it is run here on tuple
+    depths alone.
     """
-    stack: list[int | None] = []  # None is a mark
+    # Depth of the tuple at each stack position; None is a mark.
+    stack: list[int | None] = []
     memory: dict[int, int] = {}
     for instruction, given, _ in pickletools.genops(code):
         name, before = instruction.name, instruction.stack_before

@@ -1,10 +1,9 @@
-"""`TrainConfig`, optimizers.
+"""`TrainConfig` and the optimizers.
 
-Torch keeps its compiler away from the methods of optimizers, and loads it to do so: `torch._dynamo` is
-imported when the first of them is called. That is a second or more at the start of every run, and nothing
-here is ever compiled. The classes below are torch's, with the methods themselves in place of their wrappers.
-Were torch to wrap them in another way, the wrappers would stay: the numbers are the same, and only the second
-is lost.
+Torch wraps the methods of optimizers to exclude them from its compiler, and the first call of one imports
+`torch._dynamo`: a second or more at the start of every run, although nothing here is ever compiled. The
+classes below are torch's own with these wrappers removed. If torch changes how it wraps methods, the wrappers
+stay in place: results are the same, and only the second is lost.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_gr
 
 
 def _unwrap_methods(kind: type[Kind]) -> type[Kind]:
-    """Remove the wrappers from the methods of an optimizer; of their effects only `torch.no_grad` is needed."""
+    """Remove the wrappers from an optimizer's methods; of their effects only `torch.no_grad` is needed."""
     for name in _WRAPPED:
         setattr(kind, name, inspect.unwrap(getattr(kind, name)))
     setattr(kind, "step", torch.no_grad()(kind.step))  # noqa: B010 - mypy refuses the assignment to a method
@@ -60,20 +59,20 @@ class TrainConfig:
         patience: Number of epochs without a better validation score after which to stop; None for all epochs.
         seed: Seed of all random draws in training.
         batch_size: Seed nodes per step, over all workers; None for all training nodes.
-        fanout: Neighbours to draw for each hop outward from the seeds, -1 for all, as ``(10, 10)`` or
-            ``"10,10"``; an entry may be a tuple of one number for each relation. None for all neighbours.
-        weighted: Whether neighbours are drawn by the weights of edges.
-        negatives: In link prediction, links to draw for each of the graph.
-        val_links: In link prediction, the share of linked pairs of nodes to validate on.
-        test_links: The share to test on.
-        split_seed: Seed that decides which these are.
-        eval_every: Epochs between evaluations.
-        checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the
-            end.
-        checkpoint_steps: Steps of an epoch between checkpoints within it; None for none.
-        precision: ``full``: all is computed in the type of the parameters. ``bfloat16``: products of dense
-            rows with weights are, forward and backward, in bfloat16 (see `outgrow.ops.linear`); all else as
-            ever.
+        fanout: Neighbours to sample per hop, from the seeds outward, -1 for all, as ``(10, 10)`` or
+            ``"10,10"``; an entry may be a tuple of one number per relation. None for all neighbours.
+        weighted: Whether neighbours are sampled in proportion to edge weights.
+        negatives: Link prediction: negative links per link of the graph.
+        val_links: Link prediction: share of the linked pairs of nodes to validate on.
+        test_links: Link prediction: share of the linked pairs to test on.
+        split_seed: Seed of the split of links.
+        eval_every: Number of epochs between evaluations.
+        checkpoint_every: Number of epochs between checkpoints, if a run has a directory; training always ends
+            with one.
+        checkpoint_steps: Number of steps between checkpoints within an epoch; None for none.
+        precision: ``full``: compute in the dtype of the parameters. ``bfloat16``: compute products of dense
+            rows with weights in bfloat16, forward and backward (see `outgrow.ops.linear`), and all else as in
+            ``full``.
     """
 
     epochs: int = 200
@@ -122,16 +121,16 @@ class TrainConfig:
                 raise _out_of_range_error(name, "from 0 to 2^63 - 1", getattr(self, name))
 
     def with_options(self, **options: object) -> TrainConfig:
-        """The same with some options changed.
+        """Return a copy with some options changed.
 
         Raises:
-            InputError: An option that does not exist (the nearest names are offered), or a value of another
-                type or out of range.
+            InputError: An option does not exist (the message offers the nearest names), or a value has a
+                wrong type or is out of range.
         """
         known = {field.name: field for field in fields(self)}
         for name in options:
             validate_choice("training option", name, known)
-        # NumPy scalars come from sweeps over arrays, and are not of Python's types.
+        # NumPy scalars are welcome, but the type checks know only Python's own types.
         plain: dict[str, Any] = {
             name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()
         }

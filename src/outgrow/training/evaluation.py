@@ -111,7 +111,7 @@ class _NodeEvaluator:
         labels = self.labels[selected]
         self.counts.append(self.task.metric_counts(logits, labels))
         if self.total is not None:
-            # In float64: the order of chunks then hardly matters to the sum.
+            # In float64, so that the sum hardly depends on how nodes were cut into chunks.
             self.losses.append(self.task.loss(logits, labels, self.total).double())
 
     def compute(self) -> Metrics:

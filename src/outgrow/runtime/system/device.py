@@ -1,7 +1,7 @@
-"""Where a worker computes: its CPU, or a CUDA device of its own; and what crosses the border between both.
+"""Compute device of a worker, the CPU or its own CUDA device, and transfers between host and device.
 
-Beside a CUDA device the HOST tier is memory that is pinned: the system leaves it where it is, so that the device reads
-and writes it itself.
+With a CUDA device the HOST tier is pinned memory: the system never moves it, so the device accesses it
+directly.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from outgrow.runtime.system.process_memory import resident_bytes
 DEVICES = ("auto", "cpu", "cuda")
 CPU = torch.device("cpu")
 CUDA_VALIDATED = False
-"""Whether the tests marked ``gpu`` have passed on a device. Until then only those compute on CUDA who ask for it."""
+"""Whether the tests marked ``gpu`` have passed on a device. Until then ``"auto"`` never selects CUDA."""
 
 
 def choose_device(requested: str, comm: Comm) -> torch.device:
-    """The device that a worker computes on. Workers of a host have devices of their own; all workers choose alike.
+    """Choose the device of this worker. Each worker of a host has its own; all choose the same kind.
 
     Args:
-        requested: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where every worker can have a device, once it is `CUDA_VALIDATED`.
-        comm: The line to the other workers.
+        requested: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA if every worker can have a device and
+            `CUDA_VALIDATED`.
+        comm: Communicator with the other workers.
 
     Raises:
         InputError: A host has fewer CUDA devices than workers.
     """
+    # Decided from data that all workers have, so they agree without communication.
     needed = {host: comm.hosts.count(host) for host in comm.hosts}
     short = [host for host, there in zip(comm.hosts, comm.gpu_counts, strict=True) if there < needed[host]]
     if requested == "cpu" or (requested == "auto" and (short or not CUDA_VALIDATED)):
@@ -46,31 +48,32 @@ def choose_device(requested: str, comm: Comm) -> torch.device:
             got=f"{there}" if torch.version.cuda else f"none: torch {torch.__version__} is not built for CUDA",
             repair="choose --device cpu, or fewer workers",
         )
-    importlib.import_module("outgrow.ops.gpu")  # says what is missing before anything is read
+    # Early: a missing package is reported before any data is read.
+    importlib.import_module("outgrow.ops.gpu")
     index = comm.hosts[: comm.rank].count(comm.hosts[comm.rank])
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
 
 def used_device_bytes(device: torch.device) -> int:
-    """What this process holds in the DEVICE tier: tensors on a GPU; on a CPU the memory of the whole process."""
+    """Return the bytes used in the DEVICE tier: GPU tensors, or on a CPU all memory of the process."""
     return resident_bytes() if device.type == "cpu" else torch.cuda.memory_allocated(device)
 
 
 def free_device_bytes(device: torch.device) -> int:
-    """What it may still take there."""
+    """Return the bytes that this process can still allocate in the DEVICE tier."""
     return available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 def total_device_bytes(device: torch.device) -> int:
-    """All memory of a GPU; of a CPU, that of its host, and no more than the process may take."""
+    """Return the total memory of a GPU; for a CPU, all that this process may use of its host's memory."""
     if device.type == "cpu":
         return available_bytes() + resident_bytes()
     return torch.cuda.mem_get_info(device)[1]
 
 
 class DevicePeakMemory:
-    """The most that tensors on a device took since this was made; 0 for a CPU, where `PeakMemorySampler` tells."""
+    """Peak memory of tensors on a GPU since creation; 0 for a CPU, where `PeakMemorySampler` measures it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -79,12 +82,12 @@ class DevicePeakMemory:
 
     @property
     def peak_bytes(self) -> int:
-        """Until now."""
+        """Peak so far, in bytes."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
 
 
 def to_host(values: Tensor) -> Tensor:
-    """The values in memory: themselves if they are; else, once this stream has made them, a copy in pinned memory."""
+    """Copy values to pinned host memory and wait for the copy; CPU tensors are returned as they are."""
     if values.device.type == "cpu":
         return values
     out = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
@@ -95,23 +98,24 @@ def to_host(values: Tensor) -> Tensor:
 
 
 class DeviceStreams:
-    """The streams of a device on which rows come, are computed with, and go. On a CPU there are none. Final.
+    """CUDA streams that load and store rows while others are computed. On a CPU all is synchronous. Final.
 
     Args:
-        device: The device.
+        device: Device of the streams.
 
     Attributes:
-        asynchronous: Whether what is called returns before it is done.
+        asynchronous: Whether operations return before they are done.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self.asynchronous = device, device.type == "cuda"
+        self._device = device
+        self.asynchronous = device.type == "cuda"
         if self.asynchronous:
             self._load, self._store = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
 
     @contextmanager
     def on_load_stream(self) -> Iterator[None]:
-        """What is called in this context is done when it ends, and waits for nothing that is computed meanwhile."""
+        """Run operations without waiting for the compute stream; wait for them when the context ends."""
         if not self.asynchronous:
             yield
             return
@@ -120,7 +124,7 @@ class DeviceStreams:
             self._load.synchronize()
 
     def record_event(self) -> torch.cuda.Event | None:
-        """A moment: after all that this thread has called so far."""
+        """Record an event after all operations on this thread's current stream; None on a CPU."""
         if not self.asynchronous:
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -129,16 +133,17 @@ class DeviceStreams:
 
     @contextmanager
     def on_store_stream(self, event: torch.cuda.Event | None) -> Iterator[None]:
-        """What is called in this context is done when it ends, and is begun after a moment."""
+        """Run operations after an event; wait for them when the context ends."""
         if event is None:
             yield
             return
         with torch.cuda.stream(self._store):
             self._store.wait_event(event)
             yield
+            # The calling thread may reuse the memory as soon as the context ends.
             self._store.synchronize()
 
     def synchronize(self) -> None:
-        """Wait until all that this thread has called is done."""
+        """Wait for all operations on this thread's current stream."""
         if self.asynchronous:
             torch.cuda.current_stream(self._device).synchronize()

@@ -1,4 +1,4 @@
-"""What this machine is."""
+"""`describe_machine`: hardware and versions that results depend on."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from outgrow.runtime.system.environment import available_cores
 
 @dataclass(frozen=True, kw_only=True)
 class MachineInfo:
-    """A machine, as far as results depend on it.
+    """Properties of a machine that results depend on.
 
     Attributes:
         system: Operating system and its release.
         processor: Name of the CPU.
-        cores: Cores that this process may use.
-        memory_bytes: Main memory.
+        cores: Number of cores that this process may use.
+        memory_bytes: Size of main memory.
         gpus: Name of each CUDA device.
-        versions: Version of Python and of each package that numbers depend on.
+        versions: Version of Python and of each package that affects results, by name.
     """
 
     system: str
@@ -35,7 +35,7 @@ class MachineInfo:
 
 
 def describe_machine() -> MachineInfo:
-    """Look at this machine."""
+    """Describe this machine."""
     gpus = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     packages = ("outgrow", "torch", "numba", "numpy", "scipy", "pyarrow")
     return MachineInfo(
@@ -49,6 +49,7 @@ def describe_machine() -> MachineInfo:
 
 
 def _processor_name() -> str:
+    # On Linux `platform.processor` is often empty.
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():

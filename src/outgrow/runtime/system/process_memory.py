@@ -1,4 +1,4 @@
-"""RSS, allocator trimming, peak sampling."""
+"""Memory of this process: resident size, file-backed tensors, allocator settings and peak sampling."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 
 _STATUS = Path("/proc/self/status")
+# The second is glibc's initial threshold. Setting it explicitly stops glibc from raising it on its own.
 _M_MMAP_THRESHOLD, _THRESHOLD_BYTES = -3, 131072
 LARGE_BYTES = 8 << 20
-"""Freed tensors of this size are given back in every run: else a heap keeps them in pieces that fit nothing."""
+"""Freed tensors of this size always go back to the system: a fragmented heap could not reuse them."""
 
 
 def resident_bytes() -> int:
-    """Anonymous and shared resident memory of this process, interpreter included.
+    """Return the bytes of anonymous and shared resident memory of this process, interpreter included.
 
-    Mapped file pages do not count: the kernel evicts them when it needs to. Where the system does not tell them apart
-    (not Linux), all resident memory counts.
+    Mapped file pages do not count: the kernel evicts them under pressure. On systems other than Linux, which
+    do not distinguish them, all resident memory counts.
     """
     if not _STATUS.exists():
         import psutil
@@ -46,15 +47,15 @@ def resident_bytes() -> int:
 
 
 def allocate_mapped_tensor(folder: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of zeros in a new file, which goes with it: it takes no memory that the kernel cannot have back.
+    """Allocate a tensor of zeros backed by an unnamed file, whose pages the kernel can evict.
 
     Args:
-        folder: Where the file is; it has no name there.
-        shape: Of the tensor.
-        dtype: Of its numbers.
+        folder: Folder of the file, which has no name there and is deleted with the tensor.
+        shape: Shape of the tensor.
+        dtype: Dtype of the tensor.
 
     Raises:
-        InputError: The disk has no room.
+        InputError: The disk is full.
     """
     import torch
 
@@ -67,7 +68,8 @@ def allocate_mapped_tensor(folder: Path, shape: tuple[int, ...], dtype: torch.dt
         repair="choose a folder on a disk with enough room by the option `scratch`",
     )
     with refused, tempfile.TemporaryFile(dir=folder) as file:
-        if sys.platform == "linux":  # a full disk is an error here, and not a signal later
+        # Reserve the blocks: a full disk is then an error here, and not SIGBUS on a later write.
+        if sys.platform == "linux":
             os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
         else:
             file.truncate(count * dtype.itemsize)
@@ -76,7 +78,7 @@ def allocate_mapped_tensor(folder: Path, shape: tuple[int, ...], dtype: torch.dt
 
 
 def return_freed_memory(least: int = _THRESHOLD_BYTES) -> None:
-    """Have tensors of at least so many bytes go back to the system when they are freed, however often (glibc)."""
+    """Make glibc return tensors of at least ``least`` bytes to the system whenever they are freed."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -85,7 +87,7 @@ def return_freed_memory(least: int = _THRESHOLD_BYTES) -> None:
 
 
 def trim_memory() -> None:
-    """Give back to the system, once, what was freed (glibc)."""
+    """Return freed memory to the system now (glibc only)."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -95,12 +97,12 @@ _MOST_MOMENTS = 512
 
 
 class MemoryLimit(NamedTuple):
-    """What memory should stay within.
+    """Memory limit with a warning.
 
     Attributes:
-        limit_bytes: Bytes.
-        warn_fraction: Of the limit, from which on it is nearly hit.
-        warn: Called once when it is, with the bytes that are held then, by the thread that watches.
+        limit_bytes: Limit in bytes.
+        warn_fraction: Fraction of the limit at which to warn.
+        warn: Called once when the fraction is reached, with the bytes in use, on the sampling thread.
     """
 
     limit_bytes: int
@@ -109,23 +111,27 @@ class MemoryLimit(NamedTuple):
 
 
 class PeakMemorySampler:
-    """The most that was held while this context is open, sampled every 20 ms, and how it went.
+    """Context that samples memory every 20 ms and records its peak and history.
 
     Args:
-        read_bytes: Gives the bytes that are held now; by default `resident_bytes`.
-        limit: What to stay within; None to watch only.
+        read_bytes: Returns the bytes in use; by default `resident_bytes`.
+        limit: Limit to warn about; None for no warning.
 
     Attributes:
-        peak_bytes: The most so far.
-        history: Seconds since the beginning, and the most bytes since the moment before; some hundreds at most, and
-            equally far apart.
+        peak_bytes: Peak so far.
+        history: Pairs of seconds since the start and peak bytes since the previous entry; equally spaced,
+            some hundreds at most.
     """
 
     def __init__(self, read_bytes: Callable[[], int] = resident_bytes, limit: MemoryLimit | None = None) -> None:
-        self._read_bytes, self._limit = read_bytes, limit
+        self._read_bytes = read_bytes
+        self._limit = limit
         self.peak_bytes = read_bytes()
         self.history: list[tuple[float, int]] = [(0.0, self.peak_bytes)]
-        self._began, self._samples, self._samples_per_entry, self._most = time.monotonic(), 0, 1, 0
+        self._began = time.monotonic()
+        self._samples = 0
+        self._samples_per_entry = 1
+        self._most = 0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample_until_done, name="outgrow-peak-memory", daemon=True)
 
@@ -147,7 +153,8 @@ class PeakMemorySampler:
             self._limit = None
 
     def _halve_history(self) -> None:
-        """Two moments become one."""
+        """Merge pairs of entries; each keeps the later time and the larger peak."""
+        # The first entry is the state at time 0 and stays.
         first, *others = self.history
         pairs = zip(others[::2], others[1::2], strict=False)
         self.history = [first, *((later, max(one, two)) for (_, one), (later, two) in pairs)]
@@ -162,6 +169,7 @@ class PeakMemorySampler:
     ) -> None:
         self._done.set()
         self._thread.join()
+        # Memory may have grown since the last sample.
         now = self._read_bytes()
         self.peak_bytes = max(self.peak_bytes, now)
         self.history.append((time.monotonic() - self._began, max(self._most, now)))

@@ -1,4 +1,4 @@
-"""What a process says that dies of SIGBUS: a mapped file cannot be read any more. Python itself would say nothing."""
+"""`explain_bus_errors`: an error message for SIGBUS, which otherwise kills the process silently."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ _STANDARD_ERROR = 2
 
 @contextmanager
 def explain_bus_errors() -> Iterator[None]:
-    """While the context is open, SIGBUS ends this process with an error that says what to do, and exit code 2.
+    """Make SIGBUS exit the process with exit code 2 and an error that says what to do.
 
-    The signal comes to the thread that reads, in compiled code and perhaps with Python's lock held by another: what
-    handles it is compiled, too, and calls nothing but the system.
+    SIGBUS means that a mapped file cannot be read any more. It interrupts the reading thread in compiled
+    code, perhaps while another thread holds the GIL, so the handler is compiled too and makes only system
+    calls.
     """
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         yield
         return
+    # Not `signal.signal`: a Python handler runs only between bytecodes, and the failing read would never
+    # return.
     set_handler = ctypes.CDLL(None).signal
-    set_handler.restype, set_handler.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+    set_handler.restype = ctypes.c_void_p
+    set_handler.argtypes = [ctypes.c_int, ctypes.c_void_p]
     before = set_handler(signal.SIGBUS, _compile_handler()[0])
     try:
         yield
@@ -37,10 +41,12 @@ def explain_bus_errors() -> Iterator[None]:
 
 @cache
 def _compile_handler() -> tuple[int, object]:
-    """The address of a compiled function of a signal's number, and what must live as long."""
+    """Compile the handler; return its address, and the objects that must outlive it."""
     import llvmlite.binding as llvm
 
-    libc, text = ctypes.CDLL(None), ctypes.create_string_buffer(_error_text())
+    libc = ctypes.CDLL(None)
+    # Prepared here: a signal handler must not allocate memory or format text.
+    text = ctypes.create_string_buffer(_error_text())
     write, leave = (ctypes.cast(each, ctypes.c_void_p).value for each in (libc.write, libc._exit))
     code = f"""
         define void @handle(i32 %number) {{
@@ -56,6 +62,7 @@ def _compile_handler() -> tuple[int, object]:
     machine = llvm.Target.from_default_triple().create_target_machine()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(code), machine)
     engine.finalize_object()
+    # The engine owns the machine code, and the code refers to the text.
     return engine.get_function_address("handle"), (engine, text)
 
 
