@@ -1,8 +1,9 @@
 """The gate to Numba/Triton, kernel cache, compile lock, GPU dispatch.
 
-Kernel files decorate with `triton_kernel` (parallel loops) or `serial_kernel` (one thread), and take tensors through `as_numpy`.
-Nothing is compiled before its first call; what was compiled is kept on disk for the next process (`kernel_cache.py`). A
-function of tensors that has a twin in `outgrow.ops.gpu` is decorated with `twinned`.
+Kernel files decorate with `triton_kernel` (parallel loops) or `serial_kernel` (one thread), and take tensors
+through `as_numpy`. Nothing is compiled before its first call; what was compiled is kept on disk for the next
+process (`kernel_cache.py`). A function of tensors that has a twin in `outgrow.ops.gpu` is decorated with
+`twinned`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ R = TypeVar("R")
 def parallel_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function whose `prange` loops run on all threads. Sums are never reordered.
 
-    With ``OUTGROW_KERNELS=serial`` in the environment they run on one, which takes less time to compile: for tests.
+    With ``OUTGROW_KERNELS=serial`` in the environment they run on one, which takes less time to compile: for
+    tests.
     """
     compiled = numba.njit(parallel=uses_parallel_loops(), nogil=True, fastmath={"contract"}, error_model="numpy")
     return cast(Callable[P, R], cache_on_disk(compiled(function)))
@@ -56,8 +58,9 @@ def serial_kernel(function: Callable[P, R]) -> Callable[P, R]:
 def device_function(function: Callable[P, R]) -> Callable[P, R]:
     """A part of kernels, written into each of them: for what is called once an edge, and for all that rounds.
 
-    Of a `serial_kernel` function that a kernel calls there are two versions, compiled alone and within the kernel. The
-    process that compiles runs one, those that load the other, and their sums may differ in the last bit.
+    Of a `serial_kernel` function that a kernel calls there are two versions, compiled alone and within the
+    kernel. The process that compiles runs one, those that load the other, and their sums may differ in the
+    last bit.
     """
     return cast(Callable[P, R], numba.njit(inline="always")(function))
 
@@ -84,8 +87,8 @@ prange: Callable[..., Any] = numba.prange
 def gpu_dispatch(function: Callable[P, R]) -> Callable[P, R]:
     """Where a tensor among the arguments is on a GPU, call the function of the same name in the module's GPU twin.
 
-    The twin of a module ``outgrow.ops...NAME`` is ``outgrow.ops.gpu.NAME``; it takes the same arguments and is imported
-    when needed.
+    The twin of a module ``outgrow.ops...NAME`` is ``outgrow.ops.gpu.NAME``; it takes the same arguments and
+    is imported when needed.
     """
 
     @functools.wraps(function)

@@ -25,14 +25,15 @@ Ids = NDArray[np.int64]
 def cross_entropy(logits_VC: Tensor, labels_N: Tensor, rows_N: Tensor | None = None) -> Tensor:
     """The sum over labelled rows of ``log(sum_c exp(logits[row, c])) - logits[row, label]``.
 
-    On a CPU the sum is taken in float64 and does not depend on the number of threads; the gradient is padded as
-    `outgrow.ops.memory_pool.pooled_empty_rows` pads. Tensors on a GPU go through torch's own, which checks there.
+    On a CPU the sum is taken in float64 and does not depend on the number of threads; the gradient is padded
+    as `outgrow.ops.memory_pool.pooled_empty_rows` pads. Tensors on a GPU go through torch's own, which checks
+    there.
 
     Args:
         logits_VC: ``[V, C]`` float32 or float64.
         labels_N: ``[N]`` int64: the class of each labelled row, from 0 to ``C - 1``.
-        rows_N: ``[N]`` int64: the labelled rows, in any order; a row that is named twice counts twice. None for all
-            rows, in order.
+        rows_N: ``[N]`` int64: the labelled rows, in any order; a row that is named twice counts twice. None
+            for all rows, in order.
 
     Returns:
         Scalar of the logits' type, differentiable in them; 0 without labelled rows.

@@ -1,7 +1,8 @@
 """Mean, symmetric, per-relation and plain edge weights.
 
-For rows in half precision weights are float32. Where in-edges were sampled, each is weighted by how many it stands for:
-so the sum over a sample is, in the mean over samples, that over all in-edges (Horvitz & Thompson, JASA 47, 1952).
+For rows in half precision weights are float32. Where in-edges were sampled, each is weighted by how many it
+stands for: so the sum over a sample is, in the mean over samples, that over all in-edges (Horvitz & Thompson,
+JASA 47, 1952).
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ def divide_by_totals(
         indptr: ``[M + 1]`` int64.
         relation: ``[E]`` integer, below ``R``.
         weight: ``[E]``; None if all are 1.
-        total: ``[P, 2, R]`` zeros, for what a part adds to the row that began before it, and to the one that goes on.
+        total: ``[P, 2, R]`` zeros, for what a part adds to the row that began before it, and to the one that
+            goes on.
         out: ``[E]``, written.
     """
     for part in prange(len(parts)):

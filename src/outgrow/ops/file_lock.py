@@ -18,8 +18,8 @@ _LOOK_SECONDS = 0.02
 def hold_file_lock(path: Path) -> Iterator[None]:
     """Hold a file's lock. A function keeps its own while it waits for one that it calls; no two call each other.
 
-    Where there are no locks, or the one who has it keeps it for too long, go on without: what is compiled twice is
-    the same.
+    Where there are no locks, or the one who has it keeps it for too long, go on without: what is compiled
+    twice is the same.
 
     Raises:
         OSError: There can be no such file.

@@ -1,9 +1,9 @@
 """Compiled kernels, kept on disk under a name of all that they are compiled from: what is found is never out of date.
 
-A folder stands for one state of the sources in `outgrow.ops`, of Python, NumPy, Numba, LLVM and the CPU; a folder in it
-for one of a file with kernels, and of those beside it in the package. Neither paths nor times count: a copy of the
-package elsewhere finds what the first has compiled, and what a helper's change makes wrong is not found any more. Where
-nothing can be kept, kernels are compiled in memory.
+A folder stands for one state of the sources in `outgrow.ops`, of Python, NumPy, Numba, LLVM and the CPU; a
+folder in it for one of a file with kernels, and of those beside it in the package. Neither paths nor times
+count: a copy of the package elsewhere finds what the first has compiled, and what a helper's change makes
+wrong is not found any more. Where nothing can be kept, kernels are compiled in memory.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """`affine`, bf16 matmul, shared prefix rows.
 
-Both factors are rounded to bfloat16 (8 bits of mantissa), and so is the sum of their products over a chunk of rows. The
-result has the weight's type, and so have sums over chunks, biases and all that follows; parameters and rows stay as
-they are. Letters: ``N`` rows, ``D`` input width, ``O`` output width.
+Both factors are rounded to bfloat16 (8 bits of mantissa), and so is the sum of their products over a chunk of
+rows. The result has the weight's type, and so have sums over chunks, biases and all that follows; parameters
+and rows stay as they are. Letters: ``N`` rows, ``D`` input width, ``O`` output width.
 
-Products with few or odd numbers of columns are several times slower than their neighbours in the libraries that compute
-them; they are computed on full cache lines here, or in bfloat16 where that is asked for.
+Products with few or odd numbers of columns are several times slower than their neighbours in the libraries
+that compute them; they are computed on full cache lines here, or in bfloat16 where that is asked for.
 Letters: ``N`` rows, ``D`` input width, ``O`` output width.
 """
 

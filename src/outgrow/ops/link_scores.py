@@ -1,6 +1,7 @@
 """Scores of node pairs, negative sampling, rank counts.
 
-No row per pair is made, forward or backward. Letters: ``N`` rows, ``F`` columns, ``P`` pairs, ``R`` relations.
+No row per pair is made, forward or backward. Letters: ``N`` rows, ``F`` columns, ``P`` pairs, ``R``
+relations.
 
 Letters: ``P`` links, ``T`` types of nodes.
 """
@@ -149,8 +150,8 @@ Ids = NDArray[np.int64]
 def sample_negatives(head_P: Tensor, tail_P: Tensor, id_P: Tensor, ends_T: Tensor, key: int) -> tuple[Tensor, Tensor]:
     """For each link the end that is kept and the node that stands in for the other.
 
-    Which end is replaced, each with probability one half, and by which node of its type, each alike, depends on
-    ``(key, id)`` and the link alone. What is drawn may be a link by chance.
+    Which end is replaced, each with probability one half, and by which node of its type, each alike, depends
+    on ``(key, id)`` and the link alone. What is drawn may be a link by chance.
 
     Args:
         head_P: ``[P]`` int64.

@@ -1,10 +1,12 @@
 """Pooled tensors for large results and for sampler arrays; cache-line rows.
 
-The system clears every page that it hands out, and large tensors go back to it as soon as they are freed: on a CPU that
-costs as much as the element-wise passes over them. An epoch of full graphs asks for the same sizes as the one before;
-mini-batches ask for about the same, so sizes are rounded up. Pages that nobody touches cost nothing.
+The system clears every page that it hands out, and large tensors go back to it as soon as they are freed: on
+a CPU that costs as much as the element-wise passes over them. An epoch of full graphs asks for the same sizes
+as the one before; mini-batches ask for about the same, so sizes are rounded up. Pages that nobody touches
+cost nothing.
 
-The system clears every page that it hands out, and arrays of some 100 KB and more go back to it when they are freed.
+The system clears every page that it hands out, and arrays of some 100 KB and more go back to it when they are
+freed.
 """
 
 from __future__ import annotations

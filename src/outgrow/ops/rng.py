@@ -1,11 +1,11 @@
 """Counter-based random numbers, keyed dropout, keyed permutations.
 
-The same node draws the same numbers on any worker, in any batch, at recomputation and after resume. The hash is
-the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
-Letters: ``N`` rows, ``F`` columns, ``E`` edges, ``K`` heads.
+The same node draws the same numbers on any worker, in any batch, at recomputation and after resume. The hash
+is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
+2014). Letters: ``N`` rows, ``F`` columns, ``E`` edges, ``K`` heads.
 
-Rounds of invertible steps on the smallest power of two that holds ``n``, repeated until the result is below ``n``
-(cycle walking: Black, Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002).
+Rounds of invertible steps on the smallest power of two that holds ``n``, repeated until the result is below
+``n`` (cycle walking: Black, Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002).
 """
 
 from __future__ import annotations

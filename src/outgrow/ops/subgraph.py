@@ -1,7 +1,7 @@
 """Some rows of a graph's in-edges taken out, with or without self-loops. Nothing here is as large as all its edges.
 
-With self-loops a graph is a *view* of itself: every row has lost its self-loops and has one of weight 1 at its end. The
-view is not made: all that is needed of it is how many loops the rows before each row have lost.
+With self-loops a graph is a *view* of itself: every row has lost its self-loops and has one of weight 1 at
+its end. The view is not made: all that is needed of it is how many loops the rows before each row have lost.
 
 Letters: ``V`` nodes of the graph, ``n`` rows taken out, ``E`` edges in them. All tensors are on the CPU.
 """
@@ -113,12 +113,13 @@ def in_subgraph(edges: Edges, rows: RowSlices, looped: RowSlices | None, place_V
         edges: Those of the graph.
         rows: The rows in the graph.
         looped: The rows in the view with self-loops; None to leave loops as they are.
-        place_V: ``[V]`` integer, the source row of each node that is a source. Nodes of ``rows`` have the first rows.
+        place_V: ``[V]`` integer, the source row of each node that is a source. Nodes of ``rows`` have the
+            first rows.
         num_src: Number of source rows.
 
     Returns:
-        The edges. Where no loop is added and the rows are a range, they share memory with those given, except for
-        sources that change their number. An added loop has weight 1 and relation -1.
+        The edges. Where no loop is added and the rows are a range, they share memory with those given, except
+        for sources that change their number. An added loop has weight 1 and relation -1.
     """
     plan = _CopyPlan.from_rows(rows, looped, edges.indices)
     narrow = _index_dtype(num_src)
@@ -143,8 +144,8 @@ def partition_by_source(edges: Edges, first: int) -> tuple[Edges, Edges, Tensor]
     """The edges whose source rows are before ``first``, and the others, with source rows counted from ``first``.
 
     Returns:
-        Both, with all destinations in each and edges in order, and ``[E]`` the position that each edge of the one and
-        then of the other had; int32 where that is wide enough.
+        Both, with all destinations in each and edges in order, and ``[E]`` the position that each edge of the
+        one and then of the other had; int32 where that is wide enough.
     """
     ends, src = as_numpy(edges.indptr), as_numpy(edges.indices)
     parts = balanced_work(ends)
@@ -175,8 +176,8 @@ def subgraph_degrees(edges: Edges, nodes: Tensor, before: Tensor | None) -> Tens
     Args:
         edges: Those of the graph.
         nodes: ``[n]`` int64, in any order.
-        before: What `count_loops_before` gives, for degrees in the view with self-loops; None for those in the graph. The
-            view of a weighted graph takes ``8 V`` bytes for a moment.
+        before: What `count_loops_before` gives, for degrees in the view with self-loops; None for those in
+            the graph. The view of a weighted graph takes ``8 V`` bytes for a moment.
     """
     rows = row_slices(edges.indptr, nodes)
     seen = rows if before is None else add_self_loops(rows, before)

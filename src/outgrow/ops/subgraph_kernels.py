@@ -124,7 +124,8 @@ def partition_edges(
 ) -> None:
     """Write the edges from source rows before ``first``, then the others, and which edges these were.
 
-    ``before`` counts the former in earlier parts. The last numbers of ``low_ptr`` and ``high_ptr`` are there already.
+    ``before`` counts the former in earlier parts. The last numbers of ``low_ptr`` and ``high_ptr`` are there
+    already.
     """
     for part in prange(len(parts)):
         num_low = low_ptr[len(indptr) - 1]
@@ -157,8 +158,8 @@ def sum_row_weights(
 ) -> None:
     """Write the sum of the weights of each row, with that of an added loop if ``looped``.
 
-    ``start`` says where rows begin in the graph or view that is summed. Where its even parts cut a row, at one of the
-    edges ``cuts``, pieces are summed alone: as `outgrow.ops.csc.in_degree` rounds.
+    ``start`` says where rows begin in the graph or view that is summed. Where its even parts cut a row, at
+    one of the edges ``cuts``, pieces are summed alone: as `outgrow.ops.csc.in_degree` rounds.
     """
     for part in prange(len(parts)):
         for m in range(parts[part, ROW], parts[part, END_ROW]):

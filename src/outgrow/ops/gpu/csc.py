@@ -33,8 +33,8 @@ def transpose_csc(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -
         num_dst: Number of destinations.
 
     Returns:
-        ``indptr [num_src + 1]`` int64; the destination ``[E]`` of each out-edge and its position ``[E]`` among the
-        in-edges, both int32 where all numbers fit.
+        ``indptr [num_src + 1]`` int64; the destination ``[E]`` of each out-edge and its position ``[E]``
+        among the in-edges, both int32 where all numbers fit.
     """
     narrow = torch.int32 if max(len(indices), num_dst) < 2**31 else torch.int64
     out_ptr, edge = sort_by_row(indices, num_src)

@@ -1,10 +1,11 @@
 """Launching, tiles, sums over long rows.
 
-Kernels name constants in capitals. ``SHAPE`` holds the widths that a kernel is compiled for, ``TILE`` its blocks.
+Kernels name constants in capitals. ``SHAPE`` holds the widths that a kernel is compiled for, ``TILE`` its
+blocks.
 
-A program sums the edges of one row. A row of more than `SEGMENT` edges would keep its program busy long after all
-others, so it is cut at the multiples of `SEGMENT`: its own program sums up to the first cut, one further program sums
-from each cut to the next, and a second kernel adds these parts to the row in order.
+A program sums the edges of one row. A row of more than `SEGMENT` edges would keep its program busy long after
+all others, so it is cut at the multiples of `SEGMENT`: its own program sums up to the first cut, one further
+program sums from each cut to the next, and a second kernel adds these parts to the row in order.
 """
 
 from __future__ import annotations
@@ -118,8 +119,9 @@ def sum_over_edges(
     """Run a kernel of sums over edges: programs for each row and cut, each channel and each block of columns.
 
     Args:
-        function: A kernel that takes ``indptr``, ``out``, ``scratch``, ``num_extra_segments``, what is given, ``SHAPE`` and
-            ``TILE``; it asks `program_edges` what to sum and hands the sum to `store_partial_sum`.
+        function: A kernel that takes ``indptr``, ``out``, ``scratch``, ``num_extra_segments``, what is given,
+            ``SHAPE`` and ``TILE``; it asks `program_edges` what to sum and hands the sum to
+            `store_partial_sum`.
         indptr: ``[M + 1]`` int64.
         num_edges: ``E``.
         out: ``[M, C, F]``, written.

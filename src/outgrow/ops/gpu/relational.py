@@ -1,8 +1,8 @@
 """Edges of several relations: their means, their trained weights.
 
 Sums over the edges of a relation sort the edges by relation first, which makes a relation a row that is cut.
-Letters: ``M`` result rows, ``N`` given rows, ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``B``
-bases, ``F`` columns.
+Letters: ``M`` result rows, ``N`` given rows, ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R``
+relations, ``B`` bases, ``F`` columns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Sums of weighted rows over the edges of each node, and their backward pass.
 
-Letters: ``M`` result rows, ``N`` given rows, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F`` columns.
+Letters: ``M`` result rows, ``N`` given rows, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F``
+columns.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def spmm_backward_fused(
 ) -> None:
     """The backward pass of a weighted sum: both gradients in one pass over the out-edges of each source ``m``.
 
-    ``out[m, k or 0] = sum over edges i of m of weight[edge[i], k] * rows[indices[i], k]``, summed over ``k`` as well if
-    ``C`` is 1; ``d_weight[edge[i], k] = rows[indices[i], k] . own[m, k or 0]``.
+    ``out[m, k or 0] = sum over edges i of m of weight[edge[i], k] * rows[indices[i], k]``, summed over ``k``
+    as well if ``C`` is 1; ``d_weight[edge[i], k] = rows[indices[i], k] . own[m, k or 0]``.
 
     Args:
         indptr: ``[M + 1]`` int64.

@@ -1,7 +1,7 @@
 """Ascending rows of a file cut into runs and groups, and sums into rows. One thread each: groups move side by side.
 
-A run is rows that are read at once, with the gaps between them. A group is whole runs, the work of one thread.
-Letters: ``V`` rows of the table, ``M`` of the values, ``N`` rows named, ``G`` groups.
+A run is rows that are read at once, with the gaps between them. A group is whole runs, the work of one
+thread. Letters: ``V`` rows of the table, ``M`` of the values, ``N`` rows named, ``G`` groups.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def split_groups(rows_N: Array, gap_rows: int, run_rows: int, num_groups: int) -
         num_groups: About how many groups there shall be; fewer where the runs are few.
 
     Returns:
-        ``[G + 1]`` int64: where each group begins among the rows, and their number. The runs of a group are those of
-        all rows.
+        ``[G + 1]`` int64: where each group begins among the rows, and their number. The runs of a group are
+        those of all rows.
 
     Raises:
         ValueError: The rows are not ascending and distinct.

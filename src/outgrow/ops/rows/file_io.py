@@ -1,8 +1,8 @@
 """Rows of a file read and summed by kernels that call the system themselves: no loop over runs is Python's.
 
-Runs are short and many, and Python's lock makes threads that ask for one after another wait for each other. Where the
-system has no ``pread``, the same loops are run by Python.
-Letters: ``W`` columns, ``M`` rows of the tensor on the other side, ``N`` rows named, ``S`` rows of memory for one run.
+Runs are short and many, and Python's lock makes threads that ask for one after another wait for each other.
+Where the system has no ``pread``, the same loops are run by Python. Letters: ``W`` columns, ``M`` rows of the
+tensor on the other side, ``N`` rows named, ``S`` rows of memory for one run.
 """
 
 from __future__ import annotations
@@ -89,14 +89,16 @@ def add_file_rows(
 ) -> tuple[int, int, int]:
     """``row rows[i] of the file += values[at[i]]``.
 
-    Rows in the gaps of a run are written back as they were read: cheaper than a call of the system for each row.
+    Rows in the gaps of a run are written back as they were read: cheaper than a call of the system for each
+    row.
 
     Args:
         file: Descriptor of the file.
         offset: Byte of the file at which row 0 begins.
         rows_N: ``[N]`` integer, ascending and distinct.
         gap_rows: Most rows between two neighbours of one run, which is read and written at once.
-        staged_SW: ``[S, W]`` contiguous float32 or float64, of the type of the file, overwritten; no run is longer.
+        staged_SW: ``[S, W]`` contiguous float32 or float64, of the type of the file, overwritten; no run is
+            longer.
         added: ``values [M, W]`` float32 or float64, and ``at [N]`` integer.
 
     Returns:

@@ -1,8 +1,9 @@
 """Parcels of rows moved between memory and a file by kernels that call the system themselves.
 
-A parcel is some rows of one width that are written at once. Those of a file do not overlap, and lie in order. Where
-pages are more than a byte, each parcel begins with one, and whole pages move: then the system need not keep a copy.
-Letters: ``W`` columns, ``P`` parcels named, ``N`` their rows, ``M`` rows of the tensor on the other side, ``B`` bytes.
+A parcel is some rows of one width that are written at once. Those of a file do not overlap, and lie in order.
+Where pages are more than a byte, each parcel begins with one, and whole pages move: then the system need not
+keep a copy. Letters: ``W`` columns, ``P`` parcels named, ``N`` their rows, ``M`` rows of the tensor on the
+other side, ``B`` bytes.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ def read_segments(
 
     Args:
         file: Descriptor of the file.
-        places: ``[P]`` int64 ascending bytes at which the parcels begin, and ``[P + 1]`` int64 rows before each of them
-            and in all.
+        places: ``[P]`` int64 ascending bytes at which the parcels begin, and ``[P + 1]`` int64 rows before
+            each of them and in all.
         row_range: First row that is read, and last plus 1.
         page: What reads are rounded out to: a power of two.
-        staged_B: uint8, aligned and overwritten: whole pages, for at least one row with those that it lies in.
-        out: ``[M, W]`` of the type of the file, written, and ``[N]`` integer distinct rows of it; None for the first
-            ones, in order.
+        staged_B: uint8, aligned and overwritten: whole pages, for at least one row with those that it lies
+            in.
+        out: ``[M, W]`` of the type of the file, written, and ``[N]`` integer distinct rows of it; None for
+            the first ones, in order.
 
     Returns:
         Number of reads, and of the pages of `PAGE_BYTES` that they lie in.
@@ -65,9 +67,10 @@ def write_segments(file: int, places: tuple[Array, Array], page: int, staged_B: 
 
     Args:
         file: Descriptor of the file.
-        places: ``[P]`` int64 ascending bytes at which the parcels begin, and ``[P + 1]`` int64 bytes of rows before
-            each of them and in all.
-        page: What writes are rounded up to: a power of two. Nothing else may lie in the last page of a parcel.
+        places: ``[P]`` int64 ascending bytes at which the parcels begin, and ``[P + 1]`` int64 bytes of rows
+            before each of them and in all.
+        page: What writes are rounded up to: a power of two. Nothing else may lie in the last page of a
+            parcel.
         staged_B: uint8, aligned and overwritten: whole pages.
         rows_B: uint8, the rows of the parcels one after another.
 

@@ -4,10 +4,12 @@ A set is a row of 64-bit words, and number ``i`` is bit ``i % 64`` of word ``i /
 
 Letters: ``W`` words of a set, ``A`` and ``B`` sets, ``N`` ids.
 
-A set is two arrays: the bits of its numbers, 64 to a word, and a bit for each of these words that is not 0, 64 to a
-group. So a set of few numbers is walked in little time, however large they are. It is empty whenever no kernel uses it.
+A set is two arrays: the bits of its numbers, 64 to a word, and a bit for each of these words that is not 0,
+64 to a group. So a set of few numbers is walked in little time, however large they are. It is empty whenever
+no kernel uses it.
 
-Where all positions in an array are known to be 0 or more, kernels say so with ``uint64``: else each costs a test.
+Where all positions in an array are known to be 0 or more, kernels say so with ``uint64``: else each costs a
+test.
 """
 
 from __future__ import annotations

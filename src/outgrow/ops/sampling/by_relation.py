@@ -1,8 +1,9 @@
 """Choice of in-edges with a number for each relation, and what the graph has of each relation.
 
-Within a relation the choice is that of `outgrow.ops.sampling.uniform01.sample_uniform` among the row's edges of that relation,
-with the key ``hash64(mix(key, v), relation)`` instead of ``hash64(key, v)``. Relation -1, a loop that was added, counts as
-the last of ``R + 1``. Both kernels read all edges of a row, because those of a relation are not side by side.
+Within a relation the choice is that of `outgrow.ops.sampling.uniform01.sample_uniform` among the row's edges
+of that relation, with the key ``hash64(mix(key, v), relation)`` instead of ``hash64(key, v)``. Relation -1, a
+loop that was added, counts as the last of ``R + 1``. Both kernels read all edges of a row, because those of a
+relation are not side by side.
 """
 
 from __future__ import annotations

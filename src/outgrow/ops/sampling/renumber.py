@@ -1,12 +1,13 @@
 """Global to local node ids of a batch.
 
-A table holds ``base_bytes`` plus the number of each node of the batch; whatever is less was left by batches before. So a
-table is not cleared between batches: the next one takes a larger base. Letters: ``n`` nodes, ``E`` edges, ``V`` nodes
-of the graph.
+A table holds ``base_bytes`` plus the number of each node of the batch; whatever is less was left by batches
+before. So a table is not cleared between batches: the next one takes a larger base. Letters: ``n`` nodes,
+``E`` edges, ``V`` nodes of the graph.
 
-All sources are numbered first, as a single worker numbers them (`sampling_nodes`). Then the new nodes, far fewer than
-edges, are told apart: own ones close up and keep their numbers for the batch, those of others are grouped by owner and
-forgotten, as another hop may want them again. Letters: ``E`` edges, ``V`` nodes, ``N`` new nodes, ``r`` of others.
+All sources are numbered first, as a single worker numbers them (`sampling_nodes`). Then the new nodes, far
+fewer than edges, are told apart: own ones close up and keep their numbers for the batch, those of others are
+grouped by owner and forgotten, as another hop may want them again. Letters: ``E`` edges, ``V`` nodes, ``N``
+new nodes, ``r`` of others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Uniform choice of some in-edges of each row, without replacement, as a pure function of a key and the row's node.
 
-Draw ``i`` of node ``v`` is ``hash64(mix(key, v), i)``. Of ``d`` in-edges ``k`` are chosen by Floyd's method (Bentley and
-Floyd: A sample of brilliance, CACM 30, 1987): for ``last`` from ``d - k`` to ``d - 1`` take a number in ``[0, last]``,
-or ``last`` if that number was taken before. All kernels of the sampler run on one thread, without Python's lock:
-callers sample several batches side by side. Letters: ``n`` rows, ``E`` chosen edges, ``V`` nodes.
+Draw ``i`` of node ``v`` is ``hash64(mix(key, v), i)``. Of ``d`` in-edges ``k`` are chosen by Floyd's method
+(Bentley and Floyd: A sample of brilliance, CACM 30, 1987): for ``last`` from ``d - k`` to ``d - 1`` take a
+number in ``[0, last]``, or ``last`` if that number was taken before. All kernels of the sampler run on one
+thread, without Python's lock: callers sample several batches side by side. Letters: ``n`` rows, ``E`` chosen
+edges, ``V`` nodes.
 """
 
 from __future__ import annotations

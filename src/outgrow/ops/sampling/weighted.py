@@ -1,9 +1,9 @@
 """Choice of some in-edges of each row by their weights, without replacement, as a pure function of a key and a node.
 
-An edge of weight ``w`` arrives after an exponential time of rate ``w``; the first ``k`` of a row are chosen. That is to
-take one after the other, each with a probability by its share of the weight that is left (Efraimidis and Spirakis:
-Weighted random sampling with a reservoir, IPL 97, 2006). The time of the edge at position ``j`` of node ``v``'s row is
-``-log(1 - x) / w`` with ``x = uniform(mix(mix(key, v), j))``.
+An edge of weight ``w`` arrives after an exponential time of rate ``w``; the first ``k`` of a row are chosen.
+That is to take one after the other, each with a probability by its share of the weight that is left
+(Efraimidis and Spirakis: Weighted random sampling with a reservoir, IPL 97, 2006). The time of the edge at
+position ``j`` of node ``v``'s row is ``-log(1 - x) / w`` with ``x = uniform(mix(mix(key, v), j))``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows, copy_all
 def sample_weighted(rows: Rows, weight: NDArray[np.float32], fanout: int, key: np.uint64, bits: Bits, out: Out) -> int:
     """Choose ``fanout`` edges of positive weight, if there are so many, of each row of more edges, and all of the others.
 
-    Where edges of positive weight are left out, the product of ``sample_weight`` and weight is the same for all
-    chosen edges of the row: a ``fanout``-th of the weight of all its edges.
+    Where edges of positive weight are left out, the product of ``sample_weight`` and weight is the same for
+    all chosen edges of the row: a ``fanout``-th of the weight of all its edges.
 
     Args:
         rows: See `NodeMessages`.
