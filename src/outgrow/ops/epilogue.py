@@ -109,7 +109,7 @@ _KNOWN: dict[Activation | None, int] = {
 
 
 class LayerNormSpec(NamedTuple):
-    """Layer norm (Ba, Kiros & Hinton, 2016): ``weight [F]``, ``bias [F]`` and the number added to the variance."""
+    """Layer norm: ``weight [F]``, ``bias [F]`` and the number that is added to the variance."""
 
     weight: Tensor
     bias: Tensor

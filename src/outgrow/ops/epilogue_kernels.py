@@ -121,7 +121,7 @@ def epilogue_rows_backward(
     d_residual: Array,
     sums: NDArray[np.float64],
 ) -> None:
-    """Compute the gradients of ``y`` and of the residual, and the sums of each part for the parameters' gradients.
+    """Compute the gradients of ``y`` and the residual, and the parts' sums for the parameters' gradients.
 
     ``given`` is the result if ``reads_result``, else the input. Steps are undone in reverse order.
     """

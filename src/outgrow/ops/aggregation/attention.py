@@ -59,7 +59,7 @@ def softmax_rows_backward(
     d_score: Array,
     d_dst: Array,
 ) -> None:
-    """Compute the gradient of each edge's score before the leaky ReLU, and the sums of these over each row."""
+    """Compute the gradients of the edges' scores before the leaky ReLU, and their sums over each row."""
     parts = balanced_work(indptr)
     heads = weight.shape[1]
     rows = split_rows(parts, indptr)
@@ -274,9 +274,9 @@ def edge_softmax_backward(
     d_score_EK: Tensor,
     d_dst_VdK: Tensor,
 ) -> None:
-    """Compute the gradients of edge scores before the leaky ReLU and of destination scores, into the last two.
+    """Compute the gradients of edge scores before the leaky ReLU and of destination scores.
 
-    ``weight`` is the result of `edge_softmax`, ``grad`` its gradient.
+    ``weight`` is the result of `edge_softmax`, ``grad`` its gradient. The last two arguments are written.
     """
     ends = as_numpy(indptr)
     scores = as_numpy(src_VsK), as_numpy(dst_VdK), _scalar_like(slope, weight_EK)

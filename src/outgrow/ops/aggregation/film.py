@@ -104,7 +104,7 @@ def film_grad_src(
     grad_Vd1F: Tensor,
     out_Vs1F: Tensor,
 ) -> None:
-    """Compute the gradient of the sources from that of the sum, over the transposed edges, into ``out_Vs1F``."""
+    """Compute the gradient of the sources, over the transposed edges, into ``out_Vs1F``."""
     launch_balanced(
         _make_grad_src_kernel, indptr, indices, edge, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vs1F
     )

@@ -23,7 +23,7 @@ from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, launch_
 Array = NDArray[Any]
 
 _LARGEST_SCORE = {torch.float32: 40.0, torch.float64: 340.0}
-"""Largest scores for which ``exp(-a) * exp(-b)`` neither overflows nor underflows, and can replace ``exp(-(a + b))``."""
+"""Largest scores for which ``exp(-a) * exp(-b)`` stays in range and can replace ``exp(-(a + b))``."""
 
 
 class Gated(Aggregation):
@@ -38,7 +38,10 @@ class Gated(Aggregation):
     additive = True
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Aggregate sources of 2 channels and destinations of 1 or None, with constant weights; see `Aggregation`."""
+        """Aggregate; see `Aggregation`.
+
+        Sources have 2 channels, destinations 1 or None. Weights are constants.
+        """
         assert src_VsCF.shape[1] == 2
         if dst_VdCF is None:
             dst_VdCF = src_VsCF.new_zeros(block.edges.num_dst, 1, src_VsCF.shape[2])
@@ -87,7 +90,7 @@ def gated_grad_src(
     grad_Vd1F: Tensor,
     out_Vs2F: Tensor,
 ) -> None:
-    """Compute the gradient of the sources from that of the sum, over the transposed edges, into ``out_Vs2F``."""
+    """Compute the gradient of the sources, over the transposed edges, into ``out_Vs2F``."""
     src, dst, exponentials = _gate_inputs(src_Vs2F, dst_Vd1F)
     launch_balanced(
         partial(_make_grad_src_kernel, exponentials), indptr, indices, edge, src, dst, weight_E, grad_Vd1F, out=out_Vs2F

@@ -42,7 +42,7 @@ def validate_relations(edges: Edges, num_relations: int) -> Tensor:
 
 
 def relation_pairs(edges: Edges, num_relations: int) -> tuple[Edges, Tensor]:
-    """Return the edges between pairs of node and relation: from ``u * R + r`` to ``v * R + r`` for relation ``r``.
+    """Return the edges between node-relation pairs: relation ``r`` goes from ``u * R + r`` to ``v * R + r``.
 
     Computed once per block.
 

@@ -1,4 +1,4 @@
-"""Aggregation over edges of several relations: means per relation and trained weights, without a row per edge.
+"""Aggregation over edges of several relations: means per relation, trained weights, no row per edge.
 
 Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``B`` bases, ``F`` columns.
 Gradients that sum over all edges do so in a fixed number of parts and in order, whatever the number of
@@ -38,7 +38,7 @@ from outgrow.ops.kernels.work_split import (
 Array = NDArray[Any]
 
 _SHARES = 16
-"""Partial sums over all edges that are computed in parallel. Fixed, so that results do not depend on the threads."""
+"""Parallel partial sums over all edges; fixed, so that results do not depend on the threads."""
 
 
 def relation_mean_weight(block: Block, num_relations: int, dtype: torch.dtype) -> Tensor:
@@ -206,7 +206,10 @@ def relational_spmm(
     src_NF: Tensor,
     out_MF: Tensor,
 ) -> None:
-    """Compute ``out[m] = sum over i of m of weight[e] * scale[relation[e]] * src[indices[i]]``, ``e = edge[i]``."""
+    """Compute ``out[m] = sum over i of m of weight[e] * scale[relation[e]] * src[indices[i]]``.
+
+    ``e`` is ``edge[i]``, the position of the weight and the relation.
+    """
     launch_balanced(_make_relational_spmm, indptr, indices, edge, relation, weight_E, scale_RF, src_NF, out=out_MF)
 
 
@@ -220,7 +223,7 @@ def relational_scale_grad(
     grad_VdF: Tensor,
     out_RF: Tensor,
 ) -> None:
-    """Compute the gradient of the relations' scales from that of the sum, into ``out_RF``; summed in float64."""
+    """Compute the gradient of the relations' scales, into ``out_RF``; summed in float64."""
     sums = np.zeros((_SHARES, *out_RF.shape))
     given = (as_kernel_array(value) for value in (indptr, indices, relation, weight_E, src_VsF, grad_VdF))
     _make_scale_grad_kernel(specialised_width(len(indices), out_RF.shape[1]))(

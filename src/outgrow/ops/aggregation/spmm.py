@@ -50,7 +50,7 @@ def spmm(
         weight: ``[E, K]``; None if all are 1.
         rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
         out: ``[M, K, F]``, written.
-        add: Whether to add to the present contents of ``out``. Rows without edges stay as they are.
+        add: Whether to add to ``out``; rows without edges stay as they are.
         num_edges: Edges of the whole graph if these are a chunk of it; decides whether to compile a kernel
             for these widths. None for ``E``.
     """
@@ -209,14 +209,13 @@ def _make_spmm_kernel(fixed: Widths | None) -> Callable[..., None]:
                 for i in range(first, last):
                     prefetch_row(rows, indices, i, ahead, num_channels * columns)
                     at = i if edge is None else edge[i]
-                    # Weights in edge order are sequential reads, which the processor prefetches by itself.
+                    # The processor prefetches sequential reads by itself: weights in edge order.
                     if edge is not None and weight is not None:
                         prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
                     row = indices[i]
                     for k in range(num_weights):
                         # With one channel, all weights of an edge scale the same source row (bases).
                         c = k if num_channels > 1 else 0
-                        # Numba prunes the branch for ``weight is None``: its type is known when it compiles.
                         scale = total.dtype.type(1) if weight is None else weight[at, k]
                         for f in range(columns):
                             total[k, f] += scale * as_float(rows[row, c * columns + f])

@@ -42,7 +42,7 @@ def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def kernel_view(x: Tensor) -> Tensor:
-    """Return the same memory as kernels take it: 16-bit integers for half precision, else the tensor itself."""
+    """Return the same memory as kernels take it: half precision as 16-bit integers."""
     return x.view(_BITS[x.dtype]) if is_half(x.dtype) else x
 
 
@@ -150,7 +150,7 @@ def prefetch_distance(row_bytes: int) -> int:
 
 @intrinsic
 def prefetch_line(context: Any, rows: Any, row: Any, column: Any) -> Any:
-    """Prefetch the cache line of ``rows[row, column]``, a two-dimensional array. For kernels; changes no result."""
+    """Prefetch the cache line of ``rows[row, column]`` of a two-dimensional array. For kernels."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         code: Any = cgutils  # has no types

@@ -148,7 +148,7 @@ def fits_in_registers(rows: Array, out: Array, columns: int) -> bool:
 
 @cache
 def make_narrow_spmm(columns: int) -> Callable[..., None]:
-    """Make a kernel of ``out[m] = sum over edges i of m of weight[edge[i] or i, 0] * rows[indices[i]]``, ``F`` columns.
+    """Make the kernel of ``out[m] = sum over edges i of m of weight[edge[i] or i, 0] * rows[indices[i]]``.
 
     The kernel takes ``parts``, ``indptr [M + 1]``, ``indices [E]``, ``edge [E]`` or None, ``weight [E, 1]``
     or None, ``rows [N, S]`` and ``out [M, S]`` with ``S >= F``, which it writes.

@@ -101,7 +101,7 @@ def _assign_work(indptr: NDArray[np.int64], parts: NDArray[np.int64]) -> None:
 
 @serial_kernel
 def _find_split(indptr: NDArray[np.int64], target: int, heavy: int) -> tuple[int, int]:
-    """Return the row and edge after ``target`` rows and edges; the start of a row unless it has ``heavy`` edges."""
+    """Return the row and edge after ``target`` rows and edges; within a row only if it has ``heavy`` edges."""
     # Bisect for the last row with at most ``target`` rows and edges before it.
     low, high = 0, len(indptr) - 1
     while low < high:
@@ -125,7 +125,7 @@ _LARGE = 1 << 24
 
 
 def specialised_width(num_edges: int, columns: int) -> int | None:
-    """Return the width to compile a kernel for: that of the rows if the work is large, None for the general kernel."""
+    """Return the width to compile a kernel for: that of large work; None for the general kernel."""
     return columns if num_edges * columns >= _LARGE else None
 
 
