@@ -40,7 +40,7 @@ class _BufferPool:
         self.slack = 0.0
         self.lock = threading.Lock()
         self.freed: deque[Tensor] = deque()
-        """Buffers that finalisers have returned, at any moment and in any thread; collected at the next use of the pool."""
+        """Buffers returned by finalisers, in any thread at any moment; collected when the pool is used."""
 
     def allocate(self, size: int) -> NDArray[np.uint8]:
         """Return ``[size]`` bytes or a few more, which come back to the pool once nothing uses them."""
@@ -167,10 +167,10 @@ def _round_up_size(size: int) -> int:
 
 
 def with_padding(x_NF: Tensor) -> Tensor:
-    """Return ``[N, S]``: rows with their padding, whose values are undefined; ``x`` itself if there is none."""
+    """Return ``[N, S]``: rows with their padding, of undefined values; ``x`` itself if it has none."""
     rows, columns = x_NF.shape
     stride = pad_to_cache_line(columns, rows)
-    # Return before the storage is asked for: autograd never adds in place to a tensor whose storage was
+    # Return before reading the storage: autograd never adds in place to a tensor whose storage was
     # accessed.
     if stride == columns:
         return x_NF
@@ -193,7 +193,7 @@ def as_output_rows(out: Tensor) -> NDArray[Any]:
 
 
 def as_input_rows(x: Tensor) -> NDArray[Any]:
-    """Return rows ``[N, C, F]`` as an ``[N, S]`` array with ``S >= C * F``, without a copy if the layout allows.
+    """Return rows ``[N, C, F]`` as an array ``[N, S]``, ``S >= C * F``; a copy only if the layout needs it.
 
     Half precision is returned as bits.
     """

@@ -43,7 +43,7 @@ NEIGHBOURS = 2
 
 @serial_kernel
 def hash64(key: np.uint64, value: np.uint64) -> np.uint64:
-    """Return a 64-bit hash of a key and a value; both uint64. For kernels; `fold_in` is the same in Python."""
+    """Return a 64-bit hash of a key and a value, both uint64; `fold_in` is the same in Python."""
     z = key + (value + np.uint64(1)) * _GOLDEN
     z = (z ^ (z >> _S30)) * _MUL1
     z = (z ^ (z >> _S27)) * _MUL2
@@ -77,7 +77,7 @@ def fold_in(key: int, *values: int) -> int:
 
 
 def keyed_permutation(values_N: Tensor, key: int) -> Tensor:
-    """Return ``[N]`` int64: distinct whole numbers in the order of their hashes, whatever their given order."""
+    """Return ``[N]`` int64: distinct whole numbers in the order of their hashes."""
     # For a fixed key the hash is a bijection of 64-bit numbers: distinct values never tie.
     hashes = np.empty(len(values_N), dtype=np.uint64)
     _hash_values(as_numpy(values_N), np.uint64(key), hashes)
@@ -160,7 +160,7 @@ class _KeyedDropout(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, None, None, None]:
-        # The gradient passes through the same mask and scale, drawn again from the key.
+        # The gradient passes through the same mask and scale, recomputed from the key.
         return _apply_dropout(grad_NF, ctx.nodes, ctx.key, ctx.p), None, None, None
 
 
@@ -229,7 +229,7 @@ _ROUNDS = 4
 
 @serial_kernel
 def permute_value(value: np.uint64, n: np.uint64, key: np.uint64) -> np.uint64:
-    """Return the image of ``value`` under the permutation of ``0 .. n - 1`` for ``key``. For kernels; all uint64."""
+    """Return the image of ``value`` under the permutation of ``0 .. n - 1`` for ``key``; all uint64."""
     bits = _ONE
     # The number of bits of n - 1, at least one.
     while (n - _ONE) >> bits != np.uint64(0):
@@ -244,7 +244,7 @@ def permute_value(value: np.uint64, n: np.uint64, key: np.uint64) -> np.uint64:
             value = ((value ^ round_key) * ((round_key >> _HIGH_HALF) | _ONE)) & mask
             value ^= value >> half
         # Values beyond n lie on the cycle between two values below it: going on from there keeps the map
-        # one-to-one. The power of two is less than twice n, so two walks are enough on average.
+        # one-to-one. The power of two is at most twice n, so two walks are enough on average.
         if value < n:
             return value
 

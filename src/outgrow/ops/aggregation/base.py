@@ -46,7 +46,7 @@ class Aggregation(ABC):
         """
 
     def restrict_to_columns(self, first: int, last: int) -> Aggregate:
-        """Return the aggregation of rows that hold columns ``first`` to ``last - 1``; requires `sliceable`."""
+        """Return the aggregation of rows with columns ``first`` to ``last - 1`` only; needs `sliceable`."""
         assert self.sliceable
         return self
 

@@ -27,11 +27,11 @@ _LARGEST_SCORE = {torch.float32: 40.0, torch.float64: 340.0}
 
 
 class Gated(Aggregation):
-    """``out[v] = sum over in-edges e of weight[e] * sigmoid(src[u, 0] + dst[v, 0]) * src[u, 1]``, ``u`` the source.
+    """Gated sum: ``out[v] = sum over e of weight[e] * sigmoid(src[u, 0] + dst[v, 0]) * src[u, 1]``.
 
-    The gate of Marcheggiani & Titov (EMNLP 2017), per column as in Bresson & Laurent, Residual gated graph
-    ConvNets, 2017. On the CPU the exponentials are computed per node instead of per edge if all scores are
-    small enough.
+    The sum runs over the in-edges ``e`` of ``v``, from source ``u``. The gate of Marcheggiani & Titov (EMNLP
+    2017), per column as in Bresson & Laurent, Residual gated graph ConvNets, 2017. On the CPU the
+    exponentials are computed per node instead of per edge if all scores are small enough.
     """
 
     sliceable = True

@@ -78,7 +78,9 @@ def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:
 
 
 class RelationScale(nn.Module, Aggregation):
-    """``out[v] = sum over in-edges e of weight[e] * scale[relation of e] * src[source of e]``, column by column.
+    """Sum over in-edges with a trained scale per relation and column.
+
+    ``out[v] = sum over in-edges e of weight[e] * scale[relation of e] * src[source of e]``, column by column.
 
     Args:
         num_relations: ``R``.
@@ -244,8 +246,7 @@ def _basis_grad_kernel(relation: Array, scale: Array, grad: Array, sums: Array) 
     count = len(relation)
     for share in prange(len(sums)):
         for e in range(count * share // len(sums), count * (share + 1) // len(sums)):
-            # A relation is small and hit by many edges, so each share of the edges has a table of sums of its
-            # own.
+            # Many edges have the same relation, so each share of the edges has its own table of sums.
             for b in range(grad.shape[1]):
                 sums[share, relation[e], b] += scale[e] * grad[e, b]
 

@@ -41,7 +41,7 @@ def spmm(
     add: bool = False,
     num_edges: int | None = None,
 ) -> None:
-    """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
+    """Compute ``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -51,18 +51,16 @@ def spmm(
         rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
         out: ``[M, K, F]``, written.
         add: Whether to add to ``out``; rows without edges stay as they are.
-        num_edges: Edges of the whole graph if these are a chunk of it; decides whether to compile a kernel
-            for these widths. None for ``E``.
+        num_edges: Edges of the whole graph, of which these are a chunk; None for ``E``.
     """
     given = as_input_rows(rows)
     sums = as_output_rows(out)
     num_weights, num_channels, columns = _kernel_widths(out, rows)
-    # Sum the padding columns too: loops over whole cache lines need no remainder, and nobody reads these
-    # sums.
+    # Sum the padding columns too: loops over whole cache lines need no remainder.
     if num_weights == num_channels == 1:
         columns = min(given.shape[1], sums.shape[1])
     widths = num_weights, num_channels, columns
-    # Counted over the whole graph, so that all of its chunks run the same kernel.
+    # By the whole graph, so that all of its chunks run the same kernel.
     large = _is_large(len(indices) if num_edges is None else num_edges, widths)
     ends = as_numpy(indptr)
     operands = None if edge is None else as_numpy(edge), None if weight is None else as_numpy(weight), given, sums
@@ -77,7 +75,7 @@ def spmm(
 
 @gpu_dispatch
 def spmm_sum_heads(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
-    """``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
+    """Compute ``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -104,7 +102,7 @@ def spmm_sum_heads(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor
 
 @gpu_dispatch
 def sddmm_dot(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
-    """``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
+    """Compute ``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -172,7 +170,7 @@ def _is_large(num_edges: int, widths: Widths) -> bool:
 
 @cache
 def _make_spmm_kernel(fixed: Widths | None) -> Callable[..., None]:
-    # Numba freezes these closure variables, so that each ``fixed > 0`` below is decided when it compiles.
+    # Frozen by Numba: each ``fixed > 0`` below is decided at compile time.
     fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
 
     @parallel_kernel
@@ -200,8 +198,7 @@ def _make_spmm_kernel(fixed: Widths | None) -> Callable[..., None]:
                 if add and first == last and not continued:
                     continue
                 total[:] = 0
-                # Only the first piece of a row starts from ``out``: later pieces would count its contents
-                # again.
+                # Later pieces of a row start from zero, or ``out`` would count several times.
                 if add and not continued:
                     for k in range(num_weights):
                         for f in range(columns):
@@ -290,8 +287,7 @@ def _make_sddmm_kernel(fixed: Widths | None) -> Callable[..., None]:
                     row = indices[e]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0
-                        # Vectorised because a `reducing_kernel` may reorder additions. Cut rows need no care
-                        # here.
+                        # Vectorised, since a `reducing_kernel` may reorder additions. Cut rows need no care.
                         total = out.dtype.type(0)
                         for f in range(columns):
                             total += other[m, k * columns + f] * as_float(rows[row, c * columns + f])
@@ -337,8 +333,7 @@ def _make_backward_kernel(fixed: Widths | None) -> Callable[..., None]:
                         c = k if num_channels > 1 else 0
                         scale = weight[at, k]
                         product = out.dtype.type(0)
-                        # One read of the destination's gradient serves both results: memory is the
-                        # bottleneck.
+                        # One read of the gradient row serves both results: memory is the bottleneck.
                         for f in range(columns):
                             value = rows[row, k * columns + f]
                             total[c, f] += scale * value

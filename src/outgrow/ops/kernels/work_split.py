@@ -101,7 +101,7 @@ def _assign_work(indptr: NDArray[np.int64], parts: NDArray[np.int64]) -> None:
 
 @serial_kernel
 def _find_split(indptr: NDArray[np.int64], target: int, heavy: int) -> tuple[int, int]:
-    """Return the row and edge after ``target`` rows and edges; within a row only if it has ``heavy`` edges."""
+    """Return the row and edge after ``target`` rows and edges; within a row only if that is heavy."""
     # Bisect for the last row with at most ``target`` rows and edges before it.
     low, high = 0, len(indptr) - 1
     while low < high:

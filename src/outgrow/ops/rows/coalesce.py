@@ -23,7 +23,7 @@ _LEAST_RUNS = 8
 
 @serial_kernel
 def coalesce_end(rows: Array, start: int, gap_rows: int, run_rows: int) -> int:
-    """Return the end of the run of ``rows[start]``: the longest with small gaps and few rows. For kernels too.
+    """Return the end of the run of ``rows[start]``: the longest with small gaps and few rows.
 
     Args:
         rows: ``[N]`` integer, ascending and distinct.
@@ -75,7 +75,7 @@ def scatter_add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: 
 
 @serial_kernel
 def scatter_add_range(table: Array, first: int, rows: Array, start: int, end: int, values: Array, at: Array) -> None:
-    """Apply `scatter_add_rows` to a range of the rows, in a table that begins at row ``first``. For kernels too."""
+    """Apply `scatter_add_rows` to a range of the rows, in a table that begins at row ``first``."""
     for i in range(start, end):
         row, source = rows[i] - first, at[i]
         for column in range(table.shape[1]):

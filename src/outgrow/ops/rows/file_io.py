@@ -62,7 +62,7 @@ def read_file_rows(
         offset: Byte of the file at which row 0 begins.
         rows_N: ``[N]`` integer, ascending and distinct.
         gap_rows: Most rows between two neighbours of one run, which is read at once.
-        staged_SW: ``[S, W]`` contiguous, of the type of the file, overwritten; no run is longer.
+        staged_SW: ``[S, W]`` contiguous, of the type of the file, overwritten; limits the length of a run.
         out_MW: ``[M, W]`` of the same or a wider floating type, written.
         to_N: ``[N]`` integer, distinct.
 
@@ -93,8 +93,7 @@ def add_file_rows(
 ) -> tuple[int, int, int]:
     """Add ``values[at[i]]`` to row ``rows[i]`` of the file.
 
-    Rows in the gaps of a run are written back as they were read: cheaper than a call of the system for each
-    row.
+    Rows in the gaps of a run are written back unchanged, which is cheaper than a system call per row.
 
     Args:
         file: Descriptor of the file.
@@ -147,7 +146,7 @@ if sys.platform in ("linux", "darwin"):
         """Do `pread_into` for kernels; returns 0 or an error for `raise_errno`."""
         done = 0
         size = memory.size * memory.itemsize
-        # The system may read less than asked for (2 GiB at most on Linux), so go on until all is there.
+        # The system may read less than asked for (2 GiB at most on Linux), so repeat until all is read.
         while done < size:
             moved = _pread(file, memory.ctypes.data + done, size - done, start + done)
             if moved == 0:
@@ -223,7 +222,7 @@ def _read_rows(
         error = pread_memory(file, begin, staged[:num_rows])
         if error != 0:
             return error, runs, pages
-        # Rows go through the staging buffer, because a run holds rows of gaps that nobody has asked for.
+        # Rows go through the staging buffer, because a run also holds the rows in its gaps.
         _scatter_rows(staged, first, rows, start, end, out, to)
         runs += 1
         pages += count_pages(begin, num_rows * row_bytes)

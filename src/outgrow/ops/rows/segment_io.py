@@ -70,8 +70,8 @@ def write_segments(file: int, places: tuple[Array, Array], page: int, staged_B: 
         file: Descriptor of the file.
         places: ``[P]`` int64 ascending bytes at which the segments begin, and ``[P + 1]`` int64 bytes of rows
             before each of them and in all.
-        page: What writes are rounded up to: a power of two. Nothing else may lie in the last page of a
-            parcel.
+        page: Bytes that writes are aligned to: a power of two; 1 for none. The last page of a segment holds
+            nothing else.
         staged_B: uint8, aligned and overwritten: whole pages.
         rows_B: uint8, the rows of the segments one after another.
 
@@ -169,7 +169,7 @@ def _read_segments(
 def _end_of_read(
     begins: Array, ends: Array, at: int, high: int, segment: int, row_bytes: int, base: int, limit: int
 ) -> tuple[int, int]:
-    """Return the last row + 1 that one read of ``base`` to ``limit`` covers, and the byte at which it ends."""
+    """Return the last row + 1 that a read from ``base`` to ``limit`` covers, and the byte of its end."""
     until = base
     while at < high:
         while ends[segment + 1] <= at:
