@@ -181,7 +181,7 @@ def with_padding(x_NF: Tensor) -> Tensor:
 
 
 def as_output_rows(out: Tensor) -> NDArray[Any]:
-    """Return `as_input_rows` of a tensor that a kernel writes, from `empty` or `pooled_empty_rows`.
+    """Return the rows of a contiguous or pooled tensor as an array for a kernel to write, without a copy.
 
     Raises:
         ValueError: The layout would require a copy, and the kernel would write that.

@@ -139,7 +139,7 @@ def _edge_softmax_kernel(
     k = tl.arange(0, WIDTH)
     dst_score = tl.load(dst + row * HEADS + k, k < HEADS, 0).to(ACC)
     # Three passes that each recompute the scores from node scores, which are cached: storing them per edge
-    # would double the traffic to memory.
+    # would add traffic to memory.
     highest = tl.full([EDGES, WIDTH], float("-inf"), ACC)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
