@@ -143,7 +143,7 @@ def test_an_epoch_ends_as_it_began(
         batch_size=batches.size,
         fanout=batches.fanout,  # type: ignore[arg-type]
     )
-    with pytest.raises(InputError, match="cannot be finished so") as caught:
+    with pytest.raises(InputError, match="is a mid-epoch checkpoint") as caught:
         world.trainer(problem, config).resume(left_by(tmp_path))
     assert caught.value.needed != caught.value.got
 

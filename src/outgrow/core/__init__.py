@@ -1,1 +1,1 @@
-"""Records and words that every other layer shares (layer 0)."""
+"""Data structures and utilities that all other layers share (layer 0)."""

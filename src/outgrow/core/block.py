@@ -1,4 +1,4 @@
-"""A bipartite slice of a graph: the only thing a layer sees of it.
+"""`Block`: the bipartite slice of a graph that a layer computes on.
 
 Letters: ``Vs`` source rows, ``Vd`` destination rows, ``E`` edges.
 """
@@ -15,15 +15,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Edges:
-    """In-edges of ``Vd`` destinations in compressed columns (CSC), in graph order.
+    """In-edges of ``Vd`` destinations in compressed sparse columns (CSC), in graph order.
 
     Attributes:
         indptr: ``[Vd + 1]`` int64; the in-edges of destination ``v`` are ``indptr[v]`` to ``indptr[v + 1]``.
-        indices: ``[E]`` int32 or int64; row of the source of each edge.
+        indices: ``[E]`` int32 or int64; source row of each edge.
         num_src: ``Vs``, the number of source rows.
-        relation: ``[E]`` integer, relation of each edge; None if edges have no type.
-        weight: ``[E]`` floating, weight of each edge in the graph; None if all are 1.
-        cache: What kernels derive from the topology once and keep, such as its transpose.
+        relation: ``[E]`` integer, relation of each edge; None if edges are untyped.
+        weight: ``[E]`` floating, weight of each edge in the graph; None if all weights are 1.
+        cache: Arrays that kernels derive from the topology and reuse, such as its transpose.
     """
 
     indptr: Tensor
@@ -44,9 +44,10 @@ class Edges:
         return len(self.indices)
 
     def to(self, device: torch.device) -> Edges:
-        """The same edges on a device; themselves if they are there."""
+        """Return the edges on a device; these edges if they are already there."""
         if self.indptr.device == device:
             return self
+        # Derived arrays are on the old device, so the copy starts with an empty cache.
         return dataclasses.replace(self, **_move_tensors(self, device), cache={})
 
 
@@ -54,21 +55,21 @@ class Edges:
 class Block:
     """Destination nodes, source nodes and the in-edges between them.
 
-    Degrees are those of the *graph*: the degree of a node inside a block depends on how nodes were grouped.
+    Degrees are those in the *graph*: degrees inside a block depend on how nodes were grouped into blocks.
 
     Attributes:
-        edges: The local in-edges.
+        edges: In-edges between local rows.
         src_nodes: ``[Vs]`` int64, global id of each source row.
         dst_nodes: ``[Vd]`` int64, global id of each destination row.
-        src_degree: ``[Vs]`` float64, weighted in-degree in the graph of each source.
-        dst_degree: ``[Vd]`` float64, weighted in-degree in the graph of each destination.
+        src_degree: ``[Vs]`` float64, weighted in-degree of each source in the graph.
+        dst_degree: ``[Vd]`` float64, weighted in-degree of each destination in the graph.
         first_edge: Global id of the first edge, if edge ids are consecutive.
         edge_ids: ``[E]`` int64, global edge ids; None if they are consecutive from ``first_edge``.
-        sample_weight: ``[E]`` float32, number of in-edges of the destination that each edge stands for, itself among them,
-            where in-edges were sampled; None if each stands for itself.
-        relation_degree: ``[E]`` float64, weight in the graph of all in-edges of the same destination and relation;
-            None if the block holds them all.
-        key: Key of the random draws of this layer in this step (``ops.with_rng_key``); None draws nothing (evaluation).
+        sample_weight: ``[E]`` float32, number of the destination's in-edges that each sampled edge
+            represents, itself included; None if in-edges were not sampled.
+        relation_degree: ``[E]`` float64, total weight in the graph of the in-edges with the same destination
+            and relation; None if the block holds them all.
+        key: Key of this layer's random draws in this step (`with_rng_key`); None for no draws (evaluation).
     """
 
     edges: Edges
@@ -83,9 +84,12 @@ class Block:
     key: int | None = None
 
     def slice_destinations(self, first: int, last: int) -> Block:
-        """The block of destination rows ``first`` to ``last - 1`` with all their in-edges, and the same sources."""
+        """Return the block of destination rows ``first`` to ``last - 1``, their in-edges and all sources."""
         edges = self.edges
-        low, high = int(edges.indptr[first]), int(edges.indptr[last])
+        low = int(edges.indptr[first])
+        high = int(edges.indptr[last])
+        # CSC keeps the edges of consecutive destinations together, so every slice below is a view, not a
+        # copy.
         part = Edges(
             indptr=edges.indptr[first : last + 1] - low,
             indices=edges.indices[low:high],
@@ -98,6 +102,7 @@ class Block:
             edges=part,
             dst_nodes=self.dst_nodes[first:last],
             dst_degree=self.dst_degree[first:last],
+            # Random draws are functions of edge ids, so ids must not depend on the slicing.
             first_edge=self.first_edge + low,
             edge_ids=None if self.edge_ids is None else self.edge_ids[low:high],
             sample_weight=None if self.sample_weight is None else self.sample_weight[low:high],
@@ -105,16 +110,16 @@ class Block:
         )
 
     def to(self, device: torch.device) -> Block:
-        """The same block on a device; itself if it is there."""
+        """Return the block on a device; this block if it is already there."""
         if self.dst_nodes.device == device:
             return self
         return dataclasses.replace(self, **_move_tensors(self, device), edges=self.edges.to(device))
 
     def with_rng_key(self, key: int | None) -> Block:
-        """The same block with another key; tensors and derived arrays are shared."""
+        """Return a block with another key; tensors and derived arrays are shared."""
         return dataclasses.replace(self, key=key)
 
 
 def _move_tensors(given: object, device: torch.device) -> dict[str, Any]:
-    """The tensors of a record on a device, by name."""
+    """Return the tensors of a record on a device, by name."""
     return {name: value.to(device) for name, value in vars(given).items() if isinstance(value, Tensor)}

@@ -1,16 +1,16 @@
-"""What a user is told when something cannot be done."""
+"""Exceptions for users; each says what went wrong and how to fix it."""
 
 from __future__ import annotations
 
 
 class OutgrowError(Exception):
-    """An error with a repair.
+    """Base class of errors that say how to fix them.
 
     Args:
         what: One line that says what went wrong.
-        needed: What would have been right.
-        got: What came instead, with its numbers.
-        repair: What to do next.
+        needed: Valid input or state.
+        got: Actual input or state, with its numbers.
+        repair: Next step for the user.
     """
 
     def __init__(self, what: str, *, needed: str, got: str, repair: str) -> None:
@@ -23,31 +23,32 @@ class OutgrowError(Exception):
     def __str__(self) -> str:
         return f"{self.what}\n  needed: {self.needed}\n  got:    {self.got}\n  repair: {self.repair}"
 
+    # By default an exception is rebuilt from its positional arguments; these are keyword-only.
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild_error, (type(self), self.what, self.needed, self.got, self.repair))
 
 
 class InputError(OutgrowError):
-    """What the user gave cannot be used: an option, a file, a graph. The command exits with code 2."""
+    """Invalid input from the user: an option, a file or a graph. The command exits with code 2."""
 
 
 class StoreError(InputError):
-    """A store directory is broken, or of a format that this version does not read."""
+    """Store directory that is corrupt or in a format that this version does not read."""
 
 
 class TrainingError(OutgrowError):
-    """Training cannot go on: the loss is no longer a number, or a GPU is full. The command exits with code 1."""
+    """Training cannot continue: the loss is not finite, or a GPU is out of memory. Exit code 1."""
 
 
 class WorkerError(OutgrowError):
-    """A worker process failed. The command exits with code 1.
+    """Failure of a worker process. The command exits with code 1.
 
     Args:
         what: Which worker of how many, and how it ended.
-        needed: What would have been right.
-        got: What came instead, with its numbers.
-        repair: What to do next.
-        report: The worker's own traceback, or what it wrote last.
+        needed: Valid input or state.
+        got: Actual input or state, with its numbers.
+        repair: Next step for the user.
+        report: Traceback of the worker, or its last output.
     """
 
     def __init__(self, what: str, *, needed: str, got: str, repair: str, report: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The one way to write a file: whole or not at all, on the disk when it is said to be, with an error that helps."""
+"""Atomic, durable writes of files, and helpful errors when they fail."""
 
 from __future__ import annotations
 
@@ -11,39 +11,43 @@ from pathlib import Path
 
 from outgrow.core.errors import InputError
 
-# Network file systems cannot flush a folder; a folder that one may write to, but not list, cannot be opened for it.
+# Network file systems cannot flush a folder. A folder with write but no read permission cannot be opened to
+# do so.
 _FOLDER_CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
 
 
 @contextmanager
 def atomic_write(path: Path, *, temporary: str | None = None) -> Iterator[Path]:
-    """Write a file beside its place, and put it there at the end of the context: flushed, and in one step.
+    """Write a file under a temporary name; flush it and rename it into place when the context ends.
 
-    Whatever goes wrong, and whenever the machine stops, there is the old file or the new one. An error removes what was
-    written; a killed process leaves it behind.
+    After any error or crash, either the old or the new file exists. An error removes the temporary file; a
+    killed process leaves it behind.
 
     Args:
-        path: The file, in a folder that exists; one that is there is replaced.
-        temporary: The name until then. None takes a new one, so that several writers of one file do not meet. A writer
-            that is known to be the only one gives a fixed name, so that it overwrites what a killed one has left.
+        path: Target file, in an existing folder; an existing file is replaced.
+        temporary: Temporary name, in the same folder. None for a unique one, so that concurrent writers do
+            not collide. The only writer of a file may give a fixed name, to overwrite what a killed process
+            has left.
 
     Yields:
-        Where to write; the context's body makes the file.
+        Path to write to; the body of the context creates the file.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
+    # In the same folder: a rename across file systems would be a copy, which is not atomic.
     written = path.with_name(temporary or f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield written
-        # Before the rename: some file systems bring the new name to the disk before the bytes.
+        # Before the rename: some file systems write the new name to disk before the data.
         fsync_path(written)
         os.replace(written, path)
     except BaseException:
-        # What cannot be removed must not hide why.
+        # A failed clean-up must not hide the original error.
         with suppress(OSError):
             written.unlink(missing_ok=True)
         raise
+    # The rename itself is durable only once the folder is flushed.
     fsync_path(path.parent)
 
 
@@ -51,16 +55,16 @@ def atomic_write(path: Path, *, temporary: str | None = None) -> Iterator[Path]:
 def os_errors_as_input_errors(
     what: str, *, needed: str, repair: str, also: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Turn a refusal of the system into an error that tells the user what to do.
+    """Turn an `OSError` into an `InputError` that tells the user what to do.
 
     Args:
         what: One line that says what went wrong.
-        needed: What would have been right.
-        repair: What to do next.
-        also: Other errors that mean the same here. Their texts alone say little, so the type is then part of what came.
+        needed: Valid input or state.
+        repair: Next step for the user.
+        also: Other exceptions to convert. Their messages alone say little, so ``got`` then includes the type.
 
     Raises:
-        InputError: There was such an error; what came instead is its text.
+        InputError: The body raised such an error; its message becomes ``got``.
     """
     expected: tuple[type[Exception], ...] = (OSError, *also)
     try:
@@ -71,12 +75,12 @@ def os_errors_as_input_errors(
 
 
 def fsync_path(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk; some file systems cannot with a folder.
+    """Flush a file, or the entries of a folder where the file system can do that, to disk.
 
     Raises:
-        OSError: The disk has failed, or is full.
+        OSError: The disk has failed or is full.
     """
-    folder = path.is_dir()
+    is_folder = path.is_dir()
     try:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -84,5 +88,5 @@ def fsync_path(path: Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        if not (folder and error.errno in _FOLDER_CANNOT):
+        if not (is_folder and error.errno in _FOLDER_CANNOT):
             raise

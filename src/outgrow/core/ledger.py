@@ -1,4 +1,4 @@
-"""`Link`, `Kind`, `Ledger`: bytes moved and counters."""
+"""`Ledger`: counts of the bytes moved over each link, by kind, and other counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import Lock
 
 
 class Link(StrEnum):
-    """A pair of places or workers that bytes cross."""
+    """Connection that bytes cross."""
 
     DISK_TO_HOST = "disk_to_host"
     HOST_TO_DEVICE = "host_to_device"
@@ -20,7 +20,7 @@ class Link(StrEnum):
 
 
 class Kind(StrEnum):
-    """What the bytes on a link are."""
+    """Content of the bytes on a link."""
 
     FEATURES = "features"
     ACTIVATIONS = "activations"
@@ -33,10 +33,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ledger:
-    """Counts of one run. Several threads may count.
+    """Counts of one run. Thread-safe.
 
     Attributes:
-        bytes_by_link: Bytes by link and kind.
+        bytes_by_link: Number of bytes by link and kind.
         counters: Other counts by name, such as ``edges_aggregated`` and ``rows_computed``.
     """
 
@@ -45,7 +45,7 @@ class Ledger:
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     def __reduce__(self) -> tuple[Callable[..., Ledger], tuple[object, ...]]:
-        """Without the lock."""
+        """Pickle without the lock, which cannot be pickled."""
         return _rebuild_ledger, (self.bytes_by_link, self.counters)
 
     def add_bytes(self, link: Link, kind: Kind, num_bytes: int) -> None:
@@ -59,12 +59,12 @@ class Ledger:
             self.counters[counter] += amount
 
     def update_max(self, counter: str, amount: int) -> None:
-        """Keep the largest value of a counter (``..._max``)."""
+        """Raise a counter (``..._max``) to an amount if it is smaller."""
         with self._lock:
             self.counters[counter] = max(self.counters[counter], amount)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        """Bytes as ``{link: {kind: bytes}}``, every link named, kinds that crossed it only."""
+        """Return bytes as ``{link: {kind: bytes}}``: every link, but only the kinds that crossed it."""
         table: dict[str, dict[str, int]] = {link.value: {} for link in Link}
         for (link, kind), num_bytes in self.bytes_by_link.items():
             table[link.value][kind.value] = num_bytes
@@ -76,11 +76,11 @@ def _rebuild_ledger(bytes_by_link: Counter[tuple[Link, Kind]], counters: Counter
 
 
 def merge_ledgers(ledgers: Iterable[Ledger]) -> Ledger:
-    """The counts of several workers as those of one run. What is a largest value (``..._max``) stays one."""
-    whole = Ledger()
+    """Add up the counts of several workers; of ``..._max`` counters, take the maximum."""
+    merged = Ledger()
     for ledger in ledgers:
-        whole.bytes_by_link.update(ledger.bytes_by_link)
+        merged.bytes_by_link.update(ledger.bytes_by_link)
         for name, amount in ledger.counters.items():
-            both = whole.counters[name], amount
-            whole.counters[name] = max(both) if name.endswith("_max") else sum(both)
-    return whole
+            values = merged.counters[name], amount
+            merged.counters[name] = max(values) if name.endswith("_max") else sum(values)
+    return merged

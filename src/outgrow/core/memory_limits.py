@@ -1,4 +1,4 @@
-"""Available bytes (cgroups included), `parse_bytes`."""
+"""Available memory, cgroup limits included, and parsing of memory sizes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from outgrow.core.errors import InputError
 
+# Linux only: elsewhere neither exists, and no group limits memory.
 _MEMBERSHIP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int:
-    """Memory that this process may still take: what the system has, and no more than its control groups allow.
+    """Return the bytes that this process can still allocate: system memory, limited by its control groups.
 
-    Pages of files count as free in a group as they do in the system: the kernel evicts them when it needs to.
+    File pages count as free, in a group as in the system: the kernel evicts them under pressure.
     """
     import psutil
 
@@ -22,7 +23,7 @@ def available_bytes() -> int:
 
 
 class _CgroupFiles(NamedTuple):
-    """A kind of control group: where such groups are, and the names of what they tell."""
+    """Layout of a cgroup version: its root and the names of its limits, usage and statistics."""
 
     root: Path
     limits: tuple[str, ...]
@@ -31,31 +32,38 @@ class _CgroupFiles(NamedTuple):
 
 
 def _bytes_left_in_groups() -> Iterator[int]:
-    """What is left of the limit of each control group around this process."""
+    """Yield the memory left in each control group that contains this process."""
     for line in _read_lines(_MEMBERSHIP):
         _, controllers, path = line.split(":", 2)
+        # Version 2 has one hierarchy, without controllers. Beyond memory.high it throttles, so that is a
+        # limit too.
         if controllers == "":
             kind = _CgroupFiles(
                 _GROUPS, ("memory.max", "memory.high"), "memory.current", ("active_file", "inactive_file")
             )
         elif "memory" in controllers.split(","):
+            # In version 1 only the ``total_`` statistics include child groups, as the usage does.
             files = "total_active_file", "total_inactive_file"
             names = ("memory.limit_in_bytes",), "memory.usage_in_bytes", files
             kind = _CgroupFiles(_GROUPS / "memory", *names)
         else:
             continue
-        inner = kind.root / path.lstrip("/")  # a container may see its own group as the root, under a path from outside
+        # A container may see its own group mounted as the root, but its path as from outside: then this
+        # folder does not exist, and only its parents up to the root count.
+        inner = kind.root / path.lstrip("/")
         for folder in (inner, *inner.parents):
+            # Every ancestor's limit applies as well.
             if folder.is_relative_to(kind.root):
                 yield from _bytes_left(folder, kind)
 
 
 def _bytes_left(folder: Path, kind: _CgroupFiles) -> Iterator[int]:
     *limits, used = (next(iter(_read_lines(folder / name)), "") for name in (*kind.limits, kind.used))
+    # Without a limit the file says "max"; in version 2 the root group has no such files.
     known = [int(limit) for limit in limits if limit.isdigit()]
     if known and used.isdigit():
-        told = dict(line.split() for line in _read_lines(folder / "memory.stat"))
-        yield min(known) - int(used) + sum(int(told.get(name, 0)) for name in kind.files)
+        stats = dict(line.split() for line in _read_lines(folder / "memory.stat"))
+        yield min(known) - int(used) + sum(int(stats.get(name, 0)) for name in kind.files)
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -69,10 +77,10 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 <<
 
 
 def parse_bytes(text: str) -> int:
-    """``"512MiB"`` as 536870912.
+    """Parse a size with a binary unit, such as ``"512MiB"`` (536870912).
 
     Raises:
-        InputError: Not a size.
+        InputError: The text is not a size.
     """
     digits = text.strip().rstrip("BbIiKkMmGg ")
     unit = text.strip()[len(digits) :].strip().lower()

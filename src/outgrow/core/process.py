@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them. It imports nothing large."""
+"""`end_with_parent`: child processes that do not outlive their parent. Imports nothing large."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ _SET_SIGNAL_OF_PARENTS_DEATH = 1  # PR_SET_PDEATHSIG
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Have the system kill this process as soon as the one that started it is gone, where it can (Linux).
+    """Have the kernel kill this process as soon as its parent is gone (Linux only).
 
-    If ``parent``, its number, is given and it is gone already, this process ends here.
+    A watching thread would not do: it cannot run while other code holds the GIL. Importing torch takes
+    seconds on a busy machine, and METIS holds the GIL until it is done. The kernel watches the *thread* that
+    started this process; that thread waits for it, so it does not end earlier.
 
-    A thread of its own cannot see that while other code holds Python's lock: to load torch takes some seconds on a
-    busy machine, and METIS holds it until it is done. The system means the thread that started this process; it waits
-    for it, so it ends no sooner.
+    Args:
+        parent: Process id of the parent; if it is already gone, this process exits here. None to skip this
+            check.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_SIGNAL_OF_PARENTS_DEATH, signal.SIGKILL)
+    # After the call above: a parent that ended earlier sends no signal any more.
     if parent is not None and os.getppid() != parent:
         os._exit(1)

@@ -1,4 +1,4 @@
-"""When what was done: spans of time of a worker's threads."""
+"""`Timeline`: time spans of the activities of a worker's threads."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 MAIN_THREAD = "compute"
-"""The lane of the thread that trains."""
+"""Lane of the training thread."""
+# Bounds the memory of a long run; sums go on beyond it.
 _MOST_SPANS = 20_000
 _END = object()
 
 
 class Span(NamedTuple):
-    """Something that took time.
+    """Activity of a thread.
 
     Attributes:
-        name: What was done.
-        thread: The thread that did it.
-        start: Seconds, on the clock of the host.
-        end: Seconds.
+        name: Name of the activity.
+        thread: Lane of the thread.
+        start: Start in seconds, on the host's monotonic clock.
+        end: End in seconds, on the same clock.
     """
 
     name: str
@@ -34,16 +35,16 @@ class Span(NamedTuple):
 
 
 class Timeline:
-    """Spans of one worker. The seconds of all are added up by name; only the first spans are kept. Final.
+    """Spans of one worker. Sums by name cover all spans; only the first 20,000 are kept individually. Final.
 
-    It belongs to the thread that makes it, which is the one that trains.
+    Create it on the training thread.
 
     Attributes:
-        spans: In the order of their ends.
-        seconds: Sum of the spans of each name.
-        phases: Seconds of the thread that trains, by the name of the innermost span at each moment, so that they add up
-            to no more than the time that passed.
-        num_dropped_spans: How many spans were not kept.
+        spans: Spans in the order of their ends.
+        seconds: Total duration of the spans of each name.
+        phases: Seconds of the training thread, by the name of the innermost open span, so that they add up to
+            no more than the elapsed time.
+        num_dropped_spans: Number of spans that were not kept.
     """
 
     def __init__(self) -> None:
@@ -51,16 +52,18 @@ class Timeline:
         self.seconds: Counter[str] = Counter()
         self.phases: Counter[str] = Counter()
         self.num_dropped_spans = 0
-        self._trains, self._inside = threading.get_ident(), list[float]()
+        self._trains = threading.get_ident()
+        # One entry per open span of the training thread: seconds of its inner spans.
+        self._inside = list[float]()
         self._lock = threading.Lock()
 
     @contextmanager
     def span(self, name: str, thread: str | None = None) -> Iterator[None]:
-        """What is done in this context is called so.
+        """Record the body of the context as a span.
 
         Args:
-            name: What to call it.
-            thread: Where to show it; None for the lane of the thread.
+            name: Name of the span.
+            thread: Lane to show it in; None for the lane of the current thread.
         """
         trains = threading.get_ident() == self._trains
         start = time.monotonic()
@@ -71,12 +74,13 @@ class Timeline:
         finally:
             took = self.record_since(name, thread or self._thread_name(trains=trains), start)
             if trains:
+                # Inner spans have counted their own time: subtract it, or phases would count it twice.
                 self.phases[name] += took - self._inside.pop()  # type: ignore[assignment]
                 if self._inside:
                     self._inside[-1] += took
 
     def record_since(self, name: str, thread: str, start: float) -> float:
-        """What began at ``start``, on the clock of the host, and ends now is called so; gives its seconds."""
+        """Record a span from ``start``, on the host's monotonic clock, until now; return its seconds."""
         end = time.monotonic()
         with self._lock:
             self.seconds[name] += end - start  # type: ignore[assignment]
@@ -87,7 +91,7 @@ class Timeline:
         return end - start
 
     def record_waits(self, name: str, items: Iterable[T]) -> Iterator[T]:
-        """The items; waiting for each is a span."""
+        """Yield the items; record the wait for each as a span."""
         each = iter(items)
         while True:
             with self.span(name):

@@ -1,4 +1,4 @@
-"""`validate_choice` (with nearest match), `validate_types`, `validate_positive`."""
+"""Validation of option names, types and ranges."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from outgrow.core.errors import InputError
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 
 
 def validate_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> None:
-    """Check each option against its annotation; options without one, or with one that is no plain type, pass.
+    """Check each option against its annotation. Options with no annotation, or not a plain type, pass.
 
     Raises:
-        InputError: A value of another type.
+        InputError: A value has another type.
     """
     for name, value in options.items():
         kinds = _accepted_types(hints.get(name))
         if kinds and not any(_is_of_type(value, kind) for kind in kinds):
             raise InputError(
-                f"option {name} has a value of the wrong kind",
+                f"option {name} has a value of the wrong type",
                 needed=" or ".join(_WORDS[kind] for kind in kinds),
                 got=repr(value),
                 repair=f"correct the value of {name}",
@@ -30,20 +30,20 @@ def validate_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> N
 
 
 def validate_positive(owner: str, **options: int | None) -> None:
-    """Check that options are 1 at least, where they are given.
+    """Check that options are at least 1, or None.
 
     Args:
-        owner: What they are options of.
-        **options: Value of each.
+        owner: Name of the component that the options belong to.
+        **options: Value of each option.
 
     Raises:
-        InputError: One of them is less.
+        InputError: An option is less than 1.
     """
     for name, value in options.items():
         if value is not None and value < 1:
             raise InputError(
                 f"option {name} of {owner} is out of range",
-                needed="1 at least",
+                needed="at least 1",
                 got=str(value),
                 repair=f"give {name} a positive number, or leave it out",
             )
@@ -55,6 +55,7 @@ def _accepted_types(hint: Any) -> tuple[type, ...]:
 
 
 def _is_of_type(value: object, kind: type) -> bool:
+    # `bool` is a subclass of `int`, but true is not a number of epochs.
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, (int, float) if kind is float else kind)
@@ -64,10 +65,10 @@ T = TypeVar("T")
 
 
 def validate_choice(kind: str, name: str, choices: Mapping[str, T]) -> T:
-    """Return ``choices[name]``.
+    """Return the choice with a name.
 
     Raises:
-        InputError: No such name; the nearest ones are offered.
+        InputError: There is no such name; the message offers the nearest ones.
     """
     if name in choices:
         return choices[name]

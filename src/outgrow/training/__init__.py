@@ -1,1 +1,1 @@
-"""The loop above every strategy: optimizer, evaluation, early stopping, checkpoints (layer 5)."""
+"""Training loop for all strategies: optimizer, evaluation, early stopping, checkpoints (layer 5)."""

@@ -1,6 +1,7 @@
-"""Checkpoints: what is needed to go on as if nothing had happened. They hold nothing of a strategy.
+"""Checkpoints, from which training resumes bit-exactly. They are independent of the strategy.
 
-A checkpoint is a file of `torch.save_checkpoint`, which is a zip archive, with the SHA-256 of all before it as its comment.
+A checkpoint is a `torch.save` file, which is a zip archive; the SHA-256 of all that precedes the archive's
+comment is that comment.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.training.checkpoint_checks import check_optimizer_state, load_untrusted
 
+# The newest file may be torn by a failing disk: the one before it is the fallback.
 _KEEP = 2
 _NAME = re.compile(r"epoch-\d{8}(-step-\d{8})?\.pt")
 _COMMENT = 2 * hashlib.sha256().digest_size
@@ -26,22 +28,22 @@ _COMMENT = 2 * hashlib.sha256().digest_size
 
 @dataclass(kw_only=True)
 class TrainingProgress:
-    """How far training has come. Epochs count from 1; lists hold one entry per finished epoch.
+    """Progress of training. Epochs count from 1; lists hold one entry per finished epoch.
 
     Attributes:
         loss: Training loss.
         val_score: Validation score; None for an epoch that was not evaluated.
         epoch_seconds: Wall time of the training part of the epoch.
         best_epoch: Epoch of the best validation score; 0 before the first.
-        best_score: That score.
-        best_loss: Validation loss then; breaks ties.
-        best_model: State of the model then.
-        step: Finished steps of the epoch under way; 0 between epochs.
-        loss_so_far: Sum of the losses of its seeds.
+        best_score: Best validation score.
+        best_loss: Validation loss of the best epoch; breaks ties.
+        best_model: State of the model after the best epoch; None before the first.
+        step: Number of finished steps in the current epoch; 0 between epochs.
+        loss_so_far: Sum of the losses of the seeds in these steps.
         seeds_so_far: Number of these seeds.
         seconds_so_far: Wall time of these steps.
-        course: What the steps of the epoch under way are made of.
-        exact: Whether all that was trained so far, by whatever strategies, had the gradient of the reference.
+        course: Options that decide the batches of the current epoch.
+        exact: Whether every step so far, under any strategy, used the exact gradient.
     """
 
     loss: list[float]
@@ -60,24 +62,27 @@ class TrainingProgress:
 
     @property
     def finished_epochs(self) -> int:
-        """Finished epochs."""
+        """Number of finished epochs."""
         return len(self.loss)
 
     def add_step(self, loss: float, num_seeds: int) -> None:
-        """A step of the epoch under way has ended, with this mean loss of its seeds."""
+        """Add a finished step of the current epoch, with the mean loss of its seeds."""
         self.step += 1
         self.loss_so_far += loss * num_seeds
         self.seeds_so_far += num_seeds
 
     def end_epoch(self) -> None:
-        """All of its steps have ended."""
+        """Close the current epoch, after its last step."""
         self.loss.append(self.loss_so_far / self.seeds_so_far)
         self.epoch_seconds.append(self.seconds_so_far)
-        self.step, self.loss_so_far, self.seeds_so_far, self.seconds_so_far = 0, 0.0, 0, 0.0
+        self.step = 0
+        self.loss_so_far = 0.0
+        self.seeds_so_far = 0
+        self.seconds_so_far = 0.0
 
     @staticmethod
     def at_start() -> TrainingProgress:
-        """Nothing yet."""
+        """Return the progress before the first epoch."""
         return TrainingProgress(loss=[], val_score=[], epoch_seconds=[])
 
 
@@ -87,36 +92,41 @@ def save_checkpoint(
     """Write a checkpoint; the file appears whole or not at all. Of the others only the last one before it is kept.
 
     Returns:
-        The file, ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next epoch.
+        The file, ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next
+        epoch.
 
     Raises:
         InputError: It cannot be written; those written before are still there.
     """
     within = f"-step-{progress.step:08d}" if progress.step else ""
-    path = folder / f"epoch-{progress.finished_epochs:08d}{within}.pt"
+    path = folder / f"epoch-{progress.finished_epochs:08d}{step_suffix}.pt"
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
-    whole = io.BytesIO()  # torch's own writing to a full disk raises an error that does not say so
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": state}, whole)
+    # In memory first: when torch itself writes to a full disk, its error does not say so.
+    archive = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": state}, archive)
     with os_errors_as_input_errors(
         f"cannot write the checkpoint {path}",
         needed="a folder with enough free space",
         repair="free some space, and go on with --resume",
     ):
         folder.mkdir(parents=True, exist_ok=True)
-        # It is on the disk, and its name too, before those that it takes the place of are removed.
+        # Durable, its name included, before older checkpoints are removed.
         with atomic_write(path, temporary=f"{path.stem}.partial") as temporary:
-            temporary.write_bytes(with_checksum(whole.getbuffer()))
-    unfinished = folder.glob("epoch-*.partial")  # whoever wrote them was killed
+            temporary.write_bytes(with_checksum(archive.getbuffer()))
+    # Their writers were killed: only one process writes to a run's folder.
+    unfinished = folder.glob("epoch-*.partial")
     found = _sorted_checkpoints(folder)
-    last = found.index(path) + 1  # what follows was torn, or given up: this one was reached without it
+    # Later files were corrupt or abandoned: training reached this point from an earlier checkpoint.
+    last = found.index(path) + 1
     for other in (*unfinished, *found[: max(0, last - _KEEP)], *found[last:]):
         other.unlink(missing_ok=True)
     return path
 
 
 def with_checksum(archive: bytes | memoryview) -> bytearray:
-    """A zip archive without a comment, with the SHA-256 of what comes before the comment as its comment."""
+    """Append to a zip archive without a comment its SHA-256, as its comment, so that it remains valid."""
     content = bytearray(archive)
+    # A zip archive ends with the length of its comment, in two bytes, and the comment.
     content[-2:] = _COMMENT.to_bytes(2, "little")
     content += hashlib.sha256(content).hexdigest().encode()
     return content
@@ -130,7 +140,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running any code in it.
 
     Raises:
-        InputError: It cannot be read, or is not what was written.
+        InputError: The file cannot be read, or is corrupt.
     """
     content = _read_content(path)
     if not _has_valid_checksum(content):
@@ -139,7 +149,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         )
     try:
         return load_untrusted(content)
-    except Exception as error:  # nearly any: torch reads what anyone may have written
+    except Exception as error:  # a file that anyone may have written makes torch raise nearly anything
         why = f"{type(error).__name__}: {str(error)[:100]}"
         raise _unreadable_error(path, f"{len(content):,} bytes of something else ({why})") from error
 
@@ -147,16 +157,16 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 def restore_checkpoint(
     saved: dict[str, Any], path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> TrainingProgress:
-    """Put a checkpoint into a model and an optimizer.
+    """Load a checkpoint into a model and its optimizer; return the progress.
 
     Args:
-        saved: What `load` read.
-        path: Where, for errors.
-        model: The model.
-        optimizer: Its optimizer.
+        saved: Content from `load_checkpoint`.
+        path: Path of the checkpoint, for errors.
+        model: Model to load into.
+        optimizer: Optimizer of the model.
 
     Raises:
-        InputError: It is of another model, or of another version.
+        InputError: The checkpoint belongs to another model or version.
     """
     load_parameters(model, saved["model"], path)
     try:
@@ -168,10 +178,10 @@ def restore_checkpoint(
 
 
 def load_parameters(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
-    """Put saved parameters into a model.
+    """Load saved parameters into a model.
 
     Raises:
-        InputError: They are those of another model.
+        InputError: The parameters belong to another model.
     """
     try:
         model.load_state_dict(state)
@@ -185,14 +195,14 @@ def load_parameters(model: torch.nn.Module, state: dict[str, torch.Tensor], path
 
 
 def latest_checkpoint(folder: Path, on_corrupt: Callable[[Path], object] = lambda path: None) -> Path | None:
-    """The last whole checkpoint in a folder; None if there is none.
+    """Return the latest intact checkpoint in a folder; None if there is none.
 
     Args:
-        folder: Where checkpoints are.
-        on_corrupt: Told of each later one that is not whole.
+        folder: Folder of the checkpoints.
+        on_corrupt: Called with each later checkpoint that is corrupt.
 
     Raises:
-        InputError: The disk does not give one; it may be whole.
+        InputError: A file cannot be read, though it may be intact.
     """
     for path in reversed(_sorted_checkpoints(folder) if folder.is_dir() else []):
         if _has_valid_checksum(_read_content(path)):
@@ -211,8 +221,9 @@ def _read_content(path: Path) -> bytes:
 
 
 def _sorted_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder; those between epochs come before those within the next."""
+    """Return the checkpoints in a folder, in the order of training."""
     found = (path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name) and path.is_file())
+    # Split into parts, the name without a step is a prefix and so sorts before those with one.
     return sorted(found, key=lambda path: path.stem.split("-"))
 
 

@@ -1,9 +1,10 @@
 """`TrainConfig`, optimizers.
 
-Torch keeps its compiler away from the methods of optimizers, and loads it to do so: `torch._dynamo` is imported when
-the first of them is called. That is a second or more at the start of every run, and nothing here is ever compiled. The
-classes below are torch's, with the methods themselves in place of their wrappers. Were torch to wrap them in another
-way, the wrappers would stay: the numbers are the same, and only the second is lost.
+Torch keeps its compiler away from the methods of optimizers, and loads it to do so: `torch._dynamo` is
+imported when the first of them is called. That is a second or more at the start of every run, and nothing
+here is ever compiled. The classes below are torch's, with the methods themselves in place of their wrappers.
+Were torch to wrap them in another way, the wrappers would stay: the numbers are the same, and only the second
+is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_gr
 
 
 def _unwrap_methods(kind: type[Kind]) -> type[Kind]:
-    """Call the methods of an optimizer directly. Of what their wrappers do, `torch.no_grad` is all that is needed."""
+    """Remove the wrappers from the methods of an optimizer; of their effects only `torch.no_grad` is needed."""
     for name in _WRAPPED:
         setattr(kind, name, inspect.unwrap(getattr(kind, name)))
     setattr(kind, "step", torch.no_grad()(kind.step))  # noqa: B010 - mypy refuses the assignment to a method
@@ -36,12 +37,12 @@ def _unwrap_methods(kind: type[Kind]) -> type[Kind]:
 
 @_unwrap_methods
 class Adam(torch.optim.Adam):
-    """`torch.optim.Adam`: the same numbers to the last bit, and the same state. Steps cannot be differentiated."""
+    """`torch.optim.Adam` with bit-identical results and the same state. Steps are not differentiable."""
 
 
 @_unwrap_methods
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW`: the same numbers to the last bit, and the same state. Steps cannot be differentiated."""
+    """`torch.optim.AdamW` with bit-identical results and the same state. Steps are not differentiable."""
 
 
 BFLOAT16 = "bfloat16"
@@ -49,28 +50,30 @@ BFLOAT16 = "bfloat16"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Options of the loop.
+    """Options of training.
 
     Attributes:
-        epochs: Most epochs to train.
+        epochs: Maximum number of epochs.
         lr: Learning rate.
         weight_decay: L2 penalty (``adam``) or decoupled decay per step (``adamw``).
         optimizer: ``adam`` or ``adamw``.
-        patience: Epochs without a better validation score after which to stop; None to train all epochs.
-        seed: Seed of every random draw of training.
-        batch_size: Seeds of a step, over all workers; None for all nodes to train on.
-        fanout: Neighbours to draw for each hop outward from the seeds, -1 for all, as ``(10, 10)`` or ``"10,10"``; an
-            entry may be a tuple of one number for each relation. None for all neighbours.
+        patience: Number of epochs without a better validation score after which to stop; None for all epochs.
+        seed: Seed of all random draws in training.
+        batch_size: Seed nodes per step, over all workers; None for all training nodes.
+        fanout: Neighbours to draw for each hop outward from the seeds, -1 for all, as ``(10, 10)`` or
+            ``"10,10"``; an entry may be a tuple of one number for each relation. None for all neighbours.
         weighted: Whether neighbours are drawn by the weights of edges.
         negatives: In link prediction, links to draw for each of the graph.
         val_links: In link prediction, the share of linked pairs of nodes to validate on.
         test_links: The share to test on.
         split_seed: Seed that decides which these are.
         eval_every: Epochs between evaluations.
-        checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the end.
+        checkpoint_every: Epochs between checkpoints, where a run has a directory; one is also written at the
+            end.
         checkpoint_steps: Steps of an epoch between checkpoints within it; None for none.
-        precision: ``full``: all is computed in the type of the parameters. ``bfloat16``: products of dense rows with
-            weights are, forward and backward, in bfloat16 (see `outgrow.ops.linear`); all else as ever.
+        precision: ``full``: all is computed in the type of the parameters. ``bfloat16``: products of dense
+            rows with weights are, forward and backward, in bfloat16 (see `outgrow.ops.linear`); all else as
+            ever.
     """
 
     epochs: int = 200
@@ -92,6 +95,7 @@ class TrainConfig:
     precision: str = "full"
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen, and a text must become a tuple before types are checked.
         object.__setattr__(self, "fanout", parse_fanouts(self.fanout))
         validate_types(asdict(self), get_type_hints(TrainConfig))
         validate_choice("optimizer", self.optimizer, _OPTIMIZERS)
@@ -121,12 +125,13 @@ class TrainConfig:
         """The same with some options changed.
 
         Raises:
-            InputError: An option that does not exist (the nearest names are offered), or a value of another type or
-                out of range.
+            InputError: An option that does not exist (the nearest names are offered), or a value of another
+                type or out of range.
         """
         known = {field.name: field for field in fields(self)}
         for name in options:
             validate_choice("training option", name, known)
+        # NumPy scalars come from sweeps over arrays, and are not of Python's types.
         plain: dict[str, Any] = {
             name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()
         }
@@ -139,11 +144,11 @@ class TrainConfig:
 
     @property
     def batch_config(self) -> BatchConfig:
-        """What mini-batches are made of."""
+        """Options of mini-batches."""
         return BatchConfig(size=self.batch_size, fanout=self.fanout, weighted=self.weighted)
 
     def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of all parameters of ``model``."""
+        """Create the optimizer of all parameters of ``model``."""
         kind = _OPTIMIZERS[self.optimizer]
         return kind(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
 

@@ -1,4 +1,4 @@
-"""Numbers that are no longer finite: noticed before a step is taken, and where they come from."""
+"""Detection of non-finite numbers before an optimizer step, and the search for their origin."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from outgrow.nn.model import Model
 from outgrow.ops.sparse import SparseRows, index_rows
 from outgrow.strategies.base import Execution
 
+# Features may be larger than memory, so they are searched in slices of this many rows.
 _ROWS = 1 << 16
 
 
 class NonFiniteRows(NamedTuple):
-    """Rows that are not finite.
+    """Nodes whose rows are not finite.
 
     Attributes:
-        first_node: The smallest id of them.
-        num_nodes: How many.
+        first_node: Smallest id of these nodes.
+        num_nodes: Number of these nodes.
     """
 
     first_node: int
@@ -32,28 +33,30 @@ class NonFiniteRows(NamedTuple):
 
 
 def all_finite(values: Iterable[Tensor | None]) -> bool:
-    """Whether all numbers are finite. Where only their sum is not, they are taken for numbers that are not."""
+    """Whether all numbers are finite, judged by their sum: if only the sum overflows, the result is False."""
+    # One reduction per tensor instead of a temporary mask; NaN and infinity both survive a sum.
     given = (each.detach() for each in values if each is not None)
     return all(math.isfinite(each.sum(dtype=torch.promote_types(each.dtype, torch.float32)).item()) for each in given)
 
 
 def has_finite_gradient(model: Model) -> bool:
-    """Whether the gradient of a model is finite."""
+    """Whether all gradients of a model are finite."""
     return all_finite(parameter.grad for parameter in model.parameters())
 
 
 def divergence_error(problem: Problem, execution: Execution, step_label: str, loss: float) -> TrainingError:
-    """The error to raise when a loss, a gradient or a parameter is not finite. All workers call it between epochs.
+    """Find the origin of a non-finite loss, gradient or parameter; return the error to raise. Collective.
 
-    What is to blame is looked for in this order: a parameter; features; the output of a layer, for all nodes and
-    without draws; the gradient, in which of the layers that have one the backward pass met it first.
+    Searches in this order: parameters; features; layer outputs, for all nodes and without random draws;
+    gradients, where the layer that the backward pass reached first is named.
 
     Args:
-        problem: What is trained, with the gradient of the step.
-        execution: The strategy at work, of which no step is under way.
-        step_label: The epoch, and the step.
+        problem: Model and data, with the gradient of the step.
+        execution: Strategy in use, with no step in progress.
+        step_label: Name of the epoch and step.
         loss: Loss of the step, over all workers.
     """
+    # Each stage is computed from the former ones, so the first with a bad number is the origin.
     where = (
         _find_in_parameters(problem.model)
         or _find_in_features(problem)
@@ -70,12 +73,13 @@ def divergence_error(problem: Problem, execution: Execution, step_label: str, lo
 
 
 def _find_in_parameters(model: Model) -> str | None:
+    # No communication: parameters are the same on every worker.
     names = [name for name, value in model.named_parameters() if not value.isfinite().all()]
     return f"{_describe_parameter(model, names[0])} is not finite on any worker" if names else None
 
 
 def _find_in_features(problem: Problem) -> str | None:
-    """Features of own nodes."""
+    """Search the features of this worker's own nodes."""
     found = None
     for nodes in torch.split(problem.shard.owned_nodes, _ROWS):
         found = _combine_rows(found, _find_non_finite(index_rows(problem.features, nodes), nodes))
@@ -83,10 +87,11 @@ def _find_in_features(problem: Problem) -> str | None:
 
 
 def _find_in_outputs(problem: Problem, execution: Execution) -> str | None:
-    """The first layer whose output is not finite."""
+    """Find the first layer whose output is not finite."""
     with _hooked_outputs(problem.model) as found:
         for _ in execution.inference():
             pass
+    # The lowest layer on any worker is the origin: later ones only pass its bad rows on.
     first = min(map(min, filter(None, problem.shard.comm.all_gather_object(found))), default=None)
     if first is None:
         return None
@@ -100,40 +105,45 @@ def _find_in_gradients(problem: Problem) -> str:
     names = [
         name for name, value in model.named_parameters() if value.grad is not None and not value.grad.isfinite().all()
     ]
+    # Parameters are in forward order, and backward starts at the end: the last bad one was first.
     what = (
         f"the gradient of {_describe_parameter(model, names[-1])}"
         if names
         else "the loss, or the sum of the numbers of a gradient,"
     )
-    guilty = [rank for rank, finite in enumerate(comm.all_gather_object(comm.has_finite_local_gradient)) if not finite]
-    where = _format_workers(guilty or list(range(comm.size)), comm.size)
+    # After the all-reduce the gradient is bad everywhere; only the local sums from before tell whose it was.
+    local_finite = comm.all_gather_object(comm.has_finite_local_gradient)
+    sources = [rank for rank, finite in enumerate(local_finite) if not finite]
+    where = _format_workers(sources or list(range(comm.size)), comm.size)
     return f"{what} is not finite, though the output of every layer is; it comes from {where}"
 
 
 @contextmanager
 def _hooked_outputs(model: Model) -> Iterator[dict[int, NonFiniteRows]]:
-    """The rows of each layer, from 0, that turn out not to be finite."""
+    """Collect the non-finite output rows of each layer, by its index from 0, while the context is open."""
     found: dict[int, NonFiniteRows] = {}
 
     def record_output(index: int, nodes: Tensor, out: Tensor) -> None:
         if (more := _combine_rows(found.get(index), _find_non_finite(out, nodes))) is not None:
             found[index] = more
 
-    stages = model.layers_list()
-    for index, layer in enumerate(stages):
+    layers = model.layers_list()
+    for index, layer in enumerate(layers):
+        # The default argument binds the current index; a plain closure would see the last one.
         layer.output_hook = lambda nodes, out, index=index: record_output(index, nodes, out)
     try:
         yield found
     finally:
-        for layer in stages:
+        for layer in layers:
             layer.output_hook = None
 
 
 def _find_non_finite(rows: Tensor | SparseRows, nodes: Tensor) -> NonFiniteRows | None:
-    """Of the rows of some nodes, those that are not finite; None if all are."""
+    """Find the rows of some nodes that are not finite; None if all are."""
     if isinstance(rows, SparseRows):
-        places = (~rows.values.isfinite()).nonzero()[:, 0]
-        at = torch.unique_consecutive(torch.searchsorted(rows.indptr, places, right=True) - 1)
+        # Positions of stored values to rows; one row may hold several bad values.
+        positions = (~rows.values.isfinite()).nonzero()[:, 0]
+        at = torch.unique_consecutive(torch.searchsorted(rows.indptr, positions, right=True) - 1)
     else:
         at = (~rows.isfinite().flatten(1).all(dim=1)).nonzero()[:, 0]
     return NonFiniteRows(int(nodes.to(at.device)[at].min()), len(at)) if len(at) else None
@@ -146,22 +156,24 @@ def _combine_rows(before: NonFiniteRows | None, more: NonFiniteRows | None) -> N
 
 
 def _describe_rows(problem: Problem, found: NonFiniteRows | None, what: str) -> str | None:
-    """What is not finite, for how many nodes, and on which workers; None if no worker has found anything."""
+    """Say what is not finite, for how many nodes and on which workers, or return None. Collective."""
     comm = problem.shard.comm
     bad = {rank: each for rank, each in enumerate(comm.all_gather_object(found)) if each is not None}
     if not bad:
         return None
-    count, node = sum(each.number for each in bad.values()), min(each.node for each in bad.values())
-    return f"{what} is not finite for {count:,} nodes (node {node} is the first), on {_format_workers(list(bad), comm.size)}"
+    count = sum(each.number for each in bad.values())
+    node = min(each.node for each in bad.values())
+    workers = _format_workers(list(bad), comm.size)
+    return f"{what} is not finite for {count:,} nodes (node {node} is the first), on {workers}"
 
 
 def _describe_parameter(model: Model, name: str) -> str:
-    """A parameter, by its layer."""
-    owners = {f"layers.{place}": stage for place, stage in enumerate(model.layers)}
-    stages = model.layers_list()
+    """Name a parameter by its layer."""
+    owners = {f"layers.{index}": module for index, module in enumerate(model.layers)}
+    layers = model.layers_list()
     for prefix, owner in owners.items():
-        if name.startswith(f"{prefix}.") and owner in stages:
-            return f"layer {stages.index(owner) + 1} of {len(stages)} ({name})"
+        if name.startswith(f"{prefix}.") and owner in layers:
+            return f"layer {layers.index(owner) + 1} of {len(layers)} ({name})"
     return f"the {name.partition('.')[0]} ({name})"
 
 

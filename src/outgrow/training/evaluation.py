@@ -1,4 +1,4 @@
-"""How good a model is: scores of nodes by their labels, of links by their ranks."""
+"""Evaluation of models: metrics of labelled nodes, and of ranked links."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from outgrow.strategies.base import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """How good a model is.
+    """Metrics of a model.
 
     Attributes:
-        score: The one figure that models are compared by, in [0, 1]; NaN if there was nothing to score.
-        loss: Which of two models with the same score is better: the lower one; NaN if it was not asked for.
-        figures: All that is known, by name.
+        score: Main metric, in [0, 1], by which models are compared; NaN if there was nothing to score.
+        loss: Loss, which breaks ties between equal scores (lower is better); NaN if not computed.
+        figures: All metrics by name.
     """
 
     score: float
@@ -33,54 +33,60 @@ class Metrics:
 
 
 class Evaluator(Protocol):
-    """A model being scored."""
+    """Accumulator of the metrics of one model."""
 
     def update(self, first: int, out: Tensor) -> None:
-        """The output ``[k, C]`` of own nodes ``first`` to ``first + k - 1``."""
+        """Add the output ``[k, C]`` of this worker's nodes ``first`` to ``first + k - 1``."""
 
     def compute(self) -> Metrics:
-        """How good it was, once all own nodes were added. All workers together."""
+        """Return the metrics over all workers, once all own nodes were added. Collective."""
 
 
 class Evaluation(Protocol):
-    """What models are scored on."""
+    """Validation and test sets."""
 
     @property
     def metric(self) -> str:
-        """Name of the score."""
+        """Name of the main metric."""
 
     def validation_evaluator(self) -> Evaluator | None:
-        """For models between epochs, with their loss; None if there is nothing to validate on."""
+        """Return an evaluator with loss, for use between epochs; None without a validation set."""
 
     def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
-        """For the model that training ends with: validation and test."""
+        """Return evaluators of the final model on the validation and test sets."""
 
 
 class NodeEvaluation:
-    """Nodes to score a model on. Final.
+    """Evaluation on labelled nodes. Final.
 
     Args:
-        problem: What is trained, for labelled nodes.
-        val: Ids of all nodes to validate on, ascending.
-        test: Ids of all nodes to test on, ascending.
+        problem: Problem of node classification.
+        val: Ids of all validation nodes, ascending.
+        test: Ids of all test nodes, ascending.
     """
 
     def __init__(self, problem: Problem, val: Tensor, test: Tensor) -> None:
-        share, targets = problem.shard, problem.node_targets
-        self.comm, self.task, self.labels = share.comm, targets.task, targets.labels
-        self.val, self.test, self.num_val = share.local_index(val), share.local_index(test), len(val)
+        shard = problem.shard
+        targets = problem.node_targets
+        self.comm = shard.comm
+        self.task = targets.task
+        self.labels = targets.labels
+        self.val = shard.local_index(val)
+        self.test = shard.local_index(test)
+        # Of all workers: a worker without validation nodes must still take part in the reductions.
+        self.num_val = len(val)
 
     @property
     def metric(self) -> str:
-        """See `Evaluation.metric`."""
+        """Name of the task's metric."""
         return self.task.metric
 
     def validation_evaluator(self) -> Evaluator | None:
-        """See `Evaluation.validation_evaluator`."""
+        """Return an evaluator of the validation nodes, with loss; None if there are none."""
         return self._make_evaluator(self.val, self.num_val) if self.num_val else None
 
     def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
-        """See `Evaluation.final_evaluators`."""
+        """Return evaluators of the validation and test nodes, without loss."""
         return self._make_evaluator(self.val, None), self._make_evaluator(self.test, None)
 
     def _make_evaluator(self, rows: Tensor, total: int | None) -> _NodeEvaluator:
@@ -88,18 +94,24 @@ class NodeEvaluation:
 
 
 class _NodeEvaluator:
-    """Scores some ascending rows of the own nodes; with their loss if ``total`` says how many all workers have."""
+    """Scores ascending own rows; with their loss if ``total``, their number over all workers, is given."""
 
     def __init__(self, comm: Comm, task: NodeTask, labels: Tensor, rows: Tensor, total: int | None) -> None:
-        self.comm, self.task, self.labels, self.rows, self.total = comm, task, labels, rows, total
+        self.comm = comm
+        self.task = task
+        self.labels = labels
+        self.rows = rows
+        self.total = total
         self.counts: list[Tensor] = []
         self.losses: list[Tensor] = []
 
     def update(self, first: int, out: Tensor) -> None:
-        found = self.rows[row_range(self.rows, first, first + len(out))]
-        logits, labels = out[found - first], self.labels[found]
+        selected = self.rows[row_range(self.rows, first, first + len(out))]
+        logits = out[selected - first]
+        labels = self.labels[selected]
         self.counts.append(self.task.metric_counts(logits, labels))
         if self.total is not None:
+            # In float64: the order of chunks then hardly matters to the sum.
             self.losses.append(self.task.loss(logits, labels, self.total).double())
 
     def compute(self) -> Metrics:
@@ -109,11 +121,11 @@ class _NodeEvaluator:
 
 
 class LinkEvaluation:
-    """Links to rank. Final.
+    """Evaluation by ranking links. Final.
 
     Args:
-        val: Those to validate on.
-        test: Those to test on.
+        val: Validation links.
+        test: Test links.
     """
 
     metric = "mrr"
@@ -122,16 +134,16 @@ class LinkEvaluation:
         self.val, self.test = val, test
 
     def validation_evaluator(self) -> Evaluator | None:
-        """See `Evaluation.validation_evaluator`."""
+        """Return an evaluator of the validation links; None if there are none."""
         return _LinkEvaluator(self.val) if len(self.val.links) else None
 
     def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
-        """See `Evaluation.final_evaluators`."""
+        """Return evaluators of the validation and test links."""
         return _LinkEvaluator(self.val), _LinkEvaluator(self.test)
 
 
 class _LinkEvaluator:
-    """Ranks links once the rows of all own nodes are there."""
+    """Ranks links once the rows of all own nodes were added."""
 
     def __init__(self, ranking: LinkRanker) -> None:
         self.ranking = ranking
@@ -141,6 +153,7 @@ class _LinkEvaluator:
         self.parts[first] = out
 
     def compute(self) -> Metrics:
+        # Chunks may be added in any order of nodes.
         out = torch.cat([self.parts[first] for first in sorted(self.parts)])
         figures = self.ranking.rank_links(out).compute_metrics()
         return Metrics(score=figures["mrr"], loss=0.0, figures=figures)

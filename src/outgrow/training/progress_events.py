@@ -1,4 +1,4 @@
-"""What is under way between the ends of epochs, for whoever shows it live."""
+"""Progress events within an epoch, for live displays."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _SECONDS_BETWEEN = 0.1
 
 
 class ProgressEvent(NamedTuple):
-    """How far something is.
+    """Progress of a phase.
 
     Attributes:
-        phase: What is done.
-        done: How much of it; 0 when it begins.
-        total: All of it; None if that is unknown.
+        phase: Name of the phase.
+        done: Units of work done; 0 at the start.
+        total: Total units of work; None if unknown.
     """
 
     phase: str
@@ -24,17 +24,17 @@ class ProgressEvent(NamedTuple):
 
 
 class ProgressCallback(Protocol):
-    """Whoever wants to know what is under way."""
+    """Receiver of progress events."""
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Something has begun, or went on."""
+        """Handle the start or the progress of a phase."""
 
 
 class ProgressReporter:
-    """Tells watchers: at once what begins, and a few times a second how far it is. Final.
+    """Sends progress events: the start of a phase at once, its progress a few times per second. Final.
 
     Args:
-        callbacks: Whom.
+        callbacks: Receivers of the events.
     """
 
     def __init__(self, callbacks: Iterable[ProgressCallback] = ()) -> None:
@@ -42,15 +42,16 @@ class ProgressReporter:
         self._last_sent = 0.0
 
     def start_phase(self, phase: str, total: int | None = None) -> None:
-        """Something begins; what was under way has ended."""
+        """Report the start of a phase, and thereby the end of the previous one."""
         self._send_event(ProgressEvent(phase, 0, total))
 
     def advance_to(self, phase: str, done: int, total: int | None = None) -> None:
-        """So much of it is done."""
+        """Report progress, unless the last event was sent just before."""
+        # The last step is always reported, so that displays reach 100 %.
         if self._callbacks and (done == total or time.monotonic() - self._last_sent >= _SECONDS_BETWEEN):
             self._send_event(ProgressEvent(phase, done, total))
 
     def _send_event(self, event: ProgressEvent) -> None:
         self._last_sent = time.monotonic()
-        for watcher in self._callbacks:
-            watcher.on_progress(event)
+        for callback in self._callbacks:
+            callback.on_progress(event)

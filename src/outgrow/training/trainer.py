@@ -1,4 +1,4 @@
-"""The training loop, written once above every strategy."""
+"""`Trainer`: the training loop of all strategies."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from outgrow.training.evaluation import Evaluation, Metrics
 from outgrow.training.progress_events import ProgressReporter
 
 EVALUATE, SAVE = "evaluate", "checkpoint"
-"""Phases between epochs."""
+"""Names of the phases between epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochReport:
-    """What there is to say after an epoch.
+    """Metrics of one epoch.
 
     Attributes:
         epoch: Number of the epoch, from 1.
         loss: Training loss.
         val_score: Validation score; None if not evaluated.
         seconds: Wall time of the training part.
-        edges_per_second: Edges aggregated, all layers, per second of training.
+        edges_per_second: Edges aggregated, in all layers by all workers, per second of training.
         best_epoch: Epoch of the best validation score so far; 0 if none.
-        phases: Seconds of these, on the worker that leads, by what it did or waited for.
-        evaluation_seconds: Wall time of the evaluation after it; 0 without one.
+        phases: Seconds of training on rank 0, by what it did or waited for.
+        evaluation_seconds: Wall time of the evaluation after the epoch; 0 without one.
     """
 
     epoch: int
@@ -53,23 +53,23 @@ class EpochReport:
 
 
 class TrainerCallback(Protocol):
-    """Whoever wants to know how training goes: progress bars, files of metrics."""
+    """Receiver of training metrics, such as a progress bar or a metrics file."""
 
     def on_epoch_end(self, report: EpochReport) -> None:
-        """An epoch has ended."""
+        """Handle the end of an epoch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainResult:
-    """How training ended.
+    """Result of training.
 
     Attributes:
         progress: Curves and the best epoch.
-        val: How good the restored model is where it was validated.
-        test: How good it is where it is tested.
-        logits: ``[V, C]`` output of the restored model; None on workers that do not lead, and where the rows of all
-            nodes are more than memory holds: `og.predict` or ``outgrow predict`` compute them.
-        stop_reason: Why the last epoch was the last: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
+        val: Metrics of the restored model on the validation set.
+        test: Metrics of the restored model on the test set.
+        logits: ``[V, C]`` output of the restored model; None on ranks other than 0, and if the rows of all
+            nodes do not fit into memory (`og.predict` or ``outgrow predict`` compute them).
+        stop_reason: Why training stopped: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
 
     progress: TrainingProgress
@@ -80,16 +80,17 @@ class TrainResult:
 
 
 class Trainer:
-    """Trains a problem under a strategy. Final.
+    """Trains a model with a strategy. Final.
 
     Args:
-        problem: What is trained.
-        evaluation: What models are scored on.
-        config: How long and how hard.
-        folder: Where checkpoints go; None for none.
-        is_interrupted: Asked after every epoch whether to stop, with a checkpoint. All workers stop if one does.
-        reporter: Told what is under way.
-        validate_inputs: Called before anything is told or saved of steps; raises if what was read may be wrong.
+        problem: Model, graph and objective.
+        evaluation: Validation and test sets.
+        config: Training options.
+        folder: Folder of the checkpoints; None to write none.
+        is_interrupted: Called after every epoch; if true on any worker, all workers stop with a checkpoint.
+        reporter: Receiver of progress events; None for no events.
+        validate_inputs: Called before the results of steps are reported or saved; raises if the data read may
+            be wrong.
     """
 
     def __init__(
@@ -103,43 +104,52 @@ class Trainer:
         reporter: ProgressReporter | None = None,
         validate_inputs: Callable[[], None] = lambda: None,
     ) -> None:
-        self.problem, self.evaluation, self.config = problem, evaluation, config
-        self.folder, self.is_interrupted, self.reporter = folder, is_interrupted, reporter or ProgressReporter()
+        self.problem = problem
+        self.evaluation = evaluation
+        self.config = config
+        self.folder = folder
+        self.is_interrupted = is_interrupted
+        self.reporter = reporter or ProgressReporter()
         self.validate_inputs = validate_inputs
         self.callbacks: list[TrainerCallback] = []
-        self.comm, self.ledger = problem.shard.comm, problem.shard.comm.ledger
+        self.comm = problem.shard.comm
+        self.ledger = problem.shard.comm.ledger
         self.optimizer = config.make_optimizer(problem.model)
         self.progress = TrainingProgress.at_start()
         batches = problem.batches
-        drawn = f"fanout {batches.describe()}, weighted {batches.weighted}"
+        sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
+        # All that decides which batches an epoch has: a mid-epoch checkpoint fits only the same ones.
         self.step_signature = (
-            f"batch_size {batches.size}, {drawn}, seed {problem.seed}, {problem.num_train} to train on"
+            f"batch_size {batches.size}, {sampling}, seed {problem.seed}, {problem.num_train} to train on"
         )
 
     def add_callbacks(self, *callbacks: TrainerCallback) -> None:
-        """Tell these after every epoch, in this order."""
+        """Add callbacks, called in this order after every epoch."""
         self.callbacks.extend(callbacks)
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`.
+        """Resume from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`.
 
         Raises:
-            InputError: It cannot be used; or it was written within an epoch that this trainer would not train, or not
-                with these steps.
+            InputError: The checkpoint cannot be used, or it was written in the middle of an epoch that this
+                trainer would not train, or would train with other batches.
         """
+        # Other hosts may not see the file.
         saved = self.comm.broadcast(
             checkpoint.load_checkpoint(path) if self.comm.is_rank_zero else None, Kind.PARAMETERS
         )
         self.progress = checkpoint.restore_checkpoint(saved, path, self.problem.model, self.optimizer)
         validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
+        # The saved state brought its own; the user may want to continue with others, such as a lower rate.
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay
 
     def run(self, strategy: Strategy) -> TrainResult:
-        """Train until the epochs, the patience or the user's are at their end; restore the best model; score it.
+        """Train until the last epoch, lost patience or an interrupt; restore the best model and score it.
 
         Raises:
-            TrainingError: A loss, a gradient or a parameter is not finite; the step is not taken, nothing is saved.
+            TrainingError: A loss, gradient or parameter is not finite; the step is not applied and nothing is
+                saved.
         """
         self.reporter.start_phase("preparing")
         execution = strategy.prepare(self.problem)
@@ -147,13 +157,15 @@ class Trainer:
         saved = self.progress.finished_epochs
         try:
             while self.progress.finished_epochs < self.config.epochs:
+                # Before the epoch, so that a resumed run with no patience left trains none.
                 if self._is_out_of_patience():
                     stopped = "patience"
                     break
+                # Closed at once after an error: the generator may hold threads and buffers of the epoch.
                 with closing(execution.steps(self.progress.finished_epochs + 1, self.progress.step)) as steps:
                     report = self._train_epoch(execution, steps)
-                for listener in self.callbacks:
-                    listener.on_epoch_end(report)
+                for callback in self.callbacks:
+                    callback.on_epoch_end(report)
                 if self._any_interrupted():
                     stopped = "interrupted"
                     break
@@ -168,12 +180,18 @@ class Trainer:
     def _train_epoch(self, execution: Execution, steps: Generator[Step]) -> EpochReport:
         progress, config, timeline = self.progress, self.config, self.problem.timeline
         phases_before = timeline.phases.copy()
-        edges_before, seconds_before = self.ledger.counters["edges_aggregated"], progress.seconds_so_far
-        epoch, num_steps = f"epoch {progress.finished_epochs + 1}", _steps_per_epoch(self.problem)
+        # Of an epoch resumed in the middle, this process has trained only a part: rates use differences.
+        edges_before = self.ledger.counters["edges_aggregated"]
+        seconds_before = progress.seconds_so_far
+        epoch = f"epoch {progress.finished_epochs + 1}"
+        num_steps = _steps_per_epoch(self.problem)
         self.reporter.start_phase(epoch, num_steps)
-        progress.course, began = self.step_signature, time.perf_counter()
+        progress.course = self.step_signature
+        began = time.perf_counter()
         for step in steps:
+            # Before the optimizer step: afterwards every parameter would be NaN, and its cause unknown.
             if not (math.isfinite(step.loss) and has_finite_gradient(self.problem.model)):
+                # The search for the cause runs inference, which needs the buffers of the step.
                 steps.close()
                 raise divergence_error(
                     self.problem,
@@ -185,9 +203,11 @@ class Trainer:
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
             progress.add_step(step.loss, step.num_seeds)
+            # Before the checkpoint, which saves this number; its own time does not count as training.
             progress.seconds_so_far += time.perf_counter() - began
             self.reporter.advance_to(epoch, progress.step, num_steps)
             if config.checkpoint_steps is not None and progress.step % config.checkpoint_steps == 0:
+                # A barrier: nothing is saved until every worker has validated what it has read.
                 self._all_reduce_when_valid(0)
                 self._save_checkpoint(execution)
             began = time.perf_counter()
@@ -196,7 +216,8 @@ class Trainer:
         phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
         edges = self.ledger.counters["edges_aggregated"] - edges_before
         progress.end_epoch()
-        evaluated, began = progress.finished_epochs % config.eval_every == 0, time.perf_counter()
+        evaluated = progress.finished_epochs % config.eval_every == 0
+        began = time.perf_counter()
         with timeline.span(EVALUATE):
             progress.val_score.append(self._evaluate_model(execution) if evaluated else None)
         evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
@@ -212,33 +233,35 @@ class Trainer:
         )
 
     def _evaluate_model(self, execution: Execution) -> float | None:
-        """Validation score; remembers the model if it is the best so far (ties: the lower validation loss)."""
-        progress, scoring = self.progress, self.evaluation.validation_evaluator()
-        if scoring is None:
+        """Return the validation score; keep the model if it is the best so far (ties: lower loss)."""
+        progress = self.progress
+        evaluator = self.evaluation.validation_evaluator()
+        if evaluator is None:
             return None
         self.reporter.start_phase("evaluating", self._num_owned)
         for first, out in execution.inference():
-            scoring.update(first, out)
+            evaluator.update(first, out)
             self.reporter.advance_to("evaluating", first + len(out), self._num_owned)
-        marks = scoring.compute()
-        if (marks.score, -marks.loss) > (progress.best_score, -progress.best_loss):
-            progress.best_epoch, progress.best_score, progress.best_loss = (
-                progress.finished_epochs,
-                marks.score,
-                marks.loss,
-            )
+        metrics = evaluator.compute()
+        if (metrics.score, -metrics.loss) > (progress.best_score, -progress.best_loss):
+            progress.best_epoch = progress.finished_epochs
+            progress.best_score = metrics.score
+            progress.best_loss = metrics.loss
+            # A copy: the optimizer updates parameters in place.
             state = self.problem.model.state_dict()
             progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
-        return marks.score
+        return metrics.score
 
     @property
     def _num_owned(self) -> int:
         return len(self.problem.shard.owned_nodes)
 
     def _is_out_of_patience(self) -> bool:
-        patience, progress = self.config.patience, self.progress
+        patience = self.config.patience
+        progress = self.progress
+        # An epoch without evaluation may have improved the model.
         if not progress.val_score or progress.val_score[-1] is None:
-            return False  # it may just have become better
+            return False
         return (
             patience is not None
             and progress.best_epoch > 0
@@ -251,8 +274,10 @@ class Trainer:
 
     def _save_checkpoint(self, execution: Execution) -> int:
         progress = self.progress
+        # The last optimizer step may have overflowed. Parameters are equal everywhere, so all workers raise.
         if not all_finite(self.problem.model.parameters()):
-            epoch, seeds = progress.finished_epochs + bool(progress.step), progress.seeds_so_far
+            epoch = progress.finished_epochs + bool(progress.step)
+            seeds = progress.seeds_so_far
             loss = progress.loss_so_far / seeds if seeds else progress.loss[-1]
             raise divergence_error(self.problem, execution, self._step_label(epoch, progress.step), loss)
         if self.folder is not None and self.comm.is_rank_zero:
@@ -264,7 +289,7 @@ class Trainer:
         return self._all_reduce_count(int(self.is_interrupted())) > 0
 
     def _all_reduce_when_valid(self, count: int) -> int:
-        """Sum over all workers once each has seen that it has read what is right; else none goes on."""
+        """Sum over all workers after each has validated its input; if one fails, none continues."""
         self.validate_inputs()
         return self._all_reduce_count(count)
 
@@ -284,36 +309,39 @@ class Trainer:
             self.reporter.advance_to("testing", first + len(out), self._num_owned)
             if execution.in_memory:
                 kept.append(out)
-        marks = val.compute(), test.compute()
-        whole = (
+        val_metrics = val.compute()
+        test_metrics = test.compute()
+        logits = (
             problem.shard.gather_to_rank_zero(kept[0] if len(kept) == 1 else torch.cat(kept))
             if execution.in_memory
             else None
         )
-        return TrainResult(progress=self.progress, val=marks[0], test=marks[1], logits=whole, stop_reason=stopped)
+        return TrainResult(
+            progress=self.progress, val=val_metrics, test=test_metrics, logits=logits, stop_reason=stopped
+        )
 
 
 def _steps_per_epoch(problem: Problem) -> int:
-    """Steps of an epoch."""
+    """Return the number of steps of an epoch."""
     size = problem.batches.size
     return 1 if size is None else -(-problem.num_train // size)
 
 
 def validate_step_signature(progress: TrainingProgress, path: Path, step_signature: str, epochs: int) -> None:
-    """Check that an epoch which a checkpoint was written within can be finished.
+    """Check that the unfinished epoch of a checkpoint, if any, can be finished.
 
     Args:
-        progress: Of the checkpoint.
-        path: Where it is, for errors.
-        step_signature: What the steps of epochs are made of.
-        epochs: How many shall be trained.
+        progress: Progress in the checkpoint.
+        path: Path of the checkpoint, for errors.
+        step_signature: Options that decide the batches of an epoch.
+        epochs: Number of epochs to train.
 
     Raises:
-        InputError: Not with these steps, or not with so few epochs.
+        InputError: The batches would differ, or there are too few epochs.
     """
     if progress.step and (progress.course != step_signature or progress.finished_epochs >= epochs):
         raise InputError(
-            f"the checkpoint {path} was written within an epoch, which cannot be finished so",
+            f"the checkpoint {path} is a mid-epoch checkpoint and does not match these options",
             needed=f"{progress.course}, more than {progress.finished_epochs} epochs",
             got=f"{step_signature}, {epochs} epochs",
             repair="go on as the run was started; what to train on may change between epochs only",

@@ -300,9 +300,9 @@ def test_mini_batches_are_refused(options: dict[str, Any]) -> None:
         ({"constant": 1}, "constant(.|\n)*true or false"),
         ({"chunks": 2.5}, "chunks(.|\n)*whole number"),
         ({"chunks": True}, "chunks(.|\n)*whole number"),
-        ({"chunks": 0}, "chunks of tensor(.|\n)*1 at least"),
+        ({"chunks": 0}, "chunks of tensor(.|\n)*at least 1"),
         ({"attention": "score"}, "attention(.|\n)*scores"),
-        ({"attention": 2}, "attention(.|\n)*a word"),
+        ({"attention": 2}, "attention(.|\n)*a string"),
     ],
     ids=str,
 )

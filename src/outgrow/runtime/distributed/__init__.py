@@ -1,1 +1,1 @@
-"""Processes and collectives."""
+"""Worker processes and collective communication."""

@@ -1,4 +1,4 @@
-"""Rows under way from worker to worker, and their gradient on the way back."""
+"""`AsyncAllToAll`: a differentiable all-to-all that overlaps with computation."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from outgrow.core.timeline import Timeline
 
 
 class CommunicationError(RuntimeError):
-    """A peer could not be reached: it has ended, or the network has."""
+    """A peer could not be reached: its process has ended or the network has failed."""
 
 
 class SplitSizes(NamedTuple):
-    """How many rows go where.
+    """Row counts of an all-to-all.
 
     Attributes:
-        send: Rows for each worker; they lie in this order.
-        receive: Rows from each worker.
+        send: Number of rows for each worker; the rows lie in this order.
+        receive: Number of rows from each worker.
     """
 
     send: tuple[int, ...]
@@ -30,67 +30,78 @@ class SplitSizes(NamedTuple):
 
     @property
     def reverse(self) -> SplitSizes:
-        """The way back."""
+        """Sizes of the exchange that returns the gradient."""
         return SplitSizes(self.receive, self.send)
 
 
 class RowTransport(Protocol):
-    """Whoever sends rows."""
+    """Backend that sends rows."""
 
     @property
     def timeline(self) -> Timeline:
-        """Told how long rows were waited for."""
+        """Record of the time spent waiting for rows."""
 
     def start_exchange(self, rows: Tensor, split_sizes: SplitSizes, kind: Kind) -> tuple[list[Any], Tensor]:
-        """Send rows; gives what is to be waited for, and where rows will lie."""
+        """Start sending rows; return the works to wait for and the receive buffer."""
 
 
 class AsyncAllToAll:
-    """Rows under way, and later their gradient. Autograd carries a token from departure to arrival.
+    """Exchange in flight, of rows in forward and of their gradient in backward.
+
+    Autograd sees two functions, linked by a one-element token: `start` and `wait`, with other work in
+    between. In backward the second sends the gradient and the first waits for it, so that this overlaps too.
 
     Args:
-        transport: Sends them.
-        route: How many go where.
-        rows: What will depart, for its type.
-        kind: What the rows are.
-        grad_kind: What their gradient is.
+        transport: Backend that sends the rows.
+        split_sizes: Row counts.
+        rows: Rows that will be sent; only their dtype and device are used here.
+        kind: Ledger kind of the rows.
+        grad_kind: Ledger kind of their gradient.
     """
 
     def __init__(
         self, transport: RowTransport, split_sizes: SplitSizes, rows: Tensor, kind: Kind, grad_kind: Kind
     ) -> None:
-        self.transport, self.split_sizes, self.kinds = transport, split_sizes, (kind, grad_kind)
+        self.transport = transport
+        self.split_sizes = split_sizes
+        self.kinds = (kind, grad_kind)
         self.works: list[Any] = []
         self.send_buffer = rows.new_empty(0)
         self.receive_buffer = rows.new_empty(0)
         self.token = rows.new_empty(0)
 
     def start(self, rows: Tensor) -> AsyncAllToAll:
-        """Send the rows."""
+        """Start sending the rows; return this handle."""
         self.token = _StartExchange.apply(rows, self)  # type: ignore[no-untyped-call]
         return self
 
     def wait(self) -> Tensor:
-        """``[R, ...]``: the rows, those of worker 0 first."""
+        """Return the received rows, ``[R, ...]``, ordered by sending rank."""
+        # Drop the token: its autograd node's context holds this object, which would be a reference cycle.
         token, self.token = self.token, self.token.new_empty(0)
         return _FinishExchange.apply(token, self)  # type: ignore[no-any-return, no-untyped-call]
 
     def send_rows(self, rows: Tensor, *, is_gradient: bool) -> None:
-        """Send rows, or the gradient of what came, back."""
-        route = self.split_sizes.reverse if is_gradient else self.split_sizes
-        self.send_buffer = rows.contiguous()  # is read until all has arrived
+        """Start sending the rows, or the gradient of the received rows in the reverse direction."""
+        sizes = self.split_sizes.reverse if is_gradient else self.split_sizes
+        # A reference must stay alive: the backend reads this memory until the works are done.
+        self.send_buffer = rows.contiguous()
         self.works, self.receive_buffer = self.transport.start_exchange(
-            self.send_buffer, route, self.kinds[is_gradient]
+            self.send_buffer, sizes, self.kinds[is_gradient]
         )
 
     def receive(self) -> Tensor:
-        """What was sent here last, once it has come."""
+        """Wait for the exchange in flight; return the received rows."""
         with self.transport.timeline.span("wait for rows"), communication_errors():
             for work in self.works:
                 work.wait()
-        cargo, nothing = self.receive_buffer, self.receive_buffer.new_empty(0)
-        self.works, self.send_buffer, self.receive_buffer = [], nothing, nothing
-        return cargo
+        received = self.receive_buffer
+        empty = self.receive_buffer.new_empty(0)
+        # This object lives until backward is done; the buffers of the forward exchange must not.
+        self.works = []
+        self.send_buffer = empty
+        self.receive_buffer = empty
+        return received
 
 
 class _StartExchange(torch.autograd.Function):
@@ -98,6 +109,7 @@ class _StartExchange(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, exchange: AsyncAllToAll) -> Tensor:
         ctx.voyage = exchange
         exchange.send_rows(rows, is_gradient=False)
+        # The token carries no data: it only makes autograd run the other backward before this one.
         return rows.new_zeros(1)
 
     @staticmethod
@@ -119,10 +131,11 @@ class _FinishExchange(torch.autograd.Function):
 
 @contextmanager
 def communication_errors() -> Iterator[None]:
-    """Turn what torch raises when a peer is gone into a `CommunicationError`."""
+    """Turn torch's error for an unreachable peer into a `CommunicationError`."""
     try:
         yield
     except RuntimeError as error:
+        # torch's own message when memory for a buffer runs out: no peer is involved.
         if "can't allocate memory" in str(error):
             raise
         raise CommunicationError(str(error)) from error

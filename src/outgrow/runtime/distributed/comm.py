@@ -1,7 +1,6 @@
-"""What workers say to each other: rows by owner, sums, broadcasts. Each byte is counted by the worker that sends it.
+"""Communication between workers: all-to-all of rows, all-reduce, broadcast. The sender counts each byte.
 
-All workers make the same calls in the same order, also those that have nothing to send. What one worker alone would
-send to itself never travels: every call is the identity there.
+All workers make the same calls in the same order. With one worker every call is the identity.
 """
 
 from __future__ import annotations
@@ -26,27 +25,29 @@ from outgrow.runtime.distributed.async_exchange import AsyncAllToAll, SplitSizes
 from outgrow.runtime.distributed.async_exchange import CommunicationError as CommunicationError
 from outgrow.runtime.distributed.serialization import deserialize, serialize
 
+# A communicator and its background one use different halves of the 31-bit tags, so messages never mix.
 _TAGS = 1 << 30
-_PATIENCE = timedelta(days=7)  # a slow worker is no dead one: heartbeats tell them apart, not this
+# Practically no timeout: a slow worker is not dead. Heartbeats detect dead ones.
+_PATIENCE = timedelta(days=7)
 
 
 class ExchangeHandle(Protocol):
-    """Rows under way."""
+    """An all-to-all in flight."""
 
     def wait(self) -> Tensor:
-        """``[R, ...]``: the rows, those of worker 0 first."""
+        """Return the received rows, ``[R, ...]``, ordered by sending rank."""
 
 
 class Comm(ABC):
-    """One worker's line to the others.
+    """Communicator of one worker.
 
     Attributes:
         rank: Number of this worker.
         size: Number of workers.
-        hosts: Name of each worker's host.
-        gpu_counts: How many CUDA devices each worker's process sees.
-        ledger: Where bytes are counted.
-        device: What this worker computes on.
+        hosts: Host name of each worker.
+        gpu_counts: Number of CUDA devices visible to each worker's process.
+        ledger: Counter of the bytes sent.
+        device: Device this worker computes on.
     """
 
     rank: int
@@ -61,64 +62,64 @@ class Comm(ABC):
     def all_to_all(
         self, rows: Tensor, split_sizes: SplitSizes, kind: Kind, *, grad_kind: Kind = Kind.GRADIENTS
     ) -> ExchangeHandle:
-        """Send rows to their workers; the call returns at once. Differentiable: the gradient goes the way back.
+        """Start sending rows to other workers; return at once. Differentiable: backward returns the gradient.
 
         Args:
-            rows: ``[S, ...]``, as ``route.send`` deals them out.
-            split_sizes: Numbers of rows.
-            kind: What the rows are.
-            grad_kind: What their gradient is.
+            rows: ``[S, ...]``, ordered by receiving rank, ``split_sizes.send`` rows for each.
+            split_sizes: Number of rows to send to, and receive from, each worker.
+            kind: Ledger kind of the rows.
+            grad_kind: Ledger kind of their gradient.
         """
 
     @abstractmethod
     def all_reduce(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
-        """Replace values by their sum over all workers, the same bits everywhere; gives them back."""
+        """Sum values over all workers in place, bit-identical on each; return them."""
 
     @abstractmethod
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
-        """The object that worker ``root`` gives, on all workers."""
+        """Return worker ``root``'s object on all workers."""
 
     @abstractmethod
     def all_gather_object(self, value: Any) -> list[Any]:
-        """The objects of all workers, on all workers."""
+        """Return the objects of all workers, by rank, on all workers."""
 
     @property
     @abstractmethod
     def background_comm(self) -> Comm:
-        """Another line to the same workers, for one thread of its own. Only rows travel on it, and only from memory."""
+        """Second communicator of the same workers, for one background thread: all-to-all of CPU rows only."""
 
     @abstractmethod
     def barrier(self) -> None:
-        """Wait until all workers are here."""
+        """Wait until all workers have called this."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the group, once all workers are here."""
+        """Leave the group, after all workers have called this."""
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Told when what was done; it belongs to the thread that first asks for it."""
+        """Timing record of this worker; it belongs to the thread that first accesses it."""
         return Timeline()
 
     @property
     def local_world_size(self) -> int:
-        """Workers of this host, this one included."""
+        """Number of workers on this host, including this one."""
         return self.hosts.count(self.hosts[self.rank])
 
     @property
     def is_rank_zero(self) -> bool:
-        """Whether this worker writes the files and speaks for all."""
+        """Whether this is rank 0, the worker that writes files and prints."""
         return self.rank == 0
 
     def all_to_all_counts(self, rows: Tensor, kind: Kind) -> Tensor:
-        """``[P, ...]``: what each worker tells this one, of ``[P, ...]`` what this one tells each; waits for it."""
+        """Send row ``p`` of ``[P, ...]`` to worker ``p``; wait for and return the row of each worker."""
         one_each = (1,) * self.size
         return self.all_to_all(rows, SplitSizes(one_each, one_each), kind).wait()
 
     def all_reduce_gradients(self, model: nn.Module) -> None:
-        """Sum the gradients of all parameters over the workers, as one flat buffer for each type.
+        """Sum the gradients of all parameters over the workers, in one flat buffer per dtype.
 
-        A parameter that has a gradient on no worker has none afterwards.
+        A parameter without a gradient on any worker still has none afterwards.
         """
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._local_sums = [
@@ -129,15 +130,17 @@ class Comm(ABC):
 
     @property
     def has_finite_local_gradient(self) -> bool:
-        """Whether what this worker gave to `sum_gradients` the last time was finite, as far as its sum tells."""
+        """Whether this worker's own input to the last `all_reduce_gradients` had a finite sum."""
         return all(bool(each.isfinite()) for each in self._local_sums)
 
     def _all_reduce_flat(self, parameters: list[nn.Parameter]) -> Tensor:
-        """Sum the gradients of parameters of one type; gives the sum of all numbers that this worker had."""
+        """Sum the gradients of parameters of one dtype; return the sum of this worker's own entries."""
         first = parameters[0]
+        # The flags share the buffer with the gradients: one message instead of two.
         given = torch.tensor([each.grad is not None for each in parameters], dtype=first.dtype, device=first.device)
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([given, *(grad.flatten() for grad in grads)])
+        # Before the all-reduce overwrites the buffer; in float32, since half precision would overflow.
         own = flat.sum(dtype=torch.promote_types(flat.dtype, torch.float32))
         self.all_reduce(flat, Kind.PARAMETERS)
         sums = torch.split(flat[len(given) :], [parameter.numel() for parameter in parameters])
@@ -146,78 +149,84 @@ class Comm(ABC):
         return own
 
     def broadcast_parameters(self, model: nn.Module) -> None:
-        """Give all workers the parameters and buffers of worker 0."""
+        """Copy the parameters and buffers of worker 0 to all workers."""
         if self.size > 1:
             model.load_state_dict(self.broadcast(model.state_dict(), Kind.PARAMETERS))
 
 
 class SingleProcessComm(Comm):
-    """One worker: nothing travels. Final.
+    """Communicator of a single worker: every call is the identity. Final.
 
     Args:
-        ledger: Where strategies count; None for a new one.
+        ledger: Byte counter; None for a new one.
     """
 
     def __init__(self, ledger: Ledger | None = None) -> None:
-        self.rank, self.size = 0, 1
-        self.hosts, self.gpu_counts = (socket.gethostname(),), (torch.cuda.device_count(),)
+        self.rank = 0
+        self.size = 1
+        self.hosts = (socket.gethostname(),)
+        self.gpu_counts = (torch.cuda.device_count(),)
         self.ledger = ledger or Ledger()
 
     def all_to_all(
         self, rows: Tensor, split_sizes: SplitSizes, kind: Kind, *, grad_kind: Kind = Kind.GRADIENTS
     ) -> ExchangeHandle:
-        """The same rows."""
+        """Return the same rows."""
         return _LocalRows(rows)
 
     def all_reduce(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
-        """The same values."""
+        """Return the same values."""
         return values
 
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
-        """The same object."""
+        """Return the same object."""
         return value
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """That object."""
+        """Return a list of that object."""
         return [value]
 
     @property
     def background_comm(self) -> Comm:
-        """The same line."""
+        """This communicator itself."""
         return self
 
     def barrier(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 class ProcessGroupComm(Comm):
-    """The workers of the process group that `join` made. Final."""
+    """Communicator of the group that `join_process_group` has joined. Final."""
 
     def __init__(self) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.ledger, self.links = Ledger(), [Link.PEER] * self.size
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self.ledger = Ledger()
+        self.links = [Link.PEER] * self.size
         self._tag, self._first_tag = 0, 0
         self.hosts, self.gpu_counts = zip(
             *self.all_gather_object((socket.gethostname(), torch.cuda.device_count())), strict=True
         )
         self.links = [Link.PEER if host == self.hosts[self.rank] else Link.NETWORK for host in self.hosts]
-        self.ledger.bytes_by_link.clear()  # the names were sent before it was known over which link
+        # The host names themselves were counted before the link of each peer was known.
+        self.ledger.bytes_by_link.clear()
 
     def all_to_all(
         self, rows: Tensor, split_sizes: SplitSizes, kind: Kind, *, grad_kind: Kind = Kind.GRADIENTS
     ) -> ExchangeHandle:
-        """See `Comm.all_to_all`."""
+        """Start point-to-point transfers with every peer."""
         return AsyncAllToAll(self, split_sizes, rows, kind, grad_kind).start(rows)
 
     def start_exchange(self, rows: Tensor, split_sizes: SplitSizes, kind: Kind) -> tuple[list[Any], Tensor]:
-        """Send rows; gives what is to be waited for, and where rows will lie.
+        """Post sends and receives; return the works to wait for and the receive buffer.
 
-        Pairs of workers exchange theirs, each the next ones first: over a network that is up to twice as fast as gloo's
-        own all-to-all. A tag tells apart what is under way at the same time.
+        Peers are served by ring distance: over a network up to twice as fast as gloo's all-to-all.
+        The tag separates exchanges in flight at the same time.
         """
+        # NCCL has no tags: two threads on one communicator could match each other's rows.
         assert not (self._first_tag and rows.is_cuda)
         rows = rows.contiguous()
         out = pooled_empty((sum(split_sizes.receive), *rows.shape[1:]), rows)
@@ -228,7 +237,8 @@ class ProcessGroupComm(Comm):
         tag = self._first_tag + self._tag
         calls: list[dist.P2POp] = []
         for step in range(1, self.size):
-            source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
+            source = (self.rank - step) % self.size
+            target = (self.rank + step) % self.size
             if len(incoming[source]):
                 calls.append(dist.P2POp(dist.irecv, incoming[source], source, tag=tag))
             if len(outgoing[target]):
@@ -240,20 +250,20 @@ class ProcessGroupComm(Comm):
         return works, out
 
     def all_reduce(self, values: Tensor, kind: Kind = Kind.METRICS) -> Tensor:
-        """See `Comm.all_reduce`. Counted as a ring carries it: each worker passes on all parts but one, twice."""
-        next_one = (self.rank + 1) % self.size
-        self._count_bytes(next_one, kind, 2 * values.nbytes * (self.size - 1) // self.size)
+        """Sum in place, counted as a ring: each worker forwards all chunks but one, twice."""
+        next_rank = (self.rank + 1) % self.size
+        self._count_bytes(next_rank, kind, 2 * values.nbytes * (self.size - 1) // self.size)
         with self.timeline.span("sum over workers"), communication_errors():
             dist.all_reduce(values)
         return values
 
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
-        """See `Comm.broadcast`."""
-        mine = _to_byte_tensor(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
-        length = torch.tensor([len(mine)])
+        """Broadcast the pickled object; its length first, so that receivers can allocate."""
+        data = _to_byte_tensor(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        length = torch.tensor([len(data)])
         with communication_errors():
             dist.broadcast(length, root)
-            whole = mine if self.rank == root else torch.empty(int(length), dtype=torch.uint8)
+            whole = data if self.rank == root else torch.empty(int(length), dtype=torch.uint8)
             dist.broadcast(whole, root)
         if self.rank == root:
             for peer in range(self.size):
@@ -262,33 +272,34 @@ class ProcessGroupComm(Comm):
         return deserialize(whole.numpy().data)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """See `Comm.all_gather_object`."""
-        mine = _to_byte_tensor(value)
+        """Gather the pickled objects, padded to the longest: all-gather needs equal shapes."""
+        data = _to_byte_tensor(value)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with communication_errors():
-            dist.all_gather(lengths, torch.tensor([len(mine)]))
+            dist.all_gather(lengths, torch.tensor([len(data)]))
             longest = max(int(length) for length in lengths)
             parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
-            dist.all_gather(parts, torch.nn.functional.pad(mine, (0, longest - len(mine))))
+            dist.all_gather(parts, torch.nn.functional.pad(data, (0, longest - len(data))))
         for peer in range(self.size):
             self._count_bytes(peer, Kind.METRICS, longest)
         return [deserialize(part[: int(length)].numpy().data) for part, length in zip(parts, lengths, strict=True)]
 
     @cached_property
     def background_comm(self) -> Comm:
-        """See `Comm.background_comm`."""
-        self.timeline  # noqa: B018  the same on both lines
+        """Copy of this communicator with the other half of the tags."""
+        # Creates the cached timeline before the copy, so that both share it.
+        self.timeline  # noqa: B018
         other = copy.copy(self)
         other._tag, other._first_tag = 0, _TAGS
         return other
 
     def barrier(self) -> None:
-        """See `Comm.barrier`."""
+        """Wait on the group's barrier."""
         with communication_errors():
             dist.barrier()
 
     def close(self) -> None:
-        """See `Comm.close`."""
+        """Wait for all workers, then destroy the group."""
         self.barrier()
         dist.destroy_process_group()
 
@@ -298,12 +309,12 @@ class ProcessGroupComm(Comm):
 
 
 def join_process_group(rank: int, size: int, store: Store) -> Comm:
-    """Join the group of workers.
+    """Join the process group and return its communicator.
 
     Args:
         rank: Number of this worker.
         size: Number of workers.
-        store: Where they meet; it was not used by another group.
+        store: Rendezvous store, which no other group has used.
     """
     with communication_errors():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() and dist.is_nccl_available() else "gloo"
@@ -312,7 +323,7 @@ def join_process_group(rank: int, size: int, store: Store) -> Comm:
 
 
 class _LocalRows:
-    """Rows that need not travel."""
+    """Handle of rows that stay in this process."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
@@ -322,14 +333,14 @@ class _LocalRows:
 
 
 def _post_operations(operations: list[dist.P2POp], *, batched: bool) -> list[Any]:
-    """What is to be waited for. NCCL wants to know all at once, and then does them at the same time; it has no tags."""
+    """Start operations and return their works. NCCL needs them as one batch, and has no tags."""
     if batched:
         return dist.batch_isend_irecv(operations) if operations else []
     return [call.op(call.tensor, call.peer, tag=call.tag) for call in operations]
 
 
 def _split_bytes(rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
-    """The bytes of each worker's rows: what carries them need not know their type."""
+    """View each worker's rows as bytes, so that the backend need not support their dtype."""
     row_bytes = rows[:1].nbytes
     flat = rows.view(-1).view(torch.uint8) if rows.numel() else rows.new_empty(0, dtype=torch.uint8)
     return list(torch.split(flat, [size * row_bytes for size in sizes]))

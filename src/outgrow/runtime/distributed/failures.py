@@ -1,4 +1,4 @@
-"""Which worker a failed run is to be blamed on, and what the user is told."""
+"""Root cause of a failed run, and the error that reports it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from outgrow.runtime.distributed.job_files import FailureRecord
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerExit:
-    """How a worker ended that gave no result.
+    """Exit of a worker without a result.
 
     Attributes:
         rank: Number of the worker.
-        silent_seconds: How long it had been silent, if that is why it was ended.
-        exit_code: As it ended by itself, negative for a signal; None if the run ended it.
-        record: What it wrote down, if it did.
-        output: What it printed last.
+        silent_seconds: Length of its silence, if it was killed for that; else None.
+        exit_code: Exit code if it ended by itself, negative for a signal; None if the launcher killed it.
+        record: Failure record that it wrote; None if it wrote none.
+        output: Last lines that it printed.
     """
 
     rank: int
@@ -28,10 +28,12 @@ class WorkerExit:
     output: str
 
     def blame_rank(self) -> tuple[int, float]:
-        """Smallest for the worker to blame.
+        """Return a sort key that is smallest for the root cause.
 
-        In this order: silent; died of a signal; raised something, the first one; ended without a word; lost a peer.
+        The order: silent; killed by a signal; raised an exception, the earliest first; exited without a
+        record; lost a peer.
         """
+        # A worker that hangs or is killed makes its peers fail, so it is the likelier cause.
         if self.silent_seconds is not None:
             return 0, -self.silent_seconds
         if self.exit_code is not None and self.exit_code < 0:
@@ -42,17 +44,19 @@ class WorkerExit:
 
 
 def root_cause_error(exits: list[WorkerExit], workers: int) -> OutgrowError:
-    """The error to raise for a failed run: one of ours as it was raised, else a `WorkerError`.
+    """Return the error to raise for a failed run: the worker's own `OutgrowError`, else a `WorkerError`.
 
     Args:
-        exits: Of all workers that gave no result.
+        exits: Exits of all workers without a result.
         workers: Number of all workers.
     """
-    guilty = min(exits, key=WorkerExit.blame_rank)
-    failed = _worker_error(guilty, f"worker {guilty.rank} of {workers}")
-    if guilty.blame_rank()[0] == 2 and guilty.record is not None and guilty.record.error is not None:
-        guilty.record.error.__cause__ = failed
-        return guilty.record.error
+    culprit = min(exits, key=WorkerExit.blame_rank)
+    failed = _worker_error(culprit, f"worker {culprit.rank} of {workers}")
+    # The user can act on our own errors: raise them as with one worker, with the worker's number as the
+    # cause.
+    if culprit.blame_rank()[0] == 2 and culprit.record is not None and culprit.record.error is not None:
+        culprit.record.error.__cause__ = failed
+        return culprit.record.error
     return failed
 
 
@@ -89,12 +93,13 @@ def _worker_error(ending: WorkerExit, who: str) -> WorkerError:
 def _signal_error(ending: WorkerExit, who: str, number: int) -> WorkerError:
     try:
         name = signal.Signals(number).name
-    except ValueError:  # a real-time signal
+    except ValueError:  # a real-time signal, which has no name
         name = f"signal {number}"
     repairs = {
         "SIGKILL": "usually the system was out of memory (its log says so): use fewer workers or a smaller model",
         "SIGBUS": "usually a disk or shared memory is full, or a file shrank while it was mapped: make room",
     }
+    # Signals that compiled code raises against itself; faulthandler has printed the stack.
     crashes = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE")
     crash = "compiled code crashed: what the worker wrote last shows where it was"
     other = "somebody ended the process: start again"

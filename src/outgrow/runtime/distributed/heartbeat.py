@@ -1,4 +1,4 @@
-"""Signs of life, and the end of processes that nobody waits for any more. It does not need torch."""
+"""Heartbeats of worker processes, and the exit of orphaned ones. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from pathlib import Path
 import psutil
 
 BEAT_SECONDS = 1.0
+# Share of the silent time that must be CPU time for a process to count as computing rather than stuck.
 _BUSY = 0.1
 
 
 class Heartbeat:
-    """A thread that gives a sign of life every second, and ends this process once it has no reason to live.
+    """Thread that sends a heartbeat every second and exits the process when it is orphaned or told to.
 
-    It does not beat while other code holds Python's lock; `LivenessProbe` looks at the processor's time as well.
+    It cannot beat while other code holds the GIL, so `LivenessProbe` also considers CPU time.
 
     Args:
-        beat: Gives the sign. It returns why this process should end, if it should.
-        parent: Process that started this one: when it is gone, nobody waits for this one.
-        folder: Scratch that is removed before this process ends.
+        beat: Sends one heartbeat. Returns the reason why this process should exit, or None.
+        parent: Id of the process that started this one; once it is gone, this process exits.
+        folder: Scratch folder, removed before this process exits.
     """
 
     def __init__(self, beat: Callable[[], str | None], parent: int, folder: Path) -> None:
-        self._beat, self._parent, self._folder = beat, parent, folder
+        self._beat = beat
+        self._parent = parent
+        self._folder = folder
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat_until_stopped, name="outgrow-heartbeat", daemon=True)
 
@@ -38,10 +41,12 @@ class Heartbeat:
 
     def __exit__(self, *error: object) -> None:
         self._done.set()
-        self._thread.join(BEAT_SECONDS)  # a beat may wait for a host that is gone
+        # With a timeout: a beat may wait for a host that is gone.
+        self._thread.join(BEAT_SECONDS)
 
     def exit_if_orphaned(self) -> None:
-        """End this process if the one that started it is gone."""
+        """Exit if the process that started this one is gone."""
+        # An orphan is adopted by another process, so its parent id changes.
         if os.getppid() != self._parent:
             self._exit_process("the process that started this one is gone")
 
@@ -56,11 +61,12 @@ class Heartbeat:
         sys.stderr.write(f"{why}\nprocess {os.getpid()} ends\n")
         sys.stderr.flush()
         shutil.rmtree(self._folder, ignore_errors=True)
+        # `sys.exit` would end this thread only; a normal exit would also run destructors that wait for peers.
         os._exit(1)
 
 
 def touch_heartbeat(path: Path) -> str | None:
-    """A beat that its run sees. Without the file the run is over."""
+    """Touch the heartbeat file. If it no longer exists, return that the run is over."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -69,24 +75,27 @@ def touch_heartbeat(path: Path) -> str | None:
 
 
 class LivenessProbe:
-    """Tells how long a process has been silent.
+    """Measures how long a process has been silent.
 
-    A sign of life is a beat, or a tenth of the time spent computing: compiled code may hold Python's lock for long.
-    While the one who looks is stopped itself, no more than a second counts as silence.
+    A process is alive if it beats, or spends a tenth of the time computing: compiled code may hold the GIL
+    for long. If the observer itself was suspended, the gap counts as one second at most.
 
     Args:
-        path: What the process touches.
-        pid: The process.
+        path: Heartbeat file that the process touches.
+        pid: Process id.
     """
 
     def __init__(self, path: Path, pid: int) -> None:
-        self._path, self._process = path, psutil.Process(pid)
+        self._path = path
+        self._process = psutil.Process(pid)
         self._beat, self._busy = self._read_activity()
-        self._silence, self._looked = 0.0, time.monotonic()
+        self._silence = 0.0
+        self._looked = time.monotonic()
 
     def silent_seconds(self) -> float:
-        """Seconds without a sign of life. To be called several times a second."""
+        """Return the seconds without a sign of life. Call several times per second."""
         now = time.monotonic()
+        # Capped: if this process was suspended, the worker probably was too.
         self._silence += min(now - self._looked, BEAT_SECONDS)
         self._looked = now
         beat, busy = self._read_activity()
@@ -95,7 +104,7 @@ class LivenessProbe:
         return self._silence
 
     def has_ended(self) -> bool:
-        """Whether the process has ended. It may not have been waited for yet."""
+        """Whether the process has ended, even if its parent has not reaped it yet."""
         try:
             return self._process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
         except psutil.NoSuchProcess:
@@ -104,6 +113,6 @@ class LivenessProbe:
     def _read_activity(self) -> tuple[int, float]:
         try:
             times = self._process.cpu_times()
-        except psutil.Error:  # it has ended
+        except psutil.Error:  # the process has ended
             return -1, 0.0
         return self._path.stat().st_mtime_ns, times.user + times.system

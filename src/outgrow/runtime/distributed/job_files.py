@@ -1,4 +1,4 @@
-"""The folder through which a run and its local workers talk. It does not need torch, so workers have it first."""
+"""Files through which a launcher and its workers on this host communicate. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ import cloudpickle  # type: ignore[import-untyped]
 from outgrow.core.errors import OutgrowError
 from outgrow.core.files import os_errors_as_input_errors
 
+# Enough for a long traceback.
 _RECORD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """What a worker must know before it loads anything.
+    """Settings that a worker reads before it imports anything large.
 
     Attributes:
         workers: Number of workers.
-        attempt: How often the workers were started again.
-        parent: Process id of the run.
+        attempt: Number of restarts so far.
+        parent: Process id of the launcher.
     """
 
     workers: int
@@ -37,14 +38,14 @@ class JobSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRecord:
-    """How a worker failed.
+    """Failure of a worker.
 
     Attributes:
         message: Type and message of the exception.
         report: Its traceback.
-        is_peer_failure: Whether it could not reach another worker: then the other one is to blame.
-        seconds: When, on the clock of the host.
-        error: The exception, if it is one of ours: it tells the user what to do.
+        is_peer_failure: Whether the cause is that another worker could not be reached.
+        seconds: Time of the failure, on the host's clock, in seconds since the epoch.
+        error: The exception itself if it is an `OutgrowError`, which says what to do; else None.
     """
 
     message: str
@@ -56,35 +57,35 @@ class FailureRecord:
 
 @dataclass(frozen=True)
 class JobFiles:
-    """The files of one attempt. Those that a worker hands over are renamed into place, so that they are whole."""
+    """Files of one attempt. Results and records are renamed into place, so readers see only complete ones."""
 
     folder: Path
 
     @property
     def run_folder(self) -> Path:
-        """The folder of the run, which outlives its attempts."""
+        """Folder of the run, which outlives its attempts."""
         return self.folder.parent
 
     @property
     def task_path(self) -> Path:
-        """What all workers do."""
+        """Pickled task of all workers."""
         return self.folder / "task"
 
     @property
     def store_path(self) -> Path:
-        """The file by which workers find each other."""
+        """File of the rendezvous store."""
         return self.folder / "meeting"
 
     def write_job_spec(self, spec: JobSpec) -> None:
-        """Say what is to be done."""
+        """Write the settings of the attempt."""
         (self.folder / "job").write_text(json.dumps(asdict(spec)), "utf-8")
 
     def read_job_spec(self) -> JobSpec:
-        """What is to be done."""
+        """Read the settings of the attempt."""
         return JobSpec(**json.loads((self.folder / "job").read_text("utf-8")))
 
     def request_stop(self) -> None:
-        """Leave a note that workers should stop."""
+        """Ask the workers to stop."""
         (self.folder / "stop").touch()
 
     def is_stop_requested(self) -> bool:
@@ -92,25 +93,27 @@ class JobFiles:
         return (self.folder / "stop").exists()
 
     def heartbeat_path(self, rank: int) -> Path:
-        """The file that a worker touches while it lives."""
+        """File that a worker touches while it is alive."""
         return self.folder / f"beat-{rank}"
 
     def result_path(self, rank: int) -> Path:
-        """What a worker gives back."""
+        """Pickled result of a worker."""
         return self.folder / f"result-{rank}"
 
     def failure_path(self, rank: int) -> Path:
-        """How a worker failed."""
+        """Failure record of a worker."""
         return self.folder / f"record-{rank}"
 
     def reserve_failure_record(self, rank: int) -> None:
-        """Set room aside for `write_failure_record`: a disk that is full is what it may have to tell of."""
+        """Reserve disk space for `write_failure_record`: the failure may be a full disk."""
         with explain_write_error(self.folder):
+            # Real zeros, not a truncate: blocks of a sparse file are allocated on the first write only.
             self._reserved_path(rank).write_bytes(bytes(_RECORD_BYTES))
 
     def write_failure_record(self, rank: int, record: bytes) -> None:
-        """Write how a worker failed, in the room that was set aside."""
+        """Write the failure record of a worker into the reserved space."""
         reserve = self._reserved_path(rank)
+        # "r+b" overwrites in place; "wb" would release the reserved blocks first.
         with reserve.open("r+b" if reserve.exists() else "wb") as file:
             file.write(record)
             file.truncate()
@@ -120,16 +123,16 @@ class JobFiles:
         return self.folder / f"reserve-{rank}"
 
     def messages_path(self, rank: int) -> Path:
-        """What a worker has told so far."""
+        """File of the messages that a worker has sent so far."""
         return self.folder / f"told-{rank}"
 
     def write_atomically(self, path: Path, data: bytes) -> None:
-        """Write a file that is whole as soon as it is there.
+        """Write a file that is complete as soon as it exists.
 
         Raises:
-            InputError: It cannot be written.
+            InputError: The file cannot be written.
         """
-        # Not `atomic_write`: it would flush to the disk what is of no use once the machine has stopped.
+        # Not `atomic_write`, which flushes to the disk: this file is useless after a crash of the machine.
         unfinished = path.with_suffix(".part")
         with explain_write_error(path):
             unfinished.write_bytes(data)
@@ -137,24 +140,26 @@ class JobFiles:
 
 
 def serialize_by_value(value: object) -> bytes:
-    """An object for another process, with the classes and functions that it would not find there."""
+    """Pickle an object with the classes and functions that the other process cannot import."""
     return bytes(cloudpickle.dumps(value))
 
 
 def append_message(path: Path, message: bytes) -> None:
-    """Add a message to a file.
+    """Append a message to a file, after its length.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: The file cannot be written.
     """
+    # Unbuffered: the message is visible to the launcher even if this process is killed right afterwards.
     with explain_write_error(path), path.open("ab", buffering=0) as file:
         data = memoryview(len(message).to_bytes(8, "little") + message)
+        # A raw write may be partial.
         while data:
             data = data[file.write(data) :]
 
 
 def explain_write_error(path: Path) -> AbstractContextManager[None]:
-    """Say what the user can do where temporary files cannot be written.
+    """Turn errors while writing temporary files into an error that says what to do.
 
     Raises:
         InputError: The disk is full, or ``path`` cannot be written.
@@ -167,19 +172,20 @@ def explain_write_error(path: Path) -> AbstractContextManager[None]:
 
 
 class MessageReader:
-    """Reads what `tell` adds to a file, each message once."""
+    """Reads the messages that `append_message` writes to a file, each once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_bytes = 0
 
     def read_messages(self) -> Iterator[Any]:
-        """The messages that are new and whole."""
+        """Yield the new messages that are complete."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
             file.seek(self._read_bytes)
             data = memoryview(file.read())
+        # The writer may be in the middle of a message: the rest is read next time.
         while len(data) >= 8 and len(data) >= 8 + (length := int.from_bytes(data[:8], "little")):
             message, data = data[8 : 8 + length], data[8 + length :]
             self._read_bytes += 8 + length
@@ -187,12 +193,12 @@ class MessageReader:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Type and message of an exception in one line."""
+    """Return the type and message of an exception in one line."""
     return "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
 
 
 def read_last_lines(path: Path, count: int = 20) -> str:
-    """The end of what a worker wrote."""
+    """Return the last lines of a worker's output."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 8192))

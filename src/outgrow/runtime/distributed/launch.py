@@ -1,4 +1,4 @@
-"""Workers on this host: started, watched, ended."""
+"""Launcher of worker processes on this host: it starts, watches and stops them."""
 
 from __future__ import annotations
 
@@ -44,17 +44,19 @@ from outgrow.runtime.system.environment import thread_environment
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.1
-_SETTLE_SECONDS = 3.0  # after the first failure: peers lose it, and the guilty one finishes its record
-_FINISH_SECONDS = 30.0  # after the last result
+# Grace period after the first failure: the failed worker finishes its record, and its peers notice.
+_SETTLE_SECONDS = 3.0
+# Grace period after the last result, for processes to exit by themselves.
+_FINISH_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestartEvent:
-    """The workers were started again.
+    """Message that all workers were restarted.
 
     Attributes:
-        attempt: How often so far.
-        reason: How the last attempt ended.
+        attempt: Number of restarts so far.
+        reason: How the previous attempt ended.
     """
 
     attempt: int
@@ -74,34 +76,37 @@ def run_workers(
     on_message: Callable[[object], None] = lambda message: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[T]:
-    """Run a task in new processes on this host and wait for them. No main guard is needed, nor a script at all.
+    """Run a task in new processes on this host and wait for the results. Needs no main guard, nor a script.
 
-    What worker 0 prints goes to standard error; what the others print is kept, for the error if they fail.
+    The output of worker 0 goes to standard error; that of the others is kept for the error if they fail.
 
     Args:
-        task: What every worker does. It may be a closure, and may use classes of the script or notebook.
+        task: Function that every worker runs. It may be a closure and use classes of the script or notebook.
         workers: Number of processes. They share the cores.
-        heartbeat_seconds: Longest silence of a worker. A slow one is not silent.
-        restarts: How often all workers are started again after one has failed.
-        prepare: Called first, here, with the scratch folder of the run: what it puts there all workers find.
-        on_message: Called here with each object that a worker tells, in its order, and with `RestartEvent`.
-        should_stop: Asked ten times a second; once it is true, so is ``stop_asked()`` of the workers.
+        heartbeat_seconds: Longest silence of a worker. A slow worker is not silent.
+        restarts: How often all workers are restarted after one has failed.
+        prepare: Called first, in this process, with the scratch folder of the run, which all workers can
+            read.
+        on_message: Called in this process with each object that a worker sends, in order, and with each
+            `RestartEvent`.
+        should_stop: Polled ten times a second; once true, the workers' ``should_stop()`` is true as well.
 
     Returns:
-        What each worker's task gave, by rank.
+        Result of each worker's task, by rank.
 
     Raises:
-        InputError: The task cannot be sent to other processes.
+        InputError: The task cannot be pickled.
         WorkerError: A worker died, was silent or raised an exception.
-        OutgrowError: The one that a worker raised.
+        OutgrowError: Raised by a worker.
     """
-    sent = _serialize_task(task)
+    serialized = _serialize_task(task)
     with _run_folder() as folder:
         prepare(folder)
         for attempt in itertools.count():
             try:
-                with _running_workers(sent, workers, attempt, folder) as running:
+                with _running_workers(serialized, workers, attempt, folder) as running:
                     return running.wait_for_results(heartbeat_seconds, on_message, should_stop)
+            # Only a failed process is worth a restart: errors in the input would come again.
             except WorkerError as error:
                 if attempt >= restarts:
                     raise
@@ -111,7 +116,7 @@ def run_workers(
 
 @contextmanager
 def _run_folder() -> Iterator[Path]:
-    """The scratch folder of a run."""
+    """Create the scratch folder of a run; remove it at the end."""
     with ExitStack() as stack:
         with explain_write_error(Path(tempfile.gettempdir())):
             folder = stack.enter_context(temporary_directory("outgrow-"))
@@ -132,27 +137,29 @@ def _serialize_task(task: object) -> bytes:
 
 @contextmanager
 def _running_workers(task: bytes, workers: int, attempt: int, folder: Path) -> Iterator[_WorkerGroup]:
-    """The processes of one attempt, which are gone afterwards. Their files stay until the run ends."""
-    scratch = JobFiles(folder / f"attempt-{attempt}")
-    with explain_write_error(scratch.folder):
-        scratch.folder.mkdir()
-        scratch.task_path.write_bytes(task)
-        scratch.write_job_spec(JobSpec(workers=workers, attempt=attempt, parent=os.getpid()))
+    """Start the processes of one attempt; kill them at the end. Their files stay until the run ends."""
+    job_files = JobFiles(folder / f"attempt-{attempt}")
+    with explain_write_error(job_files.folder):
+        job_files.folder.mkdir()
+        job_files.task_path.write_bytes(task)
+        job_files.write_job_spec(JobSpec(workers=workers, attempt=attempt, parent=os.getpid()))
         for rank in range(workers):
-            scratch.reserve_failure_record(rank)
-            scratch.heartbeat_path(rank).touch()
-        context = _start_workers(scratch, workers)
+            job_files.reserve_failure_record(rank)
+            # Before the start: a worker without this file takes the run for over and exits.
+            job_files.heartbeat_path(rank).touch()
+        context = _start_workers(job_files, workers)
     try:
-        yield _WorkerGroup(scratch, context)
+        yield _WorkerGroup(job_files, context)
     finally:
         _kill_processes(context)
 
 
 class _WorkerGroup:
-    """Processes and the folder through which they talk."""
+    """Running worker processes and the folder through which they communicate."""
 
     def __init__(self, job_files: JobFiles, context: SubprocessContext) -> None:
-        self._job_files, self._context = job_files, context
+        self._job_files = job_files
+        self._context = context
         self._ranks = range(context.nprocs)
         self._logs = [Path(context.stderrs[rank]) for rank in self._ranks]
         self._output_tail = _OutputTail(self._logs[0])
@@ -164,26 +171,31 @@ class _WorkerGroup:
     def wait_for_results(
         self, heartbeat_seconds: float, on_message: Callable[[object], None], should_stop: Callable[[], bool]
     ) -> list[Any]:
-        """Wait for the workers; what they gave, or the error of the one to blame."""
+        """Wait for the workers; return their results, or raise the error of the one that failed first."""
         deadline: float | None = None
         while True:
             if should_stop():
                 self._job_files.request_stop()
-            ended = [pulse.has_ended() for pulse in self._probes]
-            silences = [pulse.silent_seconds() for pulse in self._probes]
+            ended = [probe.has_ended() for probe in self._probes]
+            silences = [probe.silent_seconds() for probe in self._probes]
+            # A process that has ended is silent too, but its exit code says more.
             silent = [not end and silence > heartbeat_seconds for end, silence in zip(ended, silences, strict=True)]
             self._forward_messages(on_message)
-            if deadline is None and (patience := self._grace_seconds(ended)) is not None:
-                deadline = time.monotonic() + patience
+            # Set once, at the first failure or the last result: what follows must not extend it.
+            if deadline is None and (grace := self._grace_seconds(ended)) is not None:
+                deadline = time.monotonic() + grace
             if all(ended) or any(silent) or (deadline is not None and time.monotonic() > deadline):
                 break
             time.sleep(_LOOK_SECONDS)
         exit_codes = _kill_processes(self._context)
+        # Messages and output that were written between the last poll and the end.
         self._forward_messages(on_message)
         results = [self._job_files.result_path(rank) for rank in self._ranks]
         if all(result.exists() for result in results):
             return [pickle.loads(result.read_bytes()) for result in results]
-        endings = [
+        # A killed process has the exit code of our own signal; only those of processes that ended before
+        # count.
+        exits = [
             WorkerExit(
                 rank=rank,
                 silent_seconds=silences[rank] if silent[rank] else None,
@@ -194,10 +206,10 @@ class _WorkerGroup:
             for rank in self._ranks
             if not results[rank].exists()
         ]
-        raise root_cause_error(endings, len(self._ranks))
+        raise root_cause_error(exits, len(self._ranks))
 
     def _grace_seconds(self, ended: list[bool]) -> float | None:
-        """How long to wait from now on; None while all is well."""
+        """Return how long to wait from now on; None while workers are running normally."""
         done = [self._job_files.result_path(rank).exists() for rank in self._ranks]
         if any(end and not result for end, result in zip(ended, done, strict=True)):
             return _SETTLE_SECONDS
@@ -205,8 +217,8 @@ class _WorkerGroup:
 
     def _forward_messages(self, on_message: Callable[[object], None]) -> None:
         self._output_tail.print_new()
-        for listener in self._readers:
-            for message in listener.read_messages():
+        for reader in self._readers:
+            for message in reader.read_messages():
                 on_message(message)
 
     def _read_failure(self, rank: int) -> Any:
@@ -215,20 +227,22 @@ class _WorkerGroup:
 
 
 def _kill_processes(context: SubprocessContext) -> list[int | None]:
-    """End all processes that are left, and what they have started; gives the exit code of each worker."""
+    """Kill the processes that still run, and their children; return the exit code of each worker."""
     handlers = [context.subprocess_handlers[rank] for rank in range(context.nprocs)]
     for handler in handlers:
-        if handler.proc.returncode is None:  # it may have ended, but its number is still its own
+        # Safe even if it has just ended: until it is reaped, the system does not reuse its process id.
+        if handler.proc.returncode is None:
             with suppress(OSError):
                 handler.close(signal.SIGKILL)
     for handler in handlers:
-        with suppress(subprocess.TimeoutExpired):  # one that waits for a dead disk cannot be killed
+        # A process in uninterruptible sleep, such as on a dead disk, survives even SIGKILL.
+        with suppress(subprocess.TimeoutExpired):
             handler.proc.wait(_FINISH_SECONDS)
     return [handler.proc.returncode for handler in handlers]
 
 
 def _start_workers(job_files: JobFiles, workers: int) -> SubprocessContext:
-    """Start the processes, each in a session of its own, so that Ctrl-C reaches this process only."""
+    """Start the processes, each in its own session, so that Ctrl-C reaches only this process."""
     settings = {
         **thread_environment(workers),
         "GLOO_SOCKET_IFNAME": loopback_interface(),
@@ -239,6 +253,7 @@ def _start_workers(job_files: JobFiles, workers: int) -> SubprocessContext:
         context = start_processes(
             name="outgrow",
             entrypoint=sys.executable,
+            # With ``-P`` workers search exactly PYTHONPATH; ``-m`` alone puts the current folder first.
             args={
                 rank: ("-P", "-m", "outgrow.runtime.distributed.worker_main", str(job_files.folder), str(rank))
                 for rank in range(workers)
@@ -252,7 +267,8 @@ def _start_workers(job_files: JobFiles, workers: int) -> SubprocessContext:
 
 @contextmanager
 def _preserve_signal_handlers() -> Iterator[None]:
-    """Keep this process's signal handlers: torch puts its own in their place for good."""
+    """Restore this process's signal handlers, which torch replaces permanently."""
+    # Python, and so torch, sets signal handlers in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -261,11 +277,12 @@ def _preserve_signal_handlers() -> Iterator[None]:
     caught = None
     try:
         yield
-    except SignalException as error:  # torch has ended what it had started
+    except SignalException as error:  # torch has already stopped its processes
         caught = error.sigval
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    # Deliver the signal again, now to the handler that the user knows.
     if caught is not None:
         signal.raise_signal(caught)
         raise KeyboardInterrupt
@@ -273,9 +290,10 @@ def _preserve_signal_handlers() -> Iterator[None]:
 
 @contextmanager
 def _silence_torch_logs() -> Iterator[None]:
-    """Without what torch logs of signals and of threads."""
+    """Suppress torch's log messages about signals and threads."""
     logger = logging.getLogger("torch.distributed.elastic.multiprocessing.api")
-    before, logger.disabled = logger.disabled, True
+    before = logger.disabled
+    logger.disabled = True
     try:
         yield
     finally:
@@ -283,15 +301,16 @@ def _silence_torch_logs() -> Iterator[None]:
 
 
 class _OutputTail:
-    """Shows on standard error what a file holds and gets."""
+    """Copies a growing file to standard error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._shown_bytes = 0
+        # Incremental: a read may end inside a multi-byte character.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def print_new(self) -> None:
-        """Show what is new."""
+        """Write what was added to the file since the last call."""
         with self._path.open("rb") as file:
             file.seek(self._shown_bytes)
             new = file.read()

@@ -1,7 +1,7 @@
-"""Objects as bytes, for other workers.
+"""Pickling of objects that are sent to other workers.
 
-Of a tensor these are its own numbers and nothing of the memory that they lie in, so that the same object has the same
-bytes in every process, and a view does not bring along what it is a view of.
+A tensor is packed as its own elements, without the rest of its storage: equal objects have equal bytes in
+every process, and a view does not include its base tensor.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 
 
 def serialize(value: object) -> bytes:
-    """An object as bytes; tensors on the CPU are packed without the rest of their memory."""
+    """Pickle an object; CPU tensors are packed without the rest of their storage."""
     whole = io.BytesIO()
     _TensorPickler(whole).dump(value)
     return whole.getvalue()
 
 
 def deserialize(data: Any) -> Any:
-    """The object; from another worker of the same run, which is trusted as torch's own collectives trust it."""
+    """Unpickle an object from a worker of the same run; trusted, as by torch's own object collectives."""
     return pickle.loads(data)
 
 
@@ -31,11 +31,13 @@ class _TensorPickler(pickle.Pickler):
         if type(value) is not Tensor or value.device.type != "cpu" or value.layout is not torch.strided:
             return NotImplemented
         flat = value.detach().reshape(-1)
-        numbers = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""  # an empty one may have any strides
+        # An empty tensor may have strides that `view` with another dtype refuses.
+        numbers = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
         return _rebuild_tensor, (numbers, value.dtype, tuple(value.shape), value.requires_grad)
 
 
 def _rebuild_tensor(numbers: bytes, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> Tensor:
-    if not numbers:  # of no bytes torch makes no tensor
+    # `torch.frombuffer` refuses an empty buffer.
+    if not numbers:
         return torch.empty(shape, dtype=dtype, requires_grad=requires_grad)
     return torch.frombuffer(bytearray(numbers), dtype=dtype).view(shape).requires_grad_(requires_grad)

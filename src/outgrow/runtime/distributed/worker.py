@@ -1,4 +1,4 @@
-"""A worker's side of a run: started by `launch_kernel` on one host, or by torchrun on one or more."""
+"""Worker side of a run, started by `run_workers` on one host or by torchrun on one or more."""
 
 from __future__ import annotations
 
@@ -41,20 +41,22 @@ from outgrow.runtime.storage.tempdir_reaper import temporary_directory
 from outgrow.runtime.system.sigbus import explain_bus_errors
 
 T = TypeVar("T")
+# A worker that lost a peer waits this long before it fails, so that torchrun sees the peer's failure first.
 _SETTLE_SECONDS = 3.0
 _MEET_SECONDS = 300.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WorkerContext:
-    """What a worker is given.
+    """Arguments of a worker's task.
 
     Attributes:
-        comm: The line to the other workers.
-        folder: Scratch, the same for all workers of a host, gone after the run.
-        attempt: 0, or how often the workers were started again.
-        send_message: Hands an object to whoever runs the workers; under torchrun, to this process's own listener.
-        should_stop: Whether somebody wants the run to end. Workers may learn it at different moments.
+        comm: Communicator with the other workers.
+        folder: Scratch folder shared by the workers of a host, removed after the run.
+        attempt: Number of restarts so far.
+        send_message: Sends an object to the process that runs the workers; under torchrun, to this process's
+            own ``on_message``.
+        should_stop: Whether the run should stop. Workers may see the change at different times.
     """
 
     comm: Comm
@@ -65,19 +67,20 @@ class WorkerContext:
 
 
 def run_task(job_files: JobFiles, rank: int) -> None:
-    """Do a worker's task and write what it gives. A failure is written down and ends the process at once."""
+    """Run a worker's task and write its result. On failure, write a record and exit at once."""
     try:
         job = job_files.read_job_spec()
         task: Callable[[WorkerContext], object] = pickle.loads(job_files.task_path.read_bytes())
-        place = WorkerContext(
+        context = WorkerContext(
             comm=join_process_group(rank, job.workers, FileStore(str(job_files.store_path), job.workers)),
             folder=job_files.run_folder,
             attempt=job.attempt,
             send_message=lambda message: append_message(job_files.messages_path(rank), serialize_by_value(message)),
             should_stop=job_files.is_stop_requested,
         )
-        result = serialize_by_value(task(place))
-        place.comm.close()
+        result = serialize_by_value(task(context))
+        # Before the result is written: a worker with a result must need nothing more from its peers.
+        context.comm.close()
         job_files.write_atomically(job_files.result_path(rank), result)
     except BaseException as error:
         _record_and_exit(job_files, rank, error)
@@ -86,16 +89,18 @@ def run_task(job_files: JobFiles, rank: int) -> None:
 def _record_and_exit(job_files: JobFiles, rank: int, error: BaseException) -> NoReturn:
     try:
         job_files.write_failure_record(rank, serialize_by_value(make_failure_record(error)))
-    except Exception:  # the disk is full, or the error cannot be sent: the run shows what was printed last
+    # The disk is full or the error cannot be pickled: the launcher then shows what was printed last.
+    except Exception:
         traceback.print_exception(error)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)  # destructors would wait for peers
+        # A normal exit would run destructors, which wait for peers.
+        os._exit(1)
 
 
 def loopback_interface() -> str:
-    """Name of the network interface that no other host reaches."""
+    """Return the name of the loopback network interface."""
     return next(
         name
         for name, addresses in psutil.net_if_addrs().items()
@@ -104,7 +109,8 @@ def loopback_interface() -> str:
 
 
 def make_failure_record(error: BaseException) -> FailureRecord:
-    """How a worker failed; to be called where the exception is caught."""
+    """Describe how a worker failed. Call it where the exception is caught."""
+    # Without the frame that caught it, which is ours and says nothing.
     inner = error.__traceback__.tb_next if error.__traceback__ else None
     return FailureRecord(
         message=describe_exception(error),
@@ -116,7 +122,7 @@ def make_failure_record(error: BaseException) -> FailureRecord:
 
 
 def is_peer_failure(error: BaseException | None) -> bool:
-    """Whether an exception, or one that it came from, says that another worker is gone."""
+    """Whether an exception, or one of its causes, says that another worker is gone."""
     while error is not None:
         if isinstance(error, CommunicationError):
             return True
@@ -131,47 +137,57 @@ def run_under_torchrun(
     on_message: Callable[[object], None] = lambda message: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> T:
-    """Do this process's share of a task in the group that torchrun has started. All its processes call this.
+    """Run a task as one worker of the group that torchrun has started. All its processes must call this.
 
-    torchrun watches for workers that die. Silent ones are found by their neighbours: see `PeerWatchdog`.
+    torchrun detects workers that die; their peers detect silent ones (`PeerWatchdog`).
 
     Args:
-        task: What every worker does.
-        heartbeat_seconds: Longest silence.
-        on_message: Called in this process with what this worker tells.
+        task: Function that every worker runs.
+        heartbeat_seconds: Longest allowed silence of a worker.
+        on_message: Called in this process with each object that this worker sends.
         should_stop: Whether this worker should stop.
 
+    Returns:
+        Result of this worker's task.
+
     Raises:
-        Exception: What the task raises. Where a peer is gone, only after a moment, so that torchrun sees that first.
+        Exception: Raised by the task. If a peer is gone, only after a delay, so that torchrun sees the peer
+            first.
     """
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    size = int(os.environ["WORLD_SIZE"])
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     parent = os.getppid()
-    if os.environ.get("LOCAL_WORLD_SIZE") == str(size):  # all are on this host: nobody else need reach them
+    # All workers are on this host: no traffic need cross, or be reachable from, a network.
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(size):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     with _report_failure(rank, size):
-        meeting, store = _make_stores(size, attempt)
-        comm = join_process_group(rank, size, meeting)
-        with _exit_on_sigterm(), _shared_folder(store) as folder:
-            neighbours = PeerWatchdog(store, rank, size, heartbeat_seconds)
-            with neighbours, Heartbeat(neighbours.send_beat, parent, folder), explain_bus_errors():
+        group_store, watchdog_store = _make_stores(size, attempt)
+        comm = join_process_group(rank, size, group_store)
+        with _exit_on_sigterm(), _shared_folder(watchdog_store) as folder:
+            watchdog = PeerWatchdog(watchdog_store, rank, size, heartbeat_seconds)
+            with watchdog, Heartbeat(watchdog.send_beat, parent, folder), explain_bus_errors():
                 result = task(
                     WorkerContext(
                         comm=comm, folder=folder, attempt=attempt, send_message=on_message, should_stop=should_stop
                     )
                 )
-                comm.close()  # waits for the others, so signs of life go on
+                # Inside the context: it waits for the slowest worker, and heartbeats must go on meanwhile.
+                comm.close()
         return result
 
 
 def _make_stores(size: int, attempt: int) -> tuple[Store, Store]:
-    """Where the group meets, and a line of our own to the same store: threads may not share the group's.
+    """Return the group's rendezvous store, and a separate connection to it: threads must not share one.
 
-    A process may train several times, in a group each time. What an earlier group wrote must not be read again.
+    A process may train several times, each time in a new group, which must not read the keys of earlier
+    groups.
     """
     shared, _, _ = next(rendezvous("env://"))
+    # All workers of a group join before any leaves it, so the count tells the number of earlier groups.
     earlier = (shared.add(f"outgrow-{attempt}/joins", 1) - 1) // size
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address = os.environ["MASTER_ADDR"]
+    port = int(os.environ["MASTER_PORT"])
     own = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_MEET_SECONDS))
     prefix = f"outgrow-{attempt}-{earlier}"
     return PrefixStore(f"{prefix}/group", shared), PrefixStore(f"{prefix}/talk", own)
@@ -179,13 +195,15 @@ def _make_stores(size: int, attempt: int) -> tuple[Store, Store]:
 
 @contextmanager
 def _shared_folder(store: Store) -> Iterator[Path]:
-    """A folder for the workers of this host: the first makes it, each removes it when all are done or one failed."""
+    """Create one folder for all workers of this host; each removes it when all are done or one has failed."""
     key = f"scratch/{socket.gethostname()}"
+    # The increment is atomic, so exactly one worker of the host sees 1 and creates the folder.
     if store.add(f"{key}/asked", 1) == 1:
         with explain_write_error(Path(tempfile.gettempdir())), temporary_directory("outgrow-") as folder:
             store.set(key, str(folder))
             yield folder
         return
+    # Waits until the creator has set the key.
     folder = Path(store.get(key).decode("utf-8"))
     try:
         yield folder
@@ -195,10 +213,11 @@ def _shared_folder(store: Store) -> Iterator[Path]:
 
 @contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
-    """Take torchrun's request to end as an exception, so that nothing is left behind.
+    """Turn torchrun's SIGTERM into an exception, so that files are removed.
 
-    Not while the group is joined: the request would not be seen before all others are there.
+    Not used while joining the group: Python would run the handler only after all others have joined.
     """
+    # A handler that the user has set stays.
     own = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if own:
         signal.signal(signal.SIGTERM, _raise_on_signal)
@@ -211,12 +230,13 @@ def _exit_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _report_failure(rank: int, size: int) -> Iterator[None]:
-    """Write down how this worker failed, where torchrun looks for it."""
+    """Record how this worker failed in the file that torchrun reads."""
     try:
         yield
     except Exception as error:
         who = f"worker {rank} of {size} on {socket.gethostname()}"
         if is_peer_failure(error):
+            # Late and without a record: torchrun reports the earliest failure as the root cause.
             time.sleep(_SETTLE_SECONDS)
             raise _peer_error(who, error) from error
         get_error_handler().record_exception(error)

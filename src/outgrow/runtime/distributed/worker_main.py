@@ -1,4 +1,4 @@
-"""Run one worker of a run: ``python -m outgrow.runtime.distributed.worker_main JOB RANK``, started by `launch_kernel`."""
+"""Entry point of a worker process: ``python -m outgrow.runtime.distributed.worker_main FOLDER RANK``."""
 
 import os
 import sys
@@ -11,23 +11,25 @@ from outgrow.runtime.system.environment import gc_paused_import
 
 
 def main() -> None:
-    """Run one worker: its signs of life first, then torch."""
-    scratch, rank = JobFiles(Path(sys.argv[1])), int(sys.argv[2])
+    """Run one worker: start its heartbeat first, then import torch."""
+    job_files = JobFiles(Path(sys.argv[1]))
+    rank = int(sys.argv[2])
     heartbeat = Heartbeat(
-        lambda: touch_heartbeat(scratch.heartbeat_path(rank)), scratch.read_job_spec().parent, scratch.run_folder
+        lambda: touch_heartbeat(job_files.heartbeat_path(rank)), job_files.read_job_spec().parent, job_files.run_folder
     )
     end_with_parent()
-    heartbeat.exit_if_orphaned()  # it may have ended before
+    # The parent may have ended before the system was asked to signal its death.
+    heartbeat.exit_if_orphaned()
     with heartbeat:
         _redirect_streams()
         with gc_paused_import():
             from outgrow.runtime.distributed.worker import run_task
-        run_task(scratch, rank)
+        run_task(job_files, rank)
     heartbeat.exit_if_orphaned()
 
 
 def _redirect_streams() -> None:
-    """Read nothing, since standard input may be the user's script; write both outputs to one place, in order."""
+    """Close standard input, which may be the user's script; merge both outputs into one, in order."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
