@@ -115,8 +115,8 @@ class _PairSum(torch.autograd.Function):
             # Over the transposed edges each source belongs to one thread; built only if a gradient is wanted.
             back = cached_transpose(edges)
             d_src = src_VsCF.new_empty(src_VsCF.shape)
-            ctx.kernels.to_sources(back.indptr, back.indices, back.edge, *given, d_src)
+            ctx.kernels.grad_src(back.indptr, back.indices, back.edge, *given, d_src)
         if ctx.needs_input_grad[4]:
             d_dst = dst_VdCF.new_empty(dst_VdCF.shape)
-            ctx.kernels.to_destinations(edges.indptr, edges.indices, *given, d_dst)
+            ctx.kernels.grad_dst(edges.indptr, edges.indices, *given, d_dst)
         return None, None, None, d_src, d_dst, None

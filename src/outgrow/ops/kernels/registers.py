@@ -87,7 +87,7 @@ def add_scaled_row(context: Any, total: Any, scale: Any, rows: Any, row: Any) ->
         kind, scale_type, rows_type, row_type = signature.args
         factor = context.cast(builder, given[1], scale_type, kind.dtype)
         out = given[0]
-        for number, (first, count) in enumerate(kind.parts):
+        for number, (first, count) in enumerate(kind.vector_spans):
             pointer = _vector_pointer(context, builder, (rows_type, row_type), given[2:], first, count)
             # Rows are aligned as single numbers only: LLVM would otherwise assume the alignment of the
             # vector.
@@ -108,7 +108,7 @@ def store_accumulator(context: Any, total: Any, out: Any, row: Any) -> Any:
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         kind, *types_of_place = signature.args
-        for number, (first, count) in enumerate(kind.parts):
+        for number, (first, count) in enumerate(kind.vector_spans):
             pointer = _vector_pointer(context, builder, types_of_place, given[1:], first, count)
             builder.store(builder.extract_value(given[0], number), pointer, align=kind.dtype.bitwidth // 8)
         return context.get_dummy_value()
