@@ -98,7 +98,7 @@ def save_checkpoint(
     Raises:
         InputError: It cannot be written; those written before are still there.
     """
-    within = f"-step-{progress.step:08d}" if progress.step else ""
+    step_suffix = f"-step-{progress.step:08d}" if progress.step else ""
     path = folder / f"epoch-{progress.finished_epochs:08d}{step_suffix}.pt"
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
     # In memory first: when torch itself writes to a full disk, its error does not say so.
