@@ -78,7 +78,9 @@ def test_enough_memory_is_the_same_as_full_to_the_last_bit(outgrow: Command, npz
     whole = outgrow("train", npz, *SHORT, "--out", "whole", "--json").summary
     for options in (("--memory", "64GiB"), ("--strategy", "offload")):
         missing = tmp_path / "not-needed"
-        result = outgrow("train", npz, *SHORT, *options, "--set", f"scratch_dir={missing}", "--out", options[1], "--json")
+        result = outgrow(
+            "train", npz, *SHORT, *options, "--set", f"scratch_dir={missing}", "--out", options[1], "--json"
+        )
         assert result.code == 0, result.err
         summary = result.summary
         assert summary["strategy"] == "offload"

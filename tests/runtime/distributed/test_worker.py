@@ -103,7 +103,7 @@ def test_what_a_worker_writes_down() -> None:
     assert record.line == "outgrow.core.errors.InputError: no graph"
     assert isinstance(record.error, InputError)
     assert record.error.repair == "give one"
-    assert not record.lost_peer
+    assert not record.is_peer_failure
 
 
 @pytest.mark.parametrize("chained", [True, False])
