@@ -53,7 +53,7 @@ class Pool:
         hear: Callable[[object], None] = lambda message: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> list[T]:
-        """What each worker's task gives, by rank: see `outgrow.runtime.distributed.launch_kernel.run_workers`."""
+        """What each worker's task gives, by rank: see `outgrow.runtime.distributed.launch.run_workers`."""
         sent = serialize_by_value(task)
         self.tasks += 1
         scratch = JobFiles(self.folder / f"task-{self.tasks}" / "attempt-0")

@@ -57,7 +57,7 @@ def _is_apart(node: ast.AST) -> bool:
 
 
 def draws(name: str) -> bool:
-    """Whether what goes by a name makes a module of torch: a class, or a function of `outgrow.nn_device` in capitals."""
+    """Whether what goes by a name makes a module of torch: a class, or a function of `outgrow.nn` in capitals."""
     module, _, last = name.rpartition(".")
     if not within(name, "torch.nn", "outgrow.nn") or last in WITHOUT_PARAMETERS:
         return False

@@ -1,4 +1,4 @@
-"""`as_tensor` within a limit of memory, on the command line."""
+"""`tensor` within a limit of memory, on the command line."""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ class ConvSpec:
         reads_target: `Conv.update` or `Conv.target` reads the destination's input.
         self_loops: Edges include exactly one self-loop per node.
         source_is_input: `Conv.source` gives its input as it is, as one channel.
-        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once, as a softmax or a count does.
+        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once, as a
+            softmax or a count does.
     """
 
     in_features: int

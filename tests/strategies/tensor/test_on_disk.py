@@ -1,4 +1,4 @@
-"""`as_tensor` with edges and slices in files: how much of them, and for which models; and what may be apart."""
+"""`tensor` with edges and slices in files: how much of them, and for which models; and what may be apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strategy `as_tensor`: its runs are those of `full`, its workers do equally much, and what it cannot train."""
+"""The strategy `tensor`: its runs are those of `full`, its workers do equally much, and what it cannot train."""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ def make_train_config(recipe: Recipe, options: Mapping[str, object]) -> TrainCon
 def split_options(
     model: str, options: Mapping[str, object], strategy_option_names: Iterable[str] = ()
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """The options of the model, and those of the strategy that takes ``strategy_option_names``; those of the loop are left out.
+    """The options of the model, and those of the strategy that takes ``strategy_option_names``.
+
+    Those of the loop are left out.
 
     Raises:
         InputError: There is no such option.

@@ -28,7 +28,8 @@ def choose_device(requested: str, comm: Comm) -> torch.device:
     """The device that a worker computes on. Workers of a host have devices of their own; all workers choose alike.
 
     Args:
-        requested: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where every worker can have a device, once it is `CUDA_VALIDATED`.
+        requested: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA where every worker can have a device, once
+            it is `CUDA_VALIDATED`.
         comm: The line to the other workers.
 
     Raises:

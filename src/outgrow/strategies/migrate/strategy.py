@@ -39,8 +39,8 @@ class Migrate(Strategy):
 
     Attributes:
         partition: How nodes and their features are dealt out to workers: see ``outgrow partition``.
-        move_model: Whether models go from worker to worker, as published, a time step for each; else each worker computes
-            all of its seeds at once.
+        move_model: Whether models go from worker to worker, as published, a time step for each; else each
+            worker computes all of its seeds at once.
         pregather: Where models travel: whether a worker fetches the rows of all time steps of a batch before the
             first, each once; else each time step fetches its own.
         merge: Where models travel: whether time steps are merged as long as epochs get faster. The first epoch is not

@@ -62,8 +62,8 @@ class Orchestrate(Strategy):
         hot_gradient: Whether aggregates travel with embeddings, so that hot nodes add to the gradient of the bottom
             layer: of all its parameters where raw features can be summed first, of those behind the aggregation in
             other layers. Else embeddings are constants.
-        latest_parameters: Whether the CPU uses the newest parameters when it begins a slice; then two runs differ. Else slice
-            ``k`` uses those that batch ``k`` of the super-batch begins with.
+        latest_parameters: Whether the CPU uses the newest parameters when it begins a slice; then two runs
+            differ. Else slice ``k`` uses those that batch ``k`` of the super-batch begins with.
         cache: Memory of the device for features of hot nodes that it computes itself, as bytes (``"64MiB"``) or as a
             share of all rows (0.1): as long as the device waits for the CPU, and there is room, the least hot nodes
             move there after each epoch; then two runs differ. 0 to leave all of them to the CPU.
@@ -106,7 +106,10 @@ class Orchestrate(Strategy):
         return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.fanout_per_hop(1)[-1] == -1)
 
     def validate_graph(self, graph: Graph, batches: BatchConfig) -> None:
-        """See `Strategy.validate_graph`: an epoch needs batches after the first super-batch, or nothing would be reused."""
+        """See `Strategy.validate_graph`.
+
+        An epoch needs batches after the first super-batch, or nothing would be reused.
+        """
         super().validate_graph(graph, batches)
         seeds = len(graph.split.train)
         size = batches.size or max(1, seeds)

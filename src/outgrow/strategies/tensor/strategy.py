@@ -1,4 +1,4 @@
-"""`as_tensor`: feature slices move, not nodes. Every worker aggregates its columns over the whole graph.
+"""`tensor`: feature slices move, not nodes. Every worker aggregates its columns over the whole graph.
 
 No worker waits for the neighbours of another's nodes, and all of them aggregate equally many edges times columns,
 however skewed the graph. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
@@ -56,7 +56,8 @@ class TensorParallel(Strategy):
         on_disk: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, or these and ``"slices"``;
             ``"auto"`` for as little as fits into ``memory``.
         scratch_dir: Folder on a disk for these; None for the system's folder of temporary files.
-        nn_device: Where all but aggregation is computed: on the ``"device"``, or, beside a GPU, on the ``"cpu"``, where the
+        nn_device: Where all but aggregation is computed: on the ``"device"``, or, beside a GPU, on the
+            ``"cpu"``, where the
             parameters are then, and from where rows travel. Not for layers with trained weights of relations.
         attention: What workers tell each other of the attention of decoupled models: ``"scores"`` of nodes, from which
             each computes that of all edges, or, as in the paper, the ``"coefficients"`` of the edges to their nodes.
