@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -177,12 +177,14 @@ class Strategy(ABC):
         name: Name on the command line.
         exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its options.
         uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be kept.
+        RENAMED_OPTIONS: New names of options that had others in the version before.
         partition: How nodes are dealt out to workers; by default ranges of nodes with equally many in-edges.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
     uses_minibatches: ClassVar[bool] = False
+    RENAMED_OPTIONS: ClassVar[Mapping[str, str]] = {}
     partition: str = "range-edges"
 
     def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
