@@ -34,6 +34,8 @@ from suites.cases import DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from support import disk_folder, normal, random_topology, topology_of, with_relations
 
+FOLDER = str(disk_folder())
+
 
 class Way(NamedTuple):
     """A strategy, and what it is asked for.
@@ -60,7 +62,7 @@ class Way(NamedTuple):
 
 def offload(chunks: int, **techniques: Any) -> Way:
     """Strategy `offload` in its second epoch."""
-    return Way(Offload(chunks=chunks, scratch_dir=str(disk_folder()), **techniques), Full(), epochs_before=1)
+    return Way(Offload(chunks=chunks, scratch_dir=FOLDER, **techniques), Full(), epochs_before=1)
 
 
 FEW = BatchConfig(size=7, fanout=(3, 2, 4))
@@ -87,9 +89,7 @@ WAYS = {
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),
     "tensor-textbook": Way(TensorParallel(cache_first_aggregate=False), Full()),
     "tensor-coefficients": Way(TensorParallel(attention="coefficients", chunks=1), Full()),
-    "tensor-files": Way(
-        TensorParallel(on_disk="slices", chunks=3, scratch_dir=str(disk_folder())), Full(), epochs_before=1
-    ),
+    "tensor-files": Way(TensorParallel(on_disk="slices", chunks=3, scratch_dir=FOLDER), Full(), epochs_before=1),
     **{f"offload-{chunks}": offload(chunks) for chunks in (1, 2, 4, 5, 6, 7)},
     **{f"offload-4-without-{name}": offload(4, **{name: False}) for name in TECHNIQUES},
     "offload-3-with-overlap-only": offload(3, **{**dict.fromkeys(TECHNIQUES, False), "overlap": True}),
