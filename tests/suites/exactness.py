@@ -257,15 +257,11 @@ def problem_of(case: Case, share: GraphShard, batches: BatchConfig) -> Problem:
     """The problem on a share; about half of the nodes are to be trained on."""
     num_nodes = share.topology.num_nodes
     classes = torch.arange(num_nodes) * 7 % OUT
+    labels = classes if case.task == "single" else (classes[:, None] >= torch.arange(OUT)).to(torch.uint8)
+    train, task, model = torch.arange(0, num_nodes, 2), TASKS[case.task], model_of(case)
+    features = features_of(case, num_nodes)
     return Problem.from_node_labels(
-        share,
-        features=features_of(case, num_nodes),
-        labels=classes if case.task == "single" else (classes[:, None] >= torch.arange(OUT)).to(torch.uint8),
-        train=torch.arange(0, num_nodes, 2),
-        task=TASKS[case.task],
-        model=model_of(case),
-        seed=11,
-        batches=batches,
+        share, features=features, labels=labels, train=train, task=task, model=model, seed=11, batches=batches
     )
 
 
