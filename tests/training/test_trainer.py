@@ -291,7 +291,7 @@ def test_the_curve_does_not_depend_on_the_threads_of_the_kernels(world: Planted)
 
 def test_another_process_with_one_thread_has_the_same_curve() -> None:
     program = (
-        "from outgrow.runtime.system.environment import set_thread_environment; set_threads()\n"
+        "from outgrow.runtime.system.environment import set_thread_environment; set_thread_environment()\n"
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_trainer import curve, digest; from planted import planted\n"
         "print(digest(curve(planted())))"
