@@ -49,6 +49,37 @@ def test_an_option_is_not_given_twice() -> None:
         translate_options({"ahead": "prefetch"}, {"ahead": 2, "prefetch": 3})
 
 
+def test_what_a_layer_of_a_user_defines_by_an_old_name_is_called() -> None:
+    with pytest.warns(DeprecationWarning, match="Mine") as told:
+
+        class Mine(og.nn.GCNConv):
+            takes_half = False
+
+            def weigh(self, *given: object) -> str:
+                return "mine"
+
+    assert ["weigh is now called edge_weight" in str(each.message) for each in told] == [True, False]
+    layer = Mine(2, 3)
+    assert layer.edge_weight() == "mine"
+    assert layer.accepts_half is False
+    with pytest.warns(DeprecationWarning, match="widths is now called spec"):
+        assert layer.widths is layer.spec
+    with pytest.warns(DeprecationWarning, match="fixed_weight is now called static_edge_weight"):
+        spec = og.nn.ConvSpec(
+            in_features=1, out_features=1, source=(1, 1), aggregate=(1, 1), fixed_weight=True, reads_target=False
+        )
+    assert spec.static_edge_weight
+
+
+def test_what_a_strategy_of_a_user_defines_by_an_old_name_is_called() -> None:
+    with pytest.warns(DeprecationWarning, match="Mine.takes_batches is now called uses_minibatches"):
+
+        class Mine(og.Full):
+            takes_batches = True
+
+    assert Mine.uses_minibatches
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

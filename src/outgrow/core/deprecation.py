@@ -11,6 +11,24 @@ from outgrow.core.errors import InputError
 
 C = TypeVar("C", bound=type)
 
+RENAMED_CONV_MEMBERS = {
+    "weigh": "edge_weight",
+    "both": "source_and_target",
+    "summing_first": "aggregate_first",
+    "late_bias": "epilogue_bias",
+    "takes_sparse": "accepts_sparse",
+    "takes_half": "accepts_half",
+}
+RENAMED_STRATEGY_MEMBERS = {
+    "takes_batches": "uses_minibatches",
+    "share": "shard_graph",
+    "method": "partition_method",
+    "home": "parameter_device",
+    "require": "validate_graph",
+    "require_model": "validate_model",
+}
+"""Members that a user's class may override, by the names that they had in the version before."""
+
 
 def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
     """Warn that a name has been replaced by another.
@@ -40,19 +58,36 @@ def rename_options(**new_names: str) -> Callable[[C], C]:
 
         described.__init__ = accept_old_names
         for old, new in new_names.items():
-            setattr(described, old, _make_alias(old, new))
+            setattr(described, old, make_alias(old, new))
         described.RENAMED_OPTIONS = new_names
         return kind
 
     return decorate
 
 
-def _make_alias(old: str, new: str) -> property:
+def adopt_renamed_members(kind: type, new_names: Mapping[str, str]) -> None:
+    """Give a user's class what it defines by old names by the new ones too, with a `DeprecationWarning`.
+
+    Without this a method of an old name would never be called, and nobody would be told.
+    """
+    for old, new in new_names.items():
+        if old in vars(kind):
+            warn_renamed(f"{kind.__name__}.{old}", new, stacklevel=4)
+            setattr(kind, new, vars(kind)[old])
+
+
+def make_alias(old: str, new: str) -> property:
+    """Make an attribute that reads and writes another, with a `DeprecationWarning`."""
+
     def read_new_name(self: object) -> Any:
         warn_renamed(old, new)
         return getattr(self, new)
 
-    return property(read_new_name, doc=f"Return `{new}`, with a warning.")
+    def write_new_name(self: object, value: object) -> None:
+        warn_renamed(old, new)
+        setattr(self, new, value)
+
+    return property(read_new_name, write_new_name, doc=f"Read or write `{new}`, with a warning.")
 
 
 def translate_options(

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import RENAMED_STRATEGY_MEMBERS, adopt_renamed_members
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.store import FeatureStore
@@ -186,6 +187,10 @@ class Strategy(ABC):
     uses_minibatches: ClassVar[bool] = False
     RENAMED_OPTIONS: ClassVar[Mapping[str, str]] = {}
     partition: str = "range-edges"
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        adopt_renamed_members(cls, RENAMED_STRATEGY_MEMBERS)
 
     def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
         """What each worker holds of a graph: the nodes that it owns by the partition.

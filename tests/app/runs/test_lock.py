@@ -20,7 +20,10 @@ import outgrow as og
 from outgrow.app.runs.lock import NAME, RunLock
 from outgrow.core.errors import InputError
 
-HOLDER = "import sys, time; from pathlib import Path; from outgrow.app.runs.lock import RunLock; h = RunLock(Path(sys.argv[1]))"
+HOLDER = (
+    "import sys, time; from pathlib import Path; from outgrow.app.runs.lock import RunLock; "
+    "h = RunLock(Path(sys.argv[1]))"
+)
 
 
 @contextmanager
