@@ -83,7 +83,7 @@ def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -
         (("--fanout", "0,3"), "these are no fan-outs"),
         (("--batch-size", 0), "batch_size"),
         (("--strategy", "full", "--batch-size", 10), "strategy full trains on all nodes"),
-        (("--batch-size", 10, "--set", "sampling_threads=0"), "threads"),
+        (("--batch-size", 10, "--set", "sampling_threads=0"), "sampling_threads"),
         (("--batch-size", 10, "--set", "cache_by=heat"), "cache_by"),
         (("--batch-size", 10, "--set", "cache=64Mb/s"), "64Mb/s"),
         (("--batch-size", 10, "--set", "overlap=false"), "overlap"),

@@ -83,7 +83,7 @@ def test_a_run_without_journeys_leaves_no_hints(outgrow: Command, npz: Path) -> 
         (("--memory", "1GiB"), "memory"),
         (("--set", "cache=0.1"), "unknown option 'cache'"),
         (("--set", "time_steps=0"), "time_steps"),
-        (("--set", "move_model=perhaps"), "travel"),
+        (("--set", "move_model=perhaps"), "move_model"),
         (("--set", "time_steps=2"), "add move_model=true"),
         (("--set", "partition=meti"), "metis-edges"),
         (("--fanout", "4"), "2 hops, one for each layer"),

@@ -46,7 +46,7 @@ def prepared(strategy: Strategy, problem: Problem) -> Iterator[Execution]:
 
 def problem_of(world: Planted, kind: str) -> Problem:
     """Also with a model whose first aggregate is constant."""
-    if kind != "constant":
+    if kind != "cache_first_aggregate":
         return world.problem(seed=5, kind=kind)
     torch.manual_seed(1)
     return replace(world.problem(seed=5), model=SAGE(8, 12, 2, layers=3, dropout=0.2).double())
