@@ -57,7 +57,7 @@ class Sampled(Strategy):
         validate_types(asdict(self), get_type_hints(Sampled))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_cache(self.cache, self.cache_scope, self.cache_by)
-        validate_positive(self.name, threads=self.sampling_threads, ahead=self.prefetch)
+        validate_positive(self.name, sampling_threads=self.sampling_threads, prefetch=self.prefetch)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""

@@ -68,7 +68,9 @@ class Migrate(Strategy):
     def __post_init__(self) -> None:
         validate_types(asdict(self), get_type_hints(Migrate))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
-        validate_positive(self.name, time_steps=self.time_steps, threads=self.sampling_threads, ahead=self.prefetch)
+        validate_positive(
+            self.name, time_steps=self.time_steps, sampling_threads=self.sampling_threads, prefetch=self.prefetch
+        )
         given = [name for name, usual in _MIGRATION_OPTIONS.items() if getattr(self, name) != usual]
         if given and not self.move_model:
             raise InputError(

@@ -89,7 +89,7 @@ class Orchestrate(Strategy):
         validate_types(asdict(self), get_type_hints(Orchestrate))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_choice("reuse", self.reuse, _REUSES)
-        validate_positive(self.name, super_batch=self.super_batch, threads=self.sampling_threads)
+        validate_positive(self.name, super_batch=self.super_batch, sampling_threads=self.sampling_threads)
         validate_cache(self.cache, "worker")
         if self.hot_ratio is not None and not 0 <= self.hot_ratio <= 1:
             raise InputError(

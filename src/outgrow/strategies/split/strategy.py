@@ -82,7 +82,7 @@ class SplitParallel(Strategy):
         validate_types(asdict(self), get_type_hints(SplitParallel))
         validate_choice("partition", self.partition, dict.fromkeys((PRESAMPLED_PARTITION, *WITHOUT_CHUNKS)))
         validate_cache(self.cache, "worker", self.cache_by)
-        validate_positive(self.name, ahead=self.prefetch)
+        validate_positive(self.name, prefetch=self.prefetch)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -162,7 +162,9 @@ class _SplitExecution:
             )
 
         numbers = range(first, len(seeds))
-        with closing(BackgroundWorker(sample_step, numbers, max_ahead=self.prefetch, lock=self.work_lock)) as batches:
+        with closing(
+            BackgroundWorker(sample_step, numbers, max_prefetch=self.prefetch, lock=self.work_lock)
+        ) as batches:
             for batch in timeline.record_waits("wait for batches", batches):
                 yield self._train_step(epoch, batch)
 
