@@ -81,7 +81,7 @@ def models() -> dict[str, Model]:
         ("one layer", {"hot_ratio": 0}, "1 layer"),
         ("of links", {}, "decoder"),
         ("dropout", {"reuse": "aggregate"}, "input_dropout 0.1"),
-        ("encoder", {"reuse": "aggregate"}, "encoder Dense"),
+        ("encoder", {"reuse": "aggregate"}, "encoder LinearEncoder"),
         ("maximum", {"reuse": "aggregate"}, "SAGEMaxConv"),
         ("attention", {"reuse": "aggregate"}, "GATConv"),
     ],
