@@ -170,9 +170,6 @@ RENAME_FIRST = (
     "fsync_path(written)\n        os.replace(written, path)",
     "os.replace(written, path)\n        fsync_path(path)",
 )
-    "fsync_path(written)\n        os.replace(written, path)",
-    "os.replace(written, path)\n        fsync_path(path)",
-)
 NO_OLD_FILE = ("        yield written\n", "        path.unlink(missing_ok=True)\n        yield written\n")
 MUTANTS: list[tuple[str, str, Check]] = [
     ("fsync_path(written)", "pass", check_order),
