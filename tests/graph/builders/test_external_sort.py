@@ -68,7 +68,7 @@ def test_memory_stays_below_its_bound(tmp_path, rule, typed, weighted):
     tracemalloc.start()
     with ExternalSorter(tmp_path, rule, bound) as spill:
         for chunk in edges.chunks():
-            spill.add_edges(rule.columns(chunk))
+            spill.add_edges(rule.make_columns(chunk))
         tracemalloc.reset_peak()
         last = 0
         for piece in spill.iter_sorted_ranges():
