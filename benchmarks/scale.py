@@ -84,7 +84,7 @@ def steps_of(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     words = (
         f"--model {options.model} --hidden 32 --layers 2 --epochs 2 --strategy offload --memory {options.memory} --json"
     )
-    ways = ["--set", "partition=range-edges", "--set", "eval_every=2", "--set", f"scratch={folder}"]
+    ways = ["--set", "partition=range-edges", "--set", "eval_every=2", "--set", f"scratch_dir={folder}"]
     trained = steps.run("train", "-m", "outgrow", "train", store, *words.split(), *ways, "--out", folder / "run")
     return {
         "graph": info,

@@ -33,9 +33,9 @@ WAYS = {
 WITHOUT = """
 import contextlib, sys
 from outgrow.core.timeline import Timeline
-Timeline.span = lambda self, name, lane=None: contextlib.nullcontext()
-Timeline.since = lambda self, name, lane, start: 0.0
-Timeline.waiting = lambda self, name, items: iter(items)
+Timeline.span = lambda self, name, thread=None: contextlib.nullcontext()
+Timeline.record_since = lambda self, name, thread, start: 0.0
+Timeline.record_waits = lambda self, name, items: iter(items)
 from outgrow.__main__ import main
 main()
 """

@@ -45,7 +45,7 @@ class GatedMean(og.nn.Conv):
         """Phase 1, the other side: what each destination adds to its in-edges."""
         return og.nn.NodeMessages(None, self.target_score(x))
 
-    def weigh(self, block: og.nn.Block, source: og.nn.NodeMessages, target: og.nn.NodeMessages) -> Tensor:
+    def edge_weight(self, block: og.nn.Block, source: og.nn.NodeMessages, target: og.nn.NodeMessages) -> Tensor:
         """Phase 2: ``[E, 1]`` weight of each edge, from the graph and the scores. Phase 3 is the aggregation."""
         edges = block.edges
         destination = torch.repeat_interleave(torch.arange(edges.num_dst), edges.indptr.diff())

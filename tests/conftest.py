@@ -15,6 +15,8 @@ from outgrow.runtime.system.environment import set_thread_environment
 
 set_thread_environment()  # before a test imports torch: threads that spin make small kernels several times slower
 
+# It draws when it is imported, which would look as if a test module did.
+import rich.style  # noqa: E402, F401
 import torch  # noqa: E402
 
 import order  # noqa: E402

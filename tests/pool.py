@@ -50,10 +50,10 @@ class Pool:
         workers: int,
         *,
         prepare: Callable[[Path], object] = lambda folder: None,
-        hear: Callable[[object], None] = lambda message: None,
-        stop: Callable[[], bool] = lambda: False,
+        on_message: Callable[[object], None] = lambda message: None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> list[T]:
-        """What each worker's task gives, by rank: see `outgrow.runtime.distributed.launch_kernel.run_workers`."""
+        """What each worker's task gives, by rank: see `outgrow.runtime.distributed.launch.run_workers`."""
         sent = serialize_by_value(task)
         self.tasks += 1
         scratch = JobFiles(self.folder / f"task-{self.tasks}" / "attempt-0")
@@ -62,7 +62,7 @@ class Pool:
             prepare(scratch.run_folder)
             scratch.task_path.write_bytes(sent)
             scratch.write_job_spec(JobSpec(workers=workers, attempt=0, parent=os.getpid()))
-            return self._watched(scratch, workers, hear, stop)
+            return self._watched(scratch, workers, on_message, should_stop)
         except BaseException:
             self.close()
             raise
@@ -78,7 +78,7 @@ class Pool:
         self.workers = []
 
     def _watched(
-        self, scratch: JobFiles, workers: int, hear: Callable[[object], None], stop: Callable[[], bool]
+        self, scratch: JobFiles, workers: int, on_message: Callable[[object], None], should_stop: Callable[[], bool]
     ) -> list[Any]:
         while len(self.workers) < workers:
             self.workers.append(self._new_worker())
@@ -92,16 +92,16 @@ class Pool:
             process.stdin.flush()
         deadline = float("inf")
         while not (done := all(scratch.result_path(rank).exists() for rank in ranks)):
-            if stop():
+            if should_stop():
                 scratch.request_stop()
-            _pass_on(listeners, hear)
+            _pass_on(listeners, on_message)
             ended = [process.poll() is not None for process, _ in used]
             if any(ended) and deadline == float("inf"):
                 deadline = time.monotonic() + SETTLE_SECONDS
             if all(ended) or time.monotonic() > deadline:
                 break
             time.sleep(LOOK_SECONDS)
-        _pass_on(listeners, hear)
+        _pass_on(listeners, on_message)
         sys.stderr.write(used[0][1].read_bytes()[shown:].decode("utf-8", "replace"))
         if not done:
             raise root_cause_error([_ending(scratch, rank, *used[rank]) for rank in ranks], workers)
@@ -126,10 +126,10 @@ def _settings() -> dict[str, str]:
     return {**os.environ, **thread_environment(SHARE), **own}
 
 
-def _pass_on(listeners: list[MessageReader], hear: Callable[[object], None]) -> None:
+def _pass_on(listeners: list[MessageReader], on_message: Callable[[object], None]) -> None:
     for listener in listeners:
         for message in listener.read_messages():
-            hear(message)
+            on_message(message)
 
 
 def _ending(scratch: JobFiles, rank: int, process: subprocess.Popen[str], output: Path) -> WorkerExit:

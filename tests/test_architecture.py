@@ -132,6 +132,67 @@ def within(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
+def imported_modules(modules: dict[str, str]) -> dict[str, set[str]]:
+    """Which modules of the package each one imports, by full names.
+
+    Args:
+        modules: Source of each module.
+    """
+    found: dict[str, set[str]] = {}
+    for module, source in modules.items():
+        full = [name for name, _ in Reader(source).imports]
+        # ``from a.b import c`` is read as ``a.b.c``: the module is that, or ``a.b``.
+        found[module] = {name if name in modules else name.rpartition(".")[0] for name in full} & set(modules) - {
+            module
+        }
+    return found
+
+
+def cycle_of(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of one import cycle; none if there is none."""
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(module: str) -> list[str]:
+        if module in path:
+            return path[path.index(module) :]
+        if module in done:
+            return []
+        path.append(module)
+        for other in sorted(graph[module]):
+            if found := visit(other):
+                return found
+        done.add(path.pop())
+        return []
+
+    return next((found for module in sorted(graph) if (found := visit(module))), [])
+
+
+def users_of_engine(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The strategies that import each module of ``engine/``, directly or through others of it; ``base`` serves all."""
+    users: dict[str, set[str]] = {module: set() for module in graph if module.startswith("outgrow.engine.")}
+    for module in graph:
+        if not module.startswith("outgrow.strategies."):
+            continue
+        left, seen = [module], set()
+        while left:
+            below = {name for name in graph[left.pop()] if name in users} - seen
+            seen |= below
+            left += below
+        for name in seen:
+            users[name].add(module.split(".")[2])
+    return users
+
+
+def sources() -> dict[str, str]:
+    """Source of each module, by its full name."""
+    found = {}
+    for file in sorted(SOURCE.rglob("*.py")):
+        parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = file.read_text("utf-8")
+    return found
+
+
 def test_every_file_keeps_the_rules() -> None:
     paths = {file.relative_to(SOURCE).as_posix(): file.read_text("utf-8") for file in sorted(SOURCE.rglob("*.py"))}
     assert len(paths) > 10
@@ -189,7 +250,7 @@ def test_a_violation_is_found(path: str, source: str, why: str) -> None:
         ("app/cli/x.py", "import typer\nfrom rich import console\nfrom outgrow.training import config\nprint(1)"),
         ("app/x.py", "import outgrow\nfrom outgrow import nn"),
         ("__main__.py", "import typer\nfrom outgrow.app.cli import main"),
-        ("ops/gpu/x.py", "import triton\nimport triton.language as tl\nfrom outgrow.ops.gpu import cuts"),
+        ("ops/gpu/x.py", "import triton\nimport triton.language as tl\nfrom outgrow.ops.gpu import launch"),
         ("graph/ingest/x.py", "from outgrow.graph.store.reader import write\nfrom outgrow.ops import sparse"),
         ("graph/x.py", "import numpy as np\nnp.load(p, mmap_mode='r')\nnp.lib.format.open_memmap(p)"),
         ("graph/x.py", "if TYPE_CHECKING:\n    import networkx\n\nasync def f():\n    import pyarrow.parquet"),
@@ -198,7 +259,7 @@ def test_a_violation_is_found(path: str, source: str, why: str) -> None:
         ("runtime/storage/row_file.py", "import os\nos.preadv(p, [], 0)\nos.pwrite(p, b'', 0)"),
         (
             "strategies/split/x.py",
-            "from outgrow.strategies.base import A\nfrom outgrow.strategies.split.strategy.y import B",
+            "from outgrow.strategies.base import A\nfrom outgrow.strategies.split.y import B",
         ),
         ("strategies/__init__.py", "from outgrow.strategies.full import Full"),
         ("engine/x.py", "rich = typer = mmap = 1\nself.print(rich, typer.x, mmap)"),
@@ -206,3 +267,31 @@ def test_a_violation_is_found(path: str, source: str, why: str) -> None:
 )
 def test_what_is_allowed_passes(path: str, source: str) -> None:
     assert violations(path, source) == []
+
+
+def test_no_files_import_each_other() -> None:
+    assert cycle_of(imported_modules(sources())) == []
+
+
+def test_engine_holds_what_strategies_share() -> None:
+    packages = {file.parent for file in (SOURCE / "engine").rglob("__init__.py")}
+    assert packages
+    users = users_of_engine(imported_modules(sources()))
+    alone = {name: used for name, used in users.items() if "base" not in used and len(used) < 2}
+    assert set(alone) <= {"outgrow.engine.features"}, alone
+
+
+def test_cycles_and_unshared_modules_are_found() -> None:
+    modules = {
+        "outgrow.engine.a": "from outgrow.engine.b import x",
+        "outgrow.engine.b": "def f():\n    from outgrow.engine import c",
+        "outgrow.engine.c": "import outgrow.engine.a",
+        "outgrow.engine.d": "",
+        "outgrow.strategies.full": "from outgrow.engine.a import x",
+        "outgrow.strategies.split.layers": "from outgrow.engine.c import y\nfrom outgrow.engine import d",
+    }
+    graph = imported_modules(modules)
+    assert set(cycle_of(graph)) == {"outgrow.engine.a", "outgrow.engine.b", "outgrow.engine.c"}
+    assert users_of_engine(graph)["outgrow.engine.a"] == {"full", "split"}
+    assert users_of_engine(graph)["outgrow.engine.d"] == {"split"}
+    assert cycle_of({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []

@@ -57,7 +57,7 @@ def _is_apart(node: ast.AST) -> bool:
 
 
 def draws(name: str) -> bool:
-    """Whether what goes by a name makes a module of torch: a class, or a function of `outgrow.nn_device` in capitals."""
+    """Whether what goes by a name makes a module of torch: a class, or a function of `outgrow.nn` in capitals."""
     module, _, last = name.rpartition(".")
     if not within(name, "torch.nn", "outgrow.nn") or last in WITHOUT_PARAMETERS:
         return False
@@ -142,12 +142,12 @@ def test_what_can_is_not() -> None:
 import random
 import numpy as np
 import torch
-from outgrow.nn import GCN, Finish
+from outgrow.nn import GCN, Epilogue
 from torch import nn
 
 RANDOM, OTHER = np.random.default_rng(3), random.Random(x)
 GENERATOR = torch.Generator(device="cpu").manual_seed(3)
-MAKE = {"gcn": lambda: GCN(1, 2, 3), "finish": Finish(activation=nn.functional.elu)}
+MAKE = {"gcn": lambda: GCN(1, 2, 3), "finish": Epilogue(activation=nn.functional.elu)}
 def f(seed=nn.functional.relu):
     import triton
     from outgrow.ops.gpu import launch

@@ -75,12 +75,12 @@ def test_training_from_the_command_line_with_checkpoints_and_curves(folder: Path
 FUSED = """
 import hashlib, torch
 from outgrow.ops.cross_entropy import cross_entropy
-from outgrow.ops.finish import Drop, Norm, finish
+from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
 torch.manual_seed(0)
 x = torch.randn(3000, 47, requires_grad=True)
 weight, shift = torch.rand(47, requires_grad=True), torch.randn(47, requires_grad=True)
-drop = Drop(torch.arange(3000), 5, 0.3)
-y = finish(x, bias_F=shift, norm=Norm(weight, shift, 1e-5), activation=torch.nn.functional.elu, drop=drop)
+drop = DropoutSpec(torch.arange(3000), 5, 0.3)
+y = epilogue(x, bias_F=shift, norm=LayerNormSpec(weight, shift, 1e-5), activation=torch.nn.functional.elu, drop=drop)
 loss = cross_entropy(y, torch.arange(3000) % 47)
 found = [y.detach(), loss.detach(), *torch.autograd.grad(loss, [x, weight, shift])]
 print(hashlib.sha256(b"".join(each.numpy().tobytes() for each in found)).hexdigest())

@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "outgrow"
 FILE_LINES, FUNCTION_LINES, PARAMETERS, KERNEL_PARAMETERS = 350, 40, 8, 12
 MACHINE = re.compile(r"(?<![\w.~}/])/(?:work|home|root|opt|Users|mnt)/\w")
 REGISTRY = re.compile(r"pypi\.[a-z]+\b|pythonhosted\.|download\.pytorch\.|conda\.[a-z]+\b|npmjs\.")
-COMPILED = ("parallel_kernel", "reducing_kernel", "serial_kernel", "gpu_dispatch")
+COMPILED = ("parallel_kernel", "reducing_kernel", "serial_kernel", "gpu_dispatch", "triton_kernel")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

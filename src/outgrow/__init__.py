@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from outgrow.app.runs.workers import Workers as Workers
     from outgrow.core.errors import InputError as InputError
     from outgrow.core.errors import OutgrowError as OutgrowError
+    from outgrow.core.errors import StoreError as StoreError
+    from outgrow.core.errors import TrainingError as TrainingError
     from outgrow.core.errors import WorkerError as WorkerError
     from outgrow.graph.graph import Graph as Graph
     from outgrow.graph.graph import NodeType as NodeType
@@ -58,6 +60,8 @@ _HOME = {
     "Run": "outgrow.app.runs.result",
     "InputError": "outgrow.core.errors",
     "OutgrowError": "outgrow.core.errors",
+    "StoreError": "outgrow.core.errors",
+    "TrainingError": "outgrow.core.errors",
     "WorkerError": "outgrow.core.errors",
     "Graph": "outgrow.graph.graph",
     "NodeType": "outgrow.graph.graph",
@@ -84,8 +88,10 @@ __all__ = [
     "Sampled",
     "Split",
     "SplitParallel",
+    "StoreError",
     "TensorParallel",
     "TrainConfig",
+    "TrainingError",
     "WorkerError",
     "Workers",
     "convert",

@@ -83,7 +83,7 @@ def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -
         (("--fanout", "0,3"), "these are no fan-outs"),
         (("--batch-size", 0), "batch_size"),
         (("--strategy", "full", "--batch-size", 10), "strategy full trains on all nodes"),
-        (("--batch-size", 10, "--set", "threads=0"), "threads"),
+        (("--batch-size", 10, "--set", "sampling_threads=0"), "sampling_threads"),
         (("--batch-size", 10, "--set", "cache_by=heat"), "cache_by"),
         (("--batch-size", 10, "--set", "cache=64Mb/s"), "64Mb/s"),
         (("--batch-size", 10, "--set", "overlap=false"), "overlap"),
@@ -92,7 +92,7 @@ def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -
         (("--strategy", "split", "--memory", "1GiB"), "split cannot keep to a limit"),
         (("--strategy", "split", "--set", "cache=-1"), "a cache cannot hold"),
         (("--strategy", "split", "--set", "partition=meti"), "metis-access"),
-        (("--strategy", "split", "--set", "cache_over=host"), "unknown option 'cache_over'"),
+        (("--strategy", "split", "--set", "cache_scope=host"), "unknown option 'cache_scope'"),
     ],
 )
 def test_mistakes(options: tuple[object, ...], said: str, outgrow: Command, npz: Path) -> None:

@@ -189,7 +189,7 @@ def test_in_python(npz: Path) -> None:
     assert isinstance(outlook.chosen, og.Full)
     assert "full *" in str(outlook)
     assert outlook.as_dict() == json.loads(json.dumps(outlook.as_dict()))
-    assert "Outlook(strategy full" in repr(outlook)
+    assert "PlanReport(strategy full" in repr(outlook)
     batches = og.plan(graph, model, workers=2, batch_size=50, fanout=(4, 3), hardware="4xA100")
     assert not isinstance(batches.chosen, og.Full)
     with pytest.raises(og.InputError, match="hardwar"):

@@ -36,13 +36,13 @@ class Mean(Conv):
         super().__init__()
         self.project = Projection(width_in, width_out)
         self.aggregation = WeightedSum()
-        self.widths = Widths(
+        self.spec = ConvSpec(
             in_features=width_in, out_features=width_out, source=(1, width_out), aggregate=(1, width_out),
-            fixed_weight=True, reads_target=False,
+            static_edge_weight=True, reads_target=False,
         )
 
     def source(self, x):
-        return Rows(self.project(x)[:, None], None)
+        return NodeMessages(self.project(x)[:, None], None)
 
     def update(self, x, aggregate):
         return aggregate[:, 0] / 10

@@ -166,12 +166,15 @@ def test_atomic_write(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     check(atomic_write, tmp_path, monkeypatch)
 
 
-RENAME_FIRST = ("sync(written)\n        os.replace(written, path)", "os.replace(written, path)\n        sync(path)")
+RENAME_FIRST = (
+    "fsync_path(written)\n        os.replace(written, path)",
+    "os.replace(written, path)\n        fsync_path(path)",
+)
 NO_OLD_FILE = ("        yield written\n", "        path.unlink(missing_ok=True)\n        yield written\n")
 MUTANTS: list[tuple[str, str, Check]] = [
-    ("sync(written)", "pass", check_order),
-    ("sync(path.parent)", "pass", check_order),
-    ("sync(path.parent)", "sync(path)", check_order),
+    ("fsync_path(written)", "pass", check_order),
+    ("fsync_path(path.parent)", "pass", check_order),
+    ("fsync_path(path.parent)", "fsync_path(path)", check_order),
     ("os.replace(written, path)", "path.write_bytes(written.read_bytes())", check_order),
     ("path.with_name(", "Path('/tmp').joinpath(", check_order),
     (*NO_OLD_FILE, check_body_that_fails),

@@ -99,9 +99,9 @@ def recorded(comm: Comm) -> Iterator[Log]:
         out.register_hook(lambda grad: log.append(f"{names[block.edges.num_src]} backward"))
         return out
 
-    def noted_send(self: Any, rows: Tensor, *, back: bool) -> None:
-        log.append("gradients depart" if back else "rows depart")
-        send(self, rows, is_gradient=back)
+    def noted_send(self: Any, rows: Tensor, *, is_gradient: bool) -> None:
+        log.append("gradients depart" if is_gradient else "rows depart")
+        send(self, rows, is_gradient=is_gradient)
 
     def noted_unload(self: Any) -> Tensor:
         cargo = unload(self)

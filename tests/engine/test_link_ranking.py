@@ -58,7 +58,7 @@ class World(NamedTuple):
             decoder.relation.copy_(scale)
         return decoder
 
-    def link_ranking(self, share: GraphShard | None = None) -> LinkRanker:
+    def ranking(self, share: GraphShard | None = None) -> LinkRanker:
         held = share or FullGraphShard(topology_of(self.ends[-1], []))
         answers = KnownLinks(links_of(self.known), self.ends[-1], directed=self.directed)
         return LinkRanker(held, self.decoder, links_of(self.asked), answers, torch.tensor(self.ends))

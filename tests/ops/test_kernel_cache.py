@@ -34,18 +34,18 @@ import numba
 from outgrow.ops.kernel_cache import cache_on_disk, uses_parallel_loops
 from outgrow.ops.tiny_helper import turned
 
-@kept
+@cache_on_disk
 @numba.njit
 def part(x):
     return turned(x) + 1
 
-@kept
-@numba.njit(parallel=parallel())
+@cache_on_disk
+@numba.njit(parallel=uses_parallel_loops())
 def whole(x):
     for i in numba.prange(len(x)):
         x[i] = part(x[i])
 
-@kept
+@cache_on_disk
 @numba.njit
 def alone(x):
     return turned(x)

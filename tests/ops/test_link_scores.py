@@ -158,5 +158,5 @@ def test_the_twin_for_devices_gives_the_same(bytes_at_a_time: int, monkeypatch: 
     monkeypatch.setattr(gpu_twin, "_BYTES", bytes_at_a_time)
     pairs, x, scale = random_pairs(30, 200, 3).pairs(30), normal(30, 6, seed=1), normal(3, 6, seed=2)
     out = torch.full((len(pairs.relation),), torch.nan, dtype=torch.float64)
-    gpu_twin.scaled_dots(pairs.edges.indptr, pairs.edges.indices, pairs.relation, scale, x, out)
+    gpu_twin.distmult_scores(pairs.edges.indptr, pairs.edges.indices, pairs.relation, scale, x, out)
     torch.testing.assert_close(out, pair_scores(x, pairs, scale), rtol=1e-12, atol=1e-12)

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from layer_table import CONVS
+from layer_table import one_of_each
 from torch import Tensor
 
 from ops.gpu.no_device import twins_that_check
@@ -49,10 +49,7 @@ WAYS: dict[str, tuple[Strategy, BatchConfig, bool]] = {
 COUNTS = "film-with-relations"
 """Counts edges by relation, which torch cannot do without memory."""
 KNOWN = [
-    name
-    for name in CONVS
-    if name != COUNTS
-    and not isinstance(model_of(Case(name, "weighted")).layers_list()[0].conv.aggregation, PyGAggregation)
+    name for name, conv in one_of_each().items() if name != COUNTS and not isinstance(conv.aggregation, PyGAggregation)
 ]
 FEW_CASES = [
     Case("gcn", "weighted"),

@@ -34,6 +34,8 @@ from suites.cases import DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from support import disk_folder, normal, random_topology, topology_of, with_relations
 
+FOLDER = str(disk_folder())
+
 
 class Way(NamedTuple):
     """A strategy, and what it is asked for.
@@ -60,7 +62,7 @@ class Way(NamedTuple):
 
 def offload(chunks: int, **techniques: Any) -> Way:
     """Strategy `offload` in its second epoch."""
-    return Way(Offload(chunks=chunks, scratch_dir=str(disk_folder()), **techniques), Full(), epochs_before=1)
+    return Way(Offload(chunks=chunks, scratch_dir=FOLDER, **techniques), Full(), epochs_before=1)
 
 
 FEW = BatchConfig(size=7, fanout=(3, 2, 4))
@@ -87,9 +89,7 @@ WAYS = {
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),
     "tensor-textbook": Way(TensorParallel(cache_first_aggregate=False), Full()),
     "tensor-coefficients": Way(TensorParallel(attention="coefficients", chunks=1), Full()),
-    "tensor-files": Way(
-        TensorParallel(on_disk="slices", chunks=3, scratch_dir=str(disk_folder())), Full(), epochs_before=1
-    ),
+    "tensor-files": Way(TensorParallel(on_disk="slices", chunks=3, scratch_dir=FOLDER), Full(), epochs_before=1),
     **{f"offload-{chunks}": offload(chunks) for chunks in (1, 2, 4, 5, 6, 7)},
     **{f"offload-4-without-{name}": offload(4, **{name: False}) for name in TECHNIQUES},
     "offload-3-with-overlap-only": offload(3, **{**dict.fromkeys(TECHNIQUES, False), "overlap": True}),
@@ -257,15 +257,11 @@ def problem_of(case: Case, share: GraphShard, batches: BatchConfig) -> Problem:
     """The problem on a share; about half of the nodes are to be trained on."""
     num_nodes = share.topology.num_nodes
     classes = torch.arange(num_nodes) * 7 % OUT
+    labels = classes if case.task == "single" else (classes[:, None] >= torch.arange(OUT)).to(torch.uint8)
+    train, task, model = torch.arange(0, num_nodes, 2), TASKS[case.task], model_of(case)
+    features = features_of(case, num_nodes)
     return Problem.from_node_labels(
-        share,
-        features=features_of(case, num_nodes),
-        labels=classes if case.task == "single" else (classes[:, None] >= torch.arange(OUT)).to(torch.uint8),
-        train=torch.arange(0, num_nodes, 2),
-        task=TASKS[case.task],
-        model=model_of(case),
-        seed=11,
-        batches=batches,
+        share, features=features, labels=labels, train=train, task=task, model=model, seed=11, batches=batches
     )
 
 

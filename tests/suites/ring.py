@@ -27,8 +27,8 @@ FEATURES = torch.stack([torch.arange(NODES), torch.arange(NODES) ** 2], 1).doubl
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sage": ("sage", {}),
     "gcn": ("gcn", {}),
-    "one thread": ("sage", {"threads": 1, "ahead": 1}),
-    "four threads": ("sage", {"threads": 4, "ahead": 9}),
+    "one thread": ("sage", {"sampling_threads": 1, "prefetch": 1}),
+    "four threads": ("sage", {"sampling_threads": 4, "prefetch": 9}),
     "cache by degree": ("sage", {"cache": 0.25}),
     "cache by presampling": ("sage", {"cache": 0.25, "cache_by": "presampling"}),
 }

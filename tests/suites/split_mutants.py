@@ -50,7 +50,7 @@ def rows_of_others_misplaced() -> Iterator[Hits]:
         hits.note(sum(route.receive) > 1)
         return _Rolled(arrival)
 
-    with patch.object(ProcessGroupComm, "rows", rows):
+    with patch.object(ProcessGroupComm, "all_to_all", rows):
         yield hits
 
 
@@ -64,7 +64,7 @@ def gradients_of_sent_rows_lost() -> Iterator[Hits]:
         hits.note(lost and len(rows) > 0)
         return right(self, rows.detach() + 0 * rows if lost else rows, route, kind, **others)
 
-    with patch.object(ProcessGroupComm, "rows", rows):
+    with patch.object(ProcessGroupComm, "all_to_all", rows):
         yield hits
 
 

@@ -1,4 +1,4 @@
-"""Mutants of `as_tensor`, the three faults of the released code of NeutronTP among them."""
+"""Mutants of `tensor`, the three faults of the released code of NeutronTP among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes that `as_tensor` must send, computed from the number of each worker's nodes and the widths of rows alone."""
+"""The bytes that `tensor` must send, computed from the number of each worker's nodes and the widths of rows alone."""
 
 from __future__ import annotations
 

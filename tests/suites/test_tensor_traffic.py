@@ -1,4 +1,4 @@
-"""The ledger of `as_tensor` is the formula, to the byte; a decoupled model takes four exchanges however deep it is."""
+"""The ledger of `tensor` is the formula, to the byte; a decoupled model takes four exchanges however deep it is."""
 
 from __future__ import annotations
 

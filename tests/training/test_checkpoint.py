@@ -117,11 +117,11 @@ from outgrow.core.errors import InputError
 from outgrow.training import checkpoint
 from outgrow.training.checkpoint import TrainingProgress
 model = torch.nn.Linear(300, 300)
-progress = Progress(loss=[1.0], val_score=[None], epoch_seconds=[0.1])
+progress = TrainingProgress(loss=[1.0], val_score=[None], epoch_seconds=[0.1])
 for limit in (100, 1000, 100_000, 300_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
-        checkpoint.save(Path(sys.argv[1]), model, torch.optim.Adam(model.parameters()), progress)
+        checkpoint.save_checkpoint(Path(sys.argv[1]), model, torch.optim.Adam(model.parameters()), progress)
     except InputError as error:
         print(limit, error.got)
 """

@@ -12,7 +12,7 @@ class Told:
     def __init__(self) -> None:
         self.moments: list[ProgressEvent] = []
 
-    def moment(self, moment: ProgressEvent) -> None:
+    def on_progress(self, moment: ProgressEvent) -> None:
         self.moments.append(moment)
 
 

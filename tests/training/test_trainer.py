@@ -35,7 +35,7 @@ class Listening:
     def __init__(self) -> None:
         self.reports: Log = []
 
-    def epoch(self, report: EpochReport) -> None:
+    def on_epoch_end(self, report: EpochReport) -> None:
         self.reports.append(report)
 
 
@@ -235,7 +235,7 @@ def test_checkpoints_are_written_on_time(world: Planted, tmp_path: Path) -> None
 def test_an_interrupted_run_has_its_last_epoch_in_a_checkpoint(world: Planted, tmp_path: Path) -> None:
     asked = iter([False, False, False, True])
     config = TrainConfig(epochs=50, lr=0.05, checkpoint_every=100)
-    trainer = world.trainer(world.problem(), config, folder=tmp_path, interrupted=lambda: next(asked))
+    trainer = world.trainer(world.problem(), config, folder=tmp_path, is_interrupted=lambda: next(asked))
     outcome = trainer.run(Full())
     assert outcome.stop_reason == "interrupted"
     assert outcome.progress.finished_epochs == 4
@@ -244,7 +244,7 @@ def test_an_interrupted_run_has_its_last_epoch_in_a_checkpoint(world: Planted, t
 
 def test_the_execution_is_closed_when_a_listener_fails(world: Planted) -> None:
     class Failing:
-        def epoch(self, report: EpochReport) -> None:
+        def on_epoch_end(self, report: EpochReport) -> None:
             raise InputError("no", needed="", got="", repair="")
 
     strategy, trainer = Scripted([0.0]), world.trainer(world.problem(), TrainConfig(epochs=1))
@@ -291,7 +291,7 @@ def test_the_curve_does_not_depend_on_the_threads_of_the_kernels(world: Planted)
 
 def test_another_process_with_one_thread_has_the_same_curve() -> None:
     program = (
-        "from outgrow.runtime.system.environment import set_thread_environment; set_threads()\n"
+        "from outgrow.runtime.system.environment import set_thread_environment; set_thread_environment()\n"
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_trainer import curve, digest; from planted import planted\n"
         "print(digest(curve(planted())))"

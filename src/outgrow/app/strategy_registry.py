@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import get_type_hints
 
+from outgrow.core.deprecation import translate_options
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
 from outgrow.strategies.base import Strategy
@@ -89,12 +90,20 @@ def list_strategy_options(kind: type[Strategy]) -> Mapping[str, object]:
     return {name: each for name, each in inspect.signature(kind).parameters.items() if each.kind == each.KEYWORD_ONLY}
 
 
+def translate_strategy_options(
+    kind: type[Strategy], options: Mapping[str, object], *, warn: bool = False
+) -> dict[str, object]:
+    """Return options of a strategy by their new names; ``warn`` of old ones where a user has written them."""
+    return translate_options(kind.RENAMED_OPTIONS, options, warn=warn)
+
+
 def make_strategy(kind: type[Strategy], options: Mapping[str, object]) -> Strategy:
-    """A strategy with these options.
+    """Construct a strategy with these options, by their new or, as older versions have recorded them, old names.
 
     Raises:
         InputError: An option that it does not have, or of another type.
     """
+    options = translate_strategy_options(kind, options)
     for name in options:
         validate_choice(f"option of {kind.name}", name, list_strategy_options(kind))
     validate_types(options, get_type_hints(kind.__init__))

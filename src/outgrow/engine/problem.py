@@ -34,8 +34,8 @@ class Problem:
             lost if the run goes on from there; None for none.
         find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
         run_facts: What a strategy found out, by name; plain values.
-        resume_hints: What a run that went on before has found out, by strategy, and what shall be known when this one is
-            resumed; plain values, which change no result, and may be missing.
+        resume_hints: What a run that went on before has found out, by strategy, and what shall be known when
+            this one is resumed; plain values, which change no result, and may be missing.
     """
 
     shard: GraphShard

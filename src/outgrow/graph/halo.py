@@ -73,7 +73,7 @@ class LocalGraph:
             return self
         moved = replace(self, block=self.block.to(device))
         own_edges, halo_edges, order = self._local_and_halo
-        vars(moved)["_parts"] = own_edges.to(device), halo_edges.to(device), order.to(device)
+        vars(moved)["_local_and_halo"] = own_edges.to(device), halo_edges.to(device), order.to(device)
         return moved
 
     @cached_property

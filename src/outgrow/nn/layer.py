@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
+from outgrow.core.deprecation import RENAMED_CONV_MEMBERS, adopt_renamed_members, make_alias, rename_options
 from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
 from outgrow.ops.linear import affine
@@ -37,6 +38,7 @@ class NodeMessages(NamedTuple):
     scores: Tensor | None
 
 
+@rename_options(fixed_weight="static_edge_weight", raw_source="source_is_input", whole_rows="needs_full_neighborhood")
 @dataclass(frozen=True, kw_only=True)
 class ConvSpec:
     """All that strategies, exchange and planner need to know of a convolution.
@@ -52,7 +54,8 @@ class ConvSpec:
         reads_target: `Conv.update` or `Conv.target` reads the destination's input.
         self_loops: Edges include exactly one self-loop per node.
         source_is_input: `Conv.source` gives its input as it is, as one channel.
-        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once, as a softmax or a count does.
+        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once, as a
+            softmax or a count does.
     """
 
     in_features: int
@@ -89,6 +92,11 @@ class Conv(nn.Module, ABC):
     accepts_half: bool = False
     num_relations: int = 0
     exact: bool = True
+    widths = make_alias("widths", "spec")
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        adopt_renamed_members(cls, RENAMED_CONV_MEMBERS)
 
     @abstractmethod
     def source(self, x_VD: Features) -> NodeMessages:

@@ -18,7 +18,8 @@ from outgrow.ops.sparse import SparseRows
 class Model(nn.Module):
     """Layers one after the other. The output of the last is one logit per class, or what a decoder takes. Final.
 
-    Layer ``l`` draws from ``fold_in(key, l + 1)``, the dropout of the input from ``fold_in(key, 0)`` and the encoder from
+    Layer ``l`` draws from ``fold_in(key, l + 1)``, the dropout of the input from ``fold_in(key, 0)`` and the
+    encoder from
     a key derived of that, where ``key`` is that of (seed, epoch, step): so a draw does not depend on who computes it.
 
     Args:

@@ -1,1 +1,1 @@
-"""Kernels: aggregations, gather, sparse products, keyed random numbers, one backend gate (layer 1)."""
+"""Kernels: aggregations, gather, sparse products, keyed random numbers, compilation (layer 1)."""

@@ -1,8 +1,9 @@
-"""The gate to Numba/Triton, kernel cache, compile lock, GPU dispatch.
+"""Compilation of kernels with Numba, dispatch to the GPU kernels, views of tensors as arrays.
 
-Kernel files decorate with `triton_kernel` (parallel loops) or `serial_kernel` (one thread), and take tensors through `as_numpy`.
-Nothing is compiled before its first call; what was compiled is kept on disk for the next process (`kernel_cache.py`). A
-function of tensors that has a twin in `outgrow.ops.gpu` is decorated with `twinned`.
+Kernel files decorate with `parallel_kernel` (parallel loops) or `serial_kernel` (one thread), and take
+tensors through `as_numpy`. Nothing is compiled before its first call; compiled code is kept on disk for later
+processes (`kernel_cache.py`). A function of tensors with a GPU counterpart in `outgrow.ops.gpu` is decorated
+with `gpu_dispatch`.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ R = TypeVar("R")
 def parallel_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function whose `prange` loops run on all threads. Sums are never reordered.
 
-    With ``OUTGROW_KERNELS=serial`` in the environment they run on one, which takes less time to compile: for tests.
+    With ``OUTGROW_KERNELS=serial`` in the environment they run on one thread, which compiles faster: for
+    tests.
     """
     compiled = numba.njit(parallel=uses_parallel_loops(), nogil=True, fastmath={"contract"}, error_model="numpy")
     return cast(Callable[P, R], cache_on_disk(compiled(function)))
 
 
 def reducing_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """A `triton_kernel` of which the innermost sums may be reordered, by the compiler: always in the same way."""
+    """Compile a `parallel_kernel` whose innermost sums the compiler may reorder, always in the same way."""
     compiled = numba.njit(
         parallel=uses_parallel_loops(), nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy"
     )
@@ -45,35 +47,38 @@ def reducing_kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def serial_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function that runs on one thread, called by Python, or by kernels where order cannot change its result.
+    """Compile a function that runs on one thread.
 
-    What a kernel needs besides is `triton_function`.
+    It is called from Python, or from kernels if the order of operations cannot change its result. Other
+    helpers of kernels are a `device_function`.
     """
     compiled = numba.njit(nogil=True, fastmath={"contract"}, error_model="numpy")
     return cast(Callable[P, R], cache_on_disk(compiled(function)))
 
 
 def device_function(function: Callable[P, R]) -> Callable[P, R]:
-    """A part of kernels, written into each of them: for what is called once an edge, and for all that rounds.
+    """Compile a part of kernels that is inlined into each: for calls per edge, and for all that rounds.
 
-    Of a `serial_kernel` function that a kernel calls there are two versions, compiled alone and within the kernel. The
-    process that compiles runs one, those that load the other, and their sums may differ in the last bit.
+    A `serial_kernel` called by a kernel exists in two versions, compiled alone and within the kernel. The
+    process that compiles runs one and processes that load from the cache the other, and their sums may differ
+    in the last bit.
     """
     return cast(Callable[P, R], numba.njit(inline="always")(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An instruction for kernels: ``raise_outside_kernel(context, *types)`` gives its signature and what emits it."""
+    """Declare an instruction for kernels: ``function(context, *types)`` returns its signature and emitter."""
     return cast(Callable[..., Any], numba_intrinsic(function))
 
 
 def overload(select: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
-    """A part of kernels, written into each of them, that ``select`` picks by the types of its arguments."""
+    """Declare a part of kernels, inlined, that ``select`` chooses by the types of its arguments."""
 
     def raise_outside_kernel(*values: Any) -> Any:
         raise NotImplementedError(f"{select.__name__} is for kernels")
 
-    raise_outside_kernel.__name__, raise_outside_kernel.__doc__ = select.__name__, select.__doc__
+    raise_outside_kernel.__name__ = select.__name__
+    raise_outside_kernel.__doc__ = select.__doc__
     numba_overload(raise_outside_kernel, inline="always")(select)
     return raise_outside_kernel
 
@@ -82,18 +87,18 @@ prange: Callable[..., Any] = numba.prange
 
 
 def gpu_dispatch(function: Callable[P, R]) -> Callable[P, R]:
-    """Where a tensor among the arguments is on a GPU, call the function of the same name in the module's GPU twin.
+    """Call the function of the same name in `outgrow.ops.gpu` if a tensor argument is on a GPU.
 
-    The twin of a module ``outgrow.ops...NAME`` is ``outgrow.ops.gpu.NAME``; it takes the same arguments and is imported
-    when needed.
+    The counterpart of module ``outgrow.ops...NAME`` is ``outgrow.ops.gpu.NAME``; it takes the same arguments
+    and is imported when needed.
     """
 
     @functools.wraps(function)
     def dispatch_call(*args: P.args, **kwargs: P.kwargs) -> R:
         if any(_on_gpu(value) for value in (*args, *kwargs.values())):
             name = function.__module__.rpartition(".")[2]
-            twin = getattr(importlib.import_module(f"outgrow.ops.gpu.{name}"), function.__name__)
-            return cast(R, twin(*args, **kwargs))
+            counterpart = getattr(importlib.import_module(f"outgrow.ops.gpu.{name}"), function.__name__)
+            return cast(R, counterpart(*args, **kwargs))
         return function(*args, **kwargs)
 
     return dispatch_call
@@ -104,29 +109,30 @@ def _on_gpu(value: object) -> bool:
 
 
 def once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
-    """Mark the backward pass of a fused operation: it cannot be differentiated again, and says so if it is asked to."""
+    """Mark the backward pass of a fused operation: differentiating it again raises an error."""
     return cast(Callable[P, R], mark_once_differentiable(backward))
 
 
 def as_numpy(tensor: Tensor) -> NDArray[Any]:
-    """The memory of a CPU tensor as a contiguous NumPy array, without a copy where it is contiguous already."""
+    """Return the memory of a CPU tensor as a contiguous NumPy array; a copy only if it is not contiguous."""
     return tensor.detach().contiguous().numpy()
 
 
 def as_tensor(values: NDArray[Any]) -> Tensor:
-    """The memory of an array as a tensor."""
+    """Return the memory of an array as a tensor."""
     return torch.from_numpy(values)
 
 
 def num_threads() -> int:
-    """Threads that a parallel kernel uses."""
+    """Return the number of threads that a parallel kernel uses."""
     return int(numba.get_num_threads())
 
 
 def threading_layer() -> str:
-    """Name of the threading layer that parallel kernels run on, for `outgrow doctor`; ``serial`` where none are."""
+    """Return the threading layer of parallel kernels, for `outgrow doctor`; ``serial`` without threads."""
     if not uses_parallel_loops():
         return "serial"
+    # Numba chooses the layer when the first parallel loop runs.
     _run_empty_loop(np.zeros(1, dtype=np.int64))
     return str(numba.threading_layer())  # type: ignore[attr-defined]
 

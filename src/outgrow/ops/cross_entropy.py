@@ -1,4 +1,4 @@
-"""Softmax cross-entropy of some rows of a matrix, one pass forward and one backward, without a copy of these rows.
+"""Softmax cross-entropy of some rows of a matrix, without a copy of these rows; one pass each way.
 
 Letters: ``V`` rows, ``C`` classes, ``N`` labelled rows.
 """
@@ -23,16 +23,17 @@ Ids = NDArray[np.int64]
 
 
 def cross_entropy(logits_VC: Tensor, labels_N: Tensor, rows_N: Tensor | None = None) -> Tensor:
-    """The sum over labelled rows of ``log(sum_c exp(logits[row, c])) - logits[row, label]``.
+    """Return the sum over labelled rows of ``log(sum_c exp(logits[row, c])) - logits[row, label]``.
 
-    On a CPU the sum is taken in float64 and does not depend on the number of threads; the gradient is padded as
-    `outgrow.ops.memory_pool.pooled_empty_rows` pads. Tensors on a GPU go through torch's own, which checks there.
+    On a CPU the sum is taken in float64 and does not depend on the number of threads; the gradient is padded
+    as `outgrow.ops.memory_pool.pooled_empty_rows` pads. Tensors on a GPU go through torch's own, which checks
+    there.
 
     Args:
         logits_VC: ``[V, C]`` float32 or float64.
         labels_N: ``[N]`` int64: the class of each labelled row, from 0 to ``C - 1``.
-        rows_N: ``[N]`` int64: the labelled rows, in any order; a row that is named twice counts twice. None for all
-            rows, in order.
+        rows_N: ``[N]`` int64: the labelled rows, in any order; a row that is named twice counts twice. None
+            for all rows, in order.
 
     Returns:
         Scalar of the logits' type, differentiable in them; 0 without labelled rows.
@@ -46,6 +47,7 @@ def cross_entropy(logits_VC: Tensor, labels_N: Tensor, rows_N: Tensor | None = N
         return functional.cross_entropy(logits_VC[rows_N], labels_N, reduction="sum")
     labels, rows = as_numpy(labels_N), as_numpy(rows_N)
     _validate_labels(labels, rows, tuple(logits_VC.shape))
+    # Sorted, so that the backward pass writes each row once, in order.
     if np.any(rows[1:] < rows[:-1]):
         order = np.argsort(rows, kind="stable")
         labels, rows = labels[order], rows[order]
@@ -63,7 +65,7 @@ def _validate_labels(labels: Ids, rows: Ids, shape: tuple[int, ...]) -> None:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_VC: Tensor, labels: Ids, rows: Ids) -> Tensor:
-        # kept apart: their sum would lose what large logits differ by
+        # Kept separately: their sum would lose the digits in which large logits differ.
         largest, log_sum = (logits_VC.new_empty(len(rows)).numpy() for _ in range(2))
         ctx.labelled = labels, rows, largest, log_sum
         ctx.save_for_backward(logits_VC)
@@ -84,7 +86,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _balanced_ends(rows: Ids, num_rows: int) -> Ids:
-    """``[2, P + 1]``: where parts begin and end, in rows and in labelled rows; a part has about the same of both."""
+    """Return ``[2, P + 1]``: where parts begin in rows and in labelled rows, about equal in their sum."""
     before = rows + np.arange(len(rows))
     wanted = (num_rows + len(rows)) * np.arange(PARTS + 1) // PARTS
     ends = wanted - np.searchsorted(before, wanted)
@@ -102,18 +104,21 @@ def _sum_losses(
     sums: NDArray[np.float64],
 ) -> None:
     for part in prange(PARTS):
-        power, total = np.empty(columns, logits.dtype), 0.0
+        power = np.empty(columns, logits.dtype)
+        total = 0.0
         for n in range(len(rows) * part // PARTS, len(rows) * (part + 1) // PARTS):
             row = logits[rows[n]]
             top = row[0]
             for c in range(columns):
                 top = row[c] if row[c] > top else top
+            # Subtracting the largest logit keeps every exponential at most 1.
             for c in range(columns):
                 power[c] = exp_nonpositive(row[c] - top)
             powers = logits.dtype.type(0)
             for c in range(columns):
                 powers += power[c]
-            largest[n], log_sum[n] = top, np.log(powers)
+            largest[n] = top
+            log_sum[n] = np.log(powers)
             total += log_sum[n] - (np.float64(row[labels[n]]) - top)
         sums[part] = total
 
@@ -135,6 +140,7 @@ def _write_gradient(
         for v in range(ends[0, part], ends[0, part + 1]):
             for c in range(columns):
                 out[v, c] = 0
+            # A row that is named several times adds up.
             while n < ends[1, part + 1] and rows[n] == v:
                 for c in range(columns):
                     out[v, c] += exp_nonpositive(logits[v, c] - largest[n] - log_sum[n]) * scale

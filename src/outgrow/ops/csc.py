@@ -1,4 +1,4 @@
-"""What is derived from in-edges once: degrees, self-loops, the transpose."""
+"""Results derived from in-edges once: degrees, self-loops, the transpose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TransposedEdges(NamedTuple):
 
 
 def in_degree(indptr: Tensor, weight: Tensor | None) -> Tensor:
-    """``[V]`` float64: the sum of the in-edge weights of each node, or their number if ``weight`` is None."""
+    """Return ``[V]`` float64: the sum of in-edge weights of each node, or their number without weights."""
     if weight is None:
         return (indptr[1:] - indptr[:-1]).double()
     out = torch.empty(len(indptr) - 1, dtype=torch.float64, device=indptr.device)
@@ -41,20 +41,21 @@ def in_degree(indptr: Tensor, weight: Tensor | None) -> Tensor:
 
 @gpu_dispatch
 def weighted_in_degree(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
-    """The sum of the weights of the edges of each row, written to ``out_V``, which is float64."""
+    """Compute the sum of edge weights of each row into ``out_V``, which is float64."""
     parts = balanced_work(as_numpy(indptr))
     _sum_row_weights(parts, as_numpy(indptr), as_numpy(weight), as_numpy(out_V), np.empty(len(parts)))
 
 
 @gpu_dispatch
 def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """In-edges with the self-loops taken out and one of weight 1 put at the end of every row.
+    """Return the in-edges without self-loops and with one of weight 1 at the end of every row.
 
     Returns:
         ``indptr [V + 1]``, ``indices [E']`` and ``weight [E']`` (None if it was).
     """
     old_ptr, old, given = as_numpy(indptr), as_numpy(indices), None if weight is None else as_numpy(weight)
     parts = balanced_work(old_ptr)
+    # The first pass counts loops, so that each part of the second knows where its edges go.
     loops = np.empty(len(parts), dtype=np.int64)
     _count_loops(parts, old_ptr, old, loops)
     num_nodes = len(old_ptr) - 1
@@ -67,7 +68,7 @@ def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -
 
 
 def cached_transpose(edges: Edges) -> TransposedEdges:
-    """Out-edges of the sources of a block; built on first use and kept with the edges."""
+    """Return the out-edges of the sources of a block; built on first use and kept with the edges."""
     if "transpose" not in edges.cache:
         given = edges.indptr, edges.indices, edges.num_src, edges.num_dst
         edges.cache["transpose"] = TransposedEdges(*transpose_csc(*given))
@@ -75,23 +76,27 @@ def cached_transpose(edges: Edges) -> TransposedEdges:
 
 
 def destination(edges: Edges) -> Tensor:
-    """``[E]`` int64: destination row of each edge."""
+    """Return ``[E]`` int64: destination row of each edge."""
     return torch.repeat_interleave(edges.indptr[1:] - edges.indptr[:-1], output_size=edges.num_edges)
 
 
 @gpu_dispatch
 def transpose_csc(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The fields of `TransposedEdges`; int32 where that is wide enough."""
+    """Return the fields of `TransposedEdges`; int32 if that is wide enough."""
     src = as_numpy(indices)
     ptr = torch.zeros(num_src + 1, dtype=torch.int64)
     narrow = torch.int32 if max(len(src), num_dst) < 2**31 else torch.int64
-    dst, edge = torch.empty(len(src), dtype=narrow), torch.empty(len(src), dtype=narrow)
+    dst = torch.empty(len(src), dtype=narrow)
+    edge = torch.empty(len(src), dtype=narrow)
     write_transpose(indptr, indices, ptr, dst, edge)
     return ptr, dst, edge
 
 
 def write_transpose(indptr: Tensor, indices: Tensor, ptr: Tensor, dst: Tensor, edge: Tensor) -> None:
-    """The fields of `TransposedEdges`, written to zeros ``ptr [Vs + 1]``, to ``dst [E]`` and ``edge [E]``; on a CPU."""
+    """Compute the fields of `TransposedEdges`, on a CPU.
+
+    Writes ``ptr [Vs + 1]``, which must be zeros, ``dst [E]`` and ``edge [E]``.
+    """
     _count_edges(as_numpy(indices), as_numpy(ptr))
     _scatter_edges(as_numpy(indptr), as_numpy(indices), as_numpy(ptr)[:-1].copy(), as_numpy(dst), as_numpy(edge))
 
@@ -103,6 +108,7 @@ def _sum_row_weights(parts: Array, indptr: Array, weight: Array, out: Array, cut
             total = 0.0
             for e in range(*row_span(parts, part, indptr, v)):
                 total += weight[e]
+            # Pieces of cut rows are added below, in order: the sum does not depend on the threads.
             if continues_row(parts, part, indptr, v):
                 cut[part] = total
             else:
@@ -134,8 +140,13 @@ def _copy_others(
     new: Array,
     new_weight: Array | None,
 ) -> None:
-    """Copy the edges that are no loops, and leave a place after each row; ``before`` counts the loops before a part."""
+    """Copy the edges that are not loops, leaving an entry open after each row.
+
+    ``before`` counts the loops before each part.
+    """
     for part in prange(len(parts)):
+        # Where the part's first edge goes: edges before it, less their loops, plus one added loop per row
+        # before it.
         at = parts[part, EDGE] - before[part] + parts[part, ROW]
         for v in range(parts[part, ROW], parts[part, END_ROW]):
             if not continues_row(parts, part, indptr, v):
@@ -151,6 +162,7 @@ def _copy_others(
 
 @serial_kernel
 def _count_edges(indices: NDArray[Any], ptr: NDArray[np.int64]) -> None:
+    # Counting sort by source: two passes, and the edges of a source keep their order.
     for e in range(len(indices)):
         ptr[indices[e] + 1] += 1
     for v in range(1, len(ptr)):

@@ -1,7 +1,8 @@
-"""Mean, symmetric, per-relation and plain edge weights.
+"""Edge weights: mean, symmetric, per relation and plain.
 
-For rows in half precision weights are float32. Where in-edges were sampled, each is weighted by how many it stands for:
-so the sum over a sample is, in the mean over samples, that over all in-edges (Horvitz & Thompson, JASA 47, 1952).
+For rows in half precision the weights are float32. If in-edges were sampled, each weight is multiplied by the
+number of in-edges that the edge represents: the expectation of a sum over a sample is the sum over all
+in-edges (Horvitz & Thompson, JASA 47, 1952).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from outgrow.ops.kernels.work_split import END_ROW, ROW, balanced_work, continue
 
 
 def mean_weight(block: Block, dtype: torch.dtype) -> Tensor:
-    """``[E, 1]``: weight of each edge over the degree of its destination."""
+    """Return ``[E, 1]``: weight of each edge over the degree of its destination."""
     return _cached_weight(block, "mean", dtype, lambda: (1.0 / block.dst_degree, None))
 
 
 def symmetric_weight(block: Block, dtype: torch.dtype) -> Tensor:
-    """``[E, 1]``: weight of each edge over the root of the product of both degrees (Kipf & Welling, ICLR 2017)."""
+    """Return ``[E, 1]``: weight of each edge over the root of the product of the degrees of its ends.
+
+    The normalisation of GCN (Kipf & Welling, ICLR 2017).
+    """
     return _cached_weight(block, "symmetric", dtype, lambda: (block.dst_degree.rsqrt(), block.src_degree.rsqrt()))
 
 
@@ -34,7 +38,8 @@ def _cached_weight(
     block: Block, name: str, dtype: torch.dtype, factors: Callable[[], tuple[Tensor, Tensor | None]]
 ) -> Tensor:
     dtype = accumulate_dtype(dtype)
-    edges, slot = block.edges, f"{name} {dtype}"
+    edges = block.edges
+    slot = f"{name} {dtype}"
     if slot not in edges.cache:
         dst_factor, src_factor = factors()
         out = dst_factor.new_empty(edges.num_edges, 1, dtype=dtype)
@@ -44,7 +49,7 @@ def _cached_weight(
 
 
 def apply_sample_weight(block: Block, weight_E1: Tensor) -> Tensor:
-    """The weights times the number of in-edges that each edge stands for; themselves where each stands for itself."""
+    """Return the weights times the number of in-edges that each edge represents."""
     return weight_E1 if block.sample_weight is None else weight_E1 * block.sample_weight[:, None]
 
 
@@ -57,7 +62,7 @@ def scale_edge_weight(
     src_factor_V: Tensor | None,
     out_E: Tensor,
 ) -> None:
-    """Weight of each edge times the float64 factors of its ends, written to ``out_E``; 0 where that is not finite."""
+    """Compute the weight of each edge times the float64 factors of its ends; 0 if that is not finite."""
     _scale_kernel(
         balanced_work(as_numpy(indptr)),
         as_numpy(indptr),
@@ -87,17 +92,18 @@ def _scale_kernel(
                     value *= src_factor[indices[e]]
                 if weight is not None:
                     value *= weight[e]
+                # A node without edges in the graph has degree 0: its factor is infinite.
                 out[e] = value if np.isfinite(value) else 0.0
 
 
 def graph_edge_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
-    """``[E, 1]``: weight of each edge in the graph; None if all are 1. Converted once per block.
+    """Return ``[E, 1]``: weight of each edge in the graph; None if all are 1. Converted once per block.
 
-    For rows in half precision weights are float32. Edges that stand for others weigh as much as
-    they (see `apply_sample_weight`).
+    For rows in half precision the weights are float32. Sampled edges are scaled by `apply_sample_weight`.
     """
     dtype = accumulate_dtype(dtype)
-    edges, slot = block.edges, f"graph {dtype}"
+    edges = block.edges
+    slot = f"graph {dtype}"
     if edges.weight is None and block.sample_weight is None:
         return None
     if slot not in edges.cache:
@@ -113,14 +119,15 @@ Array = NDArray[Any]
 def divide_by_totals(
     parts: Array, indptr: Array, relation: Array, weight: Array | None, total: Array, out: Array
 ) -> None:
-    """The weight of each edge over that of all edges of its row and its relation; 0 where that is not finite.
+    """Divide each edge's weight by the total of its row and relation; 0 if the quotient is not finite.
 
     Args:
         parts: ``[P, 4]``.
         indptr: ``[M + 1]`` int64.
         relation: ``[E]`` integer, below ``R``.
         weight: ``[E]``; None if all are 1.
-        total: ``[P, 2, R]`` zeros, for what a part adds to the row that began before it, and to the one that goes on.
+        total: ``[P, 2, R]`` zeros: the totals of each part in the row continued from before it, and in the
+            row that continues after it.
         out: ``[E]``, written.
     """
     for part in prange(len(parts)):
@@ -128,6 +135,7 @@ def divide_by_totals(
             if not covers_row(parts, part, indptr, v):
                 slot = 0 if continues_row(parts, part, indptr, v) else 1
                 _add_relation_totals(row_span(parts, part, indptr, v), relation, weight, total[part, slot])
+    # Serial and in order, as in `add_split_rows`: the totals of cut rows do not depend on the threads.
     begin = first_owner(parts, indptr)
     for part in range(len(parts)):
         total[begin[part], 1] += total[part, 0]
@@ -138,11 +146,12 @@ def divide_by_totals(
             if covers_row(parts, part, indptr, v):
                 _add_relation_totals(span, relation, weight, own)
                 _divide_span(span, relation, weight, own, out)
+                # Clear only what this row has touched: there may be more relations than edges in a row.
                 for e in range(*span):
                     own[relation[e]] = 0
             else:
-                mine = total[begin[part]] if continues_row(parts, part, indptr, v) else total[part]
-                _divide_span(span, relation, weight, mine[1], out)
+                totals = total[begin[part]] if continues_row(parts, part, indptr, v) else total[part]
+                _divide_span(span, relation, weight, totals[1], out)
 
 
 @serial_kernel
@@ -154,7 +163,7 @@ def _add_relation_totals(span: tuple[int, int], relation: Array, weight: Array |
 
 @serial_kernel
 def _divide_span(span: tuple[int, int], relation: Array, weight: Array | None, total: Array, out: Array) -> None:
-    """The share of each edge of a span in the total of its relation."""
+    """Write the share of each edge of a span in the total of its relation."""
     for e in range(*span):
         value = (1.0 if weight is None else weight[e]) / total[relation[e]]
         out[e] = value if np.isfinite(value) else 0.0

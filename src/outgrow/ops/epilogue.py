@@ -1,6 +1,4 @@
-"""Fused bias + layer norm + activation + residual + dropout.
-
-Letters: ``N`` rows, ``F`` columns.
+"""Fused epilogue of a layer: bias, layer norm, activation, residual, dropout.
 
 Letters: ``N`` rows, ``F`` columns.
 """
@@ -33,7 +31,7 @@ from outgrow.ops.rng import dropout, dropout_scale, dropout_threshold
 
 
 def layer_norm(x_NF: Tensor, weight_F: Tensor, bias_F: Tensor, eps: float) -> Tensor:
-    """``(x - mean) / sqrt(variance + eps) * weight + bias`` of each row (Ba, Kiros & Hinton, 2016).
+    """Compute ``(x - mean) / sqrt(variance + eps) * weight + bias`` of each row (Ba, Kiros & Hinton, 2016).
 
     Args:
         x_NF: ``[N, F]`` floating.
@@ -58,6 +56,8 @@ class _LayerNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x_NF, mean_N, scale_N, weight_F, bias_F = ctx.saved_tensors
+        # Torch sums the parameters' gradients in an order that depends on its number of threads: take only
+        # the rows' gradient from it, and sum the others in a fixed order.
         d_x = torch.ops.aten.native_layer_norm_backward(
             grad_NF, x_NF, weight_F.shape, mean_N, scale_N, weight_F, bias_F, [True, False, False]
         )[0]
@@ -70,9 +70,9 @@ class _LayerNorm(torch.autograd.Function):
 def layer_norm_gradients(
     x_NF: Tensor, mean_N: Tensor, scale_N: Tensor, grad_NF: Tensor, d_weight_F: Tensor, d_bias_F: Tensor
 ) -> None:
-    """Gradients of weight and bias from that of the result, written to the last two, which are float64.
+    """Compute the gradients of weight and bias from that of the result, into the last two, which are float64.
 
-    ``scale_N`` is one over the deviation of each row.
+    ``scale_N`` is one over the standard deviation of each row.
     """
     sums = np.zeros((2, PARTS, x_NF.shape[1]))
     _sum_norm_gradients(as_numpy(x_NF), as_numpy(mean_N), as_numpy(scale_N), as_numpy(grad_NF), *sums)
@@ -90,6 +90,7 @@ def _sum_norm_gradients(
     d_bias: NDArray[np.float64],
 ) -> None:
     count = len(x)
+    # A fixed number of parts, added in order by the caller: the number of threads changes no digit.
     for part in prange(PARTS):
         for n in range(count * part // PARTS, count * (part + 1) // PARTS):
             for f in range(x.shape[1]):
@@ -108,7 +109,7 @@ _KNOWN: dict[Activation | None, int] = {
 
 
 class LayerNormSpec(NamedTuple):
-    """Layer norm (Ba, Kiros & Hinton, 2016): ``weight [F]``, ``bias [F]`` and what is added to the variance."""
+    """Layer norm: ``weight [F]``, ``bias [F]`` and the number that is added to the variance."""
 
     weight: Tensor
     bias: Tensor
@@ -132,10 +133,10 @@ def epilogue(
     residual_NF: Tensor | None = None,
     drop: DropoutSpec | None = None,
 ) -> Tensor:
-    """``dropout(activation(norm(y + bias)) + residual)``; what is None is left out.
+    """Compute ``dropout(activation(norm(y + bias)) + residual)``, without the steps that are None.
 
-    One pass forward and one backward on a CPU, unless the activation is another than ReLU and ELU. Else one pass for
-    each step.
+    Takes one pass forward and one backward on a CPU if the activation is None, ReLU or ELU; else one pass per
+    step.
 
     Args:
         y_NF: ``[N, F]`` floating.
@@ -149,7 +150,7 @@ def epilogue(
         ``[N, F]``, differentiable in ``y``, the bias, the norm's parameters and the residual.
 
     Raises:
-        ValueError: Shapes do not fit.
+        ValueError: Shapes do not match.
     """
     _validate_shapes(y_NF, bias_F, norm, residual_NF, drop)
     if drop is not None and drop.p == 0:
@@ -195,12 +196,12 @@ def _validate_shapes(
 
 
 def is_fused_activation(activation: Activation | None) -> bool:
-    """Whether `finish` on a CPU takes one pass with this activation."""
+    """Whether `epilogue` takes a single pass on a CPU with this activation."""
     return activation in _KNOWN
 
 
 class _EpilogueConfig(NamedTuple):
-    """What is constant."""
+    """Arguments of an epilogue without gradients."""
 
     steps: EpilogueSteps
     eps: float
@@ -219,7 +220,10 @@ class _FusedEpilogue(torch.autograd.Function):
         how: _EpilogueConfig,
     ) -> Tensor:
         out = pooled_empty_rows(len(y_NF), (y_NF.shape[1],), y_NF)
-        ctx.how, steps = how, how.steps
+        ctx.how = how
+        steps = how.steps
+        # Keep whichever tensor is enough for the derivatives. The result is alive anyway, as input of the
+        # next layer.
         needed = out if steps.reads_result else y_NF if steps.norm or steps.activation else None
         ctx.save_for_backward(needed, bias_F, weight_F, shift_F)
         operands = _kernel_operands((bias_F, weight_F, shift_F), how, y_NF.dtype)
@@ -233,15 +237,18 @@ class _FusedEpilogue(torch.autograd.Function):
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor | None, ...]:
         saved, *parameters = ctx.saved_tensors
         steps: EpilogueSteps = ctx.how.steps
-        if not (steps.norm or steps.activation or steps.drop):  # nothing between the result and its terms
+        # The result is a plain sum of its terms, so their gradients need no kernel.
+        if not (steps.norm or steps.activation or steps.drop):
             d_bias = grad_NF.sum(0) if steps.bias else None
             return grad_NF, d_bias, None, None, grad_NF if steps.residual else None, None
         rows, columns = grad_NF.shape
         d_y = pooled_empty_rows(rows, (columns,), grad_NF)
+        # Dropout is the last step, so with it the residual's gradient differs from the result's.
         own_residual = steps.residual and steps.drop
         d_residual = pooled_empty_rows(rows, (columns,), grad_NF) if own_residual else grad_NF.new_empty(0, 0)
         sums = torch.zeros(PARTS, 3, columns if steps.norm or steps.bias else 0, dtype=torch.float64)
-        operands, grad = _kernel_operands(tuple(parameters), ctx.how, grad_NF.dtype), as_input_rows(grad_NF)
+        operands = _kernel_operands(tuple(parameters), ctx.how, grad_NF.dtype)
+        grad = as_input_rows(grad_NF)
         given = grad if saved is None else as_input_rows(saved)
         outputs = as_output_rows(d_y), as_output_rows(d_residual), sums.numpy()
         epilogue_rows_backward(given, steps.reads_result, steps, operands, grad, columns, *outputs)
@@ -259,6 +266,7 @@ class _FusedEpilogue(torch.autograd.Function):
 def _kernel_operands(
     parameters: tuple[Tensor | None, ...], how: _EpilogueConfig, dtype: torch.dtype
 ) -> EpilogueOperands:
+    # Empty arrays rather than None: with one type for all combinations of steps the kernel is compiled once.
     nothing = torch.empty(0, dtype=dtype)
     bias, weight, shift = (as_numpy(nothing if given is None else given) for given in parameters)
     nodes, key, p = how.drop or DropoutSpec(torch.empty(0, dtype=torch.int64), 0, 0.0)

@@ -1,6 +1,7 @@
-"""The kernels under `outgrow.ops.epilogue`: bias, norm, activation, residual and dropout in one pass over the rows.
+"""Kernels of `outgrow.ops.epilogue`: bias, norm, activation, residual and dropout in one pass over the rows.
 
-Which steps are done is asked once a row, so that one kernel serves all. Letters: ``N`` rows, ``F`` columns.
+The steps are switched on and off once per row at run time, so that one compiled kernel serves every
+combination. Letters: ``N`` rows, ``F`` columns.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ Array = NDArray[Any]
 
 RELU, ELU = 1, 2
 NORM_WEIGHT, NORM_BIAS, BIAS = 0, 1, 2
-"""Sums over rows that a backward kernel makes."""
+"""Positions of the sums over rows in the output of the backward kernel."""
 
 
 class EpilogueSteps(NamedTuple):
-    """What is done, in this order; ``activation`` is 0 for none, `RELU` or `ELU`."""
+    """Steps of an epilogue, in this order; ``activation`` is 0 for none, `RELU` or `ELU`."""
 
     bias: bool
     norm: bool
@@ -33,27 +34,29 @@ class EpilogueSteps(NamedTuple):
 
     @property
     def num_active(self) -> int:
-        """How many there are."""
+        """Number of steps that are switched on."""
         return sum(map(bool, self))
 
     @property
     def reads_result(self) -> bool:
-        """Whether the backward pass reads the result: else it reads the input."""
+        """Whether the backward pass reads the result instead of the input."""
+        # The derivatives of ReLU and ELU follow from their results, unless a residual has been added to
+        # these. The norm needs its input in any case.
         return self.activation > 0 and not (self.norm or self.residual)
 
 
 class EpilogueOperands(NamedTuple):
-    """What kernels take besides rows; empty arrays where a step is not done.
+    """Parameters of the steps; empty arrays for steps that are switched off.
 
     Attributes:
         bias: ``[F]``.
         weight: ``[F]`` of the norm.
         shift: ``[F]`` of the norm.
-        eps: What is added to the variance.
+        eps: Number that is added to the variance.
         nodes: ``[N]`` global ids of the rows.
         key: Key of the dropout.
-        limit: Draws below it are dropped.
-        scale: What is kept is multiplied by it.
+        limit: Elements with draws below it are dropped.
+        scale: Factor of the elements that are kept.
     """
 
     bias: Array
@@ -70,11 +73,13 @@ class EpilogueOperands(NamedTuple):
 def epilogue_rows(
     y: Array, steps: EpilogueSteps, operands: EpilogueOperands, residual: Array, columns: int, out: Array
 ) -> None:
-    """The steps on ``y [N, S]``, written to ``out [N, S]``; ``residual [N, S]``."""
+    """Apply the steps to ``y [N, S]`` with ``residual [N, S]``, into ``out [N, S]``."""
     for part in prange(PARTS):
         biased, norms, activation, adds, drops = steps
         bias, weight, shift, eps, nodes, key, limit, scale = operands
         zero = y.dtype.type(0)
+        # All steps run on a copy of one row that stays in the first-level cache: each row crosses memory
+        # once.
         row = np.empty(columns, y.dtype)
         for n in range(len(y) * part // PARTS, len(y) * (part + 1) // PARTS):
             for f in range(columns):
@@ -88,9 +93,11 @@ def epilogue_rows(
                     row[f] = (row[f] - mean) * rate * weight[f] + shift[f]
             if activation == RELU:
                 for f in range(columns):
+                    # NaN compares false and passes through, as in torch.
                     row[f] = zero if row[f] < 0 else row[f]
             if activation == ELU:
                 for f in range(columns):
+                    # Computed for all columns, from at most 0: the loop has no branch and cannot overflow.
                     below = expm1_nonpositive(zero if row[f] > 0 else row[f])
                     row[f] = row[f] if row[f] > 0 else below
             if adds:
@@ -114,27 +121,31 @@ def epilogue_rows_backward(
     d_residual: Array,
     sums: NDArray[np.float64],
 ) -> None:
-    """Gradients of ``y`` and of the residual, and the sums over the rows of each part that parameters need.
+    """Compute the gradients of ``y`` and the residual, and the parts' sums for the parameters' gradients.
 
-    ``given`` is the result if ``reads_result``, else the input.
+    ``given`` is the result if ``reads_result``, else the input. Steps are undone in reverse order.
     """
     for part in prange(PARTS):
         biased, norms, activation, adds, drops = steps
         bias, weight, shift, eps, nodes, key, limit, scale = operands
-        zero, one, rate = grad.dtype.type(0), grad.dtype.type(1), grad.dtype.type(0)
-        row, before, normal = (
-            np.empty(columns, grad.dtype),
-            np.empty(columns, grad.dtype),
-            np.empty(columns, grad.dtype),
-        )
+        zero = grad.dtype.type(0)
+        one = grad.dtype.type(1)
+        rate = grad.dtype.type(0)
+        row = np.empty(columns, grad.dtype)
+        before = np.empty(columns, grad.dtype)
+        normal = np.empty(columns, grad.dtype)
         for n in range(len(grad) * part // PARTS, len(grad) * (part + 1) // PARTS):
             for f in range(columns):
                 row[f] = grad[n, f]
             if drops:
+                # The draws are a function of the key, so they are repeated here instead of stored as a mask.
                 _drop_elements(row, hash64(key, np.uint64(nodes[n])), limit, scale)
+                # Without dropout the residual's gradient equals ``grad``, and the caller returns that.
                 if adds:
                     for f in range(columns):
                         d_residual[n, f] = row[f]
+            # Recompute the input of the activation from the input of the first step: cheaper than having
+            # stored it.
             if norms or activation != 0:
                 for f in range(columns):
                     before[f] = given[n, f]
@@ -151,11 +162,15 @@ def epilogue_rows_backward(
                     row[f] = zero if before[f] <= 0 else row[f]
             if activation == ELU and reads_result:
                 for f in range(columns):
+                    # For a result y below 0 the derivative exp(x) is y + 1. Dropout has scaled the result:
+                    # undo that. Elements that were dropped have a gradient of 0 already.
                     row[f] *= (zero if before[f] > 0 else before[f] / scale) + one
             if activation == ELU and not reads_result:
                 for f in range(columns):
                     row[f] *= exp_nonpositive(zero if before[f] > 0 else before[f])
             if norms:
+                # In float64 and per part: float32 would lose digits over many rows, and parts fix the order
+                # of the sum.
                 for f in range(columns):
                     sums[part, NORM_WEIGHT, f] += row[f] * normal[f]
                     sums[part, NORM_BIAS, f] += row[f]
@@ -175,11 +190,12 @@ def _drop_elements(row: Array, row_key: np.uint64, limit: Any, scale: Any) -> No
 
 @device_function
 def _mean_and_rate(row: Array, eps: Any) -> tuple[Any, Any]:
-    """Mean, and one over the root of the variance."""
+    """Return the mean of a row, and one over the root of its variance plus ``eps``."""
     total = row.dtype.type(0)
     for f in range(len(row)):
         total += row[f]
     mean = total / row.dtype.type(len(row))
+    # A second pass over the cached row: the mean of squares minus the squared mean would cancel.
     total = row.dtype.type(0)
     for f in range(len(row)):
         total += (row[f] - mean) * (row[f] - mean)
@@ -189,11 +205,14 @@ def _mean_and_rate(row: Array, eps: Any) -> tuple[Any, Any]:
 @device_function
 def _norm_backward(row: Array, normal: Array, weight: Array, rate: Any) -> None:
     """Turn the gradient of a normalised, scaled row into that of the row, in place."""
-    total, along = row.dtype.type(0), row.dtype.type(0)
+    total = row.dtype.type(0)
+    along = row.dtype.type(0)
     for f in range(len(row)):
         row[f] *= weight[f]
         total += row[f]
         along += row[f] * normal[f]
+    # Remove the components of the gradient along the mean and along the normalised row: the norm is constant
+    # in both.
     count = row.dtype.type(len(row))
     for f in range(len(row)):
         row[f] = (row[f] - total / count - normal[f] * (along / count)) * rate

@@ -1,4 +1,4 @@
-"""A lock that processes of a host share: the first compiles a kernel, and the others load it from disk."""
+"""File lock shared by the processes of a host: the first compiles a kernel, the others load it from disk."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import IO
 
 PATIENCE_SECONDS = 120.0
-"""How long a process waits for another's compiler, which may have been stopped, before it compiles itself."""
+"""Time to wait for the compiler of another process, which may have hung, before compiling here."""
 _LOOK_SECONDS = 0.02
 
 
 @contextmanager
 def hold_file_lock(path: Path) -> Iterator[None]:
-    """Hold a file's lock. A function keeps its own while it waits for one that it calls; no two call each other.
+    """Hold the lock of a file within the context.
 
-    Where there are no locks, or the one who has it keeps it for too long, go on without: what is compiled twice is
-    the same.
+    A function keeps its lock while it waits for one that it calls; no two functions call each other, so there
+    is no deadlock. If the file system has no locks, or the holder keeps its lock for too long, continue
+    without: code that is compiled twice is the same.
 
     Raises:
-        OSError: There can be no such file.
+        OSError: The file cannot be created.
     """
     with path.open("a") as file:
         held = os.name == "posix" and _try_lock_until(file)
@@ -44,14 +45,15 @@ def _try_lock_until(file: IO[str]) -> bool:
             if time.monotonic() > latest:
                 return False
             time.sleep(_LOOK_SECONDS)
-        except OSError:  # a file system without locks
+        # The file system has no locks.
+        except OSError:
             return False
         else:
             return True
 
 
 def _release_lock(file: IO[str]) -> None:
-    """Let go also of what a fork has of the file."""
+    """Release the lock, also for copies of the file descriptor in forked processes."""
     import fcntl
 
     fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,9 +1,9 @@
-"""Compiled kernels, kept on disk under a name of all that they are compiled from: what is found is never out of date.
+"""On-disk cache of compiled kernels, keyed by all that they are compiled from: no entry is outdated.
 
-A folder stands for one state of the sources in `outgrow.ops`, of Python, NumPy, Numba, LLVM and the CPU; a folder in it
-for one of a file with kernels, and of those beside it in the package. Neither paths nor times count: a copy of the
-package elsewhere finds what the first has compiled, and what a helper's change makes wrong is not found any more. Where
-nothing can be kept, kernels are compiled in memory.
+A folder stands for one state of the sources in `outgrow.ops`, of Python, NumPy, Numba, LLVM and the CPU; a
+folder in it for one state of a file with kernels and of the files beside it in the package. Neither paths nor
+times count: another copy of the package finds what the first has compiled, and a change to a helper
+invalidates what depends on it. If nothing can be stored, kernels are compiled in memory.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ FOLDER_VARIABLE, MODE_VARIABLE, WARNED_VARIABLE = "OUTGROW_KERNEL_CACHE", "OUTGR
 _PREFIX = "kernels-"
 _OPS = Path(__file__).parent
 _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
-"""What changes the code that Numba makes, and is not part of its own keys."""
+"""Settings that change the code that Numba generates, and are not part of its own keys."""
 _MAX_STAMPS, _MAX_FILE_VERSIONS = 16, 4
-"""Folders that are kept: of states of everything, and of one file with kernels within a state."""
+"""Folders to keep: of states of everything, and of one file with kernels within a state."""
 _IN_USE_SECONDS = 3600.0
 
 
 def kernel_folder() -> Path:
-    """``$OUTGROW_KERNEL_CACHE``, else ``$XDG_CACHE_HOME/outgrow/kernels``, else ``~/.cache/outgrow/kernels``.
+    """Return ``$OUTGROW_KERNEL_CACHE``, ``$XDG_CACHE_HOME/outgrow/kernels`` or ``~/.cache/outgrow/kernels``.
+
+    The first whose variable is set.
 
     Raises:
         RuntimeError: The user has no home.
@@ -55,7 +57,7 @@ def kernel_folder() -> Path:
 
 
 def uses_parallel_loops() -> bool:
-    """Whether the loops of kernels run on all threads: they do unless ``$OUTGROW_KERNELS`` is ``serial``.
+    """Whether loops of kernels run on all threads: they do unless ``$OUTGROW_KERNELS`` is ``serial``.
 
     Raises:
         InputError: The variable is set to something else.
@@ -72,9 +74,9 @@ def uses_parallel_loops() -> bool:
 
 
 def cache_on_disk(dispatcher: Any) -> Any:
-    """Let a compiled function of Numba be looked for on disk before it is compiled, and be kept there afterwards.
+    """Look for a compiled Numba function on disk before compiling it, and store it there afterwards.
 
-    Of several processes that need it one compiles: the others wait, and find it.
+    Of several processes that need it, one compiles while the others wait and then load it.
     """
     if isinstance(dispatcher, Dispatcher):  # with NUMBA_DISABLE_JIT it is the Python function
         _wrap_compile(dispatcher)
@@ -88,7 +90,8 @@ def _wrap_compile(dispatcher: Any) -> None:
 
     @functools.wraps(compiling)
     def load_or_compile(signature: Any) -> Any:
-        with global_compiler_lock, ExitStack() as held:  # Numba's own comes first, so that no two wait for each other
+        # Numba's lock before ours in every thread, so that no two wait for each other.
+        with global_compiler_lock, ExitStack() as held:
             dispatcher._cache = _open_cache(dispatcher.py_func, held)
             return compiling(signature)
 
@@ -110,7 +113,7 @@ def _open_cache(function: Callable[..., Any], held: ExitStack) -> Any:
 
 
 class _ContentLocator(_CacheLocator):
-    """Where the compiled versions of a function lie."""
+    """Location of the compiled versions of a function."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file  # Numba names it in its warnings
@@ -142,7 +145,7 @@ class _ContentLocator(_CacheLocator):
                 _remove_oldest(folder.parent.glob(alike), most)
 
     def mark_used(self) -> None:
-        """Say that this is in use."""
+        """Record that the folders are in use."""
         for folder in (self._state, self._folder):
             with suppress(OSError):
                 os.utime(folder)
@@ -153,11 +156,11 @@ class _KernelImpl(CompileResultCacheImpl):
 
 
 class _KernelCache(FunctionCache):
-    """Numba's cache, which takes turns with other processes, and for which no state of a disk is an error.
+    """Numba's cache, taking turns with other processes; no state of the disk is an error.
 
     Args:
-        function: What is compiled.
-        held: Gets the lock, if there is something to compile.
+        function: Function to compile.
+        held: Receives the lock if the function must be compiled.
     """
 
     _impl_class = _KernelImpl
@@ -178,7 +181,8 @@ class _KernelCache(FunctionCache):
     def _load_if_readable(self, sig: Any, target_context: Any) -> Any:
         try:
             return cast(Any, super()).load_overload(sig, target_context)
-        except Exception:  # files that cannot be read, were torn by a crash, or are none of Numba's
+        # The files cannot be read, are incomplete after a crash, or are not Numba's.
+        except Exception:
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -186,11 +190,13 @@ class _KernelCache(FunctionCache):
         try:
             try:
                 numbas.save_overload(sig, data)
-            except FileNotFoundError:  # someone has removed the folder
+            # Another process has removed the folder.
+            except FileNotFoundError:
                 numbas.save_overload(sig, data)
             except OSError:
                 raise
-            except Exception:  # the index is torn
+            # A crash has left an incomplete index.
+            except Exception:
                 numbas.flush()
                 numbas.save_overload(sig, data)
         except OSError as error:
@@ -199,13 +205,13 @@ class _KernelCache(FunctionCache):
 
 @functools.cache
 def _ops_sources() -> tuple[str, ...]:
-    """The files that any kernel may be made of."""
+    """Return the files that any kernel may depend on."""
     return tuple(sorted(str(file) for file in _OPS.rglob("*.py")))
 
 
 @functools.cache
 def _sibling_sources(file: str) -> tuple[str, ...]:
-    """The files that the kernels of one file may be made of besides: in the package, those of its folder."""
+    """Return further files that kernels of a file may depend on: those of its folder in the package."""
     path = Path(file)
     if path.is_relative_to(_OPS) or not path.is_relative_to(_OPS.parent):
         return (file,)
@@ -213,7 +219,7 @@ def _sibling_sources(file: str) -> tuple[str, ...]:
 
 
 def _stat_stamp(file: str) -> tuple[int, int] | None:
-    """What tells that a file has been changed without reading it; None without one."""
+    """Return a stamp that changes with a file, without reading it; None if there is no file."""
     try:
         found = os.stat(file)
     except OSError:
@@ -223,13 +229,13 @@ def _stat_stamp(file: str) -> tuple[int, int] | None:
 
 @functools.cache
 def _first_stat_stamp(file: str) -> tuple[int, int] | None:
-    """`_stat_stamp`, when it was first asked for: about when Python loaded the file."""
+    """Return `_stat_stamp` at the first call: about when Python loaded the file."""
     return _stat_stamp(file)
 
 
 @functools.cache
 def _hash_contents(files: tuple[str, ...]) -> str:
-    """What stands for the contents of files of one tree, wherever that lies."""
+    """Return a hash of the contents of files of one tree, wherever it is."""
     base = Path(files[0]).parent
     found = [(os.path.relpath(file, base), hashlib.sha256(Path(file).read_bytes()).hexdigest()) for file in files]
     return hashlib.sha256(repr(found).encode()).hexdigest()
@@ -237,7 +243,7 @@ def _hash_contents(files: tuple[str, ...]) -> str:
 
 @functools.cache
 def _toolchain_stamp(in_parallel: bool) -> str:
-    """Everything but the kernel's own file that decides what it is compiled to."""
+    """Return a hash of all that determines compiled code, except the file of the kernel itself."""
     versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
     target = cpu_target.target_context.codegen().magic_tuple()  # the CPU, or what NUMBA_CPU_NAME and so on say of it
     settings = [(name, getattr(numba.config, name, None)) for name in _SETTINGS]
@@ -246,7 +252,7 @@ def _toolchain_stamp(in_parallel: bool) -> str:
 
 
 def _remove_oldest(folders: Iterable[Path], most: int) -> None:
-    """Remove all but those used last. Who still needs one compiles again."""
+    """Remove all folders but the last used. Processes that still need one compile again."""
     used = {}
     for folder in folders:
         with suppress(OSError):
@@ -257,7 +263,7 @@ def _remove_oldest(folders: Iterable[Path], most: int) -> None:
 
 
 def _warn_once(why: str) -> None:
-    """Tell once, for this process and those it will start, that what was compiled is not kept."""
+    """Warn once, for this process and those it starts, that compiled code is not kept."""
     if WARNED_VARIABLE in os.environ or os.environ.get("LOCAL_RANK", "0") != "0":
         return
     os.environ[WARNED_VARIABLE] = "1"

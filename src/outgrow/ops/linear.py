@@ -1,12 +1,11 @@
-"""`affine`, bf16 matmul, shared prefix rows.
+"""`affine`, products in bfloat16, and a shared prefix of rows.
 
-Both factors are rounded to bfloat16 (8 bits of mantissa), and so is the sum of their products over a chunk of rows. The
-result has the weight's type, and so have sums over chunks, biases and all that follows; parameters and rows stay as
-they are. Letters: ``N`` rows, ``D`` input width, ``O`` output width.
+In bfloat16 (8 bits of mantissa) both factors are rounded, and so is the sum of their products over a chunk of
+rows. The result has the type of the weight, and so have sums over chunks, biases and later steps; parameters
+and rows keep their type.
 
-Products with few or odd numbers of columns are several times slower than their neighbours in the libraries that compute
-them; they are computed on full cache lines here, or in bfloat16 where that is asked for.
-Letters: ``N`` rows, ``D`` input width, ``O`` output width.
+The matrix libraries are several times slower for few or odd numbers of columns; such products are computed on
+full cache lines here. Letters: ``N`` rows, ``D`` input width, ``O`` output width.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _narrow = False
 
 @contextmanager
 def use_bfloat16_matmul(enabled: bool = True) -> Iterator[None]:
-    """Compute every product of dense rows with weights in bfloat16, in all threads, until the context ends."""
+    """Compute products of dense rows with weights in bfloat16, in all threads, within the context."""
     global _narrow
     before, _narrow = _narrow, enabled
     try:
@@ -38,13 +37,14 @@ def use_bfloat16_matmul(enabled: bool = True) -> Iterator[None]:
 
 
 def uses_bfloat16() -> bool:
-    """Whether products are to be computed in bfloat16."""
+    """Whether products are computed in bfloat16."""
     return _narrow
 
 
 def bfloat16_matmul(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
-    """``[N, O]``: ``x @ weight``, of the weight's type."""
+    """Return ``[N, O]``: ``x @ weight``, of the type of the weight."""
     y_NO = pooled_empty_rows(len(x_ND), (weight_DO.shape[1],), weight_DO)
+    # In chunks, so that the rounded copy of the rows stays small.
     factor = weight_DO.bfloat16()
     for rows in _row_chunks(x_ND):
         y_NO[rows] = x_ND[rows].bfloat16() @ factor
@@ -52,7 +52,7 @@ def bfloat16_matmul(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
 
 
 def add_bfloat16_matmul(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor:
-    """``y + x @ weight``, written to ``y``."""
+    """Add ``x @ weight`` to ``y`` in place."""
     factor = weight_DO.bfloat16()
     for rows in _row_chunks(x_ND):
         y_NO[rows] += x_ND[rows].bfloat16() @ factor
@@ -60,7 +60,7 @@ def add_bfloat16_matmul(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor
 
 
 def bfloat16_weight_gradient(x_ND: Tensor, grad_NO: Tensor) -> Tensor:
-    """``[D, O]``: ``x.T @ grad``, of the gradient's type."""
+    """Return ``[D, O]``: ``x.T @ grad``, of the type of the gradient."""
     total = grad_NO.new_zeros(x_ND.shape[1], grad_NO.shape[1])
     for rows in _row_chunks(x_ND):
         total += x_ND[rows].bfloat16().T @ grad_NO[rows].bfloat16()
@@ -75,7 +75,7 @@ _CHUNK_ROWS = 8192
 
 
 def affine(*terms: tuple[Tensor, Tensor], bias_O: Tensor | None = None) -> Tensor:
-    """``sum of x @ weight over the terms + bias``, in one result.
+    """Return the sum of ``x @ weight`` over the terms, plus the bias, as one tensor.
 
     Args:
         *terms: Pairs of ``x [N, D]`` and ``weight [D, O]``; ``D`` may differ. ``x`` may be a constant in half
@@ -91,8 +91,11 @@ def affine(*terms: tuple[Tensor, Tensor], bias_O: Tensor | None = None) -> Tenso
 class _AffineFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bias_O: Tensor | None, *terms: Tensor) -> Tensor:
-        inputs, weights = terms[::2], terms[1::2]
-        ctx.has_bias, ctx.narrow = bias_O is not None, uses_bfloat16()
+        inputs = terms[::2]
+        weights = terms[1::2]
+        # Remembered, since the backward pass may run outside the context that switched bfloat16 on.
+        ctx.has_bias = bias_O is not None
+        ctx.narrow = uses_bfloat16()
         ctx.save_for_backward(*terms)
         product, add = (bfloat16_matmul, add_bfloat16_matmul) if ctx.narrow else (_padded_matmul, _add_matmul)
         y_NO = product(inputs[0], weights[0])
@@ -116,12 +119,13 @@ class _AffineFunction(torch.autograd.Function):
 
 
 def _padded_matmul(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
-    """``x @ weight``; padded with unused columns as `pooled_empty_rows` pads."""
+    """Return ``x @ weight`` in the layout of `pooled_empty_rows`."""
     rows, columns = len(x_ND), weight_DO.shape[1]
     if is_half(x_ND.dtype) and x_ND.dtype != weight_DO.dtype:
         return _add_matmul(pooled_empty_rows(rows, (columns,), weight_DO).zero_(), x_ND, weight_DO)
     if rows < LARGE_ROWS or x_ND.device.type != "cpu":
         return x_ND @ weight_DO
+    # Pad to a full cache line for the product; narrow results are not kept padded.
     if columns < LINE:
         return torch.mm(x_ND, _pad_columns(weight_DO, LINE))[:, :columns].contiguous()
     out = pooled_empty_rows(rows, (columns,), weight_DO)
@@ -131,7 +135,7 @@ def _padded_matmul(x_ND: Tensor, weight_DO: Tensor) -> Tensor:
 
 
 def _add_matmul(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor:
-    """``y + x @ weight``, written to ``y``."""
+    """Add ``x @ weight`` to ``y`` in place."""
     if x_ND.dtype == weight_DO.dtype:
         wide = with_padding(y_NO)
         wide.addmm_(x_ND, _pad_columns(weight_DO, wide.shape[1]))
@@ -143,7 +147,7 @@ def _add_matmul(y_NO: Tensor, x_ND: Tensor, weight_DO: Tensor) -> Tensor:
 
 
 def _weight_gradient(x_ND: Tensor, grad_NO: Tensor) -> Tensor:
-    """``x.T @ grad``."""
+    """Return ``x.T @ grad``."""
     if x_ND.dtype != grad_NO.dtype:
         total = torch.zeros(x_ND.shape[1], grad_NO.shape[1], dtype=grad_NO.dtype, device=grad_NO.device)
         for first in range(0, len(x_ND), _CHUNK_ROWS):
@@ -162,18 +166,19 @@ def _weight_gradient(x_ND: Tensor, grad_NO: Tensor) -> Tensor:
 
 
 def _pad_columns(weight_DO: Tensor, columns: int) -> Tensor:
-    """The weight with columns of zeros after it."""
+    """Return the weight with columns of zeros behind it."""
     missing = columns - weight_DO.shape[1]
     return torch.nn.functional.pad(weight_DO, (0, missing)) if missing else weight_DO
 
 
 def with_dst_prefix(x_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """``x`` and its first ``count`` rows, whose gradients are added in one pass: that of a slice is mostly zeros.
+    """Return ``x`` and its first ``count`` rows; their gradients are added in one pass.
 
     Args:
         x_NF: ``[N, F]``.
         count: At most ``N``.
     """
+    # The gradient of a plain slice would be a tensor of mostly zeros, added in a pass of its own.
     if not x_NF.requires_grad:
         return x_NF, x_NF[:count]
     return _DstPrefix.apply(x_NF, count)  # type: ignore[no-any-return, no-untyped-call]
@@ -182,8 +187,10 @@ def with_dst_prefix(x_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
 class _DstPrefix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        # None stays None instead of becoming a tensor of zeros.
         ctx.set_materialize_grads(False)
-        ctx.shape, ctx.count = x_NF.shape, count
+        ctx.shape = x_NF.shape
+        ctx.count = count
         return x_NF.view_as(x_NF), x_NF[:count]
 
     @staticmethod
@@ -199,5 +206,6 @@ class _DstPrefix(torch.autograd.Function):
 
 def _pad_with_zeros(first_MF: Tensor, shape: torch.Size) -> Tensor:
     out = pooled_empty(tuple(shape), first_MF)
-    out[: len(first_MF)], out[len(first_MF) :] = first_MF, 0
+    out[: len(first_MF)] = first_MF
+    out[len(first_MF) :] = 0
     return out

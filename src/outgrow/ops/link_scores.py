@@ -1,8 +1,7 @@
 """Scores of node pairs, negative sampling, rank counts.
 
-No row per pair is made, forward or backward. Letters: ``N`` rows, ``F`` columns, ``P`` pairs, ``R`` relations.
-
-Letters: ``P`` links, ``T`` types of nodes.
+No row per pair is materialised, forward or backward. Letters: ``N`` rows, ``F`` columns, ``P`` pairs or
+links, ``R`` relations, ``T`` types of nodes, ``Q`` queries.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodePairs:
-    """Pairs of rows, in the order of their first ones.
+    """Pairs of rows, ordered by their first rows.
 
     Attributes:
         edges: One edge for each pair, from its second row to its first.
         relation: ``[P]`` int64.
-        order: ``[P]`` integer, the number that each pair was given with.
+        order: ``[P]`` integer, the original position of each pair.
     """
 
     edges: Edges
@@ -51,12 +50,12 @@ class NodePairs:
 
     @property
     def with_relation_zero(self) -> NodePairs:
-        """The same pairs, all of relation 0."""
+        """Same pairs, all of relation 0."""
         return replace(self, relation=torch.zeros_like(self.relation))
 
     @staticmethod
     def from_endpoints(first_P: Tensor, second_P: Tensor, relation_P: Tensor, num_rows: int) -> NodePairs:
-        """The pairs of these rows, all int64, in any order."""
+        """Return the pairs of these rows, all int64, in any order."""
         each = torch.arange(len(first_P) + 1, device=first_P.device)
         indptr, _, order = transpose_csc(each, first_P, num_rows, len(first_P))
         order = order.long()
@@ -68,7 +67,7 @@ class NodePairs:
 
 
 def pair_scores(x_NF: Tensor, pairs: NodePairs, scale_RF: Tensor) -> Tensor:
-    """``[P]``: ``sum over f of x[first, f] * scale[relation, f] * x[second, f]`` of each pair, in the pairs' order.
+    """Return ``[P]``: ``sum over f of x[first, f] * scale[relation, f] * x[second, f]`` of each pair.
 
     Args:
         x_NF: ``[N, F]`` float32 or float64.
@@ -98,6 +97,8 @@ class _PairScores(torch.autograd.Function):
         d_x = d_scale = None
         if ctx.needs_input_grad[0]:
             at = torch.arange(edges.num_edges, device=x_NF.device)
+            # A row is the first of some pairs and the second of others: one sum for each role, without
+            # atomics.
             d_x, other = x_NF.new_empty(x_NF.shape), x_NF.new_empty(x_NF.shape)
             relational_spmm(edges.indptr, edges.indices, at, relation, grad_P, scale_RF, x_NF, d_x)
             relational_spmm(*cached_transpose(edges), relation, grad_P, scale_RF, x_NF, other)
@@ -112,7 +113,7 @@ class _PairScores(torch.autograd.Function):
 def distmult_scores(
     indptr: Tensor, indices: Tensor, relation: Tensor, scale_RF: Tensor, x_NF: Tensor, out_P: Tensor
 ) -> None:
-    """What `pair_scores` gives, written to ``out_P``: of pair ``e`` of row ``m`` the second is ``indices[e]``."""
+    """Compute `pair_scores` into ``out_P``; pair ``e`` of row ``m`` has the second row ``indices[e]``."""
     given = (as_kernel_array(value) for value in (indptr, indices, relation, scale_RF, x_NF))
     run = _make_distmult_kernel(specialised_width(len(indices), x_NF.shape[1]))
     run(balanced_work(as_kernel_array(indptr)), *given, x_NF.shape[1], as_kernel_array(out_P))
@@ -135,7 +136,9 @@ def _make_distmult_kernel(fixed: int | None) -> Callable[..., None]:
         for part in prange(len(parts)):
             for m in range(parts[part, ROW], parts[part, END_ROW]):
                 for e in range(*row_span(parts, part, indptr, m)):
-                    u, r, total = indices[e], relation[e], x.dtype.type(0)
+                    u = indices[e]
+                    r = relation[e]
+                    total = x.dtype.type(0)
                     for f in range(width):
                         total += x[m, f] * scale[r, f] * x[u, f]
                     out[e] = total
@@ -147,24 +150,25 @@ Ids = NDArray[np.int64]
 
 
 def sample_negatives(head_P: Tensor, tail_P: Tensor, id_P: Tensor, ends_T: Tensor, key: int) -> tuple[Tensor, Tensor]:
-    """For each link the end that is kept and the node that stands in for the other.
+    """Return the kept end of each link and the node that replaces the other end.
 
-    Which end is replaced, each with probability one half, and by which node of its type, each alike, depends on
-    ``(key, id)`` and the link alone. What is drawn may be a link by chance.
+    Which end is replaced (with probability one half each) and by which node of its type (uniformly) depends
+    only on ``(key, id)`` and the link. The result may be an existing link by chance.
 
     Args:
         head_P: ``[P]`` int64.
         tail_P: ``[P]`` int64.
-        id_P: ``[P]`` int64, a number of each link that no other has.
+        id_P: ``[P]`` int64, a unique number of each link.
         ends_T: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
         key: 64-bit key.
 
     Returns:
         ``[P]`` and ``[P]``, int64.
     """
-    kept, drawn = np.empty(len(head_P), np.int64), np.empty(len(head_P), np.int64)
-    _sample_negatives(as_numpy(head_P), as_numpy(tail_P), as_numpy(id_P), as_numpy(ends_T), np.uint64(key), kept, drawn)
-    return as_tensor(kept), as_tensor(drawn)
+    kept = np.empty(len(head_P), np.int64)
+    other = np.empty(len(head_P), np.int64)
+    _sample_negatives(as_numpy(head_P), as_numpy(tail_P), as_numpy(id_P), as_numpy(ends_T), np.uint64(key), kept, other)
+    return as_tensor(kept), as_tensor(other)
 
 
 @parallel_kernel
@@ -180,9 +184,9 @@ def _sample_negatives(head: Ids, tail: Ids, number: Ids, ends: Ids, key: np.uint
 
 @gpu_dispatch
 def rank_counts(score_QN: Tensor, threshold_Q: Tensor) -> Tensor:
-    """``[2, Q]`` int64, in memory: how many numbers of each row are above its bar, and how many are equal to it.
+    """Return ``[2, Q]`` int64 on the CPU: how many scores of each row are above and equal to its threshold.
 
-    What is no number is above: a model that gives such must not be taken for good.
+    NaN counts as above: a model that yields NaN must not rank well.
     """
     out = np.empty((2, len(threshold_Q)), np.int64)
     _count_ranks(as_numpy(score_QN), as_numpy(threshold_Q), out)
@@ -192,8 +196,12 @@ def rank_counts(score_QN: Tensor, threshold_Q: Tensor) -> Tensor:
 @parallel_kernel
 def _count_ranks(score: Array, threshold: Array, out: NDArray[np.int64]) -> None:
     for q in prange(len(threshold)):
-        above, same, limit = 0, 0, threshold[q]
+        above = 0
+        same = 0
+        limit = threshold[q]
         for n in range(score.shape[1]):
+            # Negated, since every comparison with NaN is false.
             above += not score[q, n] <= limit
             same += score[q, n] == limit
-        out[0, q], out[1, q] = above, same
+        out[0, q] = above
+        out[1, q] = same

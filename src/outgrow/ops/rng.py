@@ -1,11 +1,12 @@
 """Counter-based random numbers, keyed dropout, keyed permutations.
 
-The same node draws the same numbers on any worker, in any batch, at recomputation and after resume. The hash is
-the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
-Letters: ``N`` rows, ``F`` columns, ``E`` edges, ``K`` heads.
+A node draws the same numbers on every worker, in every batch, at recomputation and after a resume. The hash
+is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
+2014).
 
-Rounds of invertible steps on the smallest power of two that holds ``n``, repeated until the result is below ``n``
-(cycle walking: Black, Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002).
+A permutation of ``0 .. n - 1`` applies rounds of invertible steps on the smallest power of two that holds
+``n``, and repeats them until the result is below ``n`` (cycle walking: Black, Rogaway: Ciphers with arbitrary
+finite domains, CT-RSA 2002). Letters: ``N`` rows, ``F`` columns, ``E`` edges, ``K`` heads.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _S27, _S30, _S31, _S32, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.u
 _MASK = (1 << 64) - 1
 
 NEIGHBOURS = 2
-"""Part of the key, after that of the layer, of which neighbours are drawn; 1 is that of attention dropout."""
+"""Part of the key of neighbour sampling, after that of the layer; attention dropout has 1."""
 
 
 @serial_kernel
 def hash64(key: np.uint64, value: np.uint64) -> np.uint64:
-    """A 64-bit hash of a key and a value; both uint64. For kernels; `fold_in` is the same in Python."""
+    """Return a 64-bit hash of a key and a value, both uint64; `fold_in` is the same in Python."""
     z = key + (value + np.uint64(1)) * _GOLDEN
     z = (z ^ (z >> _S30)) * _MUL1
     z = (z ^ (z >> _S27)) * _MUL2
@@ -51,18 +52,22 @@ def hash64(key: np.uint64, value: np.uint64) -> np.uint64:
 
 @serial_kernel
 def uniform01(hashed: np.uint64) -> float:
-    """A number in [0, 1) of 53 random bits from a hash."""
+    """Return a number in [0, 1) with 53 random bits of a hash."""
     return np.float64(hashed >> _S11) * 1.1102230246251565e-16
 
 
 @serial_kernel
 def keeps_element(row_key: np.uint64, column: int, limit: np.uint64) -> bool:
-    """Whether dropout keeps an element; ``row_key`` the hash of key and row, ``limit`` a `dropout_threshold`."""
+    """Whether dropout keeps an element.
+
+    ``row_key`` is the hash of key and row, ``limit`` a `dropout_threshold`.
+    """
     return bool((hash64(row_key, np.uint64(column)) >> _S32) >= limit)
 
 
 def fold_in(key: int, *values: int) -> int:
-    """A key made of a key and whole numbers, such as ``fold_in(seed, epoch, step, layer)``; 64 bits."""
+    """Derive a 64-bit key from a key and whole numbers, such as ``fold_in(seed, epoch, step, layer)``."""
+    # Python's integers do not wrap around, so each product is cut to 64 bits.
     for value in values:
         z = (key + (value + 1) * int(_GOLDEN)) & _MASK
         z = ((z ^ (z >> 30)) * int(_MUL1)) & _MASK
@@ -72,14 +77,15 @@ def fold_in(key: int, *values: int) -> int:
 
 
 def keyed_permutation(values_N: Tensor, key: int) -> Tensor:
-    """``[N]`` int64: a permutation of distinct whole numbers, by their hashes; does not depend on the order given."""
+    """Return ``[N]`` int64: distinct whole numbers in the order of their hashes."""
+    # For a fixed key the hash is a bijection of 64-bit numbers: distinct values never tie.
     hashes = np.empty(len(values_N), dtype=np.uint64)
     _hash_values(as_numpy(values_N), np.uint64(key), hashes)
     return as_tensor(np.argsort(hashes))
 
 
 def validate_probability(name: str, p: float) -> None:
-    """Raise a ValueError unless ``p`` is a probability of dropping, in [0, 1)."""
+    """Raise a ValueError unless ``p``, the probability of dropping, is in [0, 1)."""
     if not 0 <= p < 1:
         raise ValueError(f"{name} must be in [0, 1), got {p}")
 
@@ -102,7 +108,7 @@ def dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
 
 
 def dropout_sparse(rows: SparseRows, nodes_N: Tensor, key: int, p: float) -> SparseRows:
-    """`dropout` of sparse rows: the same draw as on the dense matrix, made for the stored values only."""
+    """Apply `dropout` to sparse rows, drawing as for the dense matrix but only for the stored values."""
     if p == 0:
         return rows
     out = torch.empty_like(rows.values)
@@ -111,7 +117,7 @@ def dropout_sparse(rows: SparseRows, nodes_N: Tensor, key: int, p: float) -> Spa
 
 
 def dropout_edges(x_EK: Tensor, edge_ids_E: Tensor | None, first_edge: int, key: int, p: float) -> Tensor:
-    """Dropout of narrow rows of edges, keyed by ``(key, edge id, column)``.
+    """Apply dropout to narrow rows of edges, keyed by ``(key, edge id, column)``.
 
     Args:
         x_EK: ``[E, K]`` floating.
@@ -120,6 +126,7 @@ def dropout_edges(x_EK: Tensor, edge_ids_E: Tensor | None, first_edge: int, key:
         key: 64-bit key.
         p: In [0, 1).
     """
+    # Global ids rather than positions: an edge must draw the same in every batch and chunk that holds it.
     if edge_ids_E is None:
         edge_ids_E = torch.arange(first_edge, first_edge + len(x_EK), device=x_EK.device)
     return dropout(x_EK, edge_ids_E, key, p)
@@ -127,7 +134,7 @@ def dropout_edges(x_EK: Tensor, edge_ids_E: Tensor | None, first_edge: int, key:
 
 @gpu_dispatch
 def write_dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float, out_NF: Tensor) -> None:
-    """What `dropout` gives, written to ``out_NF``."""
+    """Compute `dropout` into ``out_NF``."""
     limit, scale = dropout_threshold(p), dropout_scale(p, out_NF.dtype)
     _dropout_kernel(as_numpy(x_NF), as_numpy(nodes_N), np.uint64(key), limit, scale, as_numpy(out_NF))
 
@@ -136,7 +143,7 @@ def write_dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float, out_NF: Ten
 def write_dropout_sparse(
     indptr: Tensor, indices: Tensor, values_S: Tensor, nodes_N: Tensor, key: int, p: float, out_S: Tensor
 ) -> None:
-    """The values that `dropout_sparse` gives, written to ``out_S``; ``S`` stored values in ``N`` rows."""
+    """Compute the values of `dropout_sparse` into ``out_S``; ``S`` stored values in ``N`` rows."""
     limit, scale = dropout_threshold(p), dropout_scale(p, out_S.dtype)
     rows = balanced_work(as_numpy(indptr)), as_numpy(indptr), as_numpy(indices), as_numpy(values_S), as_numpy(nodes_N)
     _dropout_sparse_kernel(*rows, np.uint64(key), limit, scale, as_numpy(out_S))
@@ -145,12 +152,15 @@ def write_dropout_sparse(
 class _KeyedDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
-        ctx.nodes, ctx.key, ctx.p = nodes_N, key, p
+        ctx.nodes = nodes_N
+        ctx.key = key
+        ctx.p = p
         return _apply_dropout(x_NF, nodes_N, key, p)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, None, None, None]:
+        # The gradient passes through the same mask and scale, recomputed from the key.
         return _apply_dropout(grad_NF, ctx.nodes, ctx.key, ctx.p), None, None, None
 
 
@@ -161,12 +171,12 @@ def _apply_dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
 
 
 def dropout_scale(p: float, dtype: torch.dtype) -> Any:
-    """``1 / (1 - p)`` as a NumPy scalar of a type, for kernels."""
+    """Return ``1 / (1 - p)`` as a NumPy scalar of the type, for kernels."""
     return as_numpy(torch.tensor(1 / (1 - p), dtype=dtype))[()]
 
 
 def dropout_threshold(p: float) -> np.uint64:
-    """Draws below it are dropped, for kernels."""
+    """Return the threshold below which 32-bit draws are dropped, for kernels."""
     return np.uint64(round(p * 2**32))
 
 
@@ -208,6 +218,7 @@ def _dropout_sparse_kernel(
         for n in range(parts[part, ROW], parts[part, END_ROW]):
             row_key = hash64(key, np.uint64(nodes[n]))
             for e in range(*row_span(parts, part, indptr, n)):
+                # The draw is keyed by the column, not by the position among stored values.
                 kept = keeps_element(row_key, indices[e], limit)
                 out[e] = values[e] * scale if kept else 0
 
@@ -218,29 +229,34 @@ _ROUNDS = 4
 
 @serial_kernel
 def permute_value(value: np.uint64, n: np.uint64, key: np.uint64) -> np.uint64:
-    """Where the permutation of ``0 .. n - 1`` that belongs to ``key`` sends ``value``. For kernels; all uint64."""
+    """Return the image of ``value`` under the permutation of ``0 .. n - 1`` for ``key``; all uint64."""
     bits = _ONE
+    # The number of bits of n - 1, at least one.
     while (n - _ONE) >> bits != np.uint64(0):
         bits += _ONE
     mask = (_ONE << bits) - _ONE
     half = (bits + _ONE) // _TWO
     while True:
         for i in range(_ROUNDS):
-            drawn = hash64(key, np.uint64(i))
-            value = ((value ^ drawn) * ((drawn >> _HIGH_HALF) | _ONE)) & mask
+            round_key = hash64(key, np.uint64(i))
+            # Each step is invertible modulo the power of two: xor, the product with an odd number, and xor
+            # with the number's own upper half, which spreads high bits to low ones.
+            value = ((value ^ round_key) * ((round_key >> _HIGH_HALF) | _ONE)) & mask
             value ^= value >> half
+        # Values beyond n lie on the cycle between two values below it: going on from there keeps the map
+        # one-to-one. The power of two is at most twice n, so two walks are enough on average.
         if value < n:
             return value
 
 
 @serial_kernel
 def as_int64(value: np.uint64) -> int:
-    """A small uint64 as int64, for kernels: Numba turns sums of the two types into floats."""
+    """Convert a small uint64 to int64. For kernels: Numba turns sums of the two types into floats."""
     return np.int64(value)  # type: ignore[return-value]
 
 
 def permute_range(first: int, last: int, n: int, key: int) -> NDArray[np.int64]:
-    """Images of ``first .. last - 1`` under the permutation of ``0 .. n - 1`` that belongs to ``key``.
+    """Return the images of ``first .. last - 1`` under the permutation of ``0 .. n - 1`` for ``key``.
 
     Args:
         first: At least 0.

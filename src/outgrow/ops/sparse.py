@@ -15,12 +15,12 @@ from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, par
 from outgrow.ops.rows.gather import concat_ranges
 
 _SLICE = 32
-"""Columns of the weight's gradient that a thread sums at a time: a cache line, so that a slice stays in the cache."""
+"""Columns of the gradient that a thread sums at a time: few, so that a slice of all rows fits the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SparseRows:
-    """A constant ``[V, D]`` matrix in compressed rows (CSR). Never made dense.
+    """Constant ``[V, D]`` matrix in compressed rows (CSR), never converted to a dense one.
 
     Attributes:
         indptr: ``[V + 1]`` int64.
@@ -49,27 +49,27 @@ class SparseRows:
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Device of the tensors."""
         return self.values.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return self.indptr.nbytes + self.indices.nbytes + self.values.nbytes
 
     def to(self, where: torch.dtype | torch.device) -> SparseRows:
-        """The same matrix with values of another type, or on a device."""
+        """Return the same matrix with values of another type, or on another device."""
         moved = self.with_values(self.values.to(where))
         if isinstance(where, torch.dtype):
             return moved
         return replace(moved, indptr=self.indptr.to(where), indices=self.indices.to(where))
 
     def with_values(self, values: Tensor) -> SparseRows:
-        """Another matrix of the same pattern."""
+        """Return another matrix with the same pattern."""
         return replace(self, values=values)
 
     def slice_rows(self, first: int, last: int) -> SparseRows:
-        """Rows ``first`` to ``last - 1``, without a copy of columns and values."""
+        """Return rows ``first`` to ``last - 1``, without copying columns and values."""
         low, high = int(self.indptr[first]), int(self.indptr[last])
         return SparseRows(
             indptr=self.indptr[first : last + 1] - low,
@@ -79,7 +79,7 @@ class SparseRows:
         )
 
     def index_rows(self, rows: Tensor) -> SparseRows:
-        """These rows, ``[n]`` int64, in the order given."""
+        """Return these rows, ``[n]`` int64, in the given order."""
         sizes = self.indptr[rows + 1] - self.indptr[rows]
         indptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         values = concat_ranges(self.indptr[rows], sizes)
@@ -88,22 +88,22 @@ class SparseRows:
         )
 
     def __matmul__(self, weight_DO: Tensor) -> Tensor:
-        """``[V, O]``: the product with a dense ``[D, O]``, differentiable in the weight."""
+        """Return ``[V, O]``: the product with a dense ``[D, O]``, differentiable in the weight."""
         return _SparseProduct.apply(self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def slice_rows(values: Tensor | SparseRows, first: int, last: int) -> Tensor | SparseRows:
-    """Rows ``first`` to ``last - 1`` of a dense or sparse matrix, without a copy."""
+    """Return rows ``first`` to ``last - 1`` of a dense or sparse matrix, without a copy."""
     return values.slice_rows(first, last) if isinstance(values, SparseRows) else values[first:last]
 
 
 def index_rows(values: Tensor | SparseRows, nodes: Tensor) -> Tensor | SparseRows:
-    """These rows, ``[n]`` int64, of a dense or sparse matrix."""
+    """Return these rows, ``[n]`` int64, of a dense or sparse matrix."""
     return values.index_rows(nodes) if isinstance(values, SparseRows) else values[nodes]
 
 
 class _SparseProduct(torch.autograd.Function):
-    """Forward gathers rows of the weight; backward adds rows of the gradient to rows of the weight's, in row order."""
+    """Product of sparse rows and a dense weight; the gradient of the weight is summed in row order."""
 
     @staticmethod
     def forward(ctx: Any, rows: SparseRows, weight_DO: Tensor) -> Tensor:
@@ -123,13 +123,13 @@ class _SparseProduct(torch.autograd.Function):
 
 @gpu_dispatch
 def sparse_product(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_DO: Tensor, out_VO: Tensor) -> None:
-    """The product of sparse rows with ``dense_DO``, written to ``out_VO``."""
+    """Compute the product of sparse rows with ``dense_DO`` into ``out_VO``."""
     spmm(indptr, indices, None, values_N[:, None], dense_DO[:, None], out_VO[:, None])
 
 
 @gpu_dispatch
 def sparse_gradient(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_VO: Tensor, out_DO: Tensor) -> None:
-    """The product of the transpose of sparse rows with ``dense_VO``, written to ``out_DO``; added up in row order."""
+    """Compute the product of the transpose of sparse rows with ``dense_VO`` into ``out_DO``, in row order."""
     out_DO.zero_()
     _scatter_sum(as_numpy(indptr), as_numpy(indices), as_numpy(values_N), as_numpy(dense_VO), as_numpy(out_DO))
 
@@ -142,6 +142,8 @@ def _scatter_sum(
     dense: NDArray[Any],
     out: NDArray[Any],
 ) -> None:
+    # Rows of many inputs hit the same row of the gradient, so threads share out the columns, not the rows: no
+    # two write one number, and each number is summed in row order.
     for part in prange((out.shape[1] + _SLICE - 1) // _SLICE):
         first = part * _SLICE
         last = min(first + _SLICE, out.shape[1])

@@ -1,9 +1,10 @@
-"""Some rows of a graph's in-edges taken out, with or without self-loops. Nothing here is as large as all its edges.
+"""Subgraphs of some rows of a graph's in-edges, with or without self-loops.
 
-With self-loops a graph is a *view* of itself: every row has lost its self-loops and has one of weight 1 at its end. The
-view is not made: all that is needed of it is how many loops the rows before each row have lost.
+No result is as large as all edges of the graph. With self-loops, a graph is a *view* of itself: every row has
+lost its self-loops and ends with one of weight 1. The view is never built: it needs only the number of loops
+in the rows before each row.
 
-Letters: ``V`` nodes of the graph, ``n`` rows taken out, ``E`` edges in them. All tensors are on the CPU.
+Letters: ``V`` nodes of the graph, ``n`` selected rows, ``E`` edges in them. All tensors are on the CPU.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ Array = NDArray[Any]
 
 
 class RowSlices(NamedTuple):
-    """Rows of a graph, or of its view with self-loops, one after another.
+    """Selected rows of a graph, or of its view with self-loops, one after another.
 
     Attributes:
-        nodes: ``[n]`` int64; ascending where it is asked whether they are a range.
+        nodes: ``[n]`` int64; ascending if `is_consecutive` is used.
         start: ``[n]`` int64, the id of the first edge of each row in the graph, or in the view.
         indptr: ``[n + 1]`` int64, where each row begins among those picked.
     """
@@ -47,12 +48,12 @@ class RowSlices(NamedTuple):
 
     @property
     def is_consecutive(self) -> bool:
-        """Whether the nodes are a range: then their edges are one too."""
+        """Whether the nodes are a range; then so are their edges."""
         return are_consecutive(self.nodes)
 
     @property
     def first_edge(self) -> int:
-        """The id of the first edge; 0 if there are no rows."""
+        """Id of the first edge; 0 if there are no rows."""
         return int(self.start[0]) if len(self.start) else 0
 
     @property
@@ -67,61 +68,65 @@ def are_consecutive(nodes: Tensor) -> bool:
 
 
 def row_slices(indptr: Tensor, nodes: Tensor) -> RowSlices:
-    """The rows of some nodes, of a graph whose rows end as ``indptr`` ``[V + 1]`` says."""
+    """Return the rows of some nodes of a graph with row pointers ``indptr [V + 1]``."""
     start = indptr[nodes]
     return RowSlices(nodes, start, _sizes_to_indptr(indptr[nodes + 1] - start))
 
 
 def add_self_loops(rows: RowSlices, before: Tensor) -> RowSlices:
-    """The same rows in the view with self-loops; ``before`` is what `count_loops_before` gives."""
+    """Return the same rows in the view with self-loops; ``before`` is from `count_loops_before`."""
     lost = before[rows.nodes]
     sizes = rows.indptr.diff() - (before[rows.nodes + 1] - lost) + 1
     return RowSlices(rows.nodes, rows.start - lost + rows.nodes, _sizes_to_indptr(sizes))
 
 
 def count_loops_before(indptr: Tensor, indices: Tensor) -> Tensor:
-    """``[V + 1]``: number of self-loops in all rows before each; int32 where that is wide enough.
+    """Return ``[V + 1]``: the number of self-loops in all rows before each; int32 if that is wide enough.
 
     Reads all edges of the graph once, in order.
     """
     ends = as_numpy(indptr)
-    parts, loops = balanced_work(ends), np.zeros(len(ends), dtype=np.int32)
+    parts = balanced_work(ends)
+    loops = np.zeros(len(ends), dtype=np.int32)
     count_loops(parts, ends, as_numpy(indices), loops[1:], np.empty(len(parts), dtype=np.int32))
     narrow = np.int32 if loops.sum(dtype=np.int64) < 2**31 else np.int64
     return as_tensor(np.cumsum(loops, dtype=narrow))
 
 
 def mark_sources(rows: RowSlices, indices: Tensor, place_V: Tensor) -> None:
-    """In a table of all nodes, turn ``NOT_PRESENT`` into ``IS_SOURCE`` at the sources of the edges of some rows."""
+    """Replace ``NOT_PRESENT`` by ``IS_SOURCE`` in a table of all nodes, at the sources of some rows."""
     ends = as_numpy(rows.indptr)
     mark_edge_sources(balanced_work(ends), ends, as_numpy(rows.start), as_numpy(indices), as_numpy(place_V))
 
 
 def row_edge_ids(rows: RowSlices) -> Tensor | None:
-    """``[E]`` int64: the id of each edge of some rows; None if they are consecutive from `RowSlices.first_edge`."""
+    """Return ``[E]`` int64: edge ids of some rows; None if consecutive from `RowSlices.first_edge`."""
     if rows.is_consecutive:
         return None
-    ends, out = as_numpy(rows.indptr), np.empty(rows.num_edges, dtype=np.int64)
+    ends = as_numpy(rows.indptr)
+    out = np.empty(rows.num_edges, dtype=np.int64)
     write_edge_ids(balanced_work(ends), ends, as_numpy(rows.start), out)
     return as_tensor(out)
 
 
 def in_subgraph(edges: Edges, rows: RowSlices, looped: RowSlices | None, place_V: Tensor, num_src: int) -> Edges:
-    """The edges of some rows, with the sources renumbered.
+    """Return the edges of some rows, with the sources renumbered.
 
     Args:
-        edges: Those of the graph.
+        edges: Edges of the graph.
         rows: The rows in the graph.
         looped: The rows in the view with self-loops; None to leave loops as they are.
-        place_V: ``[V]`` integer, the source row of each node that is a source. Nodes of ``rows`` have the first rows.
+        place_V: ``[V]`` integer, the source row of each node that is a source. Nodes of ``rows`` have the
+            first rows.
         num_src: Number of source rows.
 
     Returns:
-        The edges. Where no loop is added and the rows are a range, they share memory with those given, except for
-        sources that change their number. An added loop has weight 1 and relation -1.
+        The edges. Where no loop is added and the rows are a range, they share memory with those given, except
+        for sources that change their number. An added loop has weight 1 and relation -1.
     """
     plan = _CopyPlan.from_rows(rows, looped, edges.indices)
     narrow = _index_dtype(num_src)
+    # If every source keeps its number, copying suffices, and for consecutive rows not even that.
     kept = edges.indices.dtype == narrow and torch.equal(place_V[:num_src], torch.arange(num_src, dtype=place_V.dtype))
     out = Edges(
         indptr=plan.out.indptr,
@@ -131,6 +136,7 @@ def in_subgraph(edges: Edges, rows: RowSlices, looped: RowSlices | None, place_V
         weight=None if edges.weight is None else plan.copy_values(edges.weight),
     )
     if looped is not None:
+        # The kernel has left the last entry of each row open. Selected nodes have the first source rows.
         last = looped.indptr[1:] - 1
         out.indices[last] = torch.arange(len(last), dtype=out.indices.dtype)
         for values, of_loop in ((out.relation, -1), (out.weight, 1)):
@@ -140,18 +146,20 @@ def in_subgraph(edges: Edges, rows: RowSlices, looped: RowSlices | None, place_V
 
 
 def partition_by_source(edges: Edges, first: int) -> tuple[Edges, Edges, Tensor]:
-    """The edges whose source rows are before ``first``, and the others, with source rows counted from ``first``.
+    """Split the edges by source row: before ``first``, and from it on, counted from ``first``.
 
     Returns:
-        Both, with all destinations in each and edges in order, and ``[E]`` the position that each edge of the one and
-        then of the other had; int32 where that is wide enough.
+        Both, with all destinations in each and edges in order, and ``[E]`` the position that each edge of the
+        one and then of the other had; int32 where that is wide enough.
     """
     ends, src = as_numpy(edges.indptr), as_numpy(edges.indices)
     parts = balanced_work(ends)
     counts = np.empty(len(parts), dtype=np.int64)
     count_sources_below(parts, ends, src, first, counts)
     total = int(counts.sum())
-    low_ptr, high_ptr = np.full(len(ends), total), np.full(len(ends), len(src) - total)
+    # The kernel writes where rows begin; the last entry, the total, is set here.
+    low_ptr = np.full(len(ends), total)
+    high_ptr = np.full(len(ends), len(src) - total)
     order = torch.empty(len(src), dtype=_index_dtype(len(src)))
     indices = torch.empty_like(edges.indices)
     pointers = np.cumsum(counts) - counts, low_ptr, high_ptr
@@ -170,13 +178,13 @@ def partition_by_source(edges: Edges, first: int) -> tuple[Edges, Edges, Tensor]
 
 
 def subgraph_degrees(edges: Edges, nodes: Tensor, before: Tensor | None) -> Tensor:
-    """``[n]`` float64: what `ops.topology.in_degree` gives for some nodes of a graph, to the last bit.
+    """Return ``[n]`` float64: `outgrow.ops.csc.in_degree` of some nodes of a graph, to the last bit.
 
     Args:
-        edges: Those of the graph.
+        edges: Edges of the graph.
         nodes: ``[n]`` int64, in any order.
-        before: What `count_loops_before` gives, for degrees in the view with self-loops; None for those in the graph. The
-            view of a weighted graph takes ``8 V`` bytes for a moment.
+        before: Result of `count_loops_before`, for degrees in the view with self-loops; None for those in
+            the graph. The view of a weighted graph takes ``8 V`` bytes for a moment.
     """
     rows = row_slices(edges.indptr, nodes)
     seen = rows if before is None else add_self_loops(rows, before)
@@ -186,8 +194,10 @@ def subgraph_degrees(edges: Edges, nodes: Tensor, before: Tensor | None) -> Tens
     if before is not None:
         all_ends = all_ends - as_numpy(before)
         all_ends += np.arange(len(all_ends))
+    # The parts of the full graph cut some rows, and pieces round differently from whole rows.
     cuts = np.ascontiguousarray(balanced_work(all_ends)[1:, EDGE])
-    ends, out = as_numpy(rows.indptr), np.empty(len(nodes))
+    ends = as_numpy(rows.indptr)
+    out = np.empty(len(nodes))
     given = as_numpy(edges.indptr), as_numpy(edges.indices), as_numpy(edges.weight)
     sum_row_weights(
         balanced_work(ends), ends, as_numpy(nodes), as_numpy(seen.start), *given, cuts, before is not None, out
@@ -196,7 +206,7 @@ def subgraph_degrees(edges: Edges, nodes: Tensor, before: Tensor | None) -> Tens
 
 
 class _CopyPlan(NamedTuple):
-    """How values of edges are copied: what the kernel takes, and the rows that come out."""
+    """Operands of the copy kernel, the rows it reads and the rows it writes."""
 
     operands: tuple[Array, Array, Array, Array, Array, Array | None]
     rows: RowSlices
@@ -209,12 +219,13 @@ class _CopyPlan(NamedTuple):
         given = parts, ends, as_numpy(rows.start), as_numpy(rows.nodes), as_numpy(indices)
         if looped is None:
             return _CopyPlan((*given, None), rows, rows)
+        # Two passes: a part can write only once the loops in all parts before it are known.
         lost = np.empty(len(parts), dtype=np.int64)
         count_part_loops(*given, lost)
         return _CopyPlan((*given, np.cumsum(lost) - lost), rows, looped)
 
     def copy_values(self, values: Tensor, place_V: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """``[E]``: ``values`` of the edges, or the places of these; the places of added loops are left open."""
+        """Return ``[E]``: ``values`` of edges or their table entries; those of added loops are not set."""
         if place_V is None and self.out is self.rows and self.rows.is_consecutive:
             return values[self.rows.first_edge : self.rows.first_edge + self.rows.num_edges]
         out = torch.empty(self.out.num_edges, dtype=dtype or values.dtype)

@@ -1,7 +1,7 @@
-"""The kernels under `outgrow.ops.subgraph`: passes over the edges of some rows of a graph.
+"""Kernels of `outgrow.ops.subgraph`: passes over the edges of some rows of a graph.
 
-They walk even parts of the rows one after another: edge ``i`` of row ``m`` among these is edge
-``start[m] - indptr[m] + i`` of the graph.
+They visit even parts of the selected rows: edge ``i`` of row ``m`` among these is edge ``start[m] - indptr[m]
++ i`` of the graph.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from outgrow.ops.kernels.work_split import EDGE, END_ROW, ROW, continues_row, ro
 Array = NDArray[Any]
 
 NOT_PRESENT, IS_SOURCE = -1, -2
-"""In a table of all nodes: not among the rows taken out; neither, but the source of one of their edges."""
+"""Entries of a table of all nodes: not among the selected rows; nor that, but a source of their edges."""
 
 
 @parallel_kernel
 def count_loops(parts: Array, indptr: Array, indices: Array, out: Array, cut: Array) -> None:
-    """Write the number of self-loops of each row of the whole graph; ``cut`` is for the pieces of cut rows."""
+    """Write the number of self-loops of each row of the graph; ``cut`` is scratch for cut rows."""
     for part in prange(len(parts)):
         for v in range(parts[part, ROW], parts[part, END_ROW]):
             count = 0
             for e in range(*row_span(parts, part, indptr, v)):
                 if indices[e] == v:
                     count += 1
+            # The part in which a row begins owns its entry; pieces of later parts are added after the loop.
             if continues_row(parts, part, indptr, v):
                 cut[part] = count
             else:
@@ -40,11 +41,12 @@ def count_loops(parts: Array, indptr: Array, indices: Array, out: Array, cut: Ar
 
 @parallel_kernel
 def mark_edge_sources(parts: Array, indptr: Array, start: Array, indices: Array, place: Array) -> None:
-    """Turn `NOT_PRESENT` into `IS_SOURCE` at the sources of the edges. Threads may write to one place at once: the same."""
+    """Replace `NOT_PRESENT` by `IS_SOURCE` at the sources of the edges."""
     for part in prange(len(parts)):
         for m in range(parts[part, ROW], parts[part, END_ROW]):
             for i in range(*row_span(parts, part, indptr, m)):
                 src = indices[start[m] - indptr[m] + i]
+                # Threads may write the same entry at once, but only ever the same value.
                 if place[src] == NOT_PRESENT:
                     place[src] = IS_SOURCE
 
@@ -82,11 +84,14 @@ def copy_edge_values(
     values: Array,
     out: Array,
 ) -> None:
-    """Copy ``values`` of edges, or their places. With ``lost``, the loops before each part, loops are left out.
+    """Copy ``values`` of edges, or table entries of them if there is a ``place``.
 
-    A place is left open after each row then.
+    With ``lost``, the number of loops before each part, loops are skipped and an entry is left open after
+    each row.
     """
     for part in prange(len(parts)):
+        # Where the part's first edge goes: edges before it, less their loops, plus one added loop per row
+        # before it.
         at = parts[part, EDGE] if lost is None else parts[part, EDGE] - lost[part] + parts[part, ROW]
         for m in range(parts[part, ROW], parts[part, END_ROW]):
             for i in range(*row_span(parts, part, indptr, m)):
@@ -100,7 +105,7 @@ def copy_edge_values(
 
 @parallel_kernel
 def count_sources_below(parts: Array, indptr: Array, indices: Array, first: int, out: Array) -> None:
-    """Write the number of edges in each part from source rows before ``first``."""
+    """Write the number of edges in each part whose source row is before ``first``."""
     for part in prange(len(parts)):
         count = 0
         for m in range(parts[part, ROW], parts[part, END_ROW]):
@@ -122,23 +127,29 @@ def partition_edges(
     order: Array,
     out: Array,
 ) -> None:
-    """Write the edges from source rows before ``first``, then the others, and which edges these were.
+    """Write the edges from source rows before ``first``, then the others, and their former positions.
 
-    ``before`` counts the former in earlier parts. The last numbers of ``low_ptr`` and ``high_ptr`` are there already.
+    ``before`` counts the former in earlier parts. The last entries of ``low_ptr`` and ``high_ptr`` are set
+    already.
     """
     for part in prange(len(parts)):
+        # Positions follow from the counts of earlier parts, so that parts write disjoint ranges without
+        # communication.
         num_low = low_ptr[len(indptr) - 1]
         low = before[part]
         high = parts[part, EDGE] - low
         for m in range(parts[part, ROW], parts[part, END_ROW]):
             if not continues_row(parts, part, indptr, m):
-                low_ptr[m], high_ptr[m] = low, high
+                low_ptr[m] = low
+                high_ptr[m] = high
             for i in range(*row_span(parts, part, indptr, m)):
                 if indices[i] < first:
-                    order[low], out[low] = i, indices[i]
+                    order[low] = i
+                    out[low] = indices[i]
                     low += 1
                 else:
-                    order[num_low + high], out[num_low + high] = i, indices[i] - first
+                    order[num_low + high] = i
+                    out[num_low + high] = indices[i] - first
                     high += 1
 
 
@@ -157,20 +168,26 @@ def sum_row_weights(
 ) -> None:
     """Write the sum of the weights of each row, with that of an added loop if ``looped``.
 
-    ``start`` says where rows begin in the graph or view that is summed. Where its even parts cut a row, at one of the
-    edges ``cuts``, pieces are summed alone: as `outgrow.ops.csc.in_degree` rounds.
+    ``start`` is where rows begin in the graph or view that is summed. ``cuts`` are the edges at which its
+    even parts begin; pieces of rows are summed separately there, to round as `outgrow.ops.csc.in_degree`
+    does.
     """
     for part in prange(len(parts)):
         for m in range(parts[part, ROW], parts[part, END_ROW]):
+            # A cut row is summed as a whole by its first part, since the cuts that count are those of the
+            # full graph.
             if continues_row(parts, part, indptr, m):
                 continue
-            v, at = nodes[m], start[m]
+            v = nodes[m]
+            at = start[m]
             last = all_ends[v + 1]
             cut = np.searchsorted(cuts, at, side="right")
             earlier = total = 0.0
             for e in range(all_ends[v], last + looped):
+                # In the view, loops are gone and do not advance ``at``.
                 if looped and e < last and indices[e] == v:
                     continue
+                # Close a piece where the full graph would be cut: float sums depend on where they are split.
                 if cut < len(cuts) and cuts[cut] == at:
                     earlier, total, cut = earlier + total, 0.0, cut + 1
                 total += weight[e] if e < last else 1.0

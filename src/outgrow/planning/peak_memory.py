@@ -1,7 +1,7 @@
 """The most that the DEVICE tier of a worker holds.
 
 On a CPU that is what its process has in memory, the interpreter included; on a GPU its tensors. How often a number is
-held at the same time is counted on the layers of `outgrow.nn_device`, and held against what runs took.
+held at the same time is counted on the layers of `outgrow.nn`, and held against what runs took.
 """
 
 from __future__ import annotations

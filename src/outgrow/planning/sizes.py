@@ -61,7 +61,7 @@ class LayerSizes:
         supports_partial_sums: See `outgrow.strategies.split.layers.supports_partial_sums`.
         has_edge_weights: Whether its edges have weights.
         reads_target: Whether it reads the input of its destinations.
-        run_index: See `outgrow.strategies.as_tensor.model_pass.group_propagation_runs`: the number of that which it is in.
+        run_index: See `outgrow.strategies.tensor.model_pass.group_propagation_runs`: the number of that which it is in.
         only_propagates: Whether it only propagates.
         weights: Numbers of the matrices that sources are multiplied by, and destinations.
         edge_numbers: Numbers of the message of an edge, where it is held: in layers of PyG; else 0.

@@ -37,7 +37,7 @@ class PartitionStats:
 
 
 class OwnerStats(NamedTuple):
-    """How `as_tensor` deals nodes out.
+    """How `tensor` deals nodes out.
 
     Attributes:
         nodes: ``[P]`` int64, nodes of each worker.
@@ -202,7 +202,7 @@ class PartitionStatsSource(Protocol):
         """How a partition deals it out, by the name of its method, the number of parts, and what is drawn on it."""
 
     def owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
-        """How `as_tensor` deals it out that reads it in chunks."""
+        """How `tensor` deals it out that reads it in chunks."""
 
     def chunk_stats(
         self, chunking: ChunkingSpec, views: tuple[bool, ...], parts: int, techniques: TransferOptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import RENAMED_STRATEGY_MEMBERS, adopt_renamed_members
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.store import FeatureStore
@@ -177,13 +178,19 @@ class Strategy(ABC):
         name: Name on the command line.
         exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its options.
         uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be kept.
+        RENAMED_OPTIONS: New names of options that had others in the version before.
         partition: How nodes are dealt out to workers; by default ranges of nodes with equally many in-edges.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
     uses_minibatches: ClassVar[bool] = False
+    RENAMED_OPTIONS: ClassVar[Mapping[str, str]] = {}
     partition: str = "range-edges"
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        adopt_renamed_members(cls, RENAMED_STRATEGY_MEMBERS)
 
     def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
         """What each worker holds of a graph: the nodes that it owns by the partition.

@@ -161,8 +161,8 @@ def _describe_rows(problem: Problem, found: NonFiniteRows | None, what: str) -> 
     bad = {rank: each for rank, each in enumerate(comm.all_gather_object(found)) if each is not None}
     if not bad:
         return None
-    count = sum(each.number for each in bad.values())
-    node = min(each.node for each in bad.values())
+    count = sum(each.num_nodes for each in bad.values())
+    node = min(each.first_node for each in bad.values())
     workers = _format_workers(list(bad), comm.size)
     return f"{what} is not finite for {count:,} nodes (node {node} is the first), on {workers}"
 

@@ -21,7 +21,8 @@ from outgrow.app.runs.lock import NAME, RunLock
 from outgrow.core.errors import InputError
 
 HOLDER = (
-    "import sys, time; from pathlib import Path; from outgrow.app.runs.lock import RunLock; h = Hold(Path(sys.argv[1]))"
+    "import sys, time; from pathlib import Path; from outgrow.app.runs.lock import RunLock; "
+    "h = RunLock(Path(sys.argv[1]))"
 )
 
 

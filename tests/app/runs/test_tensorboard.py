@@ -36,7 +36,7 @@ def fill(monkeypatch: pytest.MonkeyPatch) -> None:
     def write(*given: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(LocalFileSystem, "append_rows", write)
+    monkeypatch.setattr(LocalFileSystem, "append", write)
     monkeypatch.setattr(LocalFileSystem, "write", write)
 
 

@@ -68,7 +68,7 @@ def test_memory_stays_below_its_bound(tmp_path, rule, typed, weighted):
     tracemalloc.start()
     with ExternalSorter(tmp_path, rule, bound) as spill:
         for chunk in edges.chunks():
-            spill.add_edges(rule.columns(chunk))
+            spill.add_edges(rule.make_columns(chunk))
         tracemalloc.reset_peak()
         last = 0
         for piece in spill.iter_sorted_ranges():
@@ -78,7 +78,7 @@ def test_memory_stays_below_its_bound(tmp_path, rule, typed, weighted):
         peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < bound
-    assert total == 1_200_000 if rule.keeps_parallel else 0 < total < 2_400_000
+    assert total == 1_200_000 if rule.keeps_parallel_edges else 0 < total < 2_400_000
 
 
 def test_memory_stays_below_its_bound_while_edges_come_in(tmp_path):

@@ -159,7 +159,7 @@ def rewrite(store, change):
     record = json.loads((store / FILE).read_text())
     change(record)
     rest = {key: value for key, value in record.items() if key not in ("format", "checksum")}
-    record["checksum"] = manifest._checksum(rest)
+    record["checksum"] = manifest._content_checksum(rest)
     (store / FILE).write_text(json.dumps(record))
 
 

@@ -35,7 +35,7 @@ def communities(structure):
 def nodes_by_rank(made):
     """All nodes, by falling weight; the first ones are the hubs."""
     out = np.empty(made.structure.nodes, dtype=np.int64)
-    _name_ranks(made._law, out)
+    _name_ranks(made._params, out)
     return out
 
 

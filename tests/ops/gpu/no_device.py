@@ -59,10 +59,10 @@ def _twin(name: str, names: list[str]) -> Callable[..., object]:
         read_in_place = 1 if name == "gather_rows" else 0  # from pinned memory
         tensors = [each for each in given[read_in_place:] if isinstance(each, Tensor)]
         assert all(each.is_meta for each in tensors), name
-        if name == "transposed":
+        if name == "transpose_csc":
             _, indices, num_src, _ = given
             return whole(num_src + 1), torch.empty_like(indices), torch.empty_like(indices)
-        if name == "self_looped":
+        if name == "replace_self_loops":
             return given
         assert tensors[-1].is_contiguous(), f"{name} writes to strides {tensors[-1].stride()}"
         return None

@@ -47,17 +47,17 @@ def test_softmax(
 
     given = edges.indptr, edges.indices, src, dst, slope, edge_score
     weight, d_score = (torch.full_like(grad, torch.nan) for _ in range(2))
-    call(twin.softmax, *given, weight)
+    call(twin.edge_softmax, *given, weight)
     assert_close(weight, expected.detach())
 
     mine = torch.full_like(dst, torch.nan)
-    call(twin.softmax_backward, *given, weight, grad, d_score, mine)
+    call(twin.edge_softmax_backward, *given, weight, grad, d_score, mine)
     assert_close(mine, d_dst)
     if score is not None:
         assert_close(d_score, torch.autograd.grad(expected, score, grad.double())[0])
 
     back, summed = cached_transpose(edges), torch.full_like(src, torch.nan)
-    call(twin.sum_edges, back.indptr, back.edge, d_score, summed)
+    call(twin.sum_edge_values, back.indptr, back.edge, d_score, summed)
     assert_close(summed, d_src)
 
 
@@ -65,7 +65,7 @@ def test_scores_far_from_zero(twin: ModuleType, call: Callable[..., None]) -> No
     indptr, indices = torch.tensor([0, 3]), torch.tensor([0, 1, 2], dtype=torch.int32)
     weight = torch.empty(3, 1)
     call(
-        twin.softmax,
+        twin.edge_softmax,
         indptr,
         indices,
         torch.tensor([[1000.0], [1000.0], [-1000.0]]),

@@ -27,7 +27,7 @@ def test_scale_edges(
     other = normal(8, seed=1) if symmetric else None
     factor[int(destinations_of(edges)[0])] = torch.inf
     out = torch.full((edges.num_edges,), torch.nan, dtype=dtype)
-    call(twin.scale_edges, edges.indptr, edges.indices, topology.weight, factor, other, out)
+    call(twin.scale_edge_weight, edges.indptr, edges.indices, topology.weight, factor, other, out)
     at = destinations_of(edges).tolist()
     for e, (v, u) in enumerate(zip(at, edges.indices.tolist(), strict=True)):
         value = factor[v] * (1 if other is None else other[u])

@@ -19,7 +19,7 @@ def test_norm_gradients(
     x, grad = normal(num_rows, columns, dtype=dtype), normal(num_rows, columns, seed=1, dtype=dtype)
     mean, scale = normal(num_rows, seed=2, dtype=dtype), normal(num_rows, seed=3, dtype=dtype).abs()
     d_weight, d_bias = (torch.full((columns,), torch.nan, dtype=torch.float64) for _ in range(2))
-    call(twin.norm_gradients, x, mean, scale, grad, d_weight, d_bias)
+    call(twin.layer_norm_gradients, x, mean, scale, grad, d_weight, d_bias)
     centred = (x.double() - mean.double()[:, None]) * scale.double()[:, None]
     torch.testing.assert_close(d_weight, (grad.double() * centred).sum(0), rtol=limit, atol=100 * limit)
     torch.testing.assert_close(d_bias, grad.double().sum(0), rtol=limit, atol=limit)

@@ -35,8 +35,8 @@ def test_film_sum(
     mine = [torch.full_like(each, torch.nan, dtype=dtype) for each in expected]
     given = src, dst, weight, slope
     call(twin.film_sum, edges.indptr, edges.indices, *given, mine[0])
-    call(twin.film_to_sources, back.indptr, back.indices, back.edge, *given, grad, mine[1])
-    call(twin.film_to_destinations, edges.indptr, edges.indices, *given, grad, mine[2])
+    call(twin.film_grad_src, back.indptr, back.indices, back.edge, *given, grad, mine[1])
+    call(twin.film_grad_dst, edges.indptr, edges.indices, *given, grad, mine[2])
     limit = TOLERANCE[dtype]
     for one, other in zip(mine, expected, strict=True):
         torch.testing.assert_close(one.double(), other.detach(), rtol=limit, atol=limit)

@@ -29,7 +29,7 @@ def test_rows_to_their_places(
     expected = torch.full((ROWS, columns), 7.0, dtype=torch.promote_types(given, torch.float32))
     mine = expected.clone()
     gather_rows(rows, at, expected, to)
-    call(twin.take_rows, rows, at, mine, to)
+    call(twin.gather_rows, rows, at, mine, to)
     assert torch.equal(mine, expected)
 
 
@@ -42,13 +42,13 @@ def test_rows_in_order(twin: ModuleType, call: Callable[..., None], chosen: bool
     to = places(count, torch.int64, 2) if placed else None
     expected, mine = torch.zeros(ROWS, 5, dtype=torch.float64), torch.zeros(ROWS, 5, dtype=torch.float64)
     gather_rows(rows, at, expected, to)
-    call(twin.take_rows, rows, at, mine, to)
+    call(twin.gather_rows, rows, at, mine, to)
     assert torch.equal(mine, expected)
 
 
 def test_no_rows(twin: ModuleType, call: Callable[..., None]) -> None:
     out, none = torch.ones(3, 2), torch.zeros(0, dtype=torch.int64)
-    call(twin.take_rows, torch.zeros(4, 2), none, out, none)
+    call(twin.gather_rows, torch.zeros(4, 2), none, out, none)
     assert out.eq(1).all()
 
 
@@ -57,5 +57,5 @@ def test_pinned_memory_is_read_where_it_lies(twin: ModuleType, device: str) -> N
     rows = torch.arange(4000.0).view(-1, 4).pin_memory()
     at = torch.tensor([999, 0, 5])
     out = torch.zeros(3, 4, device=device)
-    twin.take_rows(rows, at.to(device), out, None)
+    twin.gather_rows(rows, at.to(device), out, None)
     assert torch.equal(out.cpu(), rows[at])

@@ -15,10 +15,10 @@ from outgrow.ops.epilogue import layer_norm_gradients
 def test_results_must_be_contiguous(twin: ModuleType) -> None:
     written, read = torch.empty(2, 6)[:, ::2], torch.arange(6).view(2, 3).T
     with pytest.raises(AssertionError, match="out is written"):
-        twin._packed("out", written)
-    assert twin._packed("rows", read).is_contiguous()
-    assert torch.equal(twin._packed("rows", read), read)
-    assert twin._packed("num_rows", 5) == 5
+        twin._contiguous_argument("out", written)
+    assert twin._contiguous_argument("rows", read).is_contiguous()
+    assert torch.equal(twin._contiguous_argument("rows", read), read)
+    assert twin._contiguous_argument("num_rows", 5) == 5
 
 
 @pytest.mark.parametrize(

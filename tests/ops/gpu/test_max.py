@@ -19,7 +19,7 @@ def test_largest(twin: ModuleType, call: Callable[..., None], dtype: torch.dtype
     src[2, 0], src[0, 1] = torch.nan, -torch.inf
     at, rows = destinations_of(edges), src[edges.indices.long()]
     out, winner = torch.full((8, 5), torch.nan, dtype=dtype), torch.full((8, 5), -2, dtype=index)
-    call(twin.largest, edges.indptr, edges.indices, src, out, winner)
+    call(twin.segment_max, edges.indptr, edges.indices, src, out, winner)
     expected, chosen = torch.zeros(8, 5, dtype=dtype), torch.full((8, 5), -1)
     for v in range(8):
         for f in range(5):
@@ -31,7 +31,7 @@ def test_largest(twin: ModuleType, call: Callable[..., None], dtype: torch.dtype
 
     grad, back = normal(8, 5, seed=1, dtype=dtype), cached_transpose(edges)
     mine = torch.full((8, 5), torch.nan, dtype=dtype)
-    call(twin.to_winners, back.indptr, back.indices, back.edge, winner, grad, mine)
+    call(twin.segment_max_backward, back.indptr, back.indices, back.edge, winner, grad, mine)
     summed = torch.zeros(8, 5, dtype=dtype)
     for v, f in torch.nonzero(winner >= 0).tolist():
         summed[edges.indices[winner[v, f]].long(), f] += grad[v, f]
@@ -41,7 +41,7 @@ def test_largest(twin: ModuleType, call: Callable[..., None], dtype: torch.dtype
 def test_a_first_value_that_is_not_a_number_wins(twin: ModuleType, call: Callable[..., None]) -> None:
     indptr, indices = torch.tensor([0, 2, 4]), torch.tensor([0, 1, 1, 0], dtype=torch.int32)
     out, winner = torch.empty(2, 1), torch.empty(2, 1, dtype=torch.int32)
-    call(twin.largest, indptr, indices, torch.tensor([[torch.nan], [-torch.inf]]), out, winner)
+    call(twin.segment_max, indptr, indices, torch.tensor([[torch.nan], [-torch.inf]]), out, winner)
     assert torch.isnan(out[0, 0])
     assert out[1, 0] == -torch.inf
     assert winner.view(-1).tolist() == [0, 2]

@@ -37,10 +37,10 @@ def test_relation_mean(twin: ModuleType, call: Call, dtype: torch.dtype, count: 
     group = at * count + relation
     total = torch.zeros(8 * count, dtype=torch.float64).index_add(0, group, weight.double())
     out = torch.full((edges.num_edges,), torch.nan, dtype=dtype)
-    call(twin.relation_mean_of, edges.indptr, relation, weight, count, out)
+    call(twin.write_relation_mean, edges.indptr, relation, weight, count, out)
     assert_close(out, torch.nan_to_num(weight / total[group], nan=0.0))
     if not weighted:
-        call(twin.relation_mean_of, edges.indptr, relation, None, count, out)
+        call(twin.write_relation_mean, edges.indptr, relation, None, count, out)
         assert_close(out, 1 / group.bincount(minlength=8 * count)[group].double())
 
 
@@ -49,11 +49,11 @@ def test_basis_weights(twin: ModuleType, call: Call, dtype: torch.dtype) -> None
     edges, _, relation = graph()
     share, scale = normal(3, 5, dtype=dtype), normal(edges.num_edges, seed=1, dtype=dtype)
     out = torch.full((edges.num_edges, 5), torch.nan, dtype=dtype)
-    call(twin.basis_spread, relation, share, scale, out)
+    call(twin.basis_weight_forward, relation, share, scale, out)
     assert_close(out, scale.double()[:, None] * share.double()[relation.long()])
 
     grad, mine = normal(edges.num_edges, 5, seed=2, dtype=dtype), torch.full((3, 5), torch.nan, dtype=dtype)
-    call(twin.basis_collect, relation, scale, grad, mine)
+    call(twin.basis_grad, relation, scale, grad, mine)
     products = scale.double()[:, None] * grad.double()
     assert_close(mine, torch.zeros(3, 5, dtype=torch.float64).index_add(0, relation.long(), products))
 
@@ -71,8 +71,8 @@ def test_scales_of_relations(twin: ModuleType, call: Call, dtype: torch.dtype) -
 
     mine = [torch.full_like(each, torch.nan) for each in (rows, rows, scale)]
     position = torch.arange(edges.num_edges)
-    call(twin.scaled_gather, edges.indptr, edges.indices, position, relation, weight, scale, rows, mine[0])
-    call(twin.scaled_gather, back.indptr, back.indices, back.edge, relation, weight, scale, grad, mine[1])
-    call(twin.scaled_products, edges.indptr, edges.indices, relation, weight, rows, grad, mine[2])
+    call(twin.relational_spmm, edges.indptr, edges.indices, position, relation, weight, scale, rows, mine[0])
+    call(twin.relational_spmm, back.indptr, back.indices, back.edge, relation, weight, scale, grad, mine[1])
+    call(twin.relational_scale_grad, edges.indptr, edges.indices, relation, weight, rows, grad, mine[2])
     for one, other in zip(mine, [expected.detach(), d_rows, d_scale], strict=True):
         assert_close(one, other)

@@ -31,11 +31,11 @@ class Pair:
         self.rank = rank
 
 def task(place):
-    place.tell(Pair(-place.comm.rank))
+    place.send_message(Pair(-place.comm.rank))
     return Pair(place.comm.rank)
 
 told = []
-print(sorted(pair.rank for pair in run_workers(task, 2, hear=told.append) if type(pair) is Pair))
+print(sorted(pair.rank for pair in run_workers(task, 2, on_message=told.append) if type(pair) is Pair))
 print(sorted(pair.rank for pair in told if type(pair) is Pair))
 """
 

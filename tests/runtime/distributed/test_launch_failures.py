@@ -130,10 +130,10 @@ import time
 from outgrow.runtime.distributed.launch import run_workers
 
 def task(place):
-    place.tell("started")
+    place.send_message("started")
     time.sleep(1000)
 
-run_workers(task, 2, hear=lambda message: print(message, flush=True))
+run_workers(task, 2, on_message=lambda message: print(message, flush=True))
 """
 
 
@@ -156,11 +156,11 @@ import ctypes
 from outgrow.runtime.distributed.launch import run_workers
 
 def task(place):
-    place.tell("started")
+    place.send_message("started")
     place.comm.barrier()
     ctypes.PyDLL(None).sleep(60)  # compiled code that keeps Python's lock, as libraries do while they are loaded
 
-run_workers(task, 2, heartbeat_seconds=100, hear=lambda message: print(message, flush=True))
+run_workers(task, 2, heartbeat_seconds=100, on_message=lambda message: print(message, flush=True))
 """
 
 

@@ -19,11 +19,11 @@ from outgrow.runtime.system.environment import torchrun_world_size
 TASK = """
 import json, os, signal, sys
 from outgrow.runtime.system.environment import set_thread_environment
-set_threads()
+set_thread_environment()
 from outgrow.runtime.system.environment import torchrun_world_size
 from outgrow.runtime.distributed.worker import run_under_torchrun
 
-assert group_size()
+assert torchrun_world_size()
 
 def task(place):
     if place.comm.rank == 1:
@@ -32,13 +32,13 @@ def task(place):
         if "raises" in sys.argv:
             raise ValueError("no such number")
     place.comm.barrier()
-    place.tell(place.comm.gather(place.comm.rank))
+    place.send_message(place.comm.all_gather_object(place.comm.rank))
     threads = [os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")]
-    return {"rank": place.comm.rank, "folder": str(place.folder), "threads": threads, "stop": place.stop_asked()}
+    return {"rank": place.comm.rank, "folder": str(place.folder), "threads": threads, "stop": place.should_stop()}
 
 heard = []
 heartbeat = 4 if "silent" in sys.argv else 20
-result = run_in_group(task, heartbeat_seconds=heartbeat, hear=heard.append, stop=lambda: True)
+result = run_under_torchrun(task, heartbeat_seconds=heartbeat, on_message=heard.append, should_stop=lambda: True)
 with open(f"{sys.argv[1]}/{result['rank']}", "w") as file:
     json.dump([result, heard, os.path.exists(result["folder"])], file)
 """
@@ -103,7 +103,7 @@ def test_what_a_worker_writes_down() -> None:
     assert record.line == "outgrow.core.errors.InputError: no graph"
     assert isinstance(record.error, InputError)
     assert record.error.repair == "give one"
-    assert not record.lost_peer
+    assert not record.is_peer_failure
 
 
 @pytest.mark.parametrize("chained", [True, False])

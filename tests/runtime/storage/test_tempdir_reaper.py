@@ -18,7 +18,7 @@ import os, signal, sys, time
 from pathlib import Path
 from outgrow.runtime.storage.tempdir_reaper import temporary_directory
 
-with kept_folder("kept-", Path(sys.argv[1])) as folder:
+with temporary_directory("kept-", Path(sys.argv[1])) as folder:
     (folder / "deep").mkdir()
     (folder / "deep" / "rows").write_bytes(b"x" * 1000)
     print(folder, flush=True)

@@ -123,7 +123,8 @@ def test_workers_of_torchrun_share_the_cores_of_their_host(eight_cores: pytest.M
 @pytest.mark.parametrize(("first", "late"), [("import torch", True), ("pass", False)])
 def test_what_a_program_imports_first(first: str, late: bool) -> None:
     """Threads are set when the library is imported, of torch what can still be set."""
-    program = f"{first}; import outgrow, os, torch; from outgrow.runtime.system.environment import is_torch_preloaded as late; "
+    program = f"{first}; import outgrow, os, torch; "
+    program += "from outgrow.runtime.system.environment import is_torch_preloaded as late; "
     program += "print(late(), os.environ['OMP_WAIT_POLICY'], torch.get_num_threads())"
     given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_", "NUMBA_"))}
     group = {**dict.fromkeys(GROUP, "2"), "LOCAL_WORLD_SIZE": str(4 * available_cores())}
@@ -134,7 +135,8 @@ def test_what_a_program_imports_first(first: str, late: bool) -> None:
 
 
 def test_a_policy_that_the_user_has_set_is_no_mistake() -> None:
-    program = "import torch, outgrow; from outgrow.runtime.system.environment import is_torch_preloaded as late; print(late())"
+    program = "import torch, outgrow; from outgrow.runtime.system.environment import is_torch_preloaded; "
+    program += "print(is_torch_preloaded())"
     given = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
     done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

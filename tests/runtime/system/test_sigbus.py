@@ -18,10 +18,10 @@ def read(path):
     os.truncate(path, 10)
     return rows.sum()
 
-with told_of_bus_errors():
+with explain_bus_errors():
     pass
 if "inside" in sys.argv:
-    with told_of_bus_errors():
+    with explain_bus_errors():
         read(sys.argv[1])
 else:
     read(sys.argv[1])

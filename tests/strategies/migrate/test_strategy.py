@@ -249,7 +249,9 @@ test_three_workers = on_workers(
 )
 
 
-@pytest.mark.parametrize("options", [{}, {"travel": True}, {"travel": True, "time_steps": 3, "pregather": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"move_model": True}, {"move_model": True, "time_steps": 3, "pregather": False}]
+)
 def test_on_one_worker_a_batch_is_one_time_step(options: dict[str, Any]) -> None:
     expected = gradients(problem_of(), Sampled())
     problem = problem_of()
@@ -275,17 +277,17 @@ def test_an_epoch_may_begin_at_a_later_step() -> None:
     [
         ({"partition": "metiss"}, "partition"),
         ({"partition": 3}, "partition"),
-        ({"travel": "yes"}, "travel"),
+        ({"move_model": "yes"}, "move_model"),
         ({"pregather": 1}, "pregather"),
         ({"merge": None}, "merge"),
         ({"time_steps": 0}, "time_steps"),
         ({"time_steps": -2}, "time_steps"),
         ({"time_steps": 2.0}, "time_steps"),
         ({"time_steps": True}, "time_steps"),
-        ({"threads": 0}, "threads"),
-        ({"ahead": 0}, "ahead"),
-        ({"ahead": None}, "ahead"),
-        ({"ahead": "4"}, "ahead"),
+        ({"sampling_threads": 0}, "sampling_threads"),
+        ({"prefetch": 0}, "prefetch"),
+        ({"prefetch": None}, "prefetch"),
+        ({"prefetch": "4"}, "prefetch"),
         ({"pregather": False}, "pregather"),
         ({"merge": False}, "merge"),
         ({"time_steps": 2}, "time_steps"),
@@ -301,8 +303,8 @@ def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
 
 
 def test_options_are_given_back() -> None:
-    given = {"partition": "range", "travel": True, "pregather": False, "merge": False, "time_steps": 2}
-    assert Migrate(**given).options() == given | {"threads": None, "ahead": 4}
+    given = {"partition": "range", "move_model": True, "pregather": False, "merge": False, "time_steps": 2}
+    assert Migrate(**given).options() == given | {"sampling_threads": None, "prefetch": 4}
 
 
 def test_a_model_of_links_is_refused() -> None:

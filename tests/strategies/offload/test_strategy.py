@@ -46,7 +46,7 @@ def prepared(strategy: Strategy, problem: Problem) -> Iterator[Execution]:
 
 def problem_of(world: Planted, kind: str) -> Problem:
     """Also with a model whose first aggregate is constant."""
-    if kind != "constant":
+    if kind != "cache_first_aggregate":
         return world.problem(seed=5, kind=kind)
     torch.manual_seed(1)
     return replace(world.problem(seed=5), model=SAGE(8, 12, 2, layers=3, dropout=0.2).double())
@@ -98,8 +98,12 @@ def late_stores() -> Iterator[None]:
         return write
 
     with ExitStack() as stack:
-        for kind in (ChunkRows, WaveOrderedRows, WaveOrderedGradients):
-            stack.enter_context(patch.object(kind, "write", late(kind.write_rows)))
+        for kind, name in (
+            (ChunkRows, "write_rows"),
+            (WaveOrderedRows, "write_rows"),
+            (WaveOrderedGradients, "write_wave"),
+        ):
+            stack.enter_context(patch.object(kind, name, late(getattr(kind, name))))
         yield
 
 
@@ -174,7 +178,7 @@ def of_offload() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith(names)}
 
 
-@pytest.mark.parametrize("where", ["forward", "backward", "prepare"])
+@pytest.mark.parametrize("where", ["forward", "backward", "prepare_constants"])
 def test_threads_and_files_end_with_an_error(world: Planted, where: str, disk: Path) -> None:
     before = of_offload()
     with pytest.raises(ArithmeticError), patch.object(OffloadEpoch, where, side_effect=ArithmeticError):
@@ -190,10 +194,10 @@ def no_disk(*given: Any) -> None:
 def test_an_error_of_a_thread_is_the_error_of_the_epoch(world: Planted, disk: Path) -> None:
     before = of_offload()
     for kind, method in (
-        (WaveOrderedRows, "read"),
-        (WaveOrderedRows, "write"),
-        (ChunkRows, "write"),
-        (WaveOrderedGradients, "write"),
+        (WaveOrderedRows, "read_wave"),
+        (WaveOrderedRows, "write_rows"),
+        (ChunkRows, "write_rows"),
+        (WaveOrderedGradients, "write_wave"),
         (WaveOrderedGradients, "piece"),
     ):
         with pytest.raises(OSError, match="no disk"), patch.object(kind, method, no_disk):

@@ -101,7 +101,7 @@ def a_slow_cpu_changes_no_bits(comm: Comm) -> None:
 def the_newest_parameters_are_no_older(comm: Comm) -> None:
     comm.ledger.counters.clear()
     with patch.object(HostSide, "_compute_timed", slow_computed if comm.rank == 0 else right_computed):
-        run(comm, newest=True)
+        run(comm, latest_parameters=True)
     assert 1 <= comm.ledger.counters["staleness_max"] <= 3
 
 

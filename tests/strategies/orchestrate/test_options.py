@@ -34,8 +34,8 @@ WHOLE = BatchConfig(size=4, fanout=(3, -1))
         ({"reuse": "embeddings"}, "reuse"),
         ({"reuse": 3}, "reuse"),
         ({"hot_gradient": 1}, "hot_gradient"),
-        ({"newest": "yes"}, "newest"),
-        ({"threads": 0}, "threads"),
+        ({"latest_parameters": "yes"}, "latest_parameters"),
+        ({"sampling_threads": 0}, "sampling_threads"),
         ({"cache": -0.5}, "cache"),
         ({"cache": 1.5}, "cache"),
     ],
@@ -51,7 +51,11 @@ def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
 
 def test_options_are_given_back() -> None:
     given = {"partition": "range", "hot_ratio": 1, "super_batch": 3, "reuse": "aggregate", "hot_gradient": False}
-    assert Orchestrate(**given).options() == given | {"newest": False, "cache": 0.0, "threads": None}
+    assert Orchestrate(**given).options() == given | {
+        "latest_parameters": False,
+        "cache": 0.0,
+        "sampling_threads": None,
+    }
     assert Orchestrate().options()["hot_ratio"] == 0.2
 
 
@@ -77,7 +81,7 @@ def models() -> dict[str, Model]:
         ("one layer", {"hot_ratio": 0}, "1 layer"),
         ("of links", {}, "decoder"),
         ("dropout", {"reuse": "aggregate"}, "input_dropout 0.1"),
-        ("encoder", {"reuse": "aggregate"}, "encoder Dense"),
+        ("encoder", {"reuse": "aggregate"}, "encoder LinearEncoder"),
         ("maximum", {"reuse": "aggregate"}, "SAGEMaxConv"),
         ("attention", {"reuse": "aggregate"}, "GATConv"),
     ],
@@ -104,7 +108,7 @@ def test_models_that_are_taken(name: str) -> None:
         ({}, WHOLE, False),
         ({"hot_ratio": 0.0}, BATCHES, True),
         ({"hot_ratio": 0}, WHOLE, True),
-        ({"hot_ratio": 0.0, "newest": True}, BATCHES, True),
+        ({"hot_ratio": 0.0, "latest_parameters": True}, BATCHES, True),
         ({"reuse": "aggregate"}, BATCHES, False),
         ({"reuse": "aggregate"}, WHOLE, True),
         ({"reuse": "aggregate"}, BatchConfig(size=4, fanout=(-1, 3)), False),

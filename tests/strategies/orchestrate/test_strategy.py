@@ -104,7 +104,7 @@ def test_the_reference_tells_apart_what_must_not_be_the_same() -> None:
 @pytest.mark.parametrize("kind", ["gcn", "gat"])
 def test_without_hot_nodes_it_has_the_bits_of_sampled(kind: str) -> None:
     expected = trained(problem_of(model_of(kind)), Sampled())
-    for options in ({}, {"super_batch": 1, "threads": 3}, {"newest": True, "hot_gradient": False}):
+    for options in ({}, {"super_batch": 1, "sampling_threads": 3}, {"latest_parameters": True, "hot_gradient": False}):
         problem = problem_of(model_of(kind), checkpoint_steps=3)
         assert trained(problem, Orchestrate(hot_ratio=0.0, **options)).same_bits(expected)
         assert "cache_hits" not in counters_of(problem)

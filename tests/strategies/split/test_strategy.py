@@ -142,9 +142,9 @@ def test_on_one_worker_nothing_is_remote() -> None:
         ({"cache": 1.5}, "cannot hold 1.5"),
         ({"cache": -0.1}, "cannot hold -0.1"),
         ({"cache_by": "luck"}, "cache_by"),
-        ({"ahead": 0}, "ahead"),
-        ({"ahead": "4"}, "ahead"),
-        ({"partial": "no"}, "partial"),
+        ({"prefetch": 0}, "prefetch"),
+        ({"prefetch": "4"}, "prefetch"),
+        ({"partial_sums": "no"}, "partial_sums"),
         ({"cache": None}, "cache"),
     ],
 )
@@ -154,7 +154,7 @@ def test_options_that_are_refused(options: dict[str, Any], needed: str) -> None:
 
 
 def test_options_are_given_back() -> None:
-    given = {"partition": "range", "ahead": 2, "cache": "1MiB", "cache_by": "presampling", "partial": False}
+    given = {"partition": "range", "prefetch": 2, "cache": "1MiB", "cache_by": "presampling", "partial_sums": False}
     assert SplitParallel(**given).options() == given
 
 

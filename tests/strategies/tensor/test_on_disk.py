@@ -1,4 +1,4 @@
-"""`as_tensor` with edges and slices in files: how much of them, and for which models; and what may be apart."""
+"""`tensor` with edges and slices in files: how much of them, and for which models; and what may be apart."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_one_worker_from_files() -> None:
     for build in (lambda: GCN(8, 4, 2), lambda: Decoupled(8, 4, 2)):
         steps = [
             step.loss
-            for options in ({}, {"files": "edges"}, {"files": "slices"})
+            for options in ({}, {"on_disk": "edges"}, {"on_disk": "slices"})
             for step in TensorParallel(**options).prepare(problem_of(build())).steps(1)  # type: ignore[arg-type]
         ]
         assert steps[1:] == [steps[0]] * 2

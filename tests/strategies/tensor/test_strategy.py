@@ -1,4 +1,4 @@
-"""The strategy `as_tensor`: its runs are those of `full`, its workers do equally much, and what it cannot train."""
+"""The strategy `tensor`: its runs are those of `full`, its workers do equally much, and what it cannot train."""
 
 from __future__ import annotations
 
@@ -296,8 +296,8 @@ def test_mini_batches_are_refused(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"constant": "yes"}, "constant(.|\n)*true or false(.|\n)*'yes'"),
-        ({"constant": 1}, "constant(.|\n)*true or false"),
+        ({"cache_first_aggregate": "yes"}, "cache_first_aggregate(.|\n)*true or false(.|\n)*'yes'"),
+        ({"cache_first_aggregate": 1}, "cache_first_aggregate(.|\n)*true or false"),
         ({"chunks": 2.5}, "chunks(.|\n)*whole number"),
         ({"chunks": True}, "chunks(.|\n)*whole number"),
         ({"chunks": 0}, "chunks of tensor(.|\n)*at least 1"),

@@ -38,7 +38,7 @@ class PlanReport:
         return format_plan(self.plan)
 
     def __repr__(self) -> str:
-        return f"Outlook({explain_choice(self.plan)})"
+        return f"PlanReport({explain_choice(self.plan)})"
 
 
 def explain_choice(plan: Plan) -> str:

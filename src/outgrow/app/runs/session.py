@@ -198,7 +198,10 @@ class Session:
         trainer.add_callbacks(*self.callbacks)
 
     def _make_summary(self, trainer: Trainer, outcome: TrainResult, peaks: tuple[int, int]) -> dict[str, Any]:
-        """What there is to say of the run; ``peak_bytes`` are the most bytes in the DEVICE tier and in memory beside it."""
+        """What there is to say of the run.
+
+        ``peak_bytes`` are the most bytes in the DEVICE tier and in memory beside it.
+        """
         progress, strategy, problem = outcome.progress, self.strategy, trainer.problem
         ledger = merge_ledgers(self.comm.all_gather_object(trainer.ledger))
         seconds = sum(self.comm.all_gather_object(problem.timeline.seconds), Counter[str]())

@@ -61,8 +61,8 @@ def train_under_torchrun(
     """Train as one of the group's workers. The first one plans, shows progress and writes files.
 
     Args:
-        plan_attempt: Plans the run, given how often the group was started again, and says whether a run goes on; called by the
-            worker that leads.
+        plan_attempt: Plans the run, given how often the group was started again, and says whether a run goes
+            on; called by the worker that leads.
         heartbeat_seconds: Longest silence of a worker.
         open_display: Opens the display of progress; called by the worker that leads.
 
@@ -103,8 +103,8 @@ def join_torchrun_session(
 
     Args:
         session: What to train.
-        make_directory: Makes or opens the run's directory, given whether the group was started again; called by the worker
-            that leads.
+        make_directory: Makes or opens the run's directory, given whether the group was started again; called
+            by the worker that leads.
         heartbeat_seconds: Longest silence of a worker.
         resume: Whether to go on from the last checkpoint.
 

@@ -75,8 +75,8 @@ class EdgePolicy(ABC):
 
     Attributes:
         keeps_parallel_edges: Whether equal edges may remain, so that one pair of nodes can have any number of edges.
-        bytes_per_bare_edge: Bytes of arrays alive at once for an edge that is sorted and settled, where there is only a key;
-            tests/graph/builders/test_external_sort.py holds the sort against it.
+        bytes_per_bare_edge: Bytes of arrays alive at once for an edge that is sorted and settled, where
+            there is only a key; tests/graph/builders/test_external_sort.py holds the sort against it.
         bytes_per_full_edge: The same where there are other columns.
     """
 

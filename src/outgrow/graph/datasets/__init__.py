@@ -5,4 +5,4 @@ from outgrow.graph.datasets.load import ResolvedSource, load_graph, resolve_sour
 from outgrow.graph.datasets.locate import FileOrigin, find_origin
 from outgrow.graph.datasets.registry import datasets
 
-__all__ = ["Dataset", "ResolvedSource", "FileOrigin", "datasets", "load_graph", "find_origin", "resolve_source"]
+__all__ = ["Dataset", "FileOrigin", "ResolvedSource", "datasets", "find_origin", "load_graph", "resolve_source"]

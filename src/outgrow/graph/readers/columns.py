@@ -106,9 +106,10 @@ def shorten_name(name: str) -> str:
 
 
 def _unclear_columns_error(where: str, names: Sequence[str], got: str) -> InputError:
+    shown = ", ".join(shorten_name(name) for name in names[:_SHOWN])
     return InputError(
         f"the columns of {where} are unclear",
         needed=f"one column named {'/'.join(SRC[:3])}, one named {'/'.join(DST[:4])}; optionally relation and weight",
-        got=f"{got} among {', '.join(shorten_name(name) for name in names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
+        got=f"{got} among {shown}{', ...' if len(names) > _SHOWN else ''}",
         repair="rename the columns, for example src,dst,weight",
     )

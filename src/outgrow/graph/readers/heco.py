@@ -81,11 +81,11 @@ class HecoSource(GraphSource):
         return papers, authors, int(self._read_pairs("ps.txt")[:, 1].max()) + 1
 
     def _read_pairs(self, file: str) -> NDArray[np.int64]:
-        with self._refused(file, "lines of two ids", ValueError):
+        with self._refuse_format(file, "lines of two ids", ValueError):
             return np.loadtxt(self._folder / file, dtype=np.int64, ndmin=2).reshape(-1, 2)
 
     def _read_matrix(self, file: str) -> csr_array:
-        refused = self._refused(file, "a sparse matrix as SciPy saves it", ValueError, KeyError)
+        refused = self._refuse_format(file, "a sparse matrix as SciPy saves it", ValueError, KeyError)
         with refused, np.load(self._folder / file, allow_pickle=False) as parts:
             shape = tuple(parts["shape"].reshape(-1).tolist())
             if "indptr" in parts:
@@ -93,11 +93,11 @@ class HecoSource(GraphSource):
             return csr_array(coo_array((parts["data"], (parts["row"], parts["col"])), shape=shape))
 
     def _read_array(self, file: str) -> NDArray[Any]:
-        with self._refused(file, "an array", ValueError):
+        with self._refuse_format(file, "an array", ValueError):
             found: NDArray[Any] = np.load(self._folder / file, allow_pickle=False)
             return found
 
-    def _refused(self, file: str, needed: str, *also: type[Exception]) -> AbstractContextManager[None]:
+    def _refuse_format(self, file: str, needed: str, *also: type[Exception]) -> AbstractContextManager[None]:
         return os_errors_as_input_errors(
             f"{self._folder / file} cannot be read", needed=needed, repair="get the file again", also=also
         )

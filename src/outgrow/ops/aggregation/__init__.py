@@ -1,1 +1,1 @@
-"""The closed set of aggregations, op and kernels side by side."""
+"""Aggregations over in-edges, each op beside its kernels."""

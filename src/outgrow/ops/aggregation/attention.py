@@ -1,8 +1,8 @@
 """Edge softmax, forward and backward.
 
-The few rows that are cut (`outgrow.ops.kernels.work_split`) get their scores from the kernels, their maxima and sums
-from NumPy. Letters: ``Vs`` sources, ``Vd`` destinations, ``M`` rows, ``E`` edges, ``K`` heads, which are compile-time
-constants of the kernels. Everything here is narrow.
+A few rows may be cut between parts (`outgrow.ops.kernels.work_split`): the kernels compute their scores,
+NumPy their maxima and sums. Letters: ``Vs`` sources, ``Vd`` destinations, ``M`` rows, ``E`` edges, ``K``
+heads. The number of heads is small, and a compile-time constant of the kernels.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ Scores = tuple[Array, Array, Any]
 
 
 def softmax_rows(indptr: Array, indices: Array, scores: Scores, edge: Array | None, out: Array) -> None:
-    """``out[e] = softmax over the edges of a row of leaky_relu(score of e)``."""
+    """Compute ``out[e] = softmax over the edges of a row of leaky_relu(score of e)``."""
     parts = balanced_work(indptr)
     _make_softmax_kernel(out.shape[1])(parts, indptr, indices, scores, edge, out)
+    # A softmax needs the maximum of the whole row, which no single part sees if the row is cut. There are
+    # fewer such rows than parts, so NumPy finishes them after the kernel.
     for row in split_rows(parts, indptr):
         values = out[indptr[row] : indptr[row + 1]]
         np.exp(values - values.max(0), out=values)
@@ -57,9 +59,12 @@ def softmax_rows_backward(
     d_score: Array,
     d_dst: Array,
 ) -> None:
-    """Gradients of the scores of edges before the leaky ReLU, and their sums over each row."""
-    parts, heads = balanced_work(indptr), weight.shape[1]
+    """Compute the gradients of the edges' scores before the leaky ReLU, and their sums over each row."""
+    parts = balanced_work(indptr)
+    heads = weight.shape[1]
     rows = split_rows(parts, indptr)
+    # Every piece of a cut row needs the mean over the whole row, so it must be known before the parallel
+    # loop.
     means = np.empty((len(rows), heads), weight.dtype)
     for at, row in enumerate(rows):
         edges = slice(indptr[row], indptr[row + 1])
@@ -72,7 +77,7 @@ def softmax_rows_backward(
 
 @parallel_kernel
 def add_edge_values(parts: Array, indptr: Array, edge: Array, values: Array, out: Array) -> None:
-    """``out[m] = sum over edges i of m of values[edge[i]]``."""
+    """Compute ``out[m] = sum over edges i of m of values[edge[i]]``."""
     cut = np.empty((len(parts), out.shape[1]), out.dtype)
     for part in prange(len(parts)):
         total = np.empty(out.shape[1], out.dtype)
@@ -100,11 +105,14 @@ def _make_softmax_kernel(heads: int) -> Callable[..., None]:
             top, total = np.empty(heads, out.dtype), np.empty(heads, out.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 first, last = row_span(parts, part, indptr, v)
-                # loops of one purpose: the compiler computes several at once in each
+                # One loop per step, since the compiler vectorises each of them but not a loop that does it
+                # all.
                 for e in range(first, last):
                     prefetch_line(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
                     for k in range(heads):
                         score = _edge_score(scores, edge, indices[e], v, e, k)
+                        # Leaky ReLU without a branch: the larger of both lines, or the smaller if the slope
+                        # exceeds 1.
                         out[e, k] = max(score, score * slope) if slope < 1 else min(score, score * slope)
                 if covers_row(parts, part, indptr, v):
                     for k in range(heads):
@@ -112,15 +120,18 @@ def _make_softmax_kernel(heads: int) -> Callable[..., None]:
                         for e in range(first, last):
                             highest = max(highest, out[e, k])
                         top[k] = highest
+                    # Scores minus the maximum are at most 0: the exponential cannot overflow.
                     for e in range(first, last):
                         for k in range(heads):
                             out[e, k] -= top[k]
+                    # One flat loop, because loops over the heads are too short to fill a vector.
                     for j in range(first * heads, last * heads):
                         flat[j] = exp_nonpositive(flat[j])
                     for k in range(heads):
                         sum_k = out.dtype.type(0)
                         for e in range(first, last):
                             sum_k += out[e, k]
+                        # Divide once per row and multiply per edge: a division is many times slower.
                         total[k] = 1 / sum_k
                     for e in range(first, last):
                         for k in range(heads):
@@ -163,7 +174,11 @@ def _make_softmax_backward_kernel(heads: int) -> Callable[..., None]:
                 for e in range(first, last):
                     prefetch_line(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
                     for k in range(heads):
+                        # Gradient of a softmax: w * (g - sum of w * g over the row), w its result, g the
+                        # gradient.
                         value = weight[e, k] * (grad[e, k] - mean[k])
+                        # The score is recomputed from node scores: storing it would take another ``[E, K]``.
+                        # At 0 the derivative is the slope, as in torch.
                         below = _edge_score(scores, edge, indices[e], v, e, k) <= 0
                         value = value * scores[2] if below else value
                         d_score[e, k] = value
@@ -176,7 +191,7 @@ def _make_softmax_backward_kernel(heads: int) -> Callable[..., None]:
 
 @device_function
 def _edge_score(scores: Scores, edge: Array | None, u: int, v: int, e: int, k: int) -> Any:
-    """Score of an edge before the leaky ReLU."""
+    """Return the score of an edge before the leaky ReLU."""
     src, dst, _ = scores
     return src[u, k] + dst[v, k] if edge is None else src[u, k] + dst[v, k] + edge[e, k]
 
@@ -184,7 +199,9 @@ def _edge_score(scores: Scores, edge: Array | None, u: int, v: int, e: int, k: i
 def attention_weight(
     edges: Edges, src_VsK: Tensor, dst_VdK: Tensor, slope: float, edge_EK: Tensor | None = None
 ) -> Tensor:
-    """``softmax over in-edges of leaky_relu(src[source] + dst[destination] + edge)`` (Velickovic et al., ICLR 2018).
+    """Compute ``softmax over in-edges of leaky_relu(src[source] + dst[destination] + edge)``.
+
+    These are the attention weights of GAT (Velickovic et al., ICLR 2018).
 
     Args:
         edges: In-edges of a block.
@@ -194,7 +211,7 @@ def attention_weight(
         edge_EK: ``[E, K]`` score of each edge; None if edges have none.
 
     Returns:
-        ``[E, K]``; sums to 1 over the in-edges of each destination that has any.
+        ``[E, K]``; sums to 1 over the in-edges of each destination with in-edges.
     """
     return _EdgeSoftmax.apply(src_VsK, dst_VdK, edge_EK, edges, slope)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -206,7 +223,8 @@ class _EdgeSoftmax(torch.autograd.Function):
     ) -> Tensor:
         weight = pooled_empty((edges.num_edges, src_VsK.shape[1]), src_VsK)
         edge_softmax(edges.indptr, edges.indices, src_VsK, dst_VdK, slope, edge_EK, weight)
-        ctx.edges, ctx.slope = edges, slope
+        ctx.edges = edges
+        ctx.slope = slope
         ctx.save_for_backward(src_VsK, dst_VdK, edge_EK, weight)
         return weight
 
@@ -216,9 +234,11 @@ class _EdgeSoftmax(torch.autograd.Function):
         src_VsK, dst_VdK, edge_EK, weight_EK = ctx.saved_tensors
         edges: Edges = ctx.edges
         d_score = pooled_empty(tuple(weight_EK.shape), weight_EK)
-        d_dst, d_src = pooled_empty(tuple(dst_VdK.shape), dst_VdK), pooled_empty(tuple(src_VsK.shape), src_VsK)
+        d_dst = pooled_empty(tuple(dst_VdK.shape), dst_VdK)
+        d_src = pooled_empty(tuple(src_VsK.shape), src_VsK)
         scores = src_VsK, dst_VdK, ctx.slope, edge_EK
         edge_softmax_backward(edges.indptr, edges.indices, *scores, weight_EK, grad_EK, d_score, d_dst)
+        # Over the transposed edges one thread owns each source, so the sums need no atomic additions.
         back = cached_transpose(edges)
         sum_edge_values(back.indptr, back.edge, d_score, d_src)
         return d_src, d_dst, d_score if ctx.needs_input_grad[2] else None, None, None
@@ -234,9 +254,10 @@ def edge_softmax(
     edge_EK: Tensor | None,
     out_EK: Tensor,
 ) -> None:
-    """What `attention_weight` gives, written to ``out``."""
+    """Compute `attention_weight` into ``out``."""
     ends = as_numpy(indptr)
-    scores, edge = (as_numpy(src_VsK), as_numpy(dst_VdK), _scalar_like(slope, out_EK)), _optional_array(edge_EK)
+    scores = as_numpy(src_VsK), as_numpy(dst_VdK), _scalar_like(slope, out_EK)
+    edge = _optional_array(edge_EK)
     softmax_rows(ends, as_numpy(indices), scores, edge, as_numpy(out_EK))
 
 
@@ -253,24 +274,27 @@ def edge_softmax_backward(
     d_score_EK: Tensor,
     d_dst_VdK: Tensor,
 ) -> None:
-    """Gradients of each edge's score before the leaky ReLU, and of the destinations', written to the last two.
+    """Compute the gradients of edge scores before the leaky ReLU and of destination scores.
 
-    ``weight`` is what `edge_softmax` gave, ``grad`` the gradient of it.
+    ``weight`` is the result of `edge_softmax`, ``grad`` its gradient. The last two arguments are written.
     """
     ends = as_numpy(indptr)
-    scores, edge = (as_numpy(src_VsK), as_numpy(dst_VdK), _scalar_like(slope, weight_EK)), _optional_array(edge_EK)
-    given, found = (as_numpy(weight_EK), as_numpy(grad_EK)), (as_numpy(d_score_EK), as_numpy(d_dst_VdK))
-    softmax_rows_backward(ends, as_numpy(indices), scores, edge, *given, *found)
+    scores = as_numpy(src_VsK), as_numpy(dst_VdK), _scalar_like(slope, weight_EK)
+    edge = _optional_array(edge_EK)
+    inputs = as_numpy(weight_EK), as_numpy(grad_EK)
+    outputs = as_numpy(d_score_EK), as_numpy(d_dst_VdK)
+    softmax_rows_backward(ends, as_numpy(indices), scores, edge, *inputs, *outputs)
 
 
 @gpu_dispatch
 def sum_edge_values(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -> None:
-    """``out[m] = sum over edges i of m of values[edge[i]]``, written to ``out``."""
+    """Compute ``out[m] = sum over edges i of m of values[edge[i]]``."""
     ends = as_numpy(indptr)
     add_edge_values(balanced_work(ends), ends, as_numpy(edge), as_numpy(values_EK), as_numpy(out_MK))
 
 
 def _scalar_like(value: float, like: Tensor) -> Any:
+    # A Python float is float64 in a kernel and would widen all that it multiplies.
     return as_numpy(torch.tensor(value, dtype=like.dtype))[()]
 
 

@@ -1,4 +1,4 @@
-"""`Aggregation` interface; sums over edge pairs.
+"""Interface of aggregations, and differentiable sums over pairs of source and destination rows.
 
 Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``C`` channels, ``F`` columns.
 """
@@ -17,11 +17,11 @@ from outgrow.ops.backend import once_differentiable
 from outgrow.ops.csc import cached_transpose
 
 Aggregate = Callable[[Block, Tensor, Tensor | None, Tensor | None], Tensor]
-"""What an `Aggregation` does when it is called."""
+"""Signature of a call of an `Aggregation`."""
 
 
 class Aggregation(ABC):
-    """Combines the source rows of the in-edges of each destination.
+    """Combination of the source rows of the in-edges of each destination.
 
     Attributes:
         sliceable: Columns do not mix, so a slice of the columns can be aggregated alone.
@@ -33,12 +33,12 @@ class Aggregation(ABC):
 
     @abstractmethod
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Aggregate.
+        """Aggregate the in-edges of each destination.
 
         Args:
             block: Edges from ``Vs`` sources to ``Vd`` destinations.
             src_VsCF: ``[Vs, C, F]`` rows of the sources.
-            dst_VdCF: ``[Vd, C, F]`` rows of the destinations; None where the aggregation reads none.
+            dst_VdCF: ``[Vd, C, F]`` rows of the destinations; None if the aggregation reads none.
             weight_EK: ``[E, K]`` weight of each edge; None if all are 1.
 
         Returns:
@@ -46,18 +46,20 @@ class Aggregation(ABC):
         """
 
     def restrict_to_columns(self, first: int, last: int) -> Aggregate:
-        """The same for rows that hold columns ``first`` to ``last - 1`` alone; where it is `sliceable`."""
+        """Return the aggregation of rows with columns ``first`` to ``last - 1`` only; needs `sliceable`."""
         assert self.sliceable
         return self
 
 
 class PairKernels(NamedTuple):
-    """A sum of pairs and its gradients; each writes its last argument.
+    """Kernels of a sum over pairs and of its gradients; each writes its last argument.
 
     Attributes:
-        forward_sum: Takes ``indptr, indices, src [Vs, C, F], dst [Vd, C, F], weight [E] or None, *options, out [Vd, 1, F]``.
-        grad_dst: The same with ``grad [Vd, 1, F]`` before ``out``, which is as ``dst``.
-        grad_src: The same over the transposed edges, with their ``edge`` after ``indices``; ``out`` is as ``src``.
+        forward_sum: Takes ``indptr, indices, src [Vs, C, F], dst [Vd, C, F], weight [E] or None``, the
+            options and ``out [Vd, 1, F]``.
+        grad_dst: Takes also ``grad [Vd, 1, F]`` before ``out``, which has the shape of ``dst``.
+        grad_src: Takes the transposed edges, their ``edge`` after ``indices``, and ``grad`` before ``out``,
+            which has the shape of ``src``.
     """
 
     forward_sum: Callable[..., None]
@@ -68,7 +70,7 @@ class PairKernels(NamedTuple):
 def pair_sum(
     kernels: PairKernels, edges: Edges, src_VsCF: Tensor, dst_VdCF: Tensor, weight_EK: Tensor | None, *options: object
 ) -> Tensor:
-    """``[Vd, 1, F]``: the sum that ``kernels`` computes, differentiable in both ends.
+    """Return ``[Vd, 1, F]``: the sum that ``kernels`` computes, differentiable in both ends.
 
     Args:
         kernels: The sum and its gradients.
@@ -76,7 +78,7 @@ def pair_sum(
         src_VsCF: ``[Vs, C, F]``.
         dst_VdCF: ``[Vd, C, F]``.
         weight_EK: ``[E, 1]`` constant; None if all are 1.
-        options: Constants that the kernels take besides.
+        options: Constants that are passed on to the kernels.
     """
     assert weight_EK is None or (weight_EK.shape[1] == 1 and not weight_EK.requires_grad)
     return _PairSum.apply(kernels, edges, options, src_VsCF, dst_VdCF, weight_EK)  # type: ignore[no-any-return, no-untyped-call]
@@ -93,7 +95,9 @@ class _PairSum(torch.autograd.Function):
         dst_VdCF: Tensor,
         weight_EK: Tensor | None,
     ) -> Tensor:
-        ctx.kernels, ctx.edges, ctx.options = kernels, edges, options
+        ctx.kernels = kernels
+        ctx.edges = edges
+        ctx.options = options
         weight_E = None if weight_EK is None else weight_EK.view(-1)
         ctx.save_for_backward(src_VsCF, dst_VdCF, weight_E)
         out = src_VsCF.new_empty(edges.num_dst, 1, src_VsCF.shape[2])
@@ -108,9 +112,11 @@ class _PairSum(torch.autograd.Function):
         given = src_VsCF, dst_VdCF, weight_E, *ctx.options, grad_VdCF
         d_src = d_dst = None
         if ctx.needs_input_grad[3]:
-            back, d_src = cached_transpose(edges), src_VsCF.new_empty(src_VsCF.shape)
-            ctx.kernels.to_sources(back.indptr, back.indices, back.edge, *given, d_src)
+            # Over the transposed edges each source belongs to one thread; built only if a gradient is wanted.
+            back = cached_transpose(edges)
+            d_src = src_VsCF.new_empty(src_VsCF.shape)
+            ctx.kernels.grad_src(back.indptr, back.indices, back.edge, *given, d_src)
         if ctx.needs_input_grad[4]:
             d_dst = dst_VdCF.new_empty(dst_VdCF.shape)
-            ctx.kernels.to_destinations(edges.indptr, edges.indices, *given, d_dst)
+            ctx.kernels.grad_dst(edges.indptr, edges.indices, *given, d_dst)
         return None, None, None, d_src, d_dst, None

@@ -1,4 +1,4 @@
-"""The sum of modulated messages over in-edges: the destination scales and shifts what it hears. No row per edge.
+"""FiLM sum over in-edges: the destination scales and shifts its messages. No row per edge is materialised.
 
 Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``F`` columns.
 """
@@ -25,33 +25,40 @@ Array = NDArray[Any]
 class Film(Aggregation):
     """``out[v] = sum over in-edges e of weight[e] * leaky_relu(dst[v, 2r] * src[u, r] + dst[v, 2r + 1])``.
 
-    ``u`` is the source of the edge and ``r`` its relation, or 0 where relations are not read. Brockschmidt, GNN-FiLM:
-    Graph neural networks with feature-wise linear modulation, ICML 2020.
+    ``u`` is the source of the edge and ``r`` its relation, or 0 if relations are ignored. Brockschmidt,
+    GNN-FiLM: Graph neural networks with feature-wise linear modulation, ICML 2020.
 
     Args:
         slope: Slope of the leaky ReLU below zero: 0 for ReLU, 1 for the identity.
-        num_relations: ``R``; 0 if relations are not read.
+        num_relations: ``R``; 0 if relations are ignored.
     """
 
     sliceable = True
     additive = True
 
     def __init__(self, slope: float = 0.0, num_relations: int = 0) -> None:
-        self.slope, self.num_relations = slope, num_relations
+        self.slope = slope
+        self.num_relations = num_relations
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Aggregate; see `Aggregation`. Sources give 1 channel per relation, destinations 2; a weight is a constant."""
+        """Aggregate; see `Aggregation`.
+
+        Sources have 1 channel per relation and destinations 2. Weights are constants.
+        """
         channels = max(1, self.num_relations)
         assert src_VsCF.shape[1] == channels
         assert dst_VdCF is not None
         assert dst_VdCF.shape[1] == 2 * channels
         if not self.num_relations:
             return pair_sum(_KERNELS, block.edges, src_VsCF, dst_VdCF, weight_EK, self.slope)
+        # A channel per relation in memory order is a row per pair of node and relation: with the edges
+        # renumbered to such pairs, the kernels need to know nothing of relations.
         edges, order = relation_pairs(block.edges, channels)
-        columns, weight_PK = src_VsCF.shape[2], None if weight_EK is None else weight_EK[order]
+        columns = src_VsCF.shape[2]
+        weight_PK = None if weight_EK is None else weight_EK[order]
         ends = src_VsCF.reshape(edges.num_src, 1, columns), dst_VdCF.reshape(edges.num_dst, 2, columns)
-        heard = pair_sum(_KERNELS, edges, *ends, weight_PK, self.slope)
-        return heard.reshape(block.edges.num_dst, channels, columns).sum(1, keepdim=True)
+        per_relation = pair_sum(_KERNELS, edges, *ends, weight_PK, self.slope)
+        return per_relation.reshape(block.edges.num_dst, channels, columns).sum(1, keepdim=True)
 
 
 @gpu_dispatch
@@ -64,7 +71,7 @@ def film_sum(
     slope: float,
     out_Vd1F: Tensor,
 ) -> None:
-    """The sum of `Film` without relations, written to ``out_Vd1F``."""
+    """Compute the sum of `Film` without relations, into ``out_Vd1F``."""
     launch_balanced(_make_film_kernel, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, out=out_Vd1F)
 
 
@@ -79,7 +86,7 @@ def film_grad_dst(
     grad_Vd1F: Tensor,
     out_Vd2F: Tensor,
 ) -> None:
-    """Gradient of scales and shifts from that of the sum, written to ``out_Vd2F``."""
+    """Compute the gradient of scales and shifts from that of the sum, into ``out_Vd2F``."""
     launch_balanced(
         _make_grad_dst_kernel, indptr, indices, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vd2F
     )
@@ -97,7 +104,7 @@ def film_grad_src(
     grad_Vd1F: Tensor,
     out_Vs1F: Tensor,
 ) -> None:
-    """Gradient of the sources from that of the sum, over the transposed edges, written to ``out_Vs1F``."""
+    """Compute the gradient of the sources, over the transposed edges, into ``out_Vs1F``."""
     launch_balanced(
         _make_grad_src_kernel, indptr, indices, edge, src_Vs1F, dst_Vd2F, weight_E, slope, grad_Vd1F, out=out_Vs1F
     )
@@ -122,15 +129,19 @@ def _make_film_kernel(fixed: int | None) -> Callable[..., None]:
         cut: Array,
     ) -> None:
         width = columns if fixed is None else fixed
-        one, bend = out.dtype.type(1), out.dtype.type(slope)
+        one = out.dtype.type(1)
+        negative_slope = out.dtype.type(slope)
         for part in prange(len(parts)):
             total = np.empty(width, out.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
                 for e in range(*row_span(parts, part, indptr, v)):
-                    u, scale = indices[e], one if weight is None else weight[e]
-                    below = scale * bend
+                    u = indices[e]
+                    scale = one if weight is None else weight[e]
+                    # Weight and slope below zero in one factor: the loop over columns only selects and
+                    # multiplies.
+                    below = scale * negative_slope
                     for f in range(width):
                         z = dst[v, f] * src[u, f] + dst[v, width + f]
                         total[f] += z * (scale if z > 0 else below)
@@ -157,19 +168,26 @@ def _make_grad_dst_kernel(fixed: int | None) -> Callable[..., None]:
         cut: Array,
     ) -> None:
         width = columns if fixed is None else fixed
-        one, bend = out.dtype.type(1), out.dtype.type(slope)
+        one = out.dtype.type(1)
+        negative_slope = out.dtype.type(slope)
         for part in prange(len(parts)):
+            # The gradient of the scales, then that of the shifts: the two channels of a destination row.
             total = np.empty(2 * width, out.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
                 for e in range(*row_span(parts, part, indptr, v)):
-                    u, scale = indices[e], one if weight is None else weight[e]
-                    below = scale * bend
+                    u = indices[e]
+                    scale = one if weight is None else weight[e]
+                    below = scale * negative_slope
                     for f in range(width):
+                        # Derivative of the leaky ReLU, from a score that is recomputed rather than stored per
+                        # edge.
                         rate = scale if dst[v, f] * src[u, f] + dst[v, width + f] > 0 else below
                         total[f] += rate * src[u, f]
                         total[width + f] += rate
+                # All edges of the row share this factor. The product distributes over the pieces of a cut
+                # row.
                 for f in range(width):
                     total[f] *= grad[v, f]
                     total[width + f] *= grad[v, f]
@@ -197,15 +215,17 @@ def _make_grad_src_kernel(fixed: int | None) -> Callable[..., None]:
         cut: Array,
     ) -> None:
         width = columns if fixed is None else fixed
-        one, bend = out.dtype.type(1), out.dtype.type(slope)
+        one = out.dtype.type(1)
+        negative_slope = out.dtype.type(slope)
         for part in prange(len(parts)):
             total = np.empty(width, out.dtype)
             for u in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
                 for i in range(*row_span(parts, part, indptr, u)):
-                    v, scale = indices[i], one if weight is None else weight[edge[i]]
-                    below = scale * bend
+                    v = indices[i]
+                    scale = one if weight is None else weight[edge[i]]
+                    below = scale * negative_slope
                     for f in range(width):
                         rate = scale if dst[v, f] * src[u, f] + dst[v, width + f] > 0 else below
                         total[f] += rate * dst[v, f] * grad[v, f]

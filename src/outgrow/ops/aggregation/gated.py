@@ -1,4 +1,4 @@
-"""The gated sum over in-edges: each edge lets a share of every column through. No row per edge is made.
+"""Gated sum over in-edges: each edge has a gate per column. No row per edge is materialised.
 
 Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``F`` columns.
 """
@@ -23,21 +23,25 @@ from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, launch_
 Array = NDArray[Any]
 
 _LARGEST_SCORE = {torch.float32: 40.0, torch.float64: 340.0}
-"""Up to here ``exp(-a) * exp(-b)`` neither overflows nor loses digits, so it may stand for ``exp(-(a + b))``."""
+"""Largest scores for which ``exp(-a) * exp(-b)`` stays in range and can replace ``exp(-(a + b))``."""
 
 
 class Gated(Aggregation):
-    """``out[v] = sum over in-edges e of weight[e] * sigmoid(src[u, 0] + dst[v, 0]) * src[u, 1]``, ``u`` the source.
+    """Gated sum: ``out[v] = sum over e of weight[e] * sigmoid(src[u, 0] + dst[v, 0]) * src[u, 1]``.
 
-    The gate of Marcheggiani & Titov (EMNLP 2017), per column as in Bresson & Laurent, Residual gated graph ConvNets,
-    2017. On the CPU the exponentials are computed per node, not per edge, wherever the scores are small enough.
+    The sum runs over the in-edges ``e`` of ``v``, from source ``u``. The gate of Marcheggiani & Titov (EMNLP
+    2017), per column as in Bresson & Laurent, Residual gated graph ConvNets, 2017. On the CPU the
+    exponentials are computed per node instead of per edge if all scores are small enough.
     """
 
     sliceable = True
     additive = True
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Aggregate; see `Aggregation`. Sources give 2 channels, destinations 1 or none; a weight is a constant."""
+        """Aggregate; see `Aggregation`.
+
+        Sources have 2 channels, destinations 1 or None. Weights are constants.
+        """
         assert src_VsCF.shape[1] == 2
         if dst_VdCF is None:
             dst_VdCF = src_VsCF.new_zeros(block.edges.num_dst, 1, src_VsCF.shape[2])
@@ -53,7 +57,7 @@ def gated_sum(
     weight_E: Tensor | None,
     out_Vd1F: Tensor,
 ) -> None:
-    """The sum of `Gated`, written to ``out_Vd1F``; gates are given as scores."""
+    """Compute the sum of `Gated` from the scores of the gates, into ``out_Vd1F``."""
     src, dst, exponentials = _gate_inputs(src_Vs2F, dst_Vd1F)
     launch_balanced(partial(_make_gated_kernel, exponentials), indptr, indices, src, dst, weight_E, out=out_Vd1F)
 
@@ -68,7 +72,7 @@ def gated_grad_dst(
     grad_Vd1F: Tensor,
     out_Vd1F: Tensor,
 ) -> None:
-    """Gradient of the destinations' scores from that of the sum, written to ``out_Vd1F``."""
+    """Compute the gradient of the destinations' scores from that of the sum, into ``out_Vd1F``."""
     src, dst, exponentials = _gate_inputs(src_Vs2F, dst_Vd1F)
     launch_balanced(
         partial(_make_grad_dst_kernel, exponentials), indptr, indices, src, dst, weight_E, grad_Vd1F, out=out_Vd1F
@@ -86,7 +90,7 @@ def gated_grad_src(
     grad_Vd1F: Tensor,
     out_Vs2F: Tensor,
 ) -> None:
-    """Gradient of the sources from that of the sum, over the transposed edges, written to ``out_Vs2F``."""
+    """Compute the gradient of the sources, over the transposed edges, into ``out_Vs2F``."""
     src, dst, exponentials = _gate_inputs(src_Vs2F, dst_Vd1F)
     launch_balanced(
         partial(_make_grad_src_kernel, exponentials), indptr, indices, edge, src, dst, weight_E, grad_Vd1F, out=out_Vs2F
@@ -97,24 +101,28 @@ _KERNELS = PairKernels(gated_sum, gated_grad_dst, gated_grad_src)
 
 
 def _gate_inputs(src_Vs2F: Tensor, dst_Vd1F: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """The rows of both ends, and whether the gates in them are exponentials of the negated scores."""
+    """Return the rows of both ends, and whether their gates are exponentials of the negated scores."""
     largest = _largest_score(src_Vs2F[:, 0], dst_Vd1F)
+    # exp(-(a + b)) = exp(-a) * exp(-b) turns an exponential per edge into one per node and a product per
+    # edge. Scores beyond the range of float32 are tried in float64, which is still cheaper than exponentials
+    # per edge.
     for dtype in (src_Vs2F.dtype, torch.float64):
         if largest <= _LARGEST_SCORE[dtype]:
-            src_Vs2F, dst_Vd1F = src_Vs2F.to(dtype), dst_Vd1F.to(dtype)
+            src_Vs2F = src_Vs2F.to(dtype)
+            dst_Vd1F = dst_Vd1F.to(dtype)
             return torch.stack([src_Vs2F[:, 0].neg().exp(), src_Vs2F[:, 1]], 1), dst_Vd1F.neg().exp(), True
     return src_Vs2F, dst_Vd1F, False
 
 
 def _largest_score(*scores: Tensor) -> float:
-    """The largest magnitude; infinite if there is one that is not a number."""
+    """Return the largest magnitude; infinity if any score is NaN."""
     ends = [abs(end.item()) for score in scores if score.numel() for end in score.detach().aminmax()]
     return math.inf if any(map(math.isnan, ends)) else max(ends, default=0.0)
 
 
 @device_function
 def _sigmoid_gate(one: Any, src: Any, dst: Any, exponentials: bool) -> Any:
-    """``sigmoid(a + b)``, from ``a`` and ``b`` or from ``exp(-a)`` and ``exp(-b)``."""
+    """Return ``sigmoid(a + b)``, from ``a`` and ``b`` or from ``exp(-a)`` and ``exp(-b)``."""
     return one / (one + (src * dst if exponentials else np.exp(-(src + dst))))
 
 
@@ -140,7 +148,8 @@ def _make_gated_kernel(exponentials: bool, fixed: int | None) -> Callable[..., N
                 for f in range(len(total)):
                     total[f] = 0
                 for e in range(*row_span(parts, part, indptr, v)):
-                    u, scale = indices[e], one if weight is None else weight[e]
+                    u = indices[e]
+                    scale = one if weight is None else weight[e]
                     for f in range(width):
                         total[f] += scale * src[u, width + f] * _sigmoid_gate(one, src[u, f], dst[v, f], exponentials)
                 store_row(parts, part, indptr, v, total, out, cut)
@@ -172,10 +181,15 @@ def _make_grad_dst_kernel(exponentials: bool, fixed: int | None) -> Callable[...
                 for f in range(len(total)):
                     total[f] = 0
                 for e in range(*row_span(parts, part, indptr, v)):
-                    u, scale = indices[e], one if weight is None else weight[e]
+                    u = indices[e]
+                    scale = one if weight is None else weight[e]
                     for f in range(width):
-                        share = _sigmoid_gate(one, src[u, f], dst[v, f], exponentials)
-                        total[f] += scale * src[u, width + f] * share * (one - share)
+                        # The derivative of the sigmoid is s * (1 - s): the gate is recomputed, not stored per
+                        # edge.
+                        gate = _sigmoid_gate(one, src[u, f], dst[v, f], exponentials)
+                        total[f] += scale * src[u, width + f] * gate * (one - gate)
+                # All edges of the row share this factor. The product distributes over the pieces of a cut
+                # row.
                 for f in range(width):
                     total[f] *= grad[v, f]
                 store_row(parts, part, indptr, v, total, out, cut)
@@ -203,17 +217,20 @@ def _make_grad_src_kernel(exponentials: bool, fixed: int | None) -> Callable[...
         width = columns if fixed is None else fixed
         one = out.dtype.type(1)
         for part in prange(len(parts)):
+            # The gradient of the scores, then that of the values: the two channels of a source row.
             total = np.empty(2 * width, out.dtype)
             for u in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(len(total)):
                     total[f] = 0
                 for i in range(*row_span(parts, part, indptr, u)):
-                    v, scale = indices[i], one if weight is None else weight[edge[i]]
+                    v = indices[i]
+                    scale = one if weight is None else weight[edge[i]]
                     for f in range(width):
-                        share = _sigmoid_gate(one, src[u, f], dst[v, f], exponentials)
-                        passed = scale * grad[v, f] * share
-                        total[f] += passed * (one - share)
-                        total[width + f] += passed
+                        gate = _sigmoid_gate(one, src[u, f], dst[v, f], exponentials)
+                        term = scale * grad[v, f] * gate
+                        total[f] += term * (one - gate)
+                        total[width + f] += term
+                # The value is common to all edges of the source, so the scores' gradient is scaled once.
                 for f in range(width):
                     total[f] *= src[u, width + f]
                 store_row(parts, part, indptr, u, total, out, cut)

@@ -1,4 +1,4 @@
-"""The largest value over in-edges, column by column."""
+"""Maximum over in-edges, column by column."""
 
 from __future__ import annotations
 
@@ -38,16 +38,19 @@ class Max(Aggregation):
     additive = False
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Aggregate; see `Aggregation`. Takes no weights."""
+        """Aggregate without weights; see `Aggregation`."""
         assert weight_EK is None
         return _SegmentMax.apply(src_VsCF, block.edges)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @gpu_dispatch
 def segment_max(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, winner_VdF: Tensor) -> None:
-    """The maximum, written to ``out_VdF``, and its edge, to ``winner_VdF``: -1 where there is no edge."""
-    ends, columns = as_numpy(indptr), out_VdF.shape[1]
-    parts, out, winner = balanced_work(ends), as_kernel_array(out_VdF), as_kernel_array(winner_VdF)
+    """Compute the maximum into ``out_VdF`` and its edge into ``winner_VdF``: -1 without in-edges."""
+    ends = as_numpy(indptr)
+    columns = out_VdF.shape[1]
+    parts = balanced_work(ends)
+    out = as_kernel_array(out_VdF)
+    winner = as_kernel_array(winner_VdF)
     cut, cut_winner = (np.empty((len(parts), columns), rows.dtype) for rows in (out, winner))
     run = _make_max_kernel(specialised_width(len(indices), columns))
     run(parts, ends, as_numpy(indices), as_kernel_array(src_VsF), columns, out, winner, cut, cut_winner)
@@ -57,7 +60,7 @@ def segment_max(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tenso
 def segment_max_backward(
     indptr: Tensor, dst: Tensor, edge: Tensor, winner_VdF: Tensor, grad_VdF: Tensor, out_VsF: Tensor
 ) -> None:
-    """Gradient of the sources, over the transposed edges, written to ``out_VsF``."""
+    """Compute the gradient of the sources, over the transposed edges, into ``out_VsF``."""
     launch_balanced(_make_max_backward_kernel, indptr, dst, edge, winner_VdF, grad_VdF, out=out_VsF)
 
 
@@ -67,7 +70,10 @@ class _SegmentMax(torch.autograd.Function):
         shape = (edges.num_dst, *src_VsCF.shape[1:])
         out = src_VsCF.new_empty(shape)
         narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
-        ctx.edges, ctx.num_src, ctx.winner = edges, len(src_VsCF), src_VsCF.new_empty(shape, dtype=narrow)
+        ctx.edges = edges
+        ctx.num_src = len(src_VsCF)
+        # The backward pass needs the edge that gave each maximum, not the sources: they are not kept alive.
+        ctx.winner = src_VsCF.new_empty(shape, dtype=narrow)
         segment_max(edges.indptr, edges.indices, src_VsCF.flatten(1), out.flatten(1), ctx.winner.flatten(1))
         return out
 
@@ -97,23 +103,29 @@ def _make_max_kernel(fixed: int | None) -> Callable[..., None]:
     ) -> None:
         width = columns if fixed is None else fixed
         for part in prange(len(parts)):
-            best, who = np.empty(width, out.dtype), np.empty(width, winner.dtype)
+            best, best_edge = np.empty(width, out.dtype), np.empty(width, winner.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 first, last = row_span(parts, part, indptr, v)
+                # Start from the row's first edge, so that a NaN or -inf there has a winner. A later piece of
+                # a cut row starts from -inf without a winner, and can only win a column with a value of its
+                # own.
                 if first == indptr[v] and first < last:
                     for f in range(width):
-                        best[f], who[f] = src[indices[first], f], first
+                        best[f], best_edge[f] = src[indices[first], f], first
                 else:
                     for f in range(width):
-                        best[f], who[f] = -np.inf if last > indptr[v] else 0, -1
+                        best[f], best_edge[f] = -np.inf if last > indptr[v] else 0, -1
                 for e in range(first, last):
-                    u, at = indices[e], winner.dtype.type(e)
+                    u = indices[e]
+                    at = winner.dtype.type(e)
                     for f in range(width):
-                        value, least, edge = src[u, f], best[f], who[f]
+                        value, least, edge = src[u, f], best[f], best_edge[f]
+                        # Selections instead of a branch let the compiler vectorise; strictly larger, so that
+                        # a tie goes to the first edge.
                         best[f] = value if value > least else least
-                        who[f] = at if value > least else edge
+                        best_edge[f] = at if value > least else edge
                 store_row(parts, part, indptr, v, best, out, cut)
-                store_row(parts, part, indptr, v, who, winner, cut_winner)
+                store_row(parts, part, indptr, v, best_edge, winner, cut_winner)
         _merge_split_rows(parts, indptr, out, winner, cut, cut_winner)
 
     return max_kernel
@@ -122,6 +134,7 @@ def _make_max_kernel(fixed: int | None) -> Callable[..., None]:
 @serial_kernel
 def _merge_split_rows(parts: Array, indptr: Array, out: Array, winner: Array, cut: Array, cut_winner: Array) -> None:
     """Let a later piece of a cut row win where its value is strictly larger."""
+    # In the order of the parts, so that a tie goes to the first edge here too.
     for part in range(1, len(parts)):
         v = parts[part, ROW]
         if continues_row(parts, part, indptr, v):
@@ -153,7 +166,10 @@ def _make_max_backward_kernel(fixed: int | None) -> Callable[..., None]:
                 for f in range(len(total)):
                     total[f] = 0
                 for i in range(*row_span(parts, part, indptr, u)):
-                    e, v = edge[i], dst[i]
+                    e = edge[i]
+                    v = dst[i]
+                    # Each source gathers from the edges that it won: scattering from destinations would need
+                    # atomics.
                     for f in range(width):
                         total[f] += grad[v, f] if winner[v, f] == e else zero
                 store_row(parts, part, indptr, u, total, out, cut)

@@ -1,6 +1,6 @@
-"""Edges of several relations as aggregations read them: checked, as edges of pairs, with a relation for self-loops.
+"""Edges of several relations for aggregations: validation, node-relation pairs, a relation for self-loops.
 
-Letters: ``E`` edges, ``R`` relations. What is made of the edges of a block is made once.
+Letters: ``E`` edges, ``R`` relations. Results are computed once per block and cached with its edges.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outgrow.ops.csc import destination
 
 
 def validate_relations(edges: Edges, num_relations: int) -> Tensor:
-    """``[E]``: the relation of each edge, once it is sure that all are in ``[0, num_relations)``.
+    """Return ``[E]``: the relation of each edge, after checking that all are in ``[0, num_relations)``.
 
     Raises:
         InputError: Edges have no relation, or one out of range.
@@ -25,6 +25,7 @@ def validate_relations(edges: Edges, num_relations: int) -> Tensor:
     if edges.relation is None:
         got = "edges without a relation"
     else:
+        # The range is cached: every layer of every pass asks, and reading it from a GPU waits for the device.
         if "relations" not in edges.cache:
             ends = edges.relation.aminmax() if edges.num_edges else (torch.tensor(0), torch.tensor(-1))
             edges.cache["relations"] = [int(end) for end in ends]
@@ -41,16 +42,18 @@ def validate_relations(edges: Edges, num_relations: int) -> Tensor:
 
 
 def relation_pairs(edges: Edges, num_relations: int) -> tuple[Edges, Tensor]:
-    """In-edges of pairs: an edge of relation ``r`` from ``u`` to ``v`` is one from ``u * R + r`` to ``v * R + r``.
+    """Return the edges between node-relation pairs: relation ``r`` goes from ``u * R + r`` to ``v * R + r``.
 
     Computed once per block.
 
     Returns:
-        The edges, without relation and weight, and the position ``[E]`` that each of them has in the block.
+        The edges, without relation and weight, and the position ``[E]`` of each of them in the block.
     """
-    relation, slot = validate_relations(edges, num_relations), f"pairs of {num_relations} relations"
+    relation = validate_relations(edges, num_relations)
+    slot = f"pairs of {num_relations} relations"
     if slot not in edges.cache:
         narrow = torch.int32 if edges.num_src * num_relations < 2**31 else torch.int64
+        # A stable sort keeps the edge order within a pair, and with it the order of every sum.
         pair, order = (destination(edges) * num_relations + relation).sort(stable=True)
         indptr = edges.indptr.new_zeros(edges.num_dst * num_relations + 1)
         torch.cumsum(pair.bincount(minlength=len(indptr) - 1), 0, out=indptr[1:])
@@ -61,12 +64,13 @@ def relation_pairs(edges: Edges, num_relations: int) -> tuple[Edges, Tensor]:
 
 
 def self_loop_relation(edges: Edges, num_relations: int) -> Edges:
-    """The edges, of which those that have relation -1, loops that were added, have relation ``num_relations``.
+    """Return the edges with relation ``num_relations`` for added self-loops, whose relation is -1.
 
     Computed once per block.
     """
     slot = f"loops of relation {num_relations}"
     if slot not in edges.cache:
+        # Validate with the loops as relation 0: -1 is allowed here only.
         known = None if edges.relation is None else edges.relation.clamp_min(0)
         relation = validate_relations(replace(edges, relation=known, cache={}), num_relations).to(torch.int32)
         related = torch.where(cast(Tensor, edges.relation) < 0, num_relations, relation)
@@ -75,5 +79,5 @@ def self_loop_relation(edges: Edges, num_relations: int) -> Edges:
 
 
 def with_loop_relation(block: Block, num_relations: int) -> Block:
-    """The block, with `self_loop_relation` edges."""
+    """Return the block with the edges of `self_loop_relation`."""
     return replace(block, edges=self_loop_relation(block.edges, num_relations))

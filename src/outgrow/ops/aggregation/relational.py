@@ -1,7 +1,8 @@
-"""Sums over edges of several relations: their means, their trained weights; no row per edge.
+"""Aggregation over edges of several relations: means per relation, trained weights, no row per edge.
 
-Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``B`` bases, ``F`` columns. Gradients that
-sum over all edges are summed in a fixed number of parts, in order, whatever the number of threads.
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``B`` bases, ``F`` columns.
+Gradients that sum over all edges do so in a fixed number of parts and in order, whatever the number of
+threads.
 """
 
 from __future__ import annotations
@@ -37,17 +38,19 @@ from outgrow.ops.kernels.work_split import (
 Array = NDArray[Any]
 
 _SHARES = 16
-"""Sums of all edges that are made side by side."""
+"""Parallel partial sums over all edges; fixed, so that results do not depend on the threads."""
 
 
 def relation_mean_weight(block: Block, num_relations: int, dtype: torch.dtype) -> Tensor:
-    """``[E, 1]``: weight of each edge over the sum of those that share its destination and its relation.
+    """Return ``[E, 1]``: weight of each edge over the total of its destination's edges of the same relation.
 
-    Counted in the block, unless that says what they are in the graph, as it must where it does not hold all in-edges of
-    its destinations. Edges that stand for others weigh as much as they (see `apply_sample_weight`). Computed once per block.
+    The totals are those of the graph if the block has them, as it must unless it holds all in-edges of its
+    destinations; else they are computed from the block. Sampled edges are scaled by the number of edges that
+    they stand for (see `apply_sample_weight`). Computed once per block.
     """
     dtype = accumulate_dtype(dtype)
-    edges, slot = block.edges, f"relation mean {dtype}"
+    edges = block.edges
+    slot = f"relation mean {dtype}"
     relation = validate_relations(edges, num_relations)
     if slot not in edges.cache:
         out = edges.indptr.new_empty(edges.num_edges, 1, dtype=dtype)
@@ -56,17 +59,18 @@ def relation_mean_weight(block: Block, num_relations: int, dtype: torch.dtype) -
         else:
             out.fill_(1) if edges.weight is None else out.copy_(edges.weight[:, None])
             out /= block.relation_degree[:, None]
-            out.nan_to_num_(0, 0, 0)  # where the weights of a relation add up to nothing
+            # The weights of a relation may sum to 0, where a mean is undefined: such edges count for nothing.
+            out.nan_to_num_(0, 0, 0)
         edges.cache[slot] = apply_sample_weight(block, out)
     return cast(Tensor, edges.cache[slot])
 
 
 def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:
-    """``[E, B]``: ``scale[e] * share[relation of e]``, differentiable in ``share``.
+    """Return ``[E, B]``: ``scale[e] * share[relation of e]``, differentiable in ``share``.
 
     Args:
         edges: In-edges of a block, whose relations are below ``R``.
-        share_RB: ``[R, B]``: how much of each basis a relation has.
+        share_RB: ``[R, B]``: coefficient of each basis in each relation.
         scale_E1: ``[E, 1]`` constant.
     """
     validate_relations(edges, len(share_RB))
@@ -74,12 +78,14 @@ def basis_weight(edges: Edges, share_RB: Tensor, scale_E1: Tensor) -> Tensor:
 
 
 class RelationScale(nn.Module, Aggregation):
-    """``out[v] = sum over in-edges e of weight[e] * scale[relation of e] * src[source of e]``, column by column.
+    """Sum over in-edges with a trained scale per relation and column.
+
+    ``out[v] = sum over in-edges e of weight[e] * scale[relation of e] * src[source of e]``, column by column.
 
     Args:
         num_relations: ``R``.
         columns: ``F``.
-        loops: Whether loops that were added are of one more relation, the last.
+        loops: Whether added self-loops form one more relation, the last.
     """
 
     sliceable = True
@@ -92,11 +98,11 @@ class RelationScale(nn.Module, Aggregation):
         nn.init.normal_(self.scale, 1.0, 0.1)
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Aggregate; see `Aggregation`. Takes one channel and one constant weight per edge."""
+        """Aggregate one channel with one constant weight per edge; see `Aggregation`."""
         return self._apply_scale(self.scale, block, src_VsCF, weight_EK)
 
     def restrict_to_columns(self, first: int, last: int) -> Aggregate:
-        """See `Aggregation.restrict_to_columns`: with the scales of these columns."""
+        """Return the aggregation with the scales of these columns only."""
         scale_RF = self.scale[:, first:last]
         return lambda block, src_VsCF, _, weight_EK: self._apply_scale(scale_RF, block, src_VsCF, weight_EK)
 
@@ -113,7 +119,8 @@ class RelationScale(nn.Module, Aggregation):
 class _BasisWeight(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, share_RB: Tensor, scale_E1: Tensor, edges: Edges) -> Tensor:
-        ctx.edges, ctx.shape = edges, share_RB.shape
+        ctx.edges = edges
+        ctx.shape = share_RB.shape
         ctx.save_for_backward(scale_E1)
         out = share_RB.new_empty(edges.num_edges, share_RB.shape[1])
         basis_weight_forward(validate_relations(edges, len(share_RB)), share_RB, scale_E1.view(-1), out)
@@ -133,7 +140,10 @@ class _RelationScale(torch.autograd.Function):
     def forward(ctx: Any, src_VsCF: Tensor, scale_RF: Tensor, weight_E1: Tensor, edges: Edges) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(src_VsCF, scale_RF, weight_E1)
-        relation, weight_E = validate_relations(edges, len(scale_RF)), weight_E1.view(-1)
+        relation = validate_relations(edges, len(scale_RF))
+        weight_E = weight_E1.view(-1)
+        # The kernel looks weights and relations up by edge position, so that it serves the transposed edges
+        # as well.
         at = torch.arange(edges.num_edges, device=src_VsCF.device)
         out = src_VsCF.new_empty(edges.num_dst, 1, src_VsCF.shape[2])
         relational_spmm(
@@ -146,11 +156,13 @@ class _RelationScale(torch.autograd.Function):
     def backward(ctx: Any, grad_VdCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         src_VsCF, scale_RF, weight_E1 = ctx.saved_tensors
         edges: Edges = ctx.edges
-        relation, weight_E = validate_relations(edges, len(scale_RF)), weight_E1.view(-1)
+        relation = validate_relations(edges, len(scale_RF))
+        weight_E = weight_E1.view(-1)
         grad_VdF = grad_VdCF.flatten(1)
         d_src = d_scale = None
         if ctx.needs_input_grad[0]:
-            back, d_src = cached_transpose(edges), src_VsCF.new_empty(src_VsCF.shape)
+            back = cached_transpose(edges)
+            d_src = src_VsCF.new_empty(src_VsCF.shape)
             relational_spmm(*back, relation, weight_E, scale_RF, grad_VdF, d_src.flatten(1))
         if ctx.needs_input_grad[1]:
             d_scale = scale_RF.new_empty(scale_RF.shape)
@@ -163,21 +175,23 @@ class _RelationScale(torch.autograd.Function):
 def write_relation_mean(
     indptr: Tensor, relation: Tensor, weight_E: Tensor | None, num_relations: int, out_E: Tensor
 ) -> None:
-    """What `relation_mean_weight` gives, written to ``out_E``; 0 where that is not finite."""
+    """Compute `relation_mean_weight` into ``out_E``; 0 where the quotient is not finite."""
     parts = balanced_work(as_numpy(indptr))
-    weight, total = None if weight_E is None else as_numpy(weight_E), np.zeros((len(parts), 2, num_relations))
+    weight = None if weight_E is None else as_numpy(weight_E)
+    # Float64, since float32 loses digits in sums over many edges.
+    total = np.zeros((len(parts), 2, num_relations))
     divide_by_totals(parts, as_numpy(indptr), as_numpy(relation), weight, total, as_numpy(out_E))
 
 
 @gpu_dispatch
 def basis_weight_forward(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Tensor) -> None:
-    """What `basis_weight` gives, written to ``out_EB``."""
+    """Compute `basis_weight` into ``out_EB``."""
     _basis_weight_kernel(as_numpy(relation), as_numpy(share_RB), as_numpy(scale_E), as_numpy(out_EB))
 
 
 @gpu_dispatch
 def basis_grad(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Tensor) -> None:
-    """Gradient of the shares from that of the weights, written to ``out_RB``; summed in float64."""
+    """Compute the gradient of the shares from that of the weights, into ``out_RB``; summed in float64."""
     sums = np.zeros((_SHARES, *out_RB.shape))
     _basis_grad_kernel(as_numpy(relation), as_numpy(scale_E), as_numpy(grad_EB), sums)
     as_numpy(out_RB)[:] = sums.sum(0)
@@ -194,7 +208,10 @@ def relational_spmm(
     src_NF: Tensor,
     out_MF: Tensor,
 ) -> None:
-    """``out[m] = sum over i of m of weight[e] * scale[relation[e]] * src[indices[i]]`` with ``e = edge[i]``."""
+    """Compute ``out[m] = sum over i of m of weight[e] * scale[relation[e]] * src[indices[i]]``.
+
+    ``e`` is ``edge[i]``, the position of the weight and the relation.
+    """
     launch_balanced(_make_relational_spmm, indptr, indices, edge, relation, weight_E, scale_RF, src_NF, out=out_MF)
 
 
@@ -208,7 +225,7 @@ def relational_scale_grad(
     grad_VdF: Tensor,
     out_RF: Tensor,
 ) -> None:
-    """Gradient of the scales of relations from that of the sum, written to ``out_RF``; summed in float64."""
+    """Compute the gradient of the relations' scales, into ``out_RF``; summed in float64."""
     sums = np.zeros((_SHARES, *out_RF.shape))
     given = (as_kernel_array(value) for value in (indptr, indices, relation, weight_E, src_VsF, grad_VdF))
     _make_scale_grad_kernel(specialised_width(len(indices), out_RF.shape[1]))(
@@ -229,6 +246,7 @@ def _basis_grad_kernel(relation: Array, scale: Array, grad: Array, sums: Array) 
     count = len(relation)
     for share in prange(len(sums)):
         for e in range(count * share // len(sums), count * (share + 1) // len(sums)):
+            # Many edges have the same relation, so each share of the edges has its own table of sums.
             for b in range(grad.shape[1]):
                 sums[share, relation[e], b] += scale[e] * grad[e, b]
 
@@ -256,7 +274,9 @@ def _make_relational_spmm(fixed: int | None) -> Callable[..., None]:
                 for f in range(len(total)):
                     total[f] = 0
                 for i in range(*row_span(parts, part, indptr, m)):
-                    u, factor, r = indices[i], weight[edge[i]], relation[edge[i]]
+                    u = indices[i]
+                    factor = weight[edge[i]]
+                    r = relation[edge[i]]
                     for f in range(width):
                         total[f] += factor * scale[r, f] * src[u, f]
                 store_row(parts, part, indptr, m, total, out, cut)
@@ -279,12 +299,16 @@ def _make_scale_grad_kernel(fixed: int | None) -> Callable[..., None]:
         sums: Array,
     ) -> None:
         width = sums.shape[2] if fixed is None else fixed
-        count, shares = len(parts), len(sums)
+        count = len(parts)
+        shares = len(sums)
+        # Whole parts per share: the order of each sum follows from the edges alone, not from the threads.
         for share in prange(shares):
             for part in range(count * share // shares, count * (share + 1) // shares):
                 for v in range(parts[part, ROW], parts[part, END_ROW]):
                     for e in range(*row_span(parts, part, indptr, v)):
-                        u, r, factor = indices[e], relation[e], weight[e]
+                        u = indices[e]
+                        r = relation[e]
+                        factor = weight[e]
                         for f in range(width):
                             sums[share, r, f] += factor * src[u, f] * grad[v, f]
 

@@ -1,8 +1,9 @@
-"""Sums of weighted rows over the edges of each node: the kernels under `WeightedSum`, in either direction.
+"""SpMM and SDDMM kernels over the edges of each node: forward and backward of `WeightedSum`.
 
-Widths are compile-time constants of the kernels for large work, so that a row's sum stays in registers and first-level
-cache; small work takes kernels that read them from the shapes, so that they are compiled once.
-Letters: ``M`` result rows, ``N`` given rows, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F`` columns.
+For large inputs the kernels are compiled with the widths as constants, so that the sum of a row stays in
+registers and the first-level cache. For small inputs they read the widths at run time, so that one compiled
+kernel serves all widths. Letters: ``M`` result rows, ``N`` input rows, ``E`` edges, ``C`` channels, ``K``
+weights of an edge, ``F`` columns.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def spmm(
     add: bool = False,
     num_edges: int | None = None,
 ) -> None:
-    """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
+    """Compute ``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -49,18 +50,21 @@ def spmm(
         weight: ``[E, K]``; None if all are 1.
         rows: ``[N, C, F]``; ``C`` is ``K`` or 1. May be stored in half precision.
         out: ``[M, K, F]``, written.
-        add: Whether the sum goes on from what is there: rows without edges are left as they are.
-        num_edges: Edges of the graph that these are a part of, which decide what is worth a kernel of its own; None for
-            ``E``.
+        add: Whether to add to ``out``; rows without edges stay as they are.
+        num_edges: Edges of the whole graph, of which these are a chunk; None for ``E``.
     """
-    given, sums = as_input_rows(rows), as_output_rows(out)
+    given = as_input_rows(rows)
+    sums = as_output_rows(out)
     num_weights, num_channels, columns = _kernel_widths(out, rows)
-    if num_weights == num_channels == 1:  # the unused columns too: they end in unused columns
+    # Sum the padding columns too: loops over whole cache lines need no remainder.
+    if num_weights == num_channels == 1:
         columns = min(given.shape[1], sums.shape[1])
     widths = num_weights, num_channels, columns
+    # By the whole graph, so that all of its chunks run the same kernel.
     large = _is_large(len(indices) if num_edges is None else num_edges, widths)
     ends = as_numpy(indptr)
     operands = None if edge is None else as_numpy(edge), None if weight is None else as_numpy(weight), given, sums
+    # The register kernel starts each sum at zero, so it cannot add to ``out``.
     if large and not add and num_weights == num_channels == 1 and fits_in_registers(given, sums, columns):
         make_narrow_spmm(columns)(balanced_work(ends), ends, as_numpy(indices), *operands)
     else:
@@ -71,7 +75,7 @@ def spmm(
 
 @gpu_dispatch
 def spmm_sum_heads(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
-    """``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
+    """Compute ``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -98,7 +102,7 @@ def spmm_sum_heads(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor
 
 @gpu_dispatch
 def sddmm_dot(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
-    """``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
+    """Compute ``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -124,7 +128,7 @@ def spmm_backward_fused(
     out: Tensor,
     d_weight: Tensor,
 ) -> None:
-    """Both gradients of a weighted sum in one pass over the out-edges ``i`` of each source ``m``.
+    """Compute both gradients of a weighted sum in one pass over the out-edges ``i`` of each source ``m``.
 
     ``out[m, k or 0] = sum of weight[edge[i], k] * rows[indices[i], k]`` and
     ``d_weight[edge[i], k] = rows[indices[i], k] . own[m, k or 0]``.
@@ -156,7 +160,7 @@ def spmm_backward_fused(
 
 
 def _kernel_widths(wide: Tensor, narrow: Tensor) -> Widths:
-    """``K`` from the one, ``C`` and ``F`` from the other."""
+    """Return ``K`` of ``wide``, and ``C`` and ``F`` of ``narrow``."""
     return wide.shape[1], narrow.shape[1], narrow.shape[2]
 
 
@@ -166,6 +170,7 @@ def _is_large(num_edges: int, widths: Widths) -> bool:
 
 @cache
 def _make_spmm_kernel(fixed: Widths | None) -> Callable[..., None]:
+    # Frozen by Numba: each ``fixed > 0`` below is decided at compile time.
     fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
 
     @parallel_kernel
@@ -193,6 +198,7 @@ def _make_spmm_kernel(fixed: Widths | None) -> Callable[..., None]:
                 if add and first == last and not continued:
                     continue
                 total[:] = 0
+                # Later pieces of a row start from zero, or ``out`` would count several times.
                 if add and not continued:
                     for k in range(num_weights):
                         for f in range(columns):
@@ -200,18 +206,21 @@ def _make_spmm_kernel(fixed: Widths | None) -> Callable[..., None]:
                 for i in range(first, last):
                     prefetch_row(rows, indices, i, ahead, num_channels * columns)
                     at = i if edge is None else edge[i]
+                    # The processor prefetches sequential reads by itself: weights in edge order.
                     if edge is not None and weight is not None:
                         prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
                     row = indices[i]
                     for k in range(num_weights):
+                        # With one channel, all weights of an edge scale the same source row (bases).
                         c = k if num_channels > 1 else 0
                         scale = total.dtype.type(1) if weight is None else weight[at, k]
                         for f in range(columns):
                             total[k, f] += scale * as_float(rows[row, c * columns + f])
-                mine = cut[part] if continued else out[m]
+                # The part where a row begins writes ``out``, others scratch: no two threads share a row.
+                target = cut[part] if continued else out[m]
                 for k in range(num_weights):
                     for f in range(columns):
-                        mine[k * columns + f] = total[k, f]
+                        target[k * columns + f] = total[k, f]
         add_split_rows(parts, indptr, out, cut)
 
     return spmm_kernel
@@ -247,11 +256,12 @@ def _make_sum_heads_kernel(fixed: Widths | None) -> Callable[..., None]:
                     row = indices[i]
                     for k in range(num_weights):
                         scale = weight[edge[i], k]
+                        # All heads read one source row, so its gradient sums over the heads as well.
                         for f in range(columns):
                             total[f] += scale * rows[row, k * columns + f]
-                mine = cut[part] if continues_row(parts, part, indptr, m) else out[m]
+                target = cut[part] if continues_row(parts, part, indptr, m) else out[m]
                 for f in range(columns):
-                    mine[f] = total[f]
+                    target[f] = total[f]
         add_split_rows(parts, indptr, out, cut)
 
     return sum_heads_kernel
@@ -277,6 +287,7 @@ def _make_sddmm_kernel(fixed: Widths | None) -> Callable[..., None]:
                     row = indices[e]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0
+                        # Vectorised, since a `reducing_kernel` may reorder additions. Cut rows need no care.
                         total = out.dtype.type(0)
                         for f in range(columns):
                             total += other[m, k * columns + f] * as_float(rows[row, c * columns + f])
@@ -316,19 +327,23 @@ def _make_backward_kernel(fixed: Widths | None) -> Callable[..., None]:
                     prefetch_row(rows, indices, i, ahead, num_weights * columns)
                     prefetch_row(weight, edge, i, NUMBERS_AHEAD, num_weights)
                     prefetch_row(d_weight, edge, i, NUMBERS_AHEAD, num_weights)
-                    row, at = indices[i], edge[i]
+                    row = indices[i]
+                    at = edge[i]
                     for k in range(num_weights):
                         c = k if num_channels > 1 else 0
-                        scale, product = weight[at, k], out.dtype.type(0)
+                        scale = weight[at, k]
+                        product = out.dtype.type(0)
+                        # One read of the gradient row serves both results: memory is the bottleneck.
                         for f in range(columns):
                             value = rows[row, k * columns + f]
                             total[c, f] += scale * value
                             product += value * own[m, c * columns + f]
+                        # Each edge leaves exactly one source, so no other thread writes this row.
                         d_weight[at, k] = product
-                mine = cut[part] if continues_row(parts, part, indptr, m) else out[m]
+                target = cut[part] if continues_row(parts, part, indptr, m) else out[m]
                 for c in range(num_channels):
                     for f in range(columns):
-                        mine[c * columns + f] = total[c, f]
+                        target[c * columns + f] = total[c, f]
         add_split_rows(parts, indptr, out, cut)
 
     return backward_kernel

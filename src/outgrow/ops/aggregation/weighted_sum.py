@@ -1,7 +1,7 @@
-"""The weighted sum over in-edges, forward and backward, without a row per edge.
+"""Weighted sum over in-edges, forward and backward, without a row per edge.
 
-Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``C`` channels of the source, ``K`` weights of an edge,
-``F`` columns. Either ``C = K`` (heads), or ``C = 1`` and one source row serves all ``K`` (bases).
+Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``C`` channels of the source, ``K`` weights of an
+edge, ``F`` columns. Either ``C = K`` (heads), or ``C = 1`` and one source row serves all ``K`` (bases).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WeightedSum(Aggregation):
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
         """Aggregate; see `Aggregation`. ``C`` must be 1 or ``K``; without weights ``K = C``.
 
-        Constant sources may be stored in half precision: weights and result are float32 then.
+        Constant sources may be stored in half precision; then weights and result are float32.
         """
         assert weight_EK is None or src_VsCF.shape[1] in (1, weight_EK.shape[1])
         return _WeightedSum.apply(src_VsCF, weight_EK, block.edges)  # type: ignore[no-any-return, no-untyped-call]
@@ -38,16 +38,19 @@ class WeightedSum(Aggregation):
     def source_gradient(
         edges: Edges, weight_EK: Tensor | None, grad_VdKF: Tensor, channels: int, *, into: Tensor | None = None
     ) -> Tensor:
-        """``[Vs, C, F]``: the gradient of the sources. Reads no source row.
+        """Return ``[Vs, C, F]``: the gradient of the sources. Reads no source row.
 
         Args:
             edges: In-edges of the block.
-            weight_EK: ``[E, K]`` or None, as given forward.
+            weight_EK: ``[E, K]`` or None, as in the forward pass.
             grad_VdKF: ``[Vd, K, F]`` gradient of the result.
             channels: ``C``.
-            into: ``[Vs, C, F]``, to which it is added, laid out as `pooled_empty_rows` does it; None for a new result.
+            into: ``[Vs, C, F]`` to add the gradient to, laid out as by `pooled_empty_rows`; None for a new
+                tensor.
         """
-        back, columns = cached_transpose(edges), grad_VdKF.shape[2]
+        back = cached_transpose(edges)
+        columns = grad_VdKF.shape[2]
+        # One source row served all weights of an edge, so its gradient is a sum over them.
         if weight_EK is not None and channels < weight_EK.shape[1]:
             out = pooled_empty_rows(edges.num_src, (channels, columns), grad_VdKF)
             spmm_sum_heads(back.indptr, back.indices, back.edge, weight_EK, grad_VdKF, out)
@@ -63,7 +66,9 @@ class _WeightedSum(torch.autograd.Function):
     def forward(ctx: Any, src_VsCF: Tensor, weight_EK: Tensor | None, edges: Edges) -> Tensor:
         if is_half(src_VsCF.dtype) and src_VsCF.requires_grad:
             raise TypeError("rows in half precision are constants: they have no gradient")
-        ctx.edges, ctx.channels = edges, src_VsCF.shape[1]
+        ctx.edges = edges
+        ctx.channels = src_VsCF.shape[1]
+        # Only the gradient of the weights reads the sources: with constant weights they can be freed.
         weight_trains = weight_EK is not None and weight_EK.requires_grad
         ctx.save_for_backward(src_VsCF if weight_trains else None, weight_EK)
         width = src_VsCF.shape[1] if weight_EK is None else weight_EK.shape[1]
@@ -87,6 +92,7 @@ class _WeightedSum(torch.autograd.Function):
         if not wants_src:
             sddmm_dot(edges.indptr, edges.indices, src_VsCF, grad_VdKF, d_weight)
             return None, d_weight, None
+        # Both gradients: one pass over the transposed edges reads each gradient row once for the two of them.
         back = cached_transpose(edges)
         d_src = pooled_empty_rows(edges.num_src, tuple(src_VsCF.shape[1:]), grad_VdKF)
         spmm_backward_fused(back.indptr, back.indices, back.edge, weight_EK, grad_VdKF, src_VsCF, d_src, d_weight)
@@ -94,10 +100,12 @@ class _WeightedSum(torch.autograd.Function):
 
 
 def _pad_rows(x_VKF: Tensor) -> Tensor:
-    """The same rows as `pooled_empty_rows` lays them out."""
-    rows, columns = len(x_VKF), x_VKF[0].numel() if len(x_VKF) else 0
+    """Return the same rows in the layout of `pooled_empty_rows`."""
+    rows = len(x_VKF)
+    columns = x_VKF[0].numel() if len(x_VKF) else 0
     if x_VKF.device.type != "cpu" or pad_to_cache_line(columns, rows) == columns or x_VKF.stride(0) != columns:
         return x_VKF
     out = pooled_empty_rows(rows, tuple(x_VKF.shape[1:]), x_VKF)
+    # The kernels sum the padding too, and uninitialised bytes may be NaN or denormal, which slows arithmetic.
     with_padding(out.flatten(1))[:, columns:] = 0
     return out.copy_(x_VKF)

@@ -1,8 +1,8 @@
-"""The twins of the CPU kernels on CUDA: one module for each, whose functions have the same names and arguments.
+"""CUDA counterparts of the CPU kernels: a module for each, whose functions have the same signatures.
 
-They take tensors on one device, write what they are given as ``out``, which is contiguous, launch on the current stream
-and wait for nothing. Sums run in a fixed order and no two programs add to one number, so the same input gives the same
-bits. They accumulate in float64 where the result is float64, else in float32.
+They take tensors on one device, write to the contiguous ``out``, launch on the current stream and wait for
+nothing. Sums run in a fixed order and no two programs add to one number, so the same input gives the same
+bits. They accumulate in float64 if the result is float64, else in float32.
 """
 
 from outgrow.core.errors import InputError

@@ -1,4 +1,4 @@
-"""The softmax over the in-edges of each destination, one per head, and its backward pass.
+"""Softmax over the in-edges of each destination, one per head, and its backward pass.
 
 Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``M`` rows, ``K`` heads.
 """
@@ -21,7 +21,7 @@ def edge_softmax(
     edge_EK: Tensor | None,
     out_EK: Tensor,
 ) -> None:
-    """``softmax over in-edges e of leaky_relu(src[source] + dst[destination] + edge[e])``.
+    """Compute ``softmax over in-edges e of leaky_relu(src[source] + dst[destination] + edge[e])``.
 
     Args:
         indptr: ``[Vd + 1]`` int64.
@@ -32,6 +32,7 @@ def edge_softmax(
         edge_EK: ``[E, K]``; None if all are 0.
         out_EK: ``[E, K]``, written.
     """
+    # One warp per row: a row of a few edges and heads would leave more of them idle.
     heads = dst_VdK.shape[1]
     given = indptr, indices, src_VsK, dst_VdK, edge_EK, out_EK
     launch_kernel(
@@ -51,7 +52,7 @@ def edge_softmax_backward(
     d_score_EK: Tensor,
     d_dst_VdK: Tensor,
 ) -> None:
-    """The gradients of the scores of edges and of destinations from that of the weights.
+    """Compute the gradients of edge and destination scores from that of the weights.
 
     Args:
         indptr: ``[Vd + 1]`` int64.
@@ -78,7 +79,7 @@ def edge_softmax_backward(
 
 
 def sum_edge_values(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -> None:
-    """``out[m] = sum over edges i of m of values[edge[i]]``.
+    """Compute ``out[m] = sum over edges i of m of values[edge[i]]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -90,25 +91,25 @@ def sum_edge_values(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Ten
 
 
 def _head_tile(heads: int) -> tuple[int, int]:
-    """Edges and heads: rows are narrow, and most have few edges."""
+    """Return edges and heads of a tile, a small one: rows are narrow and most have few edges."""
     return tile_shape(heads, heads, elements=256)
 
 
 @triton_function
 def _edge_scores(
     src: tl.tensor,
-    mine: tl.tensor,
+    dst_score: tl.tensor,
     edge_score: tl.tensor,
     other: tl.tensor,
     e: tl.tensor,
     k: tl.tensor,
-    given: tl.tensor,
+    mask: tl.tensor,
     HEADS: tl.constexpr,
 ) -> tl.tensor:
-    """The sums of scores of a tile of edges by heads, before the leaky ReLU."""
-    score = tl.load(src + other[:, None] * HEADS + k[None, :], given, 0).to(mine.dtype) + mine[None, :]
+    """Return the scores of a tile of edges by heads, before the leaky ReLU."""
+    score = tl.load(src + other[:, None] * HEADS + k[None, :], mask, 0).to(dst_score.dtype) + dst_score[None, :]
     if edge_score is not None:
-        score += tl.load(edge_score + e[:, None] * HEADS + k[None, :], given, 0).to(mine.dtype)
+        score += tl.load(edge_score + e[:, None] * HEADS + k[None, :], mask, 0).to(dst_score.dtype)
     return score
 
 
@@ -136,29 +137,32 @@ def _edge_softmax_kernel(
     row = tl.program_id(0).to(tl.int64)
     first, last = tl.load(indptr + row), tl.load(indptr + row + 1)
     k = tl.arange(0, WIDTH)
-    mine = tl.load(dst + row * HEADS + k, k < HEADS, 0).to(ACC)
+    dst_score = tl.load(dst + row * HEADS + k, k < HEADS, 0).to(ACC)
+    # Three passes that each recompute the scores from node scores, which are cached: storing them per edge
+    # would add traffic to memory.
     highest = tl.full([EDGES, WIDTH], float("-inf"), ACC)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        mask = (e < last)[:, None] & (k < HEADS)[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        score = _leaky_relu(_edge_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
-        highest = tl.maximum(highest, tl.where(given, score, float("-inf")))
+        score = _leaky_relu(_edge_scores(src, dst_score, edge_score, other, e, k, mask, HEADS), SLOPE)
+        highest = tl.maximum(highest, tl.where(mask, score, float("-inf")))
     top = tl.max(highest, 0)
+    # Scores minus the maximum are at most 0: the exponential cannot overflow.
     total = tl.zeros([EDGES, WIDTH], ACC)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        mask = (e < last)[:, None] & (k < HEADS)[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        score = _leaky_relu(_edge_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
-        total += tl.where(given, tl.exp(score - top[None, :]), 0)
+        score = _leaky_relu(_edge_scores(src, dst_score, edge_score, other, e, k, mask, HEADS), SLOPE)
+        total += tl.where(mask, tl.exp(score - top[None, :]), 0)
     whole = tl.sum(total, 0)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        mask = (e < last)[:, None] & (k < HEADS)[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        score = _leaky_relu(_edge_scores(src, mine, edge_score, other, e, k, given, HEADS), SLOPE)
-        tl.store(out + e[:, None] * HEADS + k[None, :], tl.exp(score - top[None, :]) / whole[None, :], given)
+        score = _leaky_relu(_edge_scores(src, dst_score, edge_score, other, e, k, mask, HEADS), SLOPE)
+        tl.store(out + e[:, None] * HEADS + k[None, :], tl.exp(score - top[None, :]) / whole[None, :], mask)
 
 
 @triton_kernel
@@ -183,23 +187,24 @@ def _edge_softmax_backward_kernel(
     row = tl.program_id(0).to(tl.int64)
     first, last = tl.load(indptr + row), tl.load(indptr + row + 1)
     k = tl.arange(0, WIDTH)
-    mine = tl.load(dst + row * HEADS + k, k < HEADS, 0).to(ACC)
+    dst_score = tl.load(dst + row * HEADS + k, k < HEADS, 0).to(ACC)
+    # Gradient of a softmax: w * (g - sum of w * g over the row), w its result, g the gradient.
     products = tl.zeros([EDGES, WIDTH], ACC)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        mask = (e < last)[:, None] & (k < HEADS)[None, :]
         at = e[:, None] * HEADS + k[None, :]
-        products += tl.load(weight + at, given, 0).to(ACC) * tl.load(grad + at, given, 0).to(ACC)
+        products += tl.load(weight + at, mask, 0).to(ACC) * tl.load(grad + at, mask, 0).to(ACC)
     mean = tl.sum(products, 0)
     total = tl.zeros([EDGES, WIDTH], ACC)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        given = (e < last)[:, None] & (k < HEADS)[None, :]
+        mask = (e < last)[:, None] & (k < HEADS)[None, :]
         at = e[:, None] * HEADS + k[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        score = _edge_scores(src, mine, edge_score, other, e, k, given, HEADS)
-        value = tl.load(weight + at, given, 0).to(ACC) * (tl.load(grad + at, given, 0).to(ACC) - mean[None, :])
+        score = _edge_scores(src, dst_score, edge_score, other, e, k, mask, HEADS)
+        value = tl.load(weight + at, mask, 0).to(ACC) * (tl.load(grad + at, mask, 0).to(ACC) - mean[None, :])
         value = tl.where(score > 0, value, value * SLOPE)
-        tl.store(d_score + at, value, given)
+        tl.store(d_score + at, value, mask)
         total += value
     tl.store(d_dst + row * HEADS + k, tl.sum(total, 0), k < HEADS)

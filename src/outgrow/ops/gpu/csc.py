@@ -1,4 +1,4 @@
-"""What is derived from in-edges once: sums of their weights, the transpose, the view with self-loops.
+"""Results derived from in-edges once: sums of weights, the transpose, the view with self-loops.
 
 Letters: ``V`` nodes, ``E`` edges, ``R`` rows.
 """
@@ -12,7 +12,7 @@ from outgrow.ops.gpu.spmm import spmm
 
 
 def weighted_in_degree(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
-    """``out[v] = sum over in-edges e of weight[e]``.
+    """Compute ``out[v] = sum over in-edges e of weight[e]``.
 
     Args:
         indptr: ``[V + 1]`` int64.
@@ -24,7 +24,7 @@ def weighted_in_degree(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
 
 
 def transpose_csc(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Out-edges of the sources of a block, in edge order within a source.
+    """Return the out-edges of the sources of a block, in edge order within a source.
 
     Args:
         indptr: ``[num_dst + 1]`` int64.
@@ -33,8 +33,8 @@ def transpose_csc(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -
         num_dst: Number of destinations.
 
     Returns:
-        ``indptr [num_src + 1]`` int64; the destination ``[E]`` of each out-edge and its position ``[E]`` among the
-        in-edges, both int32 where all numbers fit.
+        ``indptr [num_src + 1]`` int64; the destination ``[E]`` of each out-edge and its position ``[E]``
+        among the in-edges, both int32 where all numbers fit.
     """
     narrow = torch.int32 if max(len(indices), num_dst) < 2**31 else torch.int64
     out_ptr, edge = sort_by_row(indices, num_src)
@@ -43,7 +43,7 @@ def transpose_csc(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -
 
 
 def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """In-edges with the self-loops taken out and one of weight 1 put at the end of every row.
+    """Return the in-edges without self-loops and with one of weight 1 at the end of every row.
 
     Waits for the device, which alone knows how many edges there are.
 
@@ -57,12 +57,14 @@ def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -
     """
     dst = edge_destinations(indptr, len(indices))
     kept = torch.nonzero(indices != dst).view(-1)
-    before = torch.searchsorted(kept, indptr)  # edges before each row that are kept
+    # Kept edges before each row.
+    before = torch.searchsorted(kept, indptr)
     nodes = torch.arange(len(indptr), device=indptr.device)
     new_ptr = before + nodes
     at = torch.arange(len(kept), device=indptr.device) + dst[kept]
     new = indices.new_empty(len(kept) + len(indptr) - 1)
-    new[at], new[new_ptr[1:] - 1] = indices[kept], nodes[:-1].to(indices.dtype)
+    new[at] = indices[kept]
+    new[new_ptr[1:] - 1] = nodes[:-1].to(indices.dtype)
     if weight is None:
         return new_ptr, new, None
     new_weight = weight.new_ones(len(new))
@@ -71,19 +73,21 @@ def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -
 
 
 def edge_destinations(indptr: Tensor, num_edges: int) -> Tensor:
-    """``[E]`` int64: row of each edge."""
+    """Return ``[E]`` int64: row of each edge."""
     rows = torch.arange(len(indptr) - 1, device=indptr.device)
     return rows.repeat_interleave(indptr.diff(), output_size=num_edges)
 
 
 def sort_by_row(row: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """The edges of each row: ``indptr [R + 1]`` int64 and positions ``[E]`` int64, ascending within a row.
+    """Return the edges of each row: ``indptr [R + 1]`` and positions ``[E]``, int64, ascending within a row.
 
     Args:
         row: ``[E]`` of any integer type.
         num_rows: ``R``.
     """
+    # Stable, so that edges of a row keep their order, and with it the order of every sum.
     ordered, position = torch.sort(row, stable=True)
     rows = torch.arange(num_rows, device=row.device).clamp(max=torch.iinfo(row.dtype).max).to(row.dtype)
+    # By bisection: ``bincount`` would make the host wait for the device.
     ends = torch.searchsorted(ordered, rows, right=True)
     return torch.cat([ends.new_zeros(1), ends]), position

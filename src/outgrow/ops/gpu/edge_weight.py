@@ -1,4 +1,4 @@
-"""Weights of edges that read the graph only. Letters: ``V`` nodes, ``E`` edges."""
+"""Edge weights that depend on the graph only. Letters: ``V`` nodes, ``E`` edges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def scale_edge_weight(
     src_factor_V: Tensor | None,
     out_E: Tensor,
 ) -> None:
-    """``out[e] = dst_factor[destination] * src_factor[source] * weight[e]``; 0 where that is not finite.
+    """Compute ``out[e] = dst_factor[destination] * src_factor[source] * weight[e]``; 0 if not finite.
 
     Args:
         indptr: ``[Vd + 1]`` int64.

@@ -1,4 +1,4 @@
-"""The parameter gradients of layer norm. Letters: ``N`` rows, ``F`` columns."""
+"""Gradients of the parameters of layer norm. Letters: ``N`` rows, ``F`` columns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from torch import Tensor
 from outgrow.ops.gpu.launch import launch_kernel, num_blocks, tile_shape, triton_kernel
 
 _ROWS, _PARTS = 256, 1024
-"""A part has at least so many rows, and there are at most so many parts: both do not depend on the device."""
+"""Fewest rows of a part and most parts; independent of the device, so that results are as well."""
 
 
 def layer_norm_gradients(
     x_NF: Tensor, mean_N: Tensor, scale_N: Tensor, grad_NF: Tensor, d_weight_F: Tensor, d_bias_F: Tensor
 ) -> None:
-    """``d_weight = sum over rows n of grad[n] * (x[n] - mean[n]) * scale[n]``, ``d_bias = sum of grad[n]``.
+    """Compute the gradients of weight and bias from that of the result.
+
+    ``d_weight = sum over rows n of grad[n] * (x[n] - mean[n]) * scale[n]``, ``d_bias = sum of grad[n]``.
 
     Args:
         x_NF: ``[N, F]`` floating.
@@ -27,6 +29,8 @@ def layer_norm_gradients(
     """
     num_rows, columns = x_NF.shape
     rows, width = tile_shape(columns)
+    # Each program sums a part in float64 to a row of its own; a second sum over the parts keeps the order
+    # fixed.
     rows_of_part = rows * num_blocks(max(_ROWS, num_blocks(num_rows, _PARTS)), rows)
     parts = torch.empty(2, num_blocks(num_rows, rows_of_part), columns, dtype=torch.float64, device=x_NF.device)
     grid = parts.shape[1], num_blocks(columns, width)

@@ -1,4 +1,4 @@
-"""The sum of modulated messages over in-edges and its backward pass.
+"""FiLM sum over in-edges and its backward pass.
 
 Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``F`` columns.
 """
@@ -20,7 +20,10 @@ def film_sum(
     slope: float,
     out_Vd1F: Tensor,
 ) -> None:
-    """``out[v] = sum over in-edges e of weight[e] * leaky_relu(dst[v, 0] * src[u, 0] + dst[v, 1])``, ``u`` the source.
+    """Compute the sum of FiLM messages.
+
+    ``out[v] = sum over in-edges e of weight[e] * leaky_relu(dst[v, 0] * src[u, 0] + dst[v, 1])``, ``u`` the
+    source.
 
     Args:
         indptr: ``[Vd + 1]`` int64.
@@ -45,7 +48,7 @@ def film_grad_dst(
     grad_Vd1F: Tensor,
     out_Vd2F: Tensor,
 ) -> None:
-    """The gradient of ``dst``, ``[Vd, 2, F]``, from that of the sum; arguments as of `film_sum`."""
+    """Compute the gradient of ``dst``, ``[Vd, 2, F]``, from that of the sum; arguments as in `film_sum`."""
     given = indices, src_Vs1F, dst_Vd2F, weight_E, grad_Vd1F
     sum_over_edges(_grad_dst_kernel, indptr, len(indices), out_Vd2F, *given, shape=(slope,))
 
@@ -61,7 +64,7 @@ def film_grad_src(
     grad_Vd1F: Tensor,
     out_Vs1F: Tensor,
 ) -> None:
-    """The gradient of ``src``, ``[Vs, 1, F]``, from that of the sum, over the out-edges of each source.
+    """Compute the gradient of ``src``, ``[Vs, 1, F]``, over the out-edges of each source.
 
     Args:
         indptr: ``[Vs + 1]`` int64.
@@ -105,13 +108,13 @@ def _film_kernel(
     total = tl.zeros([EDGES, COLUMNS], ACC)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        given = (e < last)[:, None] & inside[None, :]
+        mask = (e < last)[:, None] & inside[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        z = gamma[None, :] * tl.load(src + other[:, None] * F + f[None, :], given, 0).to(ACC) + beta[None, :]
+        z = gamma[None, :] * tl.load(src + other[:, None] * F + f[None, :], mask, 0).to(ACC) + beta[None, :]
         message = tl.where(z > 0, z, z * SLOPE)
         if weight is not None:
             message *= tl.load(weight + e, e < last, 0).to(ACC)[:, None]
-        total += tl.where(given, message, 0)
+        total += tl.where(mask, message, 0)
     store_partial_sum(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)
 
 
@@ -145,15 +148,17 @@ def _grad_dst_kernel(
     d_beta = tl.zeros([EDGES, COLUMNS], ACC)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        given = (e < last)[:, None] & inside[None, :]
+        mask = (e < last)[:, None] & inside[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        values = tl.load(src + other[:, None] * F + f[None, :], given, 0).to(ACC)
+        values = tl.load(src + other[:, None] * F + f[None, :], mask, 0).to(ACC)
         rate = tl.where(gamma[None, :] * values + beta[None, :] > 0, one, one * SLOPE)
         if weight is not None:
             rate *= tl.load(weight + e, e < last, 0).to(ACC)[:, None]
-        rate = tl.where(given, rate, 0)
+        # Lanes without an edge have loaded zeros, for which the derivative is not 0.
+        rate = tl.where(mask, rate, 0)
         d_gamma += rate * values
         d_beta += rate
+    # All edges of the row share this factor. The product distributes over the segments of a cut row.
     g = tl.load(grad + row * F + f, inside, 0).to(ACC)
     store_partial_sum(out, scratch, num_cuts, f, tl.sum(d_gamma, 0) * g, inside, 2 * F)
     store_partial_sum(out, scratch, num_cuts, F + f, tl.sum(d_beta, 0) * g, inside, 2 * F)
@@ -183,18 +188,18 @@ def _grad_src_kernel(
     row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
-    mine = tl.load(src + row * F + f, inside, 0).to(ACC)
+    src_row = tl.load(src + row * F + f, inside, 0).to(ACC)
     total = tl.zeros([EDGES, COLUMNS], ACC)
     for start in range(first, last, EDGES):
         i = start + tl.arange(0, EDGES)
-        given = (i < last)[:, None] & inside[None, :]
+        mask = (i < last)[:, None] & inside[None, :]
         other = tl.load(indices + i, i < last, 0).to(tl.int64)[:, None]
-        gamma = tl.load(dst + other * (2 * F) + f[None, :], given, 0).to(ACC)
-        beta = tl.load(dst + other * (2 * F) + F + f[None, :], given, 0).to(ACC)
-        passed = gamma * tl.load(grad + other * F + f[None, :], given, 0).to(ACC)
-        passed = tl.where(gamma * mine[None, :] + beta > 0, passed, passed * SLOPE)
+        gamma = tl.load(dst + other * (2 * F) + f[None, :], mask, 0).to(ACC)
+        beta = tl.load(dst + other * (2 * F) + F + f[None, :], mask, 0).to(ACC)
+        term = gamma * tl.load(grad + other * F + f[None, :], mask, 0).to(ACC)
+        term = tl.where(gamma * src_row[None, :] + beta > 0, term, term * SLOPE)
         if weight is not None:
             e = tl.load(edge + i, i < last, 0).to(tl.int64)
-            passed *= tl.load(weight + e, i < last, 0).to(ACC)[:, None]
-        total += passed
+            term *= tl.load(weight + e, i < last, 0).to(ACC)[:, None]
+        total += term
     store_partial_sum(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)

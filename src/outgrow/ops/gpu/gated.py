@@ -1,6 +1,6 @@
-"""The gated sum over in-edges and its backward pass.
+"""Gated sum over in-edges and its backward pass.
 
-The gate is computed per edge: a device has arithmetic to spare where it waits for memory.
+The gate is computed per edge: a GPU has arithmetic to spare while it waits for memory.
 Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``F`` columns.
 """
 
@@ -15,7 +15,10 @@ from outgrow.ops.gpu.launch import program_edges, store_partial_sum, sum_over_ed
 def gated_sum(
     indptr: Tensor, indices: Tensor, src_Vs2F: Tensor, dst_Vd1F: Tensor, weight_E: Tensor | None, out_Vd1F: Tensor
 ) -> None:
-    """``out[v] = sum over in-edges e of weight[e] * sigmoid(src[u, 0] + dst[v, 0]) * src[u, 1]``, ``u`` the source.
+    """Compute the gated sum over in-edges.
+
+    ``out[v] = sum over in-edges e of weight[e] * sigmoid(src[u, 0] + dst[v, 0]) * src[u, 1]``, ``u`` the
+    source.
 
     Args:
         indptr: ``[Vd + 1]`` int64.
@@ -38,7 +41,7 @@ def gated_grad_dst(
     grad_Vd1F: Tensor,
     out_Vd1F: Tensor,
 ) -> None:
-    """The gradient of ``dst``, ``[Vd, 1, F]``, from that of the sum; arguments as of `gated_sum`."""
+    """Compute the gradient of ``dst``, ``[Vd, 1, F]``, from that of the sum; arguments as in `gated_sum`."""
     given = indices, src_Vs2F, dst_Vd1F, weight_E, grad_Vd1F
     sum_over_edges(_grad_dst_kernel, indptr, len(indices), out_Vd1F, *given, shape=())
 
@@ -53,7 +56,7 @@ def gated_grad_src(
     grad_Vd1F: Tensor,
     out_Vs2F: Tensor,
 ) -> None:
-    """The gradient of ``src``, ``[Vs, 2, F]``, from that of the sum, over the out-edges of each source.
+    """Compute the gradient of ``src``, ``[Vs, 2, F]``, over the out-edges of each source.
 
     Args:
         indptr: ``[Vs + 1]`` int64.
@@ -88,7 +91,7 @@ def _grad_dst_kernel(
     SHAPE: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """The sum itself if ``grad`` is None, else the gradient of ``dst``."""
+    """Compute the sum itself if ``grad`` is None, else the gradient of ``dst``."""
     F: tl.constexpr = SHAPE[0]
     SEGMENT: tl.constexpr = TILE[0]
     EDGES: tl.constexpr = TILE[1]
@@ -97,20 +100,23 @@ def _grad_dst_kernel(
     row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
-    mine = tl.load(dst + row * F + f, inside, 0).to(ACC)
+    dst_row = tl.load(dst + row * F + f, inside, 0).to(ACC)
     total = tl.zeros([EDGES, COLUMNS], ACC)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        given = (e < last)[:, None] & inside[None, :]
+        mask = (e < last)[:, None] & inside[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
         at = other[:, None] * (2 * F) + f[None, :]
-        share = _sigmoid(tl.load(src + at, given, 0).to(ACC) + mine[None, :])
-        passed = tl.load(src + at + F, given, 0).to(ACC) * share
+        gate = _sigmoid(tl.load(src + at, mask, 0).to(ACC) + dst_row[None, :])
+        term = tl.load(src + at + F, mask, 0).to(ACC) * gate
         if weight is not None:
-            passed *= tl.load(weight + e, e < last, 0).to(ACC)[:, None]
+            term *= tl.load(weight + e, e < last, 0).to(ACC)[:, None]
+        # Derivative of the sigmoid s: s * (1 - s).
         if grad is not None:
-            passed *= 1 - share
-        total += passed
+            term *= 1 - gate
+        total += term
+    # The gradient of the sum is common to the row's edges, so it is multiplied in once, per segment if the
+    # row is cut.
     result = tl.sum(total, 0)
     if grad is not None:
         result *= tl.load(grad + row * F + f, inside, 0).to(ACC)
@@ -146,15 +152,16 @@ def _grad_src_kernel(
     d_value = tl.zeros([EDGES, COLUMNS], ACC)
     for start in range(first, last, EDGES):
         i = start + tl.arange(0, EDGES)
-        given = (i < last)[:, None] & inside[None, :]
+        mask = (i < last)[:, None] & inside[None, :]
         other = tl.load(indices + i, i < last, 0).to(tl.int64)
         at = other[:, None] * F + f[None, :]
-        share = _sigmoid(gate[None, :] + tl.load(dst + at, given, 0).to(ACC))
-        passed = tl.load(grad + at, given, 0).to(ACC) * share
+        sigmoid = _sigmoid(gate[None, :] + tl.load(dst + at, mask, 0).to(ACC))
+        term = tl.load(grad + at, mask, 0).to(ACC) * sigmoid
         if weight is not None:
             e = tl.load(edge + i, i < last, 0).to(tl.int64)
-            passed *= tl.load(weight + e, i < last, 0).to(ACC)[:, None]
-        d_value += passed
-        d_gate += passed * (1 - share)
+            term *= tl.load(weight + e, i < last, 0).to(ACC)[:, None]
+        d_value += term
+        d_gate += term * (1 - sigmoid)
+    # The value is common to the out-edges of a source, so the gate's gradient is scaled by it once.
     store_partial_sum(out, scratch, num_cuts, f, tl.sum(d_gate, 0) * value, inside, 2 * F)
     store_partial_sum(out, scratch, num_cuts, F + f, tl.sum(d_value, 0), inside, 2 * F)

@@ -1,6 +1,6 @@
-"""Rows taken from a table that lies on the device, or in pinned memory, which the device reads without a copy.
+"""Gather of rows from a table on the device, or in pinned memory, which the device reads without a copy.
 
-Letters: ``V`` rows of the table, ``M`` of the result, ``N`` rows taken, ``D`` columns.
+Letters: ``V`` rows of the table, ``M`` of the result, ``N`` rows gathered, ``D`` columns.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from outgrow.ops.gpu.launch import launch_kernel, num_blocks, tile_shape, triton
 
 
 def gather_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor | None) -> None:
-    """``out[to[i]] = rows[at[i]]``, converted to the type of ``out``.
+    """Copy ``out[to[i]] = rows[at[i]]``, converted to the type of ``out``.
 
-    A program reads some whole rows: over a bus, requests for neighbouring columns travel as one.
+    A program reads some whole rows: requests for neighbouring columns are combined on the bus.
 
     Args:
         rows_VD: ``[V, D]`` floating, contiguous; on the device, or in pinned memory.

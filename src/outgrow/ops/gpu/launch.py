@@ -1,10 +1,11 @@
-"""Launching, tiles, sums over long rows.
+"""Launching of GPU kernels, shapes of tiles, sums over long rows.
 
-Kernels name constants in capitals. ``SHAPE`` holds the widths that a kernel is compiled for, ``TILE`` its blocks.
+Constants of kernels are in capitals. ``SHAPE`` holds the widths that a kernel is compiled for, ``TILE`` its
+block sizes.
 
-A program sums the edges of one row. A row of more than `SEGMENT` edges would keep its program busy long after all
-others, so it is cut at the multiples of `SEGMENT`: its own program sums up to the first cut, one further program sums
-from each cut to the next, and a second kernel adds these parts to the row in order.
+A program sums the edges of one row. A row of more than `SEGMENT` edges would keep its program busy long after
+all others, so it is cut at the multiples of `SEGMENT`: its own program sums up to the first cut, one further
+program sums from each cut to the next, and a second kernel adds these parts to the row in order.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _VARIABLE = ("num_cuts", "num_rows", "num_edges", "num_relations", "rows_of_part", "key", "threshold")
-"""Arguments whose values must not become constants of a compiled kernel."""
+"""Arguments that vary from call to call: Triton must not compile a kernel for each value of them."""
 
 _WRITTEN = ("out", "scratch", "winner", "d_weight", "d_bias", "d_score", "d_dst")
-"""Arguments that kernels write: a copy of them would be lost."""
+"""Arguments that kernels write: results in a copy would be lost."""
 
 MOST_EDGES = 32
-"""Edges that a tile has at most: most rows have few, and the rest of the tile does nothing."""
+"""Most edges of a tile: most rows have few edges, and the rest of the tile is idle."""
 
 
 class TritonKernel(Protocol):
-    """A compiled function that is launched once for each program of a grid."""
+    """Compiled function that is launched once for each program of a grid."""
 
     arg_names: list[str]
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
-        """The function that launches it on a grid."""
+        """Return the function that launches it on a grid."""
 
 
 def triton_kernel(function: Callable[..., None]) -> TritonKernel:
-    """Compile a function that one program of a grid runs."""
+    """Compile a function that is run by each program of a grid."""
     return cast(TritonKernel, triton.jit(function, do_not_specialize=_VARIABLE))
 
 
@@ -52,9 +53,9 @@ def triton_function(function: Callable[P, R]) -> Callable[P, R]:
 def launch_kernel(
     function: TritonKernel, grid: tuple[int, ...], *given: Any, num_warps: int = 4, **constants: object
 ) -> None:
-    """Run a kernel on a grid; not at all if the grid is empty. Multiplications and additions may be contracted.
+    """Run a kernel on a grid, unless the grid is empty; multiply-adds may be contracted.
 
-    Kernels take contiguous tensors: those that are laid out otherwise are copied.
+    Kernels take contiguous tensors: others are copied first.
     """
     if 0 in grid:
         return
@@ -63,7 +64,7 @@ def launch_kernel(
 
 
 def _contiguous_argument(name: str, value: Any) -> Any:
-    """An argument as kernels take it; one that is written cannot be copied."""
+    """Return an argument as kernels take it; one that is written cannot be copied."""
     if not isinstance(value, torch.Tensor) or value.is_contiguous():
         return value
     assert name not in _WRITTEN, f"{name} is written, so it must be contiguous"
@@ -71,23 +72,23 @@ def _contiguous_argument(name: str, value: Any) -> Any:
 
 
 def num_blocks(count: int, size: int) -> int:
-    """Blocks of ``size`` that hold ``count``."""
+    """Return the number of blocks of ``size`` that hold ``count``."""
     return -(-count // size)
 
 
 def next_power_of_two(count: int) -> int:
-    """The smallest power of two that is at least ``count`` and 1."""
+    """Return the smallest power of two that is at least ``count`` and 1."""
     return 1 << max(0, count - 1).bit_length()
 
 
 def tile_shape(columns: int, most: int = 256, elements: int = 1024) -> tuple[int, int]:
-    """Edges and columns of the tile that a program works on at a time; both are powers of two."""
+    """Return the edges and columns that a program processes at a time; both are powers of two."""
     width = next_power_of_two(min(columns, most))
     return max(1, min(MOST_EDGES, elements // width)), width
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which numbers of a type are summed."""
+    """Return the type in which numbers of a type are summed."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -96,12 +97,12 @@ SEGMENT = 1024
 
 
 def num_extra_segments(num_edges: int) -> int:
-    """Places at which a row may be cut: the multiples of `SEGMENT` inside the edges."""
+    """Return the number of places at which a row may be cut: multiples of `SEGMENT` inside the edges."""
     return max(0, num_edges - 1) // SEGMENT
 
 
 def segment_tile(columns: int) -> tuple[int, int, int]:
-    """Edges between two cuts, then edges and columns of the tile of a program that sums rows in segments."""
+    """Return the edges between two cuts, then edges and columns of the tile of a kernel with segments."""
     return (SEGMENT, *tile_shape(columns))
 
 
@@ -115,22 +116,25 @@ def sum_over_edges(
     channels: int = 1,
     whole_rows: bool = False,
 ) -> None:
-    """Run a kernel of sums over edges: programs for each row and cut, each channel and each block of columns.
+    """Run a kernel of sums over edges: programs per row and cut, per channel and per block of columns.
 
     Args:
-        function: A kernel that takes ``indptr``, ``out``, ``scratch``, ``num_extra_segments``, what is given, ``SHAPE`` and
-            ``TILE``; it asks `program_edges` what to sum and hands the sum to `store_partial_sum`.
+        function: Kernel that takes ``indptr``, ``out``, ``scratch``, ``num_cuts``, ``given``, ``SHAPE`` and
+            ``TILE``, sums the edges of `program_edges` and stores the sum with `store_partial_sum`.
         indptr: ``[M + 1]`` int64.
         num_edges: ``E``.
         out: ``[M, C, F]``, written.
         given: Tensors for the kernel.
-        shape: What the kernel is compiled for, after ``F``.
-        channels: Channels that get a program of their own.
+        shape: Further constants of the kernel, after ``F``.
+        channels: Number of channels, each of which gets programs of its own.
         whole_rows: Whether a program must see all columns at once.
     """
     columns, cuts = out.shape[2], num_extra_segments(num_edges)
     edges, width = tile_shape(columns, columns) if whole_rows else tile_shape(columns)
+    # Atomic additions would sum in a different order each time; scratch per cut costs little, since cuts are
+    # few.
     scratch = out.new_empty(cuts, out.shape[1] * columns, dtype=sum_dtype(out.dtype))
+    # Programs behind cuts come first: the hardware usually starts them first, and they have the most edges.
     grid = (cuts + len(out), channels, num_blocks(columns, width))
     constants: dict[str, Any] = {"SHAPE": (columns, *shape), "TILE": (SEGMENT, edges, width)}
     launch_kernel(function, grid, indptr, out, scratch, cuts, *given, **constants)
@@ -162,7 +166,7 @@ def add_segments(indptr: Tensor, scratch: Tensor, out: Tensor) -> None:
 
 @triton_function
 def find_row(indptr: tl.tensor, num_rows: tl.tensor, edge: tl.tensor) -> tl.tensor:
-    """The row that holds an edge, by bisection."""
+    """Return the row that holds an edge, by bisection."""
     low = tl.zeros([], tl.int64)
     high = low + num_rows
     while high - low > 1:
@@ -176,15 +180,18 @@ def find_row(indptr: tl.tensor, num_rows: tl.tensor, edge: tl.tensor) -> tl.tens
 
 @triton_function
 def program_edges(indptr: tl.tensor, num_cuts: tl.tensor, SEGMENT: tl.constexpr) -> tl.tensor:
-    """The row of a program, and the first and the last but one of the edges that it sums.
+    """Return the row of a program, and the first and last + 1 of the edges that it sums.
 
-    The first ``num_extra_segments`` programs sum behind a cut, or nothing if no heavy row is cut there.
+    The first ``num_cuts`` programs sum behind a cut, or nothing if no row is cut there.
     """
     program = tl.program_id(0).to(tl.int64)
+    # The host does not know which rows are cut without waiting for the device, so there is a program for
+    # every multiple of SEGMENT, and those that have no long row find an empty range.
     if program < num_cuts:
         first = (program + 1) * SEGMENT
         row = find_row(indptr, tl.num_programs(0) - num_cuts, first)
         begin, end = tl.load(indptr + row), tl.load(indptr + row + 1)
+        # A row that begins at the cut is summed from there by its own program.
         is_cut = (end - begin > SEGMENT) & (begin < first)
         last = tl.where(is_cut, tl.minimum(end, first + SEGMENT), first)
     else:
@@ -204,7 +211,7 @@ def store_partial_sum(
     inside: tl.tensor,
     WIDTH: tl.constexpr,
 ) -> None:
-    """Write the columns ``at`` of the row, or of the part, that a program has summed; either is ``WIDTH`` wide."""
+    """Write columns ``at`` of the row or segment that a program has summed, ``WIDTH`` wide."""
     program = tl.program_id(0).to(tl.int64)
     if program < num_cuts:
         tl.store(scratch + program * WIDTH + at, value, inside)
@@ -228,6 +235,7 @@ def _add_segments_kernel(
     cut = tl.program_id(0).to(tl.int64)
     row = find_row(indptr, num_rows, (cut + 1) * SEGMENT)
     begin, end = tl.load(indptr + row), tl.load(indptr + row + 1)
+    # The program of a row's first cut adds all of its segments, in order; the others have nothing to do.
     is_first_of_row = (end - begin > SEGMENT) & (begin // SEGMENT == cut)
     if is_first_of_row:
         f = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

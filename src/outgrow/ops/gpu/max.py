@@ -1,4 +1,4 @@
-"""The largest value over in-edges, column by column, and its backward pass.
+"""Maximum over in-edges, column by column, and its backward pass.
 
 Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``F`` columns.
 """
@@ -20,9 +20,9 @@ from outgrow.ops.gpu.launch import (
 
 
 def segment_max(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tensor, winner_VdF: Tensor) -> None:
-    """``out[v, f] = max over in-edges e of src[source of e, f]``; a tie goes to the first edge.
+    """Compute ``out[v, f] = max over in-edges e of src[source of e, f]``; a tie goes to the first edge.
 
-    A value that is not a number wins where its edge is the first, and is passed over elsewhere.
+    NaN wins at the first edge of a row and is skipped elsewhere.
 
     Args:
         indptr: ``[Vd + 1]`` int64.
@@ -42,7 +42,7 @@ def segment_max(indptr: Tensor, indices: Tensor, src_VsF: Tensor, out_VdF: Tenso
 def segment_max_backward(
     indptr: Tensor, dst: Tensor, edge: Tensor, winner_VdF: Tensor, grad_VdF: Tensor, out_VsF: Tensor
 ) -> None:
-    """``out[u, f] = sum over out-edges e of u of grad[v, f] where winner[v, f] is e``.
+    """Compute ``out[u, f] = sum over out-edges e of u of grad[v, f] where winner[v, f] is e``.
 
     Args:
         indptr: ``[Vs + 1]`` int64.
@@ -75,20 +75,25 @@ def _max_kernel(
     f = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
     best = tl.full([EDGES, COLUMNS], float("-inf"), dtype)
-    position = tl.full([EDGES, COLUMNS], NONE, tl.int32)  # of the best edge of each lane, within the row
+    # Position of the best edge of each lane, counted within the row.
+    position = tl.full([EDGES, COLUMNS], NONE, tl.int32)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        given = (e < last)[:, None] & inside[None, :]
+        mask = (e < last)[:, None] & inside[None, :]
         other = tl.load(indices + e, e < last, 0).to(tl.int64)
-        value = tl.load(src + other[:, None] * F + f[None, :], given, float("-inf"))
-        better = given & ((value > best) | ((position == NONE) & (value == value)))
+        value = tl.load(src + other[:, None] * F + f[None, :], mask, float("-inf"))
+        # A first value of -inf is not larger than the initial one but must still win; NaN is not equal to
+        # itself.
+        better = mask & ((value > best) | ((position == NONE) & (value == value)))
         best = tl.where(better, value, best)
         position = tl.where(better, (e - first).to(tl.int32)[:, None], position)
     top = tl.max(best, 0)
+    # Among lanes with the largest value the smallest position: a tie goes to the first edge.
     chosen = tl.min(tl.where(best == top[None, :], position, NONE), 0)
     head = tl.zeros([COLUMNS], dtype)
     if first < last:
         head = tl.load(src + tl.load(indices + first).to(tl.int64) * F + f, inside, 0)
+    # As on the CPU: NaN at the first edge of a row wins, and if every value is NaN the first edge does.
     by_head = (head != head) | (chosen == NONE)
     top = tl.where(by_head, head, top)
     chosen = tl.where(by_head, 0, chosen)
@@ -120,9 +125,9 @@ def _max_backward_kernel(
     total = tl.zeros([EDGES, COLUMNS], ACC)
     for start in range(first, last, EDGES):
         i = start + tl.arange(0, EDGES)
-        given = (i < last)[:, None] & inside[None, :]
+        mask = (i < last)[:, None] & inside[None, :]
         e = tl.load(edge + i, i < last, 0)
         at = tl.load(dst + i, i < last, 0).to(tl.int64)[:, None] * F + f[None, :]
-        won = tl.load(winner + at, given, -1) == e[:, None]
-        total += tl.load(grad + at, given & won, 0).to(ACC)
+        won = tl.load(winner + at, mask, -1) == e[:, None]
+        total += tl.load(grad + at, mask & won, 0).to(ACC)
     store_partial_sum(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)

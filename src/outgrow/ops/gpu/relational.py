@@ -1,8 +1,8 @@
-"""Edges of several relations: their means, their trained weights.
+"""Edges of several relations: their means and trained weights.
 
-Sums over the edges of a relation sort the edges by relation first, which makes a relation a row that is cut.
-Letters: ``M`` result rows, ``N`` given rows, ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``B``
-bases, ``F`` columns.
+Sums over the edges of a relation sort the edges by relation, so that a relation becomes a row, which may be
+cut. Letters: ``M`` result rows, ``N`` input rows, ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R``
+relations, ``B`` bases, ``F`` columns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from outgrow.ops.gpu.spmm import spmm
 def write_relation_mean(
     indptr: Tensor, relation: Tensor, weight_E: Tensor | None, num_relations: int, out_E: Tensor
 ) -> None:
-    """Weight of each edge over the sum of those that share its row and its relation; 0 where that is not finite.
+    """Compute each edge's weight over the total of its row and relation; 0 if that is not finite.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -37,13 +37,14 @@ def write_relation_mean(
         num_relations: ``R``.
         out_E: ``[E]``, written.
     """
+    # A block of relations per pass bounds the tile; more than 64 take several passes over the row.
     relations = min(next_power_of_two(num_relations), 64)
     given = indptr, relation, weight_E, out_E, num_relations
     launch_kernel(_relation_mean_kernel, (len(indptr) - 1,), *given, TILE=(1024 // relations, relations))
 
 
 def basis_weight_forward(relation: Tensor, share_RB: Tensor, scale_E: Tensor, out_EB: Tensor) -> None:
-    """``out[e] = scale[e] * share[relation[e]]``.
+    """Compute ``out[e] = scale[e] * share[relation[e]]``.
 
     Args:
         relation: ``[E]`` of any integer type.
@@ -59,7 +60,7 @@ def basis_weight_forward(relation: Tensor, share_RB: Tensor, scale_E: Tensor, ou
 
 
 def basis_grad(relation: Tensor, scale_E: Tensor, grad_EB: Tensor, out_RB: Tensor) -> None:
-    """``out[r] = sum over edges e of relation r of scale[e] * grad[e]``, in float64.
+    """Compute ``out[r] = sum over edges e of relation r of scale[e] * grad[e]``, in float64.
 
     Args:
         relation: ``[E]`` of any integer type.
@@ -83,7 +84,9 @@ def relational_spmm(
     src_NF: Tensor,
     out_MF: Tensor,
 ) -> None:
-    """``out[m] = sum over edges i of m of weight[edge[i]] * scale[relation[edge[i]]] * src[indices[i]]``.
+    """Compute ``out[m] = sum over edges i of m of weight[e] * scale[relation[e]] * src[indices[i]]``.
+
+    ``e`` is ``edge[i]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -108,7 +111,7 @@ def relational_scale_grad(
     grad_VdF: Tensor,
     out_RF: Tensor,
 ) -> None:
-    """``out[r] = sum over edges e of relation r of weight[e] * src[indices[e]] * grad[destination of e]``.
+    """Compute ``out[r] = sum over edges e of r of weight[e] * src[indices[e]] * grad[destination of e]``.
 
     Args:
         indptr: ``[Vd + 1]`` int64.
@@ -119,6 +122,7 @@ def relational_scale_grad(
         grad_VdF: ``[Vd, F]``.
         out_RF: ``[R, F]``, written.
     """
+    # The same kernel as forward: relations take the place of rows, gradient rows that of scales.
     by_relation, order = sort_by_row(relation, len(out_RF))
     given = order, weight_E, indices[order], src_VsF, edge_destinations(indptr, len(indices)), grad_VdF
     sum_over_edges(_relational_product_kernel, by_relation, len(indices), out_RF[:, None], *given, shape=())
@@ -133,7 +137,7 @@ def _relation_mean_kernel(
     num_relations: tl.tensor,
     TILE: tl.constexpr,
 ) -> None:
-    """Counts a block of relations at a time: each edge is compared with each of them."""
+    """Compute the means of a block of relations at a time: compare each edge with each of them."""
     EDGES: tl.constexpr = TILE[0]
     RELATIONS: tl.constexpr = TILE[1]
     row = tl.program_id(0).to(tl.int64)
@@ -144,19 +148,21 @@ def _relation_mean_kernel(
         for start in range(first, last, EDGES):
             e = start + tl.arange(0, EDGES)
             same = (e < last)[:, None] & (tl.load(relation + e, e < last, 0)[:, None] == r[None, :])
-            mine = tl.full([EDGES], 1, tl.float64)
+            own_weight = tl.full([EDGES], 1, tl.float64)
             if weight is not None:
-                mine = tl.load(weight + e, e < last, 0).to(tl.float64)
-            counts += tl.where(same, mine[:, None], 0)
+                own_weight = tl.load(weight + e, e < last, 0).to(tl.float64)
+            counts += tl.where(same, own_weight[:, None], 0)
         total = tl.sum(counts, 0)
         for start in range(first, last, EDGES):
             e = start + tl.arange(0, EDGES)
             same = (e < last)[:, None] & (tl.load(relation + e, e < last, 0)[:, None] == r[None, :])
-            mine = tl.full([EDGES], 1, tl.float64)
+            own_weight = tl.full([EDGES], 1, tl.float64)
             if weight is not None:
-                mine = tl.load(weight + e, e < last, 0).to(tl.float64)
+                own_weight = tl.load(weight + e, e < last, 0).to(tl.float64)
             whole = tl.sum(tl.where(same, total[None, :], 0), 1)
-            share = mine / tl.where(whole == 0, 1, whole)
+            # Divide by 1 instead of 0 and select afterwards: both sides of a selection are computed.
+            share = own_weight / tl.where(whole == 0, 1, whole)
+            # Each edge is written in the pass over its own relation only.
             is_here = tl.max(same.to(tl.int32), 1) > 0
             tl.store(out + e, tl.where((whole != 0) & (tl.abs(share) < float("inf")), share, 0), is_here)
 
@@ -176,11 +182,11 @@ def _basis_weight_kernel(
     COLUMNS: tl.constexpr = TILE[1]
     e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
     b = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    given = (e < num_edges)[:, None] & (b < B)[None, :]
+    mask = (e < num_edges)[:, None] & (b < B)[None, :]
     r = tl.load(relation + e, e < num_edges, 0).to(tl.int64)
-    value = tl.load(share + r[:, None] * B + b[None, :], given, 0)
+    value = tl.load(share + r[:, None] * B + b[None, :], mask, 0)
     value *= tl.load(scale + e, e < num_edges, 0)[:, None]
-    tl.store(out + e[:, None] * B + b[None, :], value, given)
+    tl.store(out + e[:, None] * B + b[None, :], value, mask)
 
 
 @triton_kernel
@@ -198,7 +204,7 @@ def _relational_product_kernel(
     SHAPE: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """``sum over edges i of weight[edge[i]] * left[left_row[i]] * right[right_row[edge[i]]]``."""
+    """Sum ``weight[edge[i]] * left[left_row[i]] * right[right_row[edge[i]]]`` over edges ``i``."""
     F: tl.constexpr = SHAPE[0]
     SEGMENT: tl.constexpr = TILE[0]
     EDGES: tl.constexpr = TILE[1]
@@ -210,10 +216,10 @@ def _relational_product_kernel(
     total = tl.zeros([EDGES, COLUMNS], ACC)
     for start in range(first, last, EDGES):
         i = start + tl.arange(0, EDGES)
-        given = (i < last)[:, None] & inside[None, :]
+        mask = (i < last)[:, None] & inside[None, :]
         e = tl.load(edge + i, i < last, 0).to(tl.int64)
         a = tl.load(left_row + i, i < last, 0).to(tl.int64)[:, None] * F + f[None, :]
         b = tl.load(right_row + e, i < last, 0).to(tl.int64)[:, None] * F + f[None, :]
-        products = tl.load(left + a, given, 0).to(ACC) * tl.load(right + b, given, 0).to(ACC)
+        products = tl.load(left + a, mask, 0).to(ACC) * tl.load(right + b, mask, 0).to(ACC)
         total += products * tl.load(weight + e, i < last, 0).to(ACC)[:, None]
     store_partial_sum(out, scratch, num_cuts, f, tl.sum(total, 0), inside, F)

@@ -1,4 +1,4 @@
-"""Dropout by keyed draws: the same draws as on the CPU, to the last bit.
+"""Keyed dropout with the same draws as on the CPU, to the last bit.
 
 Letters: ``N`` rows, ``F`` columns, ``S`` stored values.
 """
@@ -40,7 +40,7 @@ def write_dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float, out_NF: Ten
 def write_dropout_sparse(
     indptr: Tensor, indices: Tensor, values_S: Tensor, nodes_N: Tensor, key: int, p: float, out_S: Tensor
 ) -> None:
-    """`drop` of the stored values of sparse rows: the same draws as on the dense matrix.
+    """Apply `write_dropout` to the stored values of sparse rows: the same draws as on the dense matrix.
 
     Args:
         indptr: ``[N + 1]`` int64.
@@ -58,7 +58,7 @@ def write_dropout_sparse(
 
 
 def _as_signed(key: int) -> int:
-    """The signed number of the same 64 bits."""
+    """Return the signed number with the same 64 bits."""
     return key - (1 << 64) if key >> 63 else key
 
 
@@ -68,7 +68,7 @@ def _dropout_threshold(p: float) -> int:
 
 @triton_function
 def _hash64(key: tl.tensor, value: tl.tensor) -> tl.tensor:
-    """``ops.with_rng_key.hash64``; both are uint64, whose arithmetic wraps around."""
+    """Return `outgrow.ops.rng.hash64`; both are uint64, whose arithmetic wraps around."""
     z = key + (value + 1) * 0x9E3779B97F4A7C15
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
@@ -97,13 +97,15 @@ def _dropout_kernel(
     COLUMNS: tl.constexpr = TILE[1]
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     f = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    given = (n < num_rows)[:, None] & (f < F)[None, :]
+    mask = (n < num_rows)[:, None] & (f < F)[None, :]
     node = tl.load(nodes + n, n < num_rows, 0).to(tl.uint64)
+    # Triton passes small integers as int32: sign-extend first, so that all 64 bits of the key are as on the
+    # CPU.
     row_key = _hash64(key.to(tl.int64).to(tl.uint64), node)
     kept = _keep_mask(row_key[:, None], f[None, :], threshold)
     at = n[:, None] * F + f[None, :]
-    value = tl.load(x + at, given, 0) * SCALE
-    tl.store(out + at, tl.where(kept, value, 0), given)
+    value = tl.load(x + at, mask, 0) * SCALE
+    tl.store(out + at, tl.where(kept, value, 0), mask)
 
 
 @triton_kernel

@@ -1,6 +1,7 @@
-"""Sums of weighted rows over the edges of each node, and their backward pass.
+"""SpMM and SDDMM over the edges of each node, and their backward pass.
 
-Letters: ``M`` result rows, ``N`` given rows, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F`` columns.
+Letters: ``M`` result rows, ``N`` input rows, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F``
+columns.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def spmm(
     add: bool = False,
     num_edges: int | None = None,
 ) -> None:
-    """``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
+    """Compute ``out[m, k] = sum over edges i of m of weight[edge[i] or i, k] * rows[indices[i], k or 0]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -40,10 +41,11 @@ def spmm(
         weight: ``[E, K]``; None if all are 1.
         rows: ``[N, C, F]`` of any floating type; ``C`` is ``K`` or 1.
         out: ``[M, K, F]``, written.
-        add: Whether the sum is added to what is there.
-        num_edges: For the CPU; no matter here.
+        add: Whether to add to ``out``.
+        num_edges: Used on the CPU only.
     """
     if add:
+        # The kernel overwrites its output, so the sum needs memory of its own.
         sums = pooled_empty(tuple(out.shape), out)
         spmm(indptr, indices, edge, weight, rows, sums)
         out.add_(sums)
@@ -54,7 +56,7 @@ def spmm(
 
 
 def spmm_sum_heads(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor, rows: Tensor, out: Tensor) -> None:
-    """``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
+    """Compute ``out[m, 0] = sum over edges i of m and k of weight[edge[i], k] * rows[indices[i], k]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -79,10 +81,10 @@ def spmm_backward_fused(
     out: Tensor,
     d_weight: Tensor,
 ) -> None:
-    """The backward pass of a weighted sum: both gradients in one pass over the out-edges of each source ``m``.
+    """Compute both gradients of a weighted sum in one pass over the out-edges of each source ``m``.
 
-    ``out[m, k or 0] = sum over edges i of m of weight[edge[i], k] * rows[indices[i], k]``, summed over ``k`` as well if
-    ``C`` is 1; ``d_weight[edge[i], k] = rows[indices[i], k] . own[m, k or 0]``.
+    ``out[m, k or 0] = sum over edges i of m of weight[edge[i], k] * rows[indices[i], k]``, summed over ``k``
+    as well if ``C`` is 1; ``d_weight[edge[i], k] = rows[indices[i], k] . own[m, k or 0]``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -90,18 +92,19 @@ def spmm_backward_fused(
         edge: ``[E]`` position of the weights of each edge.
         weight: ``[E, K]``.
         rows: ``[N, K, F]``, the gradient of the sum.
-        own: ``[M, C, F]``, what was summed; ``C`` is ``K`` or 1.
+        own: ``[M, C, F]``, the rows that were summed; ``C`` is ``K`` or 1.
         out: ``[M, C, F]``, written.
         d_weight: ``[E, K]``, written.
     """
     weights, channels = rows.shape[1], own.shape[1]
+    # Whole rows per program: the dot product for an edge's weight needs all columns.
     given = indices, edge, weight, rows, own, d_weight
     shape = (weights, False, weights // channels)
     sum_over_edges(_spmm_kernel, indptr, len(indices), out, *given, shape=shape, channels=channels, whole_rows=True)
 
 
 def sddmm_dot(indptr: Tensor, indices: Tensor, rows: Tensor, other: Tensor, out: Tensor) -> None:
-    """``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
+    """Compute ``out[e, k] = other[m, k] . rows[indices[e], k or 0]`` for each edge ``e`` of ``m``.
 
     Args:
         indptr: ``[M + 1]`` int64.
@@ -139,6 +142,8 @@ def _spmm_kernel(
     SEGMENT: tl.constexpr = TILE[0]
     EDGES: tl.constexpr = TILE[1]
     COLUMNS: tl.constexpr = TILE[2]
+    # One kernel for three ops: SUMMED weights of an edge go into one result channel (shared bases or heads),
+    # and ``d_weight`` adds the second gradient. Triton compiles only the branches in use.
     CHANNELS: tl.constexpr = WEIGHTS // SUMMED
     ACC: tl.constexpr = scratch.dtype.element_ty
     row, first, last = program_edges(indptr, num_cuts, SEGMENT)
@@ -146,7 +151,8 @@ def _spmm_kernel(
     f = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = f < F
     if d_weight is not None:
-        mine = tl.load(own + (row * CHANNELS + channel) * F + f, inside, 0).to(ACC)
+        own_row = tl.load(own + (row * CHANNELS + channel) * F + f, inside, 0).to(ACC)
+    # A row of partial sums per edge of the tile: they are added once at the end, not in every iteration.
     total = tl.zeros([EDGES, COLUMNS], ACC)
     for start in range(first, last, EDGES):
         i = start + tl.arange(0, EDGES)
@@ -158,7 +164,7 @@ def _spmm_kernel(
             given = other if SHARED else other * WEIGHTS + k
             values = tl.load(rows + given[:, None] * F + f[None, :], is_edge[:, None] & inside[None, :], 0).to(ACC)
             if d_weight is not None:
-                tl.store(d_weight + at * WEIGHTS + k, tl.sum(values * mine[None, :], 1), is_edge)
+                tl.store(d_weight + at * WEIGHTS + k, tl.sum(values * own_row[None, :], 1), is_edge)
             if weight is not None:
                 values *= tl.load(weight + at * WEIGHTS + k, is_edge, 0).to(ACC)[:, None]
             total += values
@@ -185,7 +191,7 @@ def _sddmm_kernel(
     ACC: tl.constexpr = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
     row, first, last = program_edges(indptr, num_cuts, SEGMENT)
     k = tl.program_id(1)
-    mine = other + (row * WEIGHTS + k) * F
+    own_row = other + (row * WEIGHTS + k) * F
     for start in range(first, last, EDGES):
         i = start + tl.arange(0, EDGES)
         is_edge = i < last
@@ -196,5 +202,5 @@ def _sddmm_kernel(
             f = begin + tl.arange(0, COLUMNS)
             inside = f < F
             values = tl.load(rows + given[:, None] * F + f[None, :], is_edge[:, None] & inside[None, :], 0).to(ACC)
-            total += values * tl.load(mine + f, inside, 0).to(ACC)[None, :]
+            total += values * tl.load(own_row + f, inside, 0).to(ACC)[None, :]
         tl.store(out + i * WEIGHTS + k, tl.sum(total, 1), is_edge)

@@ -1,1 +1,1 @@
-"""What kernels are made of."""
+"""Building blocks of CPU kernels."""

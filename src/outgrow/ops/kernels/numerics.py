@@ -1,14 +1,17 @@
-"""Half precision, fast exp, software prefetch.
+"""Building blocks of CPU kernels: half precision, a vectorisable exponential, software prefetch.
 
-NumPy knows no bfloat16 and Numba no float16 on a CPU, so kernels get the bits: as uint16 those of a bfloat16, as int16
-those of a float16. `as_float` widens them; other types it leaves as they are.
+Half precision: NumPy has no bfloat16 and Numba no float16 on a CPU, so kernels take the bits, those of
+bfloat16 as uint16 and those of float16 as int16. `as_float` converts them to float32 and leaves other types
+as they are.
 
-In float32 it is made of sums and products, so that the compiler computes several at once. ``exp(x) = 2^n exp(r)``
-with ``n`` the integer nearest to ``x / ln 2``; ``exp(r) - 1`` is a polynomial on what remains, ``|r| <= ln 2 / 2``
-(Cody & Waite, Software manual for the elementary functions, 1980). In float64 it is the library's.
+Exponential: in float32 it consists of sums and products, which the compiler vectorises. ``exp(x) = 2^n
+exp(r)`` with ``n`` the integer nearest to ``x / ln 2``; ``exp(r) - 1`` is a polynomial of the remainder,
+``|r| <= ln 2 / 2`` (Cody & Waite, Software manual for the elementary functions, 1980). In float64 it is the
+library function.
 
-Rows that a graph's edges name lie anywhere: the processor cannot guess them, and waits for each. A kernel that asks for
-the row of an edge some edges ahead keeps several on their way: on narrow rows that is two to three times as fast.
+Prefetch: the rows that edges refer to are scattered, so the processor cannot predict them and waits for each.
+A kernel that requests rows some edges ahead keeps several requests in flight: two to three times as fast on
+narrow rows.
 """
 
 from __future__ import annotations
@@ -34,18 +37,18 @@ def is_half(dtype: torch.dtype) -> bool:
 
 
 def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which values of a type are computed: float32 for half precision, else the type itself."""
+    """Return the type to compute in: float32 for half precision, else the type itself."""
     return torch.float32 if is_half(dtype) else dtype
 
 
 def kernel_view(x: Tensor) -> Tensor:
-    """The same memory as kernels take it: 16-bit integers for half precision, else the tensor itself."""
+    """Return the same memory as kernels take it: half precision as 16-bit integers."""
     return x.view(_BITS[x.dtype]) if is_half(x.dtype) else x
 
 
 @intrinsic
 def as_float(context: Any, value: Any) -> Any:
-    """The float32 that 16 bits stand for; other values unchanged. For kernels."""
+    """Convert the bits of a half-precision number to float32; return other values unchanged. For kernels."""
     if value not in (types.int16, types.uint16):
         return value(value), lambda context, builder, signature, given: given[0]
 
@@ -53,6 +56,7 @@ def as_float(context: Any, value: Any) -> Any:
         return builder.fpext(builder.bitcast(given[0], ir.HalfType()), ir.FloatType())
 
     def widen_bfloat16(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        # A bfloat16 is the upper half of a float32.
         word = ir.IntType(32)
         return builder.bitcast(builder.shl(builder.zext(given[0], word), ir.Constant(word, 16)), ir.FloatType())
 
@@ -60,8 +64,9 @@ def as_float(context: Any, value: Any) -> Any:
 
 
 _LOWEST = np.float32(-87.33654)
-"""Below it the result is no normal number of float32."""
+"""Smallest argument whose exponential is a normal number of float32."""
 _ONE_OVER_LN_2, _HALF = np.float32(1.44269504), np.float32(0.5)
+# ln 2 in two parts. The high one has so few bits that its products with n are exact: no digit of r is lost.
 _LN_2_HIGH, _LN_2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _P2, _P3, _P4, _P5, _P6, _P7 = (
     np.float32(value)
@@ -72,18 +77,19 @@ _ONE, _ZERO = np.float32(1), np.float32(0)
 
 @overload
 def exp_nonpositive(x: Any) -> Any:
-    """``exp(x)`` for ``x <= 0``, within 2 units in the last place; 0 where that is no normal number. For kernels."""
+    """Return ``exp(x)`` for ``x <= 0``, within 2 ulp; 0 where it would be subnormal. For kernels."""
     return _exp_single if x == types.float32 else _exp_double
 
 
 @overload
 def expm1_nonpositive(x: Any) -> Any:
-    """``exp(x) - 1`` for ``x <= 0``, within 2 units in the last place. For kernels."""
+    """Return ``exp(x) - 1`` for ``x <= 0``, within 2 ulp. For kernels."""
     return _expm1_single if x == types.float32 else _expm1_double
 
 
 def _exp_single(x: Any) -> Any:
     scale, rest = _reduce_argument(x)
+    # Not ``scale * (rest + 1)``: adding 1 first would round away digits of the small remainder.
     return _ZERO if x < _LOWEST else scale * rest + scale
 
 
@@ -93,6 +99,7 @@ def _exp_double(x: Any) -> Any:
 
 def _expm1_single(x: Any) -> Any:
     scale, rest = _reduce_argument(x)
+    # Near 0 the scale is 1 and the second term exactly 0, so nothing cancels.
     return scale * rest + (scale - _ONE)
 
 
@@ -102,7 +109,8 @@ def _expm1_double(x: Any) -> Any:
 
 @device_function
 def _reduce_argument(x: Any) -> Any:
-    """``2^n`` and ``exp(r) - 1``."""
+    """Return ``2^n`` and ``exp(r) - 1``."""
+    # Clamped, so that 2^n has a valid exponent whatever x is: its bits are assembled below.
     inside = max(x, _LOWEST)
     n = np.floor(inside * _ONE_OVER_LN_2 + _HALF)
     r = inside - n * _LN_2_HIGH
@@ -113,10 +121,11 @@ def _reduce_argument(x: Any) -> Any:
 
 @intrinsic
 def _power_of_two(context: Any, value: Any) -> Any:
-    """``2^n`` in float32 for an integer ``n`` in [-126, 127], which is given as a float32."""
+    """Return ``2^n`` in float32 for an integer ``n`` in [-126, 127], passed as a float32."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         word = ir.IntType(32)
+        # A float32 with mantissa 0 and exponent field n + 127.
         exponent = builder.add(builder.fptosi(given[0], word), ir.Constant(word, 127))
         return builder.bitcast(builder.shl(exponent, ir.Constant(word, 23)), ir.FloatType())
 
@@ -127,20 +136,21 @@ Array = NDArray[Any]
 
 LINE_BYTES = 64
 NUMBERS_AHEAD = 32
-"""How many edges ahead a kernel asks for the numbers of edges that are not in order."""
+"""Edges ahead to prefetch a number of, if edges are not visited in order."""
+# Few requests leave the processor waiting; many evict rows before they are used.
 _BYTES_AHEAD = 4096
 _MOST_EDGES = 16
 
 
 @serial_kernel
 def prefetch_distance(row_bytes: int) -> int:
-    """How many edges ahead a kernel asks for rows of this size."""
+    """Return how many edges ahead to prefetch rows of this size."""
     return max(2, min(_MOST_EDGES, _BYTES_AHEAD // max(1, row_bytes)))
 
 
 @intrinsic
 def prefetch_line(context: Any, rows: Any, row: Any, column: Any) -> Any:
-    """Ask for the cache line of ``rows[row, column]``, a two-dimensional array. For kernels; changes no result."""
+    """Prefetch the cache line of ``rows[row, column]`` of a two-dimensional array. For kernels."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         code: Any = cgutils  # has no types
@@ -154,6 +164,7 @@ def prefetch_line(context: Any, rows: Any, row: Any, column: Any) -> Any:
         function = code.get_or_insert_function(
             builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
         )
+        # Arguments of LLVM's prefetch: for reading, keep in all cache levels, data cache.
         to_read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
         builder.call(function, [builder.bitcast(address, byte), to_read, keep, data])
         return context.get_dummy_value()
@@ -163,7 +174,8 @@ def prefetch_line(context: Any, rows: Any, row: Any, column: Any) -> Any:
 
 @device_function
 def prefetch_row(rows: Array, indices: Array, i: int, ahead: int, width: int) -> None:
-    """Ask for ``width`` numbers of the row of the edge that is some edges ahead of edge ``i``. For kernels."""
+    """Prefetch ``width`` numbers of the row of the edge ``ahead`` edges after edge ``i``. For kernels."""
+    # Requesting the last row again is cheaper than a branch at the end of the array.
     row = indices[min(i + ahead, len(indices) - 1)]
     for column in range(0, width, LINE_BYTES // rows.itemsize):
         prefetch_line(rows, row, column)

@@ -1,10 +1,11 @@
 """Accumulators in vector registers; SpMM for narrow rows.
 
-A sum in an array is loaded and stored once for each edge, number by number if it is narrow, since nothing tells the
-compiler that the array is not also that of the rows. An accumulator is a value: on rows of up to 64 numbers that is two
-to five times as fast. It adds in the same order, so it changes no result.
+The compiler cannot rule out that the array of a sum overlaps the array of rows, so it loads and stores the
+sum for each edge, number by number if it is narrow. An accumulator is a value, which stays in registers: on
+rows of up to 64 numbers that is two to five times as fast. It adds in the same order, so results do not
+change.
 
-Letters: ``M`` result rows, ``N`` given rows, ``E`` edges, ``F`` columns.
+Letters: ``M`` result rows, ``N`` input rows, ``E`` edges, ``F`` columns.
 """
 
 from __future__ import annotations
@@ -25,25 +26,28 @@ from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, prefetch_distance, prefe
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, continues_row, row_span
 
 MOST_BYTES = 512
-"""The widest accumulator: more would not fit into the registers."""
+"""Size of the largest accumulator that fits into the registers."""
 
 
 class RowAccumulator(types.Type):
-    """The type of a sum of rows: vectors whose numbers are powers of two, the widest first.
+    """Numba type of a sum of rows: vectors whose lengths are powers of two, the longest first.
 
     Args:
-        dtype: Numba's type of the numbers.
-        width: How many.
+        dtype: Numba type of the numbers.
+        width: Count of the numbers.
     """
 
     def __init__(self, dtype: Any, width: int) -> None:
-        self.dtype, self.width = dtype, width
+        self.dtype = dtype
+        self.width = width
         super().__init__(name=f"Accumulator({dtype}, {width})")
 
     @property
     def vector_spans(self) -> list[tuple[int, int]]:
         """First number and count of each vector."""
-        found, first = list[tuple[int, int]](), 0
+        found = list[tuple[int, int]]()
+        first = 0
+        # One vector per binary digit of the width: LLVM splits vectors of other lengths badly.
         for bit in reversed(range(self.width.bit_length())):
             if self.width >> bit & 1:
                 found.append((first, 1 << bit))
@@ -53,7 +57,7 @@ class RowAccumulator(types.Type):
 
 @register_model(RowAccumulator)
 class _AccumulatorModel(models.PrimitiveModel):
-    """An accumulator is a structure of vectors."""
+    """Data model of an accumulator: a structure of vectors."""
 
     def __init__(self, manager: Any, kind: RowAccumulator) -> None:
         number = ir.FloatType() if kind.dtype == types.float32 else ir.DoubleType()
@@ -63,7 +67,8 @@ class _AccumulatorModel(models.PrimitiveModel):
 
 @intrinsic
 def zero_accumulator(context: Any, rows: Any, width: Any) -> Any:
-    """Zeros, of the type of an array of rows; ``width`` is a constant. For kernels."""
+    """Return zeros of the type of an array of rows; ``width`` is a constant. For kernels."""
+    # The width is part of the type, so it must be a literal: for None, Numba tries again with literal types.
     if not isinstance(width, types.IntegerLiteral):
         return None
     kind = RowAccumulator(rows.dtype, width.literal_value)
@@ -76,15 +81,19 @@ def zero_accumulator(context: Any, rows: Any, width: Any) -> Any:
 
 @intrinsic
 def add_scaled_row(context: Any, total: Any, scale: Any, rows: Any, row: Any) -> Any:
-    """``total + scale * rows[row]``; ``rows`` two-dimensional. For kernels."""
+    """Return ``total + scale * rows[row]``; ``rows`` is two-dimensional. For kernels."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         kind, scale_type, rows_type, row_type = signature.args
         factor = context.cast(builder, given[1], scale_type, kind.dtype)
         out = given[0]
-        for number, (first, count) in enumerate(kind.parts):
-            place = _vector_pointer(context, builder, (rows_type, row_type), given[2:], first, count)
-            values = builder.load(place, align=kind.dtype.bitwidth // 8)
+        for number, (first, count) in enumerate(kind.vector_spans):
+            pointer = _vector_pointer(context, builder, (rows_type, row_type), given[2:], first, count)
+            # Rows are aligned as single numbers only: LLVM would otherwise assume the alignment of the
+            # vector.
+            values = builder.load(pointer, align=kind.dtype.bitwidth // 8)
+            # May be contracted to a fused multiply-add, as in kernels without accumulators: results must be
+            # equal.
             product = builder.fmul(_broadcast_scalar(builder, factor, count), values, flags=("contract",))
             summed = builder.fadd(builder.extract_value(out, number), product, flags=("contract",))
             out = builder.insert_value(out, summed, number)
@@ -99,16 +108,16 @@ def store_accumulator(context: Any, total: Any, out: Any, row: Any) -> Any:
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         kind, *types_of_place = signature.args
-        for number, (first, count) in enumerate(kind.parts):
-            place = _vector_pointer(context, builder, types_of_place, given[1:], first, count)
-            builder.store(builder.extract_value(given[0], number), place, align=kind.dtype.bitwidth // 8)
+        for number, (first, count) in enumerate(kind.vector_spans):
+            pointer = _vector_pointer(context, builder, types_of_place, given[1:], first, count)
+            builder.store(builder.extract_value(given[0], number), pointer, align=kind.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
     return types.void(total, out, row), emit_llvm
 
 
 def _vector_pointer(context: Any, builder: Any, kinds: Any, given: Any, first: int, count: int) -> Any:
-    """Where the numbers ``first`` to ``first + count - 1`` of a row are, as a vector."""
+    """Return a pointer to numbers ``first`` to ``first + count - 1`` of a row, as one vector."""
     code: Any = cgutils  # has no types
     array_type, row_type = kinds
     array = context.make_array(array_type)(context, builder, given[0])
@@ -119,9 +128,10 @@ def _vector_pointer(context: Any, builder: Any, kinds: Any, given: Any, first: i
 
 
 def _broadcast_scalar(builder: Any, number: Any, count: int) -> Any:
-    """A vector of the same number."""
+    """Return a vector that repeats a number."""
     word = ir.IntType(32)
     vector = ir.VectorType(number.type, count)
+    # Insert and shuffle is LLVM's idiom for a broadcast; it becomes one instruction.
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(word, 0))
     places = ir.Constant(ir.VectorType(word, count), [0] * count)
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), places)
@@ -131,16 +141,17 @@ Array = NDArray[Any]
 
 
 def fits_in_registers(rows: Array, out: Array, columns: int) -> bool:
-    """Whether sums of so many columns of ``rows``, of the type of ``out``, fit into registers."""
+    """Whether sums of ``columns`` numbers, of the type of ``out``, fit into registers."""
+    # Half precision is excluded: its rows have another type than their sums.
     return rows.dtype == out.dtype and columns * out.itemsize <= MOST_BYTES
 
 
 @cache
 def make_narrow_spmm(columns: int) -> Callable[..., None]:
-    """``out[m] = sum over edges i of m of weight[edge[i] or i, 0] * rows[indices[i]]``, of rows of ``columns`` numbers.
+    """Make the kernel of ``out[m] = sum over edges i of m of weight[edge[i] or i, 0] * rows[indices[i]]``.
 
-    The kernel takes ``parts``, ``indptr [M + 1]``, ``indices [E]``, ``edge [E]`` or None, ``weight [E, 1]`` or None,
-    ``rows [N, S]`` and ``out [M, S]`` with ``S >= F``, which it writes.
+    The kernel takes ``parts``, ``indptr [M + 1]``, ``indices [E]``, ``edge [E]`` or None, ``weight [E, 1]``
+    or None, ``rows [N, S]`` and ``out [M, S]`` with ``S >= F``, which it writes.
     """
 
     @parallel_kernel
@@ -165,6 +176,7 @@ def make_narrow_spmm(columns: int) -> Callable[..., None]:
                         prefetch_row(weight, edge, i, NUMBERS_AHEAD, 1)
                     scale = out.dtype.type(1) if weight is None else weight[at, 0]
                     total = add_scaled_row(total, scale, rows, indices[i])
+                # A branch rather than a view of one row: the store intrinsic takes an array and a row.
                 if continues_row(parts, part, indptr, m):
                     store_accumulator(total, cut, part)
                 else:

@@ -1,1 +1,1 @@
-"""Moving rows: memory and files."""
+"""Transfer of rows between arrays in memory and files."""

@@ -1,7 +1,8 @@
-"""Ascending rows of a file cut into runs and groups, and sums into rows. One thread each: groups move side by side.
+"""Coalescing of ascending file rows into runs and groups, and sums into rows.
 
-A run is rows that are read at once, with the gaps between them. A group is whole runs, the work of one thread.
-Letters: ``V`` rows of the table, ``M`` of the values, ``N`` rows named, ``G`` groups.
+A run is a range of rows that is read at once, together with the gaps in it. A group is a number of whole
+runs, the work of one thread; groups are processed in parallel. Letters: ``V`` rows of the table, ``M`` of the
+values, ``N`` rows requested, ``G`` groups.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from outgrow.ops.backend import as_numpy, serial_kernel
 
 Array = NDArray[Any]
 
-_LEAST_RUNS = 8  # handing a group to a thread takes longer than reading a few short runs from memory
+# Handing a group to a thread takes longer than reading a few short runs from memory.
+_LEAST_RUNS = 8
 
 
 @serial_kernel
 def coalesce_end(rows: Array, start: int, gap_rows: int, run_rows: int) -> int:
-    """Where the run of ``rows[start]`` ends: the longest with small gaps that holds few enough rows. For kernels too.
+    """Return the end of the run of ``rows[start]``: the longest with small gaps and few rows.
 
     Args:
         rows: ``[N]`` integer, ascending and distinct.
-        start: Place of the run's first row.
+        start: Position of the run's first row.
         gap_rows: Most rows between two neighbours.
         run_rows: Most rows, those in gaps included; at least 1.
     """
@@ -36,17 +38,17 @@ def coalesce_end(rows: Array, start: int, gap_rows: int, run_rows: int) -> int:
 
 
 def split_groups(rows_N: Array, gap_rows: int, run_rows: int, num_groups: int) -> Array:
-    """Cut rows into groups of about the same work, where reading a run costs as much as reading ``gap_rows`` more rows.
+    """Cut rows into groups of about equal cost; a run costs as much as ``gap_rows`` more rows.
 
     Args:
         rows_N: ``[N]`` integer, ascending and distinct.
         gap_rows: Most rows between two neighbours of one run.
         run_rows: Most rows of a run, those in gaps included; at least 1.
-        num_groups: About how many groups there shall be; fewer where the runs are few.
+        num_groups: Wanted number of groups; there are fewer if the runs are few.
 
     Returns:
-        ``[G + 1]`` int64: where each group begins among the rows, and their number. The runs of a group are those of
-        all rows.
+        ``[G + 1]`` int64: where each group begins among the rows, and their number. The runs of a group are
+        those of all rows.
 
     Raises:
         ValueError: The rows are not ascending and distinct.
@@ -59,7 +61,7 @@ def split_groups(rows_N: Array, gap_rows: int, run_rows: int, num_groups: int) -
 
 
 def scatter_add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
-    """``table[rows[i]] += values[at[i]]``. Touches no other row.
+    """Add ``values[at[i]]`` to ``table[rows[i]]``. Touches no other row.
 
     Args:
         table_VW: ``[V, W]`` float32 or float64, changed.
@@ -73,11 +75,11 @@ def scatter_add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: 
 
 @serial_kernel
 def scatter_add_range(table: Array, first: int, rows: Array, start: int, end: int, values: Array, at: Array) -> None:
-    """`add_rows` for some places of the rows, into a table that begins with a row other than 0. For kernels too."""
+    """Apply `scatter_add_rows` to a range of the rows, in a table that begins at row ``first``."""
     for i in range(start, end):
-        row, place = rows[i] - first, at[i]
+        row, source = rows[i] - first, at[i]
         for column in range(table.shape[1]):
-            table[row, column] += values[place, column]
+            table[row, column] += values[source, column]
 
 
 @serial_kernel
@@ -85,12 +87,16 @@ def _split_groups(rows: Array, gap_rows: int, run_rows: int, num_groups: int, st
     for i in range(1, len(rows)):
         if rows[i] <= rows[i - 1]:
             return -1
-    work, end = 0, 0
+    # A first pass sums the cost, a second one cuts: runs are never split, since a run is one read.
+    work = 0
+    end = 0
     while end < len(rows):
         start, end = end, coalesce_end(rows, end, gap_rows, run_rows)
         work += rows[end - 1] - rows[start] + 1 + gap_rows
     share = max(-(-work // num_groups), _LEAST_RUNS * (gap_rows + 1))
-    group, work, end = 0, 0, 0
+    group = 0
+    work = 0
+    end = 0
     while end < len(rows):
         start, end = end, coalesce_end(rows, end, gap_rows, run_rows)
         work += rows[end - 1] - rows[start] + 1 + gap_rows

@@ -1,8 +1,8 @@
-"""Rows of a file read and summed by kernels that call the system themselves: no loop over runs is Python's.
+"""Kernels that read rows of a file, and add to them, by calling the system directly.
 
-Runs are short and many, and Python's lock makes threads that ask for one after another wait for each other. Where the
-system has no ``pread``, the same loops are run by Python.
-Letters: ``W`` columns, ``M`` rows of the tensor on the other side, ``N`` rows named, ``S`` rows of memory for one run.
+Runs are short and many, and threads that read them from Python would wait for Python's lock before each one.
+If the system has no ``pread``, Python runs the same loops. Letters: ``W`` columns, ``M`` rows of the tensor,
+``N`` rows requested, ``S`` rows of the staging buffer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 PAGE_BYTES = 4096
 ENDED = -1
-"""What kernels answer where a file ends too early."""
+"""Result of a kernel if the file ends too early."""
 
 
 def pread_into(file: int, start: int, memory: Array) -> None:
@@ -38,7 +38,7 @@ def pread_into(file: int, start: int, memory: Array) -> None:
 
     Raises:
         EOFError: The file ends too early.
-        OSError: What else the system says.
+        OSError: The read failed.
     """
     raise_errno(pread_memory(file, start, memory))
 
@@ -47,7 +47,7 @@ def pwrite_from(file: int, start: int, memory: Array) -> None:
     """Write contiguous memory to bytes ``start, ...`` of a file.
 
     Raises:
-        OSError: What the system says.
+        OSError: The write failed.
     """
     raise_errno(pwrite_memory(file, start, memory))
 
@@ -55,14 +55,14 @@ def pwrite_from(file: int, start: int, memory: Array) -> None:
 def read_file_rows(
     file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, out_MW: Tensor, to_N: Array
 ) -> tuple[int, int]:
-    """``out[to[i]] = row rows[i] of the file``, converted to the type of ``out``.
+    """Read ``out[to[i]] = row rows[i] of the file``, converted to the type of ``out``.
 
     Args:
         file: Descriptor of the file.
         offset: Byte of the file at which row 0 begins.
         rows_N: ``[N]`` integer, ascending and distinct.
         gap_rows: Most rows between two neighbours of one run, which is read at once.
-        staged_SW: ``[S, W]`` contiguous, of the type of the file, overwritten; no run is longer.
+        staged_SW: ``[S, W]`` contiguous, of the type of the file, overwritten; limits the length of a run.
         out_MW: ``[M, W]`` of the same or a wider floating type, written.
         to_N: ``[N]`` integer, distinct.
 
@@ -71,14 +71,18 @@ def read_file_rows(
 
     Raises:
         EOFError: The file ends too early.
-        OSError: What else the system says.
+        OSError: A system call failed.
     """
     if staged_SW.dtype == out_MW.dtype:
+        # Copied as integers of the same size, so that all types of a width share one kernel.
         word = WORDS[out_MW.dtype.itemsize]
-        staged, out = staged_SW.view(word).numpy(), out_MW.detach().view(word).numpy()
+        staged = staged_SW.view(word).numpy()
+        out = out_MW.detach().view(word).numpy()
     else:
-        staged, out = kernel_view(staged_SW).numpy(), out_MW.detach().numpy()
-    rows, to = _as_int64(rows_N), _as_int64(to_N)
+        staged = kernel_view(staged_SW).numpy()
+        out = out_MW.detach().numpy()
+    rows = _as_int64(rows_N)
+    to = _as_int64(to_N)
     error, runs, pages = _read_rows(file, offset, rows, gap_rows, staged, out, to)
     raise_errno(error)
     return runs, pages
@@ -87,16 +91,17 @@ def read_file_rows(
 def add_file_rows(
     file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, added: tuple[Tensor, Array]
 ) -> tuple[int, int, int]:
-    """``row rows[i] of the file += values[at[i]]``.
+    """Add ``values[at[i]]`` to row ``rows[i]`` of the file.
 
-    Rows in the gaps of a run are written back as they were read: cheaper than a call of the system for each row.
+    Rows in the gaps of a run are written back unchanged, which is cheaper than a system call per row.
 
     Args:
         file: Descriptor of the file.
         offset: Byte of the file at which row 0 begins.
         rows_N: ``[N]`` integer, ascending and distinct.
         gap_rows: Most rows between two neighbours of one run, which is read and written at once.
-        staged_SW: ``[S, W]`` contiguous float32 or float64, of the type of the file, overwritten; no run is longer.
+        staged_SW: ``[S, W]`` contiguous float32 or float64, of the type of the file, overwritten; no run is
+            longer.
         added: ``values [M, W]`` float32 or float64, and ``at [N]`` integer.
 
     Returns:
@@ -104,22 +109,25 @@ def add_file_rows(
 
     Raises:
         EOFError: The file ends too early.
-        OSError: What else the system says.
+        OSError: A system call failed.
     """
     values_MW, at_N = added
-    rows, at, values, staged = _as_int64(rows_N), _as_int64(at_N), values_MW.detach().numpy(), staged_SW.numpy()
+    rows = _as_int64(rows_N)
+    at = _as_int64(at_N)
+    values = values_MW.detach().numpy()
+    staged = staged_SW.numpy()
     error, runs, pages, written = _add_rows(file, offset, rows, gap_rows, staged, values, at)
     raise_errno(error)
     return runs, pages, written
 
 
-def _as_int64(places: Array) -> Array:
-    """As int64, so that there is one kernel only."""
-    return places.astype(np.int64, copy=False)
+def _as_int64(positions: Array) -> Array:
+    """Return the array as int64, so that a single kernel is compiled."""
+    return positions.astype(np.int64, copy=False)
 
 
 def raise_errno(error: int) -> None:
-    """Raise what a kernel has answered: 0, `ENDED`, or an error number of the system."""
+    """Raise the error for a kernel's result: 0 for none, `ENDED`, or an error number of the system."""
     if error == ENDED:
         raise EOFError
     if error:
@@ -135,13 +143,17 @@ if sys.platform in ("linux", "darwin"):
 
     @serial_kernel
     def pread_memory(file: int, start: int, memory: Array) -> int:
-        """`fill` for kernels: gives 0, or what `check` raises."""
-        done, size = 0, memory.size * memory.itemsize
+        """Do `pread_into` for kernels; returns 0 or an error for `raise_errno`."""
+        done = 0
+        size = memory.size * memory.itemsize
+        # The system may read less than asked for (2 GiB at most on Linux), so repeat until all is read.
         while done < size:
             moved = _pread(file, memory.ctypes.data + done, size - done, start + done)
             if moved == 0:
                 return ENDED
+            # The error number belongs to this thread and must be read before its next system call.
             error = carray(_errno_place(), 1)[0] if moved < 0 else 0
+            # A signal has interrupted the call before it moved anything: repeat it.
             if error != 0 and error != errno.EINTR:
                 return error
             done += max(moved, 0)
@@ -149,8 +161,9 @@ if sys.platform in ("linux", "darwin"):
 
     @serial_kernel
     def pwrite_memory(file: int, start: int, memory: Array) -> int:
-        """`set_bits` for kernels: gives 0, or what `check` raises."""
-        done, size = 0, memory.size * memory.itemsize
+        """Do `pwrite_from` for kernels; returns 0 or an error for `raise_errno`."""
+        done = 0
+        size = memory.size * memory.itemsize
         while done < size:
             moved = _pwrite(file, memory.ctypes.data + done, size - done, start + done)
             error = carray(_errno_place(), 1)[0] if moved < 0 else 0
@@ -164,9 +177,10 @@ else:
     _SEEKING = threading.Lock()
 
     def pread_memory(file: int, start: int, memory: Array) -> int:
-        """`fill` for loops: gives 0, or what `check` raises."""
+        """Do `pread_into`; returns 0 or an error for `raise_errno`."""
         rest = memoryview(memory).cast("B")
         try:
+            # Seeking and reading are two calls on an offset that all threads share.
             with _SEEKING:
                 os.lseek(file, start, os.SEEK_SET)
                 while rest:
@@ -180,7 +194,7 @@ else:
         return 0
 
     def pwrite_memory(file: int, start: int, memory: Array) -> int:
-        """`set_bits` for loops: gives 0, or what `check` raises."""
+        """Do `pwrite_from`; returns 0 or an error for `raise_errno`."""
         rest = memoryview(memory).cast("B")
         try:
             with _SEEKING:
@@ -192,7 +206,7 @@ else:
         return 0
 
     def io_kernel(function: Callable[P, R]) -> Callable[P, R]:
-        """Leave a loop to Python."""
+        """Return the function as it is: Python runs its loop."""
         return function
 
 
@@ -208,6 +222,7 @@ def _read_rows(
         error = pread_memory(file, begin, staged[:num_rows])
         if error != 0:
             return error, runs, pages
+        # Rows go through the staging buffer, because a run also holds the rows in its gaps.
         _scatter_rows(staged, first, rows, start, end, out, to)
         runs += 1
         pages += count_pages(begin, num_rows * row_bytes)
@@ -228,6 +243,8 @@ def _add_rows(
             return error, runs, pages, written
         runs += 1
         pages += count_pages(begin, num_rows * row_bytes)
+        # Rows are ascending and distinct, so no other run or thread writes the same row; the groups' runs are
+        # disjoint.
         scatter_add_range(staged, first, rows, start, end, values, at)
         error = pwrite_memory(file, begin, staged[:num_rows])
         if error != 0:
@@ -239,14 +256,14 @@ def _add_rows(
 @serial_kernel
 def _scatter_rows(staged: Array, first: int, rows: Array, start: int, end: int, out: Array, to: Array) -> None:
     for i in range(start, end):
-        row, place = rows[i] - first, to[i]
+        row, target = rows[i] - first, to[i]
         for column in range(staged.shape[1]):
-            out[place, column] = _convert_value(out, staged[row, column])
+            out[target, column] = _convert_value(out, staged[row, column])
 
 
 @overload
 def _convert_value(out: Any, value: Any) -> Callable[..., Any]:
-    """A value of a file as it is written into ``out``: words as they are, else as a number."""
+    """Return a value of the file as ``out`` stores it: words unchanged, else as a float."""
     return _copy_value if isinstance(out.dtype, types.Integer) else _widen_value
 
 
@@ -260,5 +277,5 @@ def _widen_value(out: Any, value: Any) -> Any:
 
 @serial_kernel
 def count_pages(begin: int, num_bytes: int) -> int:
-    """How many pages of `PAGE_BYTES` some bytes of a file lie in. For kernels too."""
+    """Return the number of pages of `PAGE_BYTES` that hold some bytes of a file. For kernels too."""
     return -(-(begin + num_bytes) // PAGE_BYTES) - begin // PAGE_BYTES

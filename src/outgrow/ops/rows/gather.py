@@ -1,8 +1,7 @@
-"""Gather/scatter of rows, grouping by owner, ranges.
+"""Gather and scatter of rows, grouping of nodes by owner, counts, concatenated ranges.
 
-Letters: ``V`` rows of the table, ``M`` of the result, ``N`` rows taken, ``D`` columns.
-
-Letters: ``N`` rows, ``M`` those chosen, ``B`` places, ``V`` nodes.
+Letters: ``V`` rows of the table or nodes, ``N`` rows or ids given, ``M`` rows of the result, ``D`` columns,
+``B`` positions.
 """
 
 from __future__ import annotations
@@ -20,14 +19,16 @@ from outgrow.ops.kernels.numerics import LINE_BYTES, as_float, is_half, kernel_v
 
 Array = NDArray[Any]
 WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers by their bytes: as which numbers are copied bit by bit."""
+"""Integer types by their bytes, as which numbers are copied bit by bit."""
 
 
 @gpu_dispatch
 def gather_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tensor | None) -> None:
-    """``out[to[i]] = rows[at[i]]``, converted to the type of ``out``. Reads no other row of a memory-mapped table.
+    """Copy ``out[to[i]] = rows[at[i]]``, converted to the type of ``out``.
 
-    On a GPU the rows may lie in pinned memory: the device reads them there itself.
+    Reads no other row of a memory-mapped table.
+
+    On a GPU the table may be in pinned memory, which the device reads directly.
 
     Args:
         rows_VD: ``[V, D]`` floating.
@@ -35,11 +36,14 @@ def gather_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tens
         out_MD: ``[M, D]`` floating, written.
         to_N: ``[N]`` int64, distinct; None for the first rows in order.
     """
-    if rows_VD.dtype != out_MD.dtype and is_half(out_MD.dtype):  # rounding to 16 bits is not for our kernels
-        rows_VD, at_N = (rows_VD if at_N is None else rows_VD[at_N]).to(out_MD.dtype), None
+    # Our kernels widen 16-bit numbers but cannot round to them: torch does that.
+    if rows_VD.dtype != out_MD.dtype and is_half(out_MD.dtype):
+        rows_VD = (rows_VD if at_N is None else rows_VD[at_N]).to(out_MD.dtype)
+        at_N = None
     at = np.arange(len(rows_VD)) if at_N is None else as_numpy(at_N)
     to = np.arange(len(at)) if to_N is None else as_numpy(to_N)
     if rows_VD.dtype == out_MD.dtype:
+        # As integers of the same size, so that all types of a width share one compiled kernel.
         word = WORDS[out_MD.dtype.itemsize]
         _copy_rows(rows_VD.detach().view(word).numpy(), at, out_MD.view(word).numpy(), to)
     else:
@@ -47,25 +51,24 @@ def gather_rows(rows_VD: Tensor, at_N: Tensor | None, out_MD: Tensor, to_N: Tens
 
 
 def via_host(read: Callable[[Tensor, Tensor], None], out_MD: Tensor, to_N: Tensor) -> None:
-    """Rows, to their places in a tensor that may be on a GPU, by what can only write to memory.
+    """Write rows to a tensor that may be on a GPU, with a reader that can only write to host memory.
 
     Args:
-        read: Given a tensor and places in it, writes the rows there.
+        read: Takes a tensor and positions in it, and writes the rows there.
         out_MD: ``[M, D]``, written.
-        to_N: ``[N]`` integer, distinct, where it is.
+        to_N: ``[N]`` integer, distinct, on the device of ``out_MD``.
     """
     if out_MD.device.type == "cpu":
         read(out_MD, to_N)
         return
     found = torch.empty(len(to_N), out_MD.shape[1], dtype=out_MD.dtype)
     read(found, torch.arange(len(to_N)))
-    gather_rows(
-        found.to(out_MD.device), None, out_MD, to_N
-    )  # autograd would take torch's own for changing what it needs
+    # Not by torch's indexing: autograd would see an in-place change of a tensor that it needs.
+    gather_rows(found.to(out_MD.device), None, out_MD, to_N)
 
 
 def group_by_owner(nodes_N: Tensor, owner_V: Tensor, num_groups: int) -> tuple[Tensor, list[int]]:
-    """Places of nodes by the group that holds them, those of group 0 first, each group in the order given.
+    """Return positions of nodes grouped by owner: those of group 0 first, each group in the given order.
 
     Args:
         nodes_N: ``[N]`` int64.
@@ -73,12 +76,12 @@ def group_by_owner(nodes_N: Tensor, owner_V: Tensor, num_groups: int) -> tuple[T
         num_groups: Number of groups.
 
     Returns:
-        ``[N]`` int64 places, and how many belong to each group.
+        ``[N]`` int64 positions, and the size of each group.
     """
     starts = np.zeros(num_groups + 1, dtype=np.int64)
-    places = np.empty(len(nodes_N), dtype=np.int64)
-    _group_by_owner(as_numpy(nodes_N), as_numpy(owner_V), starts, places)
-    return as_tensor(places), np.diff(starts, prepend=0)[:num_groups].tolist()
+    positions = np.empty(len(nodes_N), dtype=np.int64)
+    _group_by_owner(as_numpy(nodes_N), as_numpy(owner_V), starts, positions)
+    return as_tensor(positions), np.diff(starts, prepend=0)[:num_groups].tolist()
 
 
 @device_function
@@ -89,38 +92,43 @@ def _prefetch_row(rows: Array, row: int) -> None:
 
 @serial_kernel
 def _copy_rows(rows: Array, at: Array, out: Array, to: Array) -> None:
-    columns, ahead = rows.shape[1], prefetch_distance(rows.shape[1] * rows.itemsize)
+    columns = rows.shape[1]
+    ahead = prefetch_distance(rows.shape[1] * rows.itemsize)
     for i in range(len(at)):
         _prefetch_row(rows, at[min(i + ahead, len(at) - 1)])
-        row, place = at[i], to[i]
+        row = at[i]
+        target = to[i]
         for column in range(columns):
-            out[place, column] = rows[row, column]
+            out[target, column] = rows[row, column]
 
 
 @serial_kernel
 def _widen_rows(rows: Array, at: Array, out: Array, to: Array) -> None:
-    columns, ahead = rows.shape[1], prefetch_distance(rows.shape[1] * rows.itemsize)
+    columns = rows.shape[1]
+    ahead = prefetch_distance(rows.shape[1] * rows.itemsize)
     for i in range(len(at)):
         _prefetch_row(rows, at[min(i + ahead, len(at) - 1)])
-        row, place = at[i], to[i]
+        row = at[i]
+        target = to[i]
         for column in range(columns):
-            out[place, column] = as_float(rows[row, column])
+            out[target, column] = as_float(rows[row, column])
 
 
 @serial_kernel
-def _group_by_owner(nodes: Array, owner: Array, starts: Array, places: Array) -> None:
+def _group_by_owner(nodes: Array, owner: Array, starts: Array, positions: Array) -> None:
+    # Counting sort: two passes over the nodes, and the order within a group is kept.
     for node in nodes:
         starts[owner[node] + 1] += 1
     for group in range(1, len(starts)):
         starts[group] += starts[group - 1]
     for i in range(len(nodes)):
         group = owner[nodes[i]]
-        places[starts[group]] = i
+        positions[starts[group]] = i
         starts[group] += 1
 
 
 def add_bincount(counts_V: Tensor, nodes: Tensor) -> None:
-    """``counts[v] +=`` how often ``v`` is among the nodes.
+    """Add to ``counts[v]`` how often ``v`` is among the nodes.
 
     Args:
         counts_V: ``[V]`` int64, changed.
@@ -136,13 +144,14 @@ def _add_bincount(counts: Array, nodes: Array) -> None:
 
 
 def masked_select(mark_N: Tensor, bits: int, *fields_N: Tensor) -> list[Tensor]:
-    """``[M]`` of each field: where a mark has one of some bits.
+    """Return ``[M]`` of each field: the values at marks that have one of some bits.
 
     Args:
         mark_N: ``[N]`` uint8.
         bits: At least one bit.
         fields_N: ``[N]`` each.
     """
+    # Count first, so that each result is allocated once, of the right size.
     marks = as_numpy(mark_N)
     count = int(_count_marked(marks, bits))
     found = [torch.empty(count, dtype=field.dtype) for field in fields_N]
@@ -152,7 +161,7 @@ def masked_select(mark_N: Tensor, bits: int, *fields_N: Tensor) -> list[Tensor]:
 
 
 def scatter_nodes(node_N: Tensor, at_N: Tensor, degree_V: Tensor, out_node_B: Tensor, out_degree_B: Tensor) -> None:
-    """``out_node[at[i]] = node[i]`` and ``out_degree[at[i]] = degree[node[i]]``.
+    """Write ``out_node[at[i]] = node[i]`` and ``out_degree[at[i]] = degree[node[i]]``.
 
     Args:
         node_N: ``[N]`` int64.
@@ -190,6 +199,7 @@ def _scatter_nodes(node: Array, at: Array, degree: Array, out_node: Array, out_d
 
 
 def concat_ranges(first_N: Tensor, count_N: Tensor) -> Tensor:
-    """``[sum of count]`` int64: ``first[i]`` to ``first[i] + count[i] - 1`` of each range, one after another."""
+    """Return the ranges ``first[i] .. first[i] + count[i] - 1`` one after another, int64."""
+    # Each range is its offset, repeated, plus one running count over all of them: no loop over ranges.
     ends = torch.cat([count_N.new_zeros(1), count_N.cumsum(0)])
     return torch.repeat_interleave(first_N - ends[:-1], count_N) + torch.arange(int(ends[-1]), device=count_N.device)

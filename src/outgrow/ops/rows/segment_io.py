@@ -1,8 +1,9 @@
-"""Parcels of rows moved between memory and a file by kernels that call the system themselves.
+"""Transfer of row segments between memory and a file by kernels that call the system directly.
 
-A parcel is some rows of one width that are written at once. Those of a file do not overlap, and lie in order. Where
-pages are more than a byte, each parcel begins with one, and whole pages move: then the system need not keep a copy.
-Letters: ``W`` columns, ``P`` parcels named, ``N`` their rows, ``M`` rows of the tensor on the other side, ``B`` bytes.
+A segment is a range of rows of one width that was written at once. The segments of a file do not overlap and
+are in order. For direct I/O the page is more than a byte: each segment begins at a page and whole pages are
+transferred, so that the system keeps no copy. Letters: ``W`` columns, ``P`` segments, ``N`` their rows, ``M``
+rows of the tensor, ``B`` bytes.
 """
 
 from __future__ import annotations
@@ -28,29 +29,31 @@ def read_segments(
     staged_B: Array,
     out: tuple[Tensor, Array | None],
 ) -> tuple[int, int]:
-    """Read some of the rows of parcels: ``out[to[i]] = row i of all their rows one after another``.
+    """Read ``out[to[i]] = row i`` of the rows of all segments, numbered one after another.
 
-    Rows in order that need no rounding go where they belong without a copy in between.
+    Rows in order, without rounding to pages, are read into ``out`` directly.
 
     Args:
         file: Descriptor of the file.
-        places: ``[P]`` int64 ascending bytes at which the parcels begin, and ``[P + 1]`` int64 rows before each of them
-            and in all.
+        places: ``[P]`` int64 ascending bytes at which the segments begin, and ``[P + 1]`` int64 rows before
+            each of them and in all.
         row_range: First row that is read, and last plus 1.
-        page: What reads are rounded out to: a power of two.
-        staged_B: uint8, aligned and overwritten: whole pages, for at least one row with those that it lies in.
-        out: ``[M, W]`` of the type of the file, written, and ``[N]`` integer distinct rows of it; None for the first
-            ones, in order.
+        page: Bytes that reads are aligned to: a power of two; 1 for none.
+        staged_B: uint8, aligned and overwritten: whole pages, for at least one row with those that it lies
+            in.
+        out: ``[M, W]`` of the type of the file, written, and ``[N]`` integer distinct rows of it; None for
+            the first ones, in order.
 
     Returns:
         Number of reads, and of the pages of `PAGE_BYTES` that they lie in.
 
     Raises:
         EOFError: The file ends too early.
-        OSError: What else the system says.
+        OSError: The read failed.
     """
     word = WORDS[out[0].dtype.itemsize]
-    rows, to = out[0].detach().view(word).numpy(), out[1]
+    rows = out[0].detach().view(word).numpy()
+    to = out[1]
     if to is None and page == 1 and rows.flags.c_contiguous:
         error, reads, pages = _read_in_order(file, places, row_range, rows.shape[1], rows.reshape(-1))
     else:
@@ -61,21 +64,22 @@ def read_segments(
 
 
 def write_segments(file: int, places: tuple[Array, Array], page: int, staged_B: Array, rows_B: Array) -> int:
-    """Write parcels.
+    """Write segments.
 
     Args:
         file: Descriptor of the file.
-        places: ``[P]`` int64 ascending bytes at which the parcels begin, and ``[P + 1]`` int64 bytes of rows before
-            each of them and in all.
-        page: What writes are rounded up to: a power of two. Nothing else may lie in the last page of a parcel.
+        places: ``[P]`` int64 ascending bytes at which the segments begin, and ``[P + 1]`` int64 bytes of rows
+            before each of them and in all.
+        page: Bytes that writes are aligned to: a power of two; 1 for none. The last page of a segment holds
+            nothing else.
         staged_B: uint8, aligned and overwritten: whole pages.
-        rows_B: uint8, the rows of the parcels one after another.
+        rows_B: uint8, the rows of the segments one after another.
 
     Returns:
         Number of bytes written.
 
     Raises:
-        OSError: What the system says.
+        OSError: The write failed.
     """
     if page == 1:
         error, written = _write_in_order(file, *places, rows_B)
@@ -89,15 +93,21 @@ def write_segments(file: int, places: tuple[Array, Array], page: int, staged_B: 
 def _read_in_order(
     file: int, places: tuple[Array, Array], row_range: tuple[int, int], columns: int, out: Array
 ) -> tuple[int, int, int]:
-    (begins, ends), (at, high) = places, row_range
-    row_bytes, reads, pages = columns * out.itemsize, 0, 0
-    parcel = int(np.searchsorted(ends, at, side="right")) - 1
+    begins, ends = places
+    at, high = row_range
+    row_bytes = columns * out.itemsize
+    reads = 0
+    pages = 0
+    segment = int(np.searchsorted(ends, at, side="right")) - 1
     while at < high:
-        first, base = at, begins[parcel] + (at - ends[parcel]) * row_bytes
-        while at < high and begins[parcel] + (at - ends[parcel]) * row_bytes == base + (at - first) * row_bytes:
-            at = min(ends[parcel + 1], high)
-            while at < high and ends[parcel + 1] <= at:
-                parcel += 1
+        first = at
+        base = begins[segment] + (at - ends[segment]) * row_bytes
+        # Segments that follow one another in the file without a gap are one read.
+        while at < high and begins[segment] + (at - ends[segment]) * row_bytes == base + (at - first) * row_bytes:
+            at = min(ends[segment + 1], high)
+            # Skips segments without rows as well.
+            while at < high and ends[segment + 1] <= at:
+                segment += 1
         error = pread_memory(file, base, out[first * columns : at * columns])
         if error != 0:
             return error, reads, pages
@@ -108,7 +118,8 @@ def _read_in_order(
 
 @io_kernel
 def _write_in_order(file: int, begins: Array, ends: Array, rows: Array) -> tuple[int, int]:
-    end, written = 0, 0
+    end = 0
+    written = 0
     while end < len(begins):
         first, end = end, end + 1
         while end < len(begins) and begins[end] - begins[first] == ends[end] - ends[first]:
@@ -124,14 +135,20 @@ def _write_in_order(file: int, begins: Array, ends: Array, rows: Array) -> tuple
 def _read_segments(
     file: int, places: tuple[Array, Array], row_range: tuple[int, int], page: int, staged: Array, out: Array, to: Array
 ) -> tuple[int, int, int]:
-    (begins, ends), (low, high) = places, row_range
-    size, row_bytes = staged.itemsize, out.shape[1] * staged.itemsize
-    reads, pages, at, parcel = 0, 0, low, int(np.searchsorted(ends, low, side="right")) - 1
+    begins, ends = places
+    low, high = row_range
+    size = staged.itemsize
+    row_bytes = out.shape[1] * staged.itemsize
+    reads = 0
+    pages = 0
+    at = low
+    segment = int(np.searchsorted(ends, low, side="right")) - 1
     while at < high:
-        while ends[parcel + 1] <= at:
-            parcel += 1
-        base = (begins[parcel] + (at - ends[parcel]) * row_bytes) // page * page
-        last, until = _end_of_read(begins, ends, at, high, parcel, row_bytes, base, base + staged.size * size)
+        while ends[segment + 1] <= at:
+            segment += 1
+        # Direct I/O requires that offset, length and memory are aligned to pages.
+        base = (begins[segment] + (at - ends[segment]) * row_bytes) // page * page
+        last, until = _end_of_read(begins, ends, at, high, segment, row_bytes, base, base + staged.size * size)
         length = -(-(until - base) // page) * page
         error = pread_memory(file, base, staged[: length // size])
         if error != 0:
@@ -139,10 +156,10 @@ def _read_segments(
         reads += 1
         pages += count_pages(base, length)
         while at < last:
-            while ends[parcel + 1] <= at:
-                parcel += 1
-            count = min(ends[parcel + 1], last) - at
-            word = (begins[parcel] + (at - ends[parcel]) * row_bytes - base) // size
+            while ends[segment + 1] <= at:
+                segment += 1
+            count = min(ends[segment + 1], last) - at
+            word = (begins[segment] + (at - ends[segment]) * row_bytes - base) // size
             _scatter_words(staged[word : word + count * out.shape[1]], out, to[at : at + count])
             at += count
     return 0, reads, pages
@@ -150,17 +167,18 @@ def _read_segments(
 
 @serial_kernel
 def _end_of_read(
-    begins: Array, ends: Array, at: int, high: int, parcel: int, row_bytes: int, base: int, limit: int
+    begins: Array, ends: Array, at: int, high: int, segment: int, row_bytes: int, base: int, limit: int
 ) -> tuple[int, int]:
-    """The last row (plus 1) that one read from ``base_bytes`` to ``limit`` gives, and the byte at which it ends."""
+    """Return the last row + 1 that a read from ``base`` to ``limit`` covers, and the byte of its end."""
     until = base
     while at < high:
-        while ends[parcel + 1] <= at:
-            parcel += 1
-        begin = begins[parcel] + (at - ends[parcel]) * row_bytes
+        while ends[segment + 1] <= at:
+            segment += 1
+        begin = begins[segment] + (at - ends[segment]) * row_bytes
+        # Reading across a gap of a page is cheaper than a second read; a larger gap is not worth it.
         if begin - until > PAGE_BYTES or begin + row_bytes > limit:
             break
-        count = min(min(ends[parcel + 1], high) - at, (limit - begin) // row_bytes)
+        count = min(min(ends[segment + 1], high) - at, (limit - begin) // row_bytes)
         at += count
         until = begin + count * row_bytes
     return at, until
@@ -170,26 +188,33 @@ def _end_of_read(
 def _scatter_words(staged: Array, out: Array, to: Array) -> None:
     columns = out.shape[1]
     for i in range(len(to)):
-        place, first = to[i], i * columns
+        target, first = to[i], i * columns
         for column in range(columns):
-            out[place, column] = staged[first + column]
+            out[target, column] = staged[first + column]
 
 
 @io_kernel
 def _write_segments(file: int, begins: Array, ends: Array, page: int, staged: Array, rows: Array) -> tuple[int, int]:
-    parcel, done, written = 0, 0, 0
-    while parcel < len(begins):
-        base, used = begins[parcel] + done, 0
-        while parcel < len(begins):
-            begin, rest = begins[parcel] + done - base, ends[parcel + 1] - ends[parcel] - done
+    segment = 0
+    done = 0
+    written = 0
+    while segment < len(begins):
+        base = begins[segment] + done
+        used = 0
+        while segment < len(begins):
+            begin, rest = begins[segment] + done - base, ends[segment + 1] - ends[segment] - done
+            # Collect segments in the buffer while each begins at the page after the last one. A segment that
+            # is larger than the buffer is written in several turns; ``done`` counts its bytes so far.
             if begin != -(-used // page) * page or (begin >= len(staged) and rest):
                 break
-            count, first = min(len(staged) - begin, rest), ends[parcel] + done
+            count, first = min(len(staged) - begin, rest), ends[segment] + done
             staged[begin : begin + count] = rows[first : first + count]
-            used, done = begin + count, done + count
+            used = begin + count
+            done = done + count
             if count < rest:
                 break
-            parcel, done = parcel + 1, 0
+            segment = segment + 1
+            done = 0
         length = -(-used // page) * page
         error = pwrite_memory(file, base, staged[:length])
         if error != 0:

@@ -1,1 +1,1 @@
-"""Sampling kernels."""
+"""Kernels of neighbour sampling."""

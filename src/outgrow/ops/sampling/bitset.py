@@ -1,13 +1,13 @@
-"""Sets of ids as bits (one implementation).
+"""Sets of ids as bits.
 
-A set is a row of 64-bit words, and number ``i`` is bit ``i % 64`` of word ``i // 64``.
+A set is an array of 64-bit words: number ``i`` is bit ``i % 64`` of word ``i // 64``. The sets of the
+sampling kernels (`Bits`) have a second array, with a bit for each word that is not 0, 64 to a group: a set
+with few numbers is read quickly, however large they are. Such a set is empty whenever no kernel uses it.
+
+Positions in arrays that cannot be negative are ``uint64``: for signed ones Numba tests each for negative
+indexing.
 
 Letters: ``W`` words of a set, ``A`` and ``B`` sets, ``N`` ids.
-
-A set is two arrays: the bits of its numbers, 64 to a word, and a bit for each of these words that is not 0, 64 to a
-group. So a set of few numbers is walked in little time, however large they are. It is empty whenever no kernel uses it.
-
-Where all positions in an array are known to be 0 or more, kernels say so with ``uint64``: else each costs a test.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Words = NDArray[np.uint64]
 WORD_BITS = 64
 _ONE, _SHIFT, _LOW = np.uint64(1), np.uint64(6), np.uint64(63)
 _TILE_WORDS = 64
-"""Words that are compared at a time: those of all sets should stay in a processor's cache."""
+"""Words that are compared at a time: a tile of all sets should stay in the cache."""
 
 
 def num_words(count: int) -> int:
-    """``W`` of sets of numbers below ``count``."""
+    """Return ``W`` of sets of numbers below ``count``."""
     return -(-count // WORD_BITS)
 
 
 def ranks_before_words(words_W: Words) -> NDArray[np.int64]:
-    """``[W]``: how many numbers a set has before each word."""
+    """Return ``[W]``: how many numbers of a set come before each word."""
     sizes = np.bitwise_count(words_W).astype(np.int64)
     return np.cumsum(sizes) - sizes
 
 
 @intrinsic
 def _count_ones(context: Any, word: Any) -> Any:
-    """How many bits of a word are 1."""
+    """Return the number of bits of a word that are 1."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         return builder.ctpop(given[0])
@@ -53,7 +53,7 @@ def _count_ones(context: Any, word: Any) -> Any:
 
 @serial_kernel
 def set_bits(ids_N: Array, words_W: Words) -> None:
-    """Put numbers into a set."""
+    """Add numbers to a set."""
     for i in range(len(ids_N)):
         number = np.uint64(ids_N[i])
         words_W[number >> _SHIFT] |= _ONE << (number & _LOW)
@@ -61,17 +61,18 @@ def set_bits(ids_N: Array, words_W: Words) -> None:
 
 @serial_kernel
 def set_rank_bits(ids_N: Array, sample_W: Words, before_W: NDArray[np.int64], words_W: Words) -> None:
-    """Put into a set the rank of each number that is in a sample: how many of the sample are smaller.
+    """Add to a set the ranks of those numbers that are in a sample: how many of the sample are smaller.
 
     Args:
         ids_N: ``[N]`` integer.
         sample_W: The sample, a set.
-        before_W: What `ranks_before_words` gives for it.
+        before_W: Result of `ranks_before_words` for it.
         words_W: The set, changed.
     """
     for i in range(len(ids_N)):
         number = np.uint64(ids_N[i])
         word, bit = sample_W[number >> _SHIFT], _ONE << (number & _LOW)
+        # Rank within the sample: the ones before the word, and those below the bit in it.
         if word & bit:
             rank = np.uint64(before_W[number >> _SHIFT]) + _count_ones(word & (bit - _ONE))
             words_W[rank >> _SHIFT] |= _ONE << (rank & _LOW)
@@ -79,7 +80,7 @@ def set_rank_bits(ids_N: Array, sample_W: Words, before_W: NDArray[np.int64], wo
 
 @serial_kernel
 def count_bits(words_W: Words) -> int:
-    """How many numbers a set has."""
+    """Return the size of a set."""
     count = np.uint64(0)
     for word in words_W:
         count += _count_ones(word)
@@ -88,7 +89,7 @@ def count_bits(words_W: Words) -> int:
 
 @serial_kernel
 def count_difference(words_W: Words, others_W: Words) -> int:
-    """How many numbers of a set are not in another."""
+    """Return how many numbers of a set are not in another."""
     count = np.uint64(0)
     for w in range(len(words_W)):
         count += _count_ones(words_W[w] & ~others_W[w])
@@ -96,10 +97,12 @@ def count_difference(words_W: Words, others_W: Words) -> int:
 
 
 def count_intersections(sets_AW: Words, others_BW: Words) -> NDArray[np.int64]:
-    """``[A, B]``: how many numbers each set has in common with each of some others.
+    """Return ``[A, B]``: how many numbers each of some sets shares with each of some others.
 
-    Words of 0 among ``sets_AW`` are passed over: fewer of them should be full than of ``others_BW``.
+    Words of 0 among ``sets_AW`` are skipped: pass the sparser sets there.
     """
+    # Each thread counts its tiles in a table of its own; sums of integers do not depend on how tiles were
+    # assigned.
     tiles = -(-sets_AW.shape[1] // _TILE_WORDS)
     lanes = max(1, min(num_threads(), tiles))
     counts = np.zeros((lanes, len(sets_AW), len(others_BW)), dtype=np.int64)
@@ -112,19 +115,20 @@ def count_intersections(sets_AW: Words, others_BW: Words) -> NDArray[np.int64]:
 def _count_intersections(sets: Words, others: Words, tiles: int, counts: Array) -> None:
     lanes = len(counts)
     for lane in prange(lanes):
-        turned = np.empty((_TILE_WORDS, len(others)), dtype=np.uint64)
+        # A transposed tile: the innermost loop runs over consecutive words, so it is vectorised.
+        transposed = np.empty((_TILE_WORDS, len(others)), dtype=np.uint64)
         for tile in range(tiles * lane // lanes, tiles * (lane + 1) // lanes):
             first = tile * _TILE_WORDS
             width = min(_TILE_WORDS, sets.shape[1] - first)
             for b in range(len(others)):
                 for w in range(width):
-                    turned[w, b] = others[b, first + w]
+                    transposed[w, b] = others[b, first + w]
             for a in range(len(sets)):
                 for w in range(width):
                     word = sets[a, first + w]
                     if word:
                         for b in range(len(others)):
-                            counts[lane, a, b] += np.int64(_count_ones(word & turned[w, b]))
+                            counts[lane, a, b] += np.int64(_count_ones(word & transposed[w, b]))
 
 
 Bits = tuple[Words, Words]
@@ -134,16 +138,17 @@ _WORD_SHIFT, _WORD_MASK = np.uint64(6), np.uint64(63)
 
 
 def empty_bitset(most: int) -> Bits:
-    """An empty set of numbers below ``most``."""
+    """Return an empty set of numbers below ``most``."""
     words = -(-most // WORD_BITS)
     return np.zeros(words, dtype=np.uint64), np.zeros(-(-words // WORD_BITS), dtype=np.uint64)
 
 
 @intrinsic
 def scale_to_range(context: Any, hashed: Any, count: Any) -> Any:
-    """A number in ``[0, count)`` from 64 random bits: the upper half of the 128 bits of their product, both uint64."""
+    """Return a number in ``[0, count)`` from 64 random bits: the upper half of their 128-bit product."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        # Multiply and shift (Lemire, 2019): the modulo of a 64-bit number takes many times longer.
         wide = ir.IntType(2 * WORD_BITS)
         product = builder.mul(*(builder.zext(value, wide) for value in given))
         return builder.trunc(builder.lshr(product, ir.Constant(wide, WORD_BITS)), ir.IntType(WORD_BITS))
@@ -153,7 +158,7 @@ def scale_to_range(context: Any, hashed: Any, count: Any) -> Any:
 
 @intrinsic
 def lowest_bit(context: Any, word: Any) -> Any:
-    """Position of the lowest bit that is 1, as int64; the word, uint64, must not be 0."""
+    """Return the position of the lowest bit that is 1, as int64; the word, uint64, must not be 0."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         return builder.cttz(given[0], ir.Constant(ir.IntType(1), 1))
@@ -169,7 +174,7 @@ def has_bit(words: Words, start: int, number: np.uint64) -> bool:
 
 @device_function
 def add_bit(words: Words, start: int, number: np.uint64) -> np.uint64:
-    """Put a number into the set whose words begin at ``start``; returns the number of its word, from there."""
+    """Add a number to the set whose words begin at ``start``; return its word, counted from there."""
     place = number >> _WORD_SHIFT
     words[np.uint64(start) + place] |= ONE << (number & _WORD_MASK)
     return place
@@ -177,21 +182,23 @@ def add_bit(words: Words, start: int, number: np.uint64) -> np.uint64:
 
 @device_function
 def mark_word(groups: Words, place: np.uint64) -> None:
-    """Say that a word is no longer 0."""
+    """Record that a word is no longer 0."""
     groups[place >> _WORD_SHIFT] |= ONE << (place & _WORD_MASK)
 
 
 @serial_kernel
 def drain_bitset(words: Words, groups: Words, most: int, origin: int, out: NDArray[np.int64], at: int) -> int:
-    """Write the numbers of a set, all below ``most``, to ``out`` from ``at``, ascending, and leave the set empty.
+    """Write the numbers of a set, all below ``most``, to ``out[at:]`` in ascending order and empty the set.
 
-    ``origin`` is added to each. Returns the position after the last.
+    ``origin`` is added to each number. Returns the position after the last.
     """
     for g in range((most + GROUP_BITS - 1) // GROUP_BITS):
         group = groups[g]
+        # Emptied while it is read: clearing all words would take time in proportion to the largest degree.
         groups[g] = 0
         while group:
             place = g * WORD_BITS + lowest_bit(group)
+            # Clears the lowest bit that is 1.
             group &= group - ONE
             word = words[place]
             words[place] = 0

@@ -1,8 +1,9 @@
-"""Choice of in-edges with a number for each relation, and what the graph has of each relation.
+"""Sampling of in-edges with a fan-out for each relation, and totals of each relation in the graph.
 
-Within a relation the choice is that of `outgrow.ops.sampling.uniform01.sample_uniform` among the row's edges of that relation,
-with the key ``hash64(mix(key, v), relation)`` instead of ``hash64(key, v)``. Relation -1, a loop that was added, counts as
-the last of ``R + 1``. Both kernels read all edges of a row, because those of a relation are not side by side.
+Within a relation, edges are chosen as by `outgrow.ops.sampling.uniform.sample_uniform` among the row's edges
+of that relation, with the key ``hash64(hash64(key, v), relation)`` instead of ``hash64(key, v)``. Relation
+-1, an added self-loop, counts as the last of ``R + 1``. Both kernels read all edges of a row, since those of
+one relation are not consecutive.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows, draw_integer
 
 @serial_kernel
 def sample_by_relation(rows: Rows, relation: Array, fanout: Ids, key: np.uint64, bits: Bits, out: Out) -> int:
-    """Choose ``most[r]`` edges of relation ``r`` of each row that has more of them, and all of the other relations.
+    """Choose ``fanout[r]`` edges of each relation ``r`` with more in a row, and all of the others.
 
     Args:
-        rows: See `NodeMessages`.
+        rows: See `outgrow.ops.sampling.uniform.Rows`.
         relation: Relation of every edge of the graph, -1 to ``R - 1``.
         fanout: ``[R + 1]``, at least 1 each.
-        key: Of (seed, epoch, step, layer).
+        key: Key of (seed, epoch, step, layer).
         bits: A set for numbers below the largest degree and ``R + 1`` words more.
-        out: Written.
+        out: See `outgrow.ops.sampling.uniform.Out`; written.
 
     Returns:
         ``E``.
@@ -42,14 +43,18 @@ def sample_by_relation(rows: Rows, relation: Array, fanout: Ids, key: np.uint64,
         counts[:] = 0
         for e in range(first[i], end):
             counts[relation[e]] += 1
+        # Draws are ranks among the edges of a relation: a second pass over the row turns ranks into edges.
         used = _sample_each_relation(hash64(key, np.uint64(nodes[i])), fanout, counts, rank, words)
         for e in range(first[i], end):
             r = relation[e]
             whole = counts[r] <= fanout[r]
+            # Relation -1 indexes the last entry of each table, which is that of added self-loops.
             if whole or has_bit(words, 0, np.uint64(rank[r])):
-                chosen[at], stands_for[at] = e, 1.0 if whole else counts[r] / fanout[r]
+                chosen[at] = e
+                stands_for[at] = 1.0 if whole else counts[r] / fanout[r]
                 at += 1
             rank[r] += 1
+        # Only the words of this row were touched; the next one expects an empty set.
         words[:used] = 0
         indptr[i + 1] = at
     return at
@@ -57,9 +62,9 @@ def sample_by_relation(rows: Rows, relation: Array, fanout: Ids, key: np.uint64,
 
 @serial_kernel
 def _sample_each_relation(key: np.uint64, fanout: Ids, counts: Ids, rank: Ids, words: Words) -> int:
-    """Draw for each relation that is cut, in words of its own; returns how many are in use.
+    """Draw for each relation with too many edges, in words of its own; return how many words are in use.
 
-    ``rank`` is written: the first bit of each relation's words.
+    ``rank`` is written: the first bit of the words of each relation.
     """
     used = 0
     for r in range(len(fanout)):
@@ -69,6 +74,7 @@ def _sample_each_relation(key: np.uint64, fanout: Ids, counts: Ids, rank: Ids, w
             for j in range(fanout[r]):
                 last = np.uint64(counts[r] - fanout[r] + j)
                 number = draw_integer(relation_key, j, last)
+                # Floyd's method: a number that was drawn before is replaced by the newest candidate.
                 add_bit(words, used, last if has_bit(words, used, number) else number)
             used += (counts[r] + WORD_BITS - 1) // WORD_BITS
     return used
@@ -84,10 +90,10 @@ def relation_degrees(
     chosen: Ids,
     out: NDArray[np.float64],
 ) -> None:
-    """Weight in the graph of all in-edges of the same row and relation.
+    """Compute the total weight in the graph of all in-edges of the same row and relation.
 
     Args:
-        rows: See `NodeMessages`.
+        rows: See `outgrow.ops.sampling.uniform.Rows`.
         relation: Relation of every edge of the graph, -1 to ``R - 1``.
         weight: Weight of every edge of the graph; None if all are 1.
         num_relations: ``R``.
@@ -96,6 +102,7 @@ def relation_degrees(
         out: ``[E]``, written.
     """
     _, first, degree = rows
+    # Degrees of the graph rather than of the sample: means over a sample must not depend on its size.
     totals = np.empty(num_relations + 1)
     for i in range(len(first)):
         totals[:] = 0

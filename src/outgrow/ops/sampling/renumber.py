@@ -1,12 +1,14 @@
-"""Global to local node ids of a batch.
+"""Renumbering of a batch: from global node ids to local ones.
 
-A table holds ``base_bytes`` plus the number of each node of the batch; whatever is less was left by batches before. So a
-table is not cleared between batches: the next one takes a larger base. Letters: ``n`` nodes, ``E`` edges, ``V`` nodes
-of the graph.
+A table holds ``base`` plus the local number of each node of the batch; smaller entries are left from earlier
+batches. So the table is not cleared between batches: the next one takes a larger base.
 
-All sources are numbered first, as a single worker numbers them (`sampling_nodes`). Then the new nodes, far fewer than
-edges, are told apart: own ones close up and keep their numbers for the batch, those of others are grouped by owner and
-forgotten, as another hop may want them again. Letters: ``E`` edges, ``V`` nodes, ``N`` new nodes, ``r`` of others.
+With several workers, all sources are first numbered as on a single worker. Then the new nodes, far fewer than
+edges, are split: own nodes move together and keep their numbers for the batch; those of other workers are
+grouped by owner and forgotten, since a later hop may need them again.
+
+Letters: ``n`` nodes, ``E`` edges, ``V`` nodes of the graph, ``N`` new nodes, ``r`` new nodes of other
+workers.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ def renumber_seeds(seeds: Ids, table: Table, base: int) -> int:
     Args:
         seeds: ``[n]``.
         table: ``[V]``, see above.
-        base: More than whatever is in the table.
+        base: More than any entry of the table.
 
     Returns:
-        How many were numbered: ``n``, or the position of the first that is no node or that came before.
+        How many were numbered: ``n``, or the position of the first id that is invalid or repeated.
     """
     for i in range(len(seeds)):
         if seeds[i] < 0 or seeds[i] >= len(table) or table[seeds[i]] >= base:
@@ -57,24 +59,29 @@ def renumber_sources(
         edges: ``[E]``.
         indices: Source of every edge of the graph.
         table: ``[V]``, see above.
-        base: That of the batch.
-        nodes: At least ``[known + E]``, written: new nodes go behind the ``known`` ones.
+        base: Base of the batch.
+        nodes: At least ``[known + E]``, written: new nodes follow the ``known`` ones.
         known: Nodes that have a number.
         local: ``[E]``, written: the number of each edge's source.
 
     Returns:
-        Nodes that have a number now.
+        How many nodes have a number now.
     """
     last = len(edges) - 1
-    lines, marks = indices.reshape((len(indices), 1)), table.reshape((len(table), 1))
+    lines = indices.reshape((len(indices), 1))
+    marks = table.reshape((len(table), 1))
+    # Two dependent loads per edge: its source, then that node's entry in the table. The source is requested
+    # further ahead, so that it has arrived when the entry is requested.
     for e in range(len(edges)):
         prefetch_line(lines, edges[np.uint64(min(e + _INDICES_AHEAD, last))], 0)
         prefetch_line(marks, indices[np.uint64(edges[np.uint64(min(e + _MARKS_AHEAD, last))])], 0)
         node = np.uint64(indices[np.uint64(edges[e])])
         number = table[node] - base
-        new = number < 0  # without a branch, which would be guessed wrongly too often
+        # Without a branch, which the processor would mispredict too often.
+        new = number < 0
         number = known if new else number
         table[node] = base + number
+        # Written always and counted only if new: the next node overwrites it otherwise.
         nodes[np.uint64(known)] = node
         known += new
         local[e] = number
@@ -83,7 +90,7 @@ def renumber_sources(
 
 @serial_kernel
 def gather_values(values: Array, rows: Ids, out: Array) -> None:
-    """``out[i] = values[rows[i]]``."""
+    """Copy ``out[i] = values[rows[i]]``."""
     lines = values.reshape((len(values), 1))
     for i in range(len(rows)):
         prefetch_line(lines, rows[np.uint64(min(i + _VALUES_AHEAD, len(rows) - 1))], 0)
@@ -96,13 +103,13 @@ _OWNERS_AHEAD = 32
 
 
 class NewNodes(NamedTuple):
-    """New nodes, told apart.
+    """New nodes, split by owner.
 
     Attributes:
         num_own: Own nodes that have a number now.
-        others: ``[r]`` nodes of others, by owner.
+        others: ``[r]`` nodes of other workers, by owner.
         sizes: How many of these each worker owns.
-        remap: ``[N]`` number of a new node that is own; ``-1 -`` its place among the others if not.
+        remap: ``[N]`` number of a new node if it is own; else ``-1 -`` its position in ``others``.
     """
 
     num_own: int
@@ -112,16 +119,16 @@ class NewNodes(NamedTuple):
 
 
 def group_new_by_owner(nodes: Ids, first: int, owner: Array, rank: int, size: int, table: Table, base: int) -> NewNodes:
-    """Tell new nodes apart.
+    """Split new nodes into own ones and those of other workers.
 
     Args:
-        nodes: ``[first + N]`` nodes with a number, changed: own ones close up.
-        first: Nodes that were known before, all own.
+        nodes: ``[first + N]`` nodes with a number, changed: own ones move together.
+        first: Number of nodes that were known before, all own.
         owner: ``[V]`` worker of each node.
         rank: The worker whose nodes are own.
         size: Number of workers.
-        table: ``[V]``, changed: see `sampling_nodes`.
-        base: That of the batch.
+        table: ``[V]``, changed; see above.
+        base: Base of the batch.
     """
     num_new = len(nodes) - first
     others, peers = np.empty(num_new, dtype=np.int64), np.empty(num_new, dtype=np.int16)
@@ -150,56 +157,63 @@ def _compact_owned(
         prefetch_line(owners, nodes[np.uint64(min(i + _OWNERS_AHEAD, last))], 0)
         node = np.uint64(nodes[np.uint64(i)])
         peer = owner[node]
-        mine = peer == rank  # without a branch, which would be guessed wrongly too often
-        remap[np.uint64(i - first)] = own if mine else -1 - count
-        table[node] = base + own if mine else 0
+        # Without a branch, as above. ``own`` never exceeds i, so no node is overwritten before it is read.
+        is_own = peer == rank
+        remap[np.uint64(i - first)] = own if is_own else -1 - count
+        # An entry of 0 is below every base: a later hop sees the node as new again.
+        table[node] = base + own if is_own else 0
         nodes[np.uint64(own)] = node
+        # Own nodes are written here too and overwritten by the next; the minimum keeps the last one in
+        # bounds.
         others[np.uint64(min(count, len(others) - 1))] = node
         peers[np.uint64(min(count, len(others) - 1))] = peer
-        own += mine
-        count += not mine
+        own += is_own
+        count += not is_own
     return own, count
 
 
 @serial_kernel
 def _group_remote(others: Ids, peers: NDArray[np.int16], starts: Ids, grouped: Ids, remap: Rows) -> None:
-    """Group by owner. ``starts`` ``[P + 1]`` is zeros at first, and then the end of each group and one number more."""
+    """Group by owner. ``starts [P + 1]`` is zeros at first; afterwards it holds the end of each group."""
     for peer in peers:
         starts[peer + 1] += 1
     for peer in range(1, len(starts)):
         starts[peer] += starts[peer - 1]
-    place = np.empty(len(peers), dtype=np.int32)
+    position = np.empty(len(peers), dtype=np.int32)
     for i in range(len(peers)):
         at = starts[peers[i]]
         starts[peers[i]] += 1
-        grouped[at], place[i] = others[i], at
+        grouped[at] = others[i]
+        position[i] = at
     for i in range(len(remap)):
         number = remap[i]
         if number < 0:
-            remap[i] = -1 - place[-1 - number]
+            remap[i] = -1 - position[-1 - number]
 
 
 @serial_kernel
 def map_sources(local: Rows, first: int, num_own: int, remap: Rows) -> int:
-    """Give each edge the row of its source: own nodes, then those of others.
+    """Replace the number of each edge's source by its row: own nodes first, then those of others.
 
     Args:
-        local: ``[E]`` numbers before new nodes were told apart; changed.
-        first: Nodes that were known before.
-        num_own: Own nodes of the hop, those included that others want.
+        local: ``[E]`` numbers before new nodes were split; changed.
+        first: Number of nodes that were known before.
+        num_own: Own nodes of the hop, including those that other workers request.
         remap: ``[N]``, see `NewNodes`.
 
     Returns:
-        Edges whose source is own.
+        Number of edges whose source is own.
     """
+    # One table of rows, much smaller than the edges: the loop over edges then has a single lookup and no
+    # branch.
     rows = np.empty(first + len(remap), dtype=np.int32)
     for i in range(first):
         rows[i] = i
     for i in range(len(remap)):
         rows[first + i] = remap[i] if remap[i] >= 0 else num_own - 1 - remap[i]
-    far = 0
+    num_remote = 0
     for e in range(len(local)):
         row = rows[np.uint64(local[e])]
         local[e] = row
-        far += row >= num_own
-    return len(local) - far
+        num_remote += row >= num_own
+    return len(local) - num_remote

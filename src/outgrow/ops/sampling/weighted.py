@@ -1,9 +1,10 @@
-"""Choice of some in-edges of each row by their weights, without replacement, as a pure function of a key and a node.
+"""Weighted sampling of in-edges without replacement, as a pure function of a key and the node of each row.
 
-An edge of weight ``w`` arrives after an exponential time of rate ``w``; the first ``k`` of a row are chosen. That is to
-take one after the other, each with a probability by its share of the weight that is left (Efraimidis and Spirakis:
-Weighted random sampling with a reservoir, IPL 97, 2006). The time of the edge at position ``j`` of node ``v``'s row is
-``-log(1 - x) / w`` with ``x = uniform(mix(mix(key, v), j))``.
+An edge of weight ``w`` gets an exponential time of rate ``w``; the ``k`` earliest edges of a row are chosen.
+This equals drawing one after another, each with probability proportional to its share of the remaining weight
+(Efraimidis and Spirakis: Weighted random sampling with a reservoir, IPL 97, 2006). The time of the edge at
+position ``j`` of the row of node ``v`` is ``-log(1 - x) / w`` with ``x = uniform01(hash64(hash64(key, v),
+j))``.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows, copy_all
 
 @serial_kernel
 def sample_weighted(rows: Rows, weight: NDArray[np.float32], fanout: int, key: np.uint64, bits: Bits, out: Out) -> int:
-    """Choose ``fanout`` edges of positive weight, if there are so many, of each row of more edges, and all of the others.
+    """Choose ``fanout`` edges of positive weight of each row with more edges, and all of the others.
 
-    Where edges of positive weight are left out, the product of ``sample_weight`` and weight is the same for all
-    chosen edges of the row: a ``fanout``-th of the weight of all its edges.
+    Where edges of positive weight are left out, the product of ``sample_weight`` and weight is the same for
+    all chosen edges of the row: a ``fanout``-th of the weight of all its edges.
 
     Args:
-        rows: See `NodeMessages`.
+        rows: See `outgrow.ops.sampling.uniform.Rows`.
         weight: Weight of every edge of the graph, 0 or more.
         fanout: At least 1.
-        key: Of (seed, epoch, step, layer).
+        key: Key of (seed, epoch, step, layer).
         bits: A set for numbers below the largest degree.
-        out: Written.
+        out: See `outgrow.ops.sampling.uniform.Out`; written.
 
     Returns:
-        ``E``, at most what ``measure`` said.
+        ``E``, at most the count of `outgrow.ops.sampling.uniform.find_row_bounds`.
     """
     nodes, first, degree = rows
     words, groups = bits
@@ -44,13 +45,16 @@ def sample_weighted(rows: Rows, weight: NDArray[np.float32], fanout: int, key: n
     at = 0
     indptr[0] = 0
     for i in range(len(nodes)):
-        count, origin, start = degree[i], first[i], at
+        count = degree[i]
+        origin = first[i]
+        start = at
         if count <= fanout:
             copy_all(origin, count, chosen, stands_for, at)
             at += count
         else:
             row = weight[origin : origin + count]
             total, positive = _select_earliest_edges(row, hash64(key, np.uint64(nodes[i])), times, places)
+            # The heap is in no order; passing through the set writes the edges in ascending order.
             for j in range(min(positive, fanout)):
                 mark_word(groups, add_bit(words, 0, np.uint64(places[j])))
             at = drain_bitset(words, groups, count, origin, chosen, at)
@@ -62,8 +66,13 @@ def sample_weighted(rows: Rows, weight: NDArray[np.float32], fanout: int, key: n
 
 @serial_kernel
 def _select_earliest_edges(weight: Array, key: np.uint64, times: NDArray[np.float64], places: Ids) -> tuple[float, int]:
-    """The positions of the edges that arrive first, in any order; returns the sum of weights and how many are not 0."""
-    most, positive, total = len(times), 0, 0.0
+    """Find the positions of the earliest edges, in any order.
+
+    Returns the sum of weights and how many of them are positive.
+    """
+    most = len(times)
+    positive = 0
+    total = 0.0
     for j in range(len(weight)):
         rate = np.float64(weight[j])
         if rate > 0:
@@ -71,7 +80,8 @@ def _select_earliest_edges(weight: Array, key: np.uint64, times: NDArray[np.floa
             x = uniform01(hash64(key, np.uint64(j)))
             if positive < most:
                 _heap_push(times, places, positive, -math.log1p(-x) / rate, j)
-            elif x < rate * times[0]:  # -log(1 - x) >= x: most that are late are known to be so without a logarithm
+            # Since -log(1 - x) >= x, this rules out most late edges without the cost of a logarithm.
+            elif x < rate * times[0]:
                 time = -math.log1p(-x) / rate
                 if time < times[0]:
                     _heap_replace(times, places, time, j)
@@ -81,7 +91,8 @@ def _select_earliest_edges(weight: Array, key: np.uint64, times: NDArray[np.floa
 
 @serial_kernel
 def _heap_push(times: NDArray[np.float64], places: Ids, at: int, time: float, place: int) -> None:
-    """Add to a heap of ``at`` edges, of which the last to arrive is the first."""
+    """Add to a heap of ``at`` edges whose root is the latest."""
+    # The latest time at the root: it is what each further edge is compared with.
     while at > 0 and times[(at - 1) // 2] < time:
         times[at], places[at] = times[(at - 1) // 2], places[(at - 1) // 2]
         at = (at - 1) // 2
@@ -90,7 +101,7 @@ def _heap_push(times: NDArray[np.float64], places: Ids, at: int, time: float, pl
 
 @serial_kernel
 def _heap_replace(times: NDArray[np.float64], places: Ids, time: float, place: int) -> None:
-    """Put an edge in the place of the last to arrive."""
+    """Replace the latest edge, the root of the heap."""
     at, child = 0, 1
     while child < len(times):
         if child + 1 < len(times) and times[child + 1] > times[child]:

@@ -1,4 +1,4 @@
-"""What `as_tensor` takes."""
+"""What `tensor` takes."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class ChunkWaveCounter:
                     WaveSizes._fields, _wave_sizes(held, high - low, edges, techniques), strict=True
                 ):
                     most[name] = max(most[name], count)
-        return found, WaveSizes(**{**dict.fromkeys(WaveSizes._fields, 0), **most, "moved": int(moved.max())})
+        return found, WaveSizes(**{**dict.fromkeys(WaveSizes._fields, 0), **most, "loaded_rows": int(moved.max())})
 
     def _wave_bytes(self, row_counts: tuple[int, int, int], rows: int, edges: int) -> int:
         of_edge = [each.itemsize for each in (self._topology.relation, self._topology.weight) if each is not None]

@@ -18,6 +18,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import rename_options
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
@@ -33,14 +34,15 @@ _MIGRATION_OPTIONS: Mapping[str, object] = {"pregather": True, "merge": True, "t
 """Options that only travelling models have, and what they are if not given."""
 
 
+@rename_options(ahead="prefetch", threads="sampling_threads", travel="move_model")
 @dataclass(frozen=True, kw_only=True)
 class Migrate(Strategy):
     """Training on sampled mini-batches, whose seeds are computed where they live. Models move, or their gradients do.
 
     Attributes:
         partition: How nodes and their features are dealt out to workers: see ``outgrow partition``.
-        move_model: Whether models go from worker to worker, as published, a time step for each; else each worker computes
-            all of its seeds at once.
+        move_model: Whether models go from worker to worker, as published, a time step for each; else each
+            worker computes all of its seeds at once.
         pregather: Where models travel: whether a worker fetches the rows of all time steps of a batch before the
             first, each once; else each time step fetches its own.
         merge: Where models travel: whether time steps are merged as long as epochs get faster. The first epoch is not
@@ -66,14 +68,16 @@ class Migrate(Strategy):
     def __post_init__(self) -> None:
         validate_types(asdict(self), get_type_hints(Migrate))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
-        validate_positive(self.name, time_steps=self.time_steps, threads=self.sampling_threads, ahead=self.prefetch)
+        validate_positive(
+            self.name, time_steps=self.time_steps, sampling_threads=self.sampling_threads, prefetch=self.prefetch
+        )
         given = [name for name, usual in _MIGRATION_OPTIONS.items() if getattr(self, name) != usual]
         if given and not self.move_model:
             raise InputError(
                 f"{' and '.join(given)} of strategy migrate would do nothing",
-                needed="travel=true: only where models travel is there more than one time step",
-                got=", ".join(f"{name}={getattr(self, name)}" for name in given) + " without travel",
-                repair="add travel=true, or set "
+                needed="move_model=true: only where models move is there more than one time step",
+                got=", ".join(f"{name}={getattr(self, name)}" for name in given) + " without move_model",
+                repair="add move_model=true, or set "
                 + ", ".join(f"{name}={_describe_value(_MIGRATION_OPTIONS[name])}" for name in given),
             )
 
@@ -105,8 +109,8 @@ class _MigrateExecution:
             prefetch=PrefetchConfig.from_options(options.sampling_threads, options.prefetch),
             gather_once=options.pregather,
         )
-        travel = options.move_model and isinstance(self.shard, PartitionShard)
-        self.merger = self._make_merger(options) if travel else None
+        moves_model = options.move_model and isinstance(self.shard, PartitionShard)
+        self.merger = self._make_merger(options) if moves_model else None
         if self.merger is not None and self.merger.may_drop:
             _ = problem.seed_labels  # fetched now, by all workers together
         self.is_warm = False

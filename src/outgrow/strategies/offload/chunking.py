@@ -66,7 +66,9 @@ def fewest_chunks(
     step: int,
     least_bytes_of: Callable[[int], int] | None = None,
 ) -> int | None:
-    """Find about as few chunks as fit into a budget: one chunk in `CHUNK_COUNT_TOLERANCE` more than needed is near enough.
+    """Find about as few chunks as fit into a budget.
+
+    One chunk in `CHUNK_COUNT_TOLERANCE` more than needed is near enough.
 
     The number grows until it fits; then numbers between it and the one before are tried by bisection. The last call of
     ``bytes_of`` whose result fits is the one for the number that is returned.

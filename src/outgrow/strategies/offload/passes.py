@@ -11,17 +11,15 @@ Wang et al.: HongTu, SIGMOD 2023, algorithms 1 to 3.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Block
 from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
 from outgrow.engine.objective import GradientObjective, Objective
 from outgrow.nn.layer import Features, NodeMessages
 from outgrow.nn.model import layer_key
-from outgrow.ops.csc import cached_transpose
+from outgrow.strategies.offload.chunk_inputs import ChunkInputs, load_wave
 from outgrow.strategies.offload.state import OffloadState
 from outgrow.strategies.offload.wave import LOADED, Wave
 from outgrow.strategies.offload.wave_buffer import (
@@ -33,30 +31,6 @@ from outgrow.strategies.offload.wave_buffer import (
     grad_or_zeros,
     no_gradient,
 )
-from outgrow.strategies.offload.wave_file import WaveFile
-
-
-class ChunkInputs(NamedTuple):
-    """What a wave computes with.
-
-    Attributes:
-        number: Of the wave.
-        wave: The wave.
-        block: Its chunk.
-        x: ``[n, D]`` input of the destinations; empty where the layer does not read it.
-        source: ``[B, W]`` source rows, where they were brought; else None.
-        aggregate: ``[n, C, F]`` aggregate, where it was read; else None.
-        gradients: Gradients of what the layer's output goes into: ``[n, W]`` of the next layer's source rows, and
-            ``[n, O]`` of the input that its destinations read; empty forward and in the last layer.
-    """
-
-    number: int
-    wave: Wave
-    block: Block
-    x: Features
-    source: Tensor | None
-    aggregate: Tensor | None
-    gradients: tuple[Tensor, ...]
 
 
 class OffloadEpoch:
@@ -278,23 +252,17 @@ class OffloadEpoch:
         transposes = backward and traits.needs_transpose
 
         def load_sources(number: int) -> tuple[int, Wave, Features, tuple[Tensor, ...]]:
-            wave = _load_wave(course, number, transposes=transposes)
+            wave = load_wave(course, number, transposes=transposes)
             buffer.load_rows(wave, number)
-            return (
-                number,
-                wave,
-                self._read_input(index, wave),
-                self._next_layer_gradients(index, wave) if backward else (),
-            )
+            x = self._read_input(index, wave)
+            return number, wave, x, self._next_layer_gradients(index, wave) if backward else ()
 
         for number, wave, x, gradients in state.async_io.load_ahead(
             load_sources, course.wave_numbers, overlap=not traits.reads_unreferenced_rows
         ):
             with state.timeline.span("compute"):
-                block, given = (
-                    course.block_for(wave, layer_key(key, index)),
-                    self._encode_if_features(index, x, wave, key),
-                )
+                block = course.block_for(wave, layer_key(key, index))
+                given = self._encode_if_features(index, x, wave, key)
                 self._apply_input_dropout(index, buffer, wave, key)
             with state.timeline.span("exchange"):
                 buffer.exchange_rows(wave)
@@ -307,22 +275,15 @@ class OffloadEpoch:
         transposes = backward and traits.needs_transpose
 
         def load_aggregate(number: int) -> tuple[int, Wave, Features, Tensor, tuple[Tensor, ...]]:
-            wave = _load_wave(course, number, transposes=transposes)
+            wave = load_wave(course, number, transposes=transposes)
             aggregate = state.aggregates[index].read_range(wave.first, wave.last)
-            return (
-                number,
-                wave,
-                self._read_input(index, wave),
-                aggregate,
-                self._next_layer_gradients(index, wave) if backward else (),
-            )
+            x = self._read_input(index, wave)
+            return number, wave, x, aggregate, self._next_layer_gradients(index, wave) if backward else ()
 
         for number, wave, x, aggregate, gradients in state.async_io.load_ahead(load_aggregate, course.wave_numbers):
             with state.timeline.span("compute"):
-                block, given = (
-                    course.block_for(wave, layer_key(key, index)),
-                    self._encode_if_features(index, x, wave, key),
-                )
+                block = course.block_for(wave, layer_key(key, index))
+                given = self._encode_if_features(index, x, wave, key)
             yield ChunkInputs(number, wave, block, given, None, torch.unflatten(aggregate, 1, shape), gradients)
 
     def _read_input(self, index: int, wave: Wave) -> Features:
@@ -373,12 +334,3 @@ class OffloadEpoch:
     def _count_edges(self, chunk: ChunkInputs) -> None:
         self.state.comm.ledger.add_count("edges_aggregated", chunk.block.edges.num_edges)
         self.state.comm.ledger.add_count("rows_computed", chunk.block.edges.num_dst)
-
-
-def _load_wave(wave_file: WaveFile, number: int, *, transposes: bool) -> Wave:
-    """A wave with what can be found out beside the computation of the one before."""
-    wave = wave_file.read_wave(number)
-    wave_file.prefetch_ids(wave)
-    if transposes:
-        cached_transpose(wave.edges)
-    return wave

@@ -115,8 +115,8 @@ def node_bitsets(sources: Sequence[Tensor], num_nodes: int, sample: Tensor | Non
     Args:
         sources: Nodes of each set, ``[m]`` integer on the CPU, in any order; they may be named more than once.
         num_nodes: ``V``.
-        sample: Of which nodes there is a bit, as `sample_for_bitsets` gives them; None for all. A sample takes ``V / 4`` bytes
-            for a moment.
+        sample: Of which nodes there is a bit, as `sample_for_bitsets` gives them; None for all. A sample
+            takes ``V / 4`` bytes for a moment.
     """
     if sample is None:
         bits = np.zeros((len(sources), num_words(num_nodes)), dtype=np.uint64)

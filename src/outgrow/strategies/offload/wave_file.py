@@ -29,7 +29,8 @@ class WaveFile:
         own: ``[n]`` int64, the own nodes.
         headers: How each wave lies in the file.
         bytes_: ``[B, 1]`` uint8, all waves one after another, in the HOST tier.
-        num_cached: How many waves, from the first on, stay in memory once they were read, with what is derived from them.
+        num_cached: How many waves, from the first on, stay in memory once they were read, with what is
+            derived from them.
         comm: The line to the other workers, for what is counted, and the device.
         indexes: Own rows that arrive at each wave, and those whose gradients leave.
 

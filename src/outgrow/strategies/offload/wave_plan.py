@@ -53,7 +53,8 @@ class SlotAllocator:
 
     Args:
         num_nodes: ``V``.
-        loads_ahead: Whether rows from HOST arrive while the wave before is computed: then they take no place that it uses.
+        loads_ahead: Whether rows from HOST arrive while the wave before is computed: then they take no place
+            that it uses.
 
     Attributes:
         slot_V: ``[V]`` int32, the place of each node that is there; -1 for others.

@@ -90,7 +90,8 @@ class HostSide:
         batches: The super-batches, whose hot nodes are computed.
         hotness: ``[V]`` int64; the hottest are computed first.
         reuse: What is made of hot nodes.
-        latest_parameters: Whether a slice is computed with the newest parameters when it is begun; else with those given with it.
+        latest_parameters: Whether a slice is computed with the newest parameters when it is begun; else with
+            those given with it.
         make_queue: Makes what does the work: a thread of its own, unless given.
     """
 

@@ -31,8 +31,8 @@ class SuperBatchLoop:
         host_side: Makes what computes hot nodes, for some batches and how they are drawn.
         loss: The worker's share of the loss, from logits ``[n, C]`` of the seeds of a draw.
         prefetch: How much is drawn before its use.
-        latest_parameters: Whether all slices are given at once, and take the newest parameters when they are begun; else one with
-            each batch, with the parameters that this begins with.
+        latest_parameters: Whether all slices are given at once, and take the newest parameters when they are
+            begun; else one with each batch, with the parameters that this begins with.
 
     Attributes:
         wait_seconds: Seconds for which the device has waited for the CPU; whoever reads them may set them to 0.

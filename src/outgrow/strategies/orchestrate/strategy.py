@@ -20,6 +20,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import rename_options
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.batches import BatchConfig
@@ -47,6 +48,7 @@ _SPARE = 0.5  # no two batches are of one size
 _REUSES = dict.fromkeys(("embedding", "aggregate"))
 
 
+@rename_options(newest="latest_parameters", threads="sampling_threads")
 @dataclass(frozen=True, kw_only=True)
 class Orchestrate(Strategy):
     """Training on sampled mini-batches, of which the CPU computes the bottom layer of hot nodes beforehand.
@@ -62,8 +64,8 @@ class Orchestrate(Strategy):
         hot_gradient: Whether aggregates travel with embeddings, so that hot nodes add to the gradient of the bottom
             layer: of all its parameters where raw features can be summed first, of those behind the aggregation in
             other layers. Else embeddings are constants.
-        latest_parameters: Whether the CPU uses the newest parameters when it begins a slice; then two runs differ. Else slice
-            ``k`` uses those that batch ``k`` of the super-batch begins with.
+        latest_parameters: Whether the CPU uses the newest parameters when it begins a slice; then two runs
+            differ. Else slice ``k`` uses those that batch ``k`` of the super-batch begins with.
         cache: Memory of the device for features of hot nodes that it computes itself, as bytes (``"64MiB"``) or as a
             share of all rows (0.1): as long as the device waits for the CPU, and there is room, the least hot nodes
             move there after each epoch; then two runs differ. 0 to leave all of them to the CPU.
@@ -87,7 +89,7 @@ class Orchestrate(Strategy):
         validate_types(asdict(self), get_type_hints(Orchestrate))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_choice("reuse", self.reuse, _REUSES)
-        validate_positive(self.name, super_batch=self.super_batch, threads=self.sampling_threads)
+        validate_positive(self.name, super_batch=self.super_batch, sampling_threads=self.sampling_threads)
         validate_cache(self.cache, "worker")
         if self.hot_ratio is not None and not 0 <= self.hot_ratio <= 1:
             raise InputError(
@@ -106,7 +108,10 @@ class Orchestrate(Strategy):
         return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.fanout_per_hop(1)[-1] == -1)
 
     def validate_graph(self, graph: Graph, batches: BatchConfig) -> None:
-        """See `Strategy.validate_graph`: an epoch needs batches after the first super-batch, or nothing would be reused."""
+        """See `Strategy.validate_graph`.
+
+        An epoch needs batches after the first super-batch, or nothing would be reused.
+        """
         super().validate_graph(graph, batches)
         seeds = len(graph.split.train)
         size = batches.size or max(1, seeds)

@@ -40,8 +40,8 @@ class SplitEdges(NamedTuple):
             sources of one worker.
         local_edge_ids: ``[own edges]`` int64, which edge of the block each is.
         remote_edge_ids: ``[far edges]`` int64, the same; -1 for a sum.
-        sum_requests: ``[n]`` int32, for the workers that send sums one after the other: how many edges each sum has; then, for
-            each of these edges, its source among the nodes that are wanted of that worker.
+        sum_requests: ``[n]`` int32, for the workers that send sums one after the other: how many edges each
+            sum has; then, for each of these edges, its source among the nodes that are wanted of that worker.
         sum_request_edge_ids: ``[m]`` int64, which edge of the block each of the latter is.
         remote_row_counts: Rows that come from each worker.
     """

@@ -186,36 +186,40 @@ class _PipelinedSumFunction(torch.autograd.Function):
             if ctx.needs_input_grad[1]:
                 kept.append(slices)
             slices = made
-        ctx.rounds, ctx.count, ctx.kept = pipeline, count, kept
+        ctx.pipeline = pipeline
+        ctx.count = count
+        ctx.kept = kept
         ctx.weight = weight_EC
         return pipeline.receive_rows(gathers, chunks, pooled_empty(tuple(rows_nCF.shape), rows_nCF))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_nCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        weight_EC, rounds, kept = ctx.weight, ctx.rounds, ctx.kept
+        weight_EC = ctx.weight
+        pipeline: PipelinedSum = ctx.pipeline
+        kept = ctx.kept
         wants_rows, wants_weight = ctx.needs_input_grad[:2]
-        chunks, cut = rounds.lanes.backward, rounds.cut(grad_nCF)
-        under, gathers = rounds.departures(grad_nCF, chunks, Kind.GRADIENTS), list[PendingRows]()
-        slices, total = rounds.slices(grad_nCF), None
-        turned = None if weight_EC is None or wants_weight else rounds.turned(weight_EC)
+        chunks, cut = pipeline.schedules.backward, pipeline.column_ranges(grad_nCF)
+        under, gathers = pipeline.pending_slices(grad_nCF, chunks, Kind.GRADIENTS), list[PendingRows]()
+        slices, total = pipeline.allocate_slices(grad_nCF), None
+        transposed = None if weight_EC is None or wants_weight else pipeline.transpose_weights(weight_EC)
         for number in range(ctx.count):
-            made, d_weight = rounds.slices(grad_nCF), _empty_like(weight_EC) if wants_weight else None
+            made, d_weight = pipeline.allocate_slices(grad_nCF), _empty_like(weight_EC) if wants_weight else None
             for place, chunk in enumerate(chunks):
                 if number == 0:
-                    rounds.arrive(next(under), chunk.reads, slices)
+                    pipeline.receive_slices(next(under), chunk.read_group, slices)
                 if d_weight is None:
-                    rounds.sum_of(chunk, turned, slices, made)
+                    pipeline.sum_chunk(chunk, transposed, slices, made)
                 else:
-                    with rounds.timeline.span("aggregate"):
+                    with pipeline.timeline.span("aggregate"):
                         _backward_chunk(chunk, weight_EC, slices, kept[-1], made, d_weight)
                 if number == ctx.count - 1 and wants_rows:
-                    gathers.append(rounds.depart(made, chunk.makes, cut, Kind.GRADIENTS, place))
+                    gathers.append(pipeline.send_rows(made, chunk.output_group, cut, Kind.GRADIENTS, place))
             if d_weight is not None:
                 total = d_weight if total is None else total.add_(d_weight)
                 kept.pop()
             slices = made
-        grad = rounds.collect(gathers, chunks, _empty_like(grad_nCF)) if wants_rows else None
+        grad = pipeline.receive_rows(gathers, chunks, _empty_like(grad_nCF)) if wants_rows else None
         return grad, total, None, None, None
 
 

@@ -1,4 +1,4 @@
-"""`as_tensor`: feature slices move, not nodes. Every worker aggregates its columns over the whole graph.
+"""`tensor`: feature slices move, not nodes. Every worker aggregates its columns over the whole graph.
 
 No worker waits for the neighbours of another's nodes, and all of them aggregate equally many edges times columns,
 however skewed the graph. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
@@ -15,6 +15,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import rename_options
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import parse_bytes
@@ -44,6 +45,7 @@ _DISK_LEVELS = ("nothing", "edges", "slices")
 """What may be in files, each with those before it."""
 
 
+@rename_options(constant="cache_first_aggregate", files="on_disk", nn="nn_device", scratch="scratch_dir")
 @dataclass(frozen=True, kw_only=True)
 class TensorParallel(Strategy):
     """Full-graph training on slices of the columns. One step per epoch.
@@ -56,7 +58,8 @@ class TensorParallel(Strategy):
         on_disk: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, or these and ``"slices"``;
             ``"auto"`` for as little as fits into ``memory``.
         scratch_dir: Folder on a disk for these; None for the system's folder of temporary files.
-        nn_device: Where all but aggregation is computed: on the ``"device"``, or, beside a GPU, on the ``"cpu"``, where the
+        nn_device: Where all but aggregation is computed: on the ``"device"``, or, beside a GPU, on the
+            ``"cpu"``, where the
             parameters are then, and from where rows travel. Not for layers with trained weights of relations.
         attention: What workers tell each other of the attention of decoupled models: ``"scores"`` of nodes, from which
             each computes that of all edges, or, as in the paper, the ``"coefficients"`` of the edges to their nodes.
@@ -76,8 +79,8 @@ class TensorParallel(Strategy):
     def __post_init__(self) -> None:
         validate_types(asdict(self), get_type_hints(TensorParallel))
         validate_positive(self.name, chunks=self.chunks)
-        validate_choice("nn", self.nn_device, dict.fromkeys(("device", "cpu")))
-        validate_choice("files", self.on_disk, dict.fromkeys(("auto", *_DISK_LEVELS)))
+        validate_choice("nn_device", self.nn_device, dict.fromkeys(("device", "cpu")))
+        validate_choice("on_disk", self.on_disk, dict.fromkeys(("auto", *_DISK_LEVELS)))
         if self.memory is not None:
             parse_bytes(self.memory)
         validate_choice("attention", self.attention, dict.fromkeys(("scores", "coefficients")))
@@ -117,8 +120,8 @@ class TensorParallel(Strategy):
         if related and self.nn_device == "cpu":
             raise InputError(
                 f"strategy {self.name} cannot aggregate on a device what has parameters on the CPU",
-                needed="nn=device, or layers whose aggregation has no trained weights",
-                got=f"nn=cpu with {', '.join(related)}",
+                needed="nn_device=device, or layers whose aggregation has no trained weights",
+                got=f"nn_device=cpu with {', '.join(related)}",
                 repair="leave nn out",
             )
 
