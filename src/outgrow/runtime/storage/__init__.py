@@ -1,1 +1,1 @@
-"""Rows outside device memory."""
+"""Storage of rows outside device memory, and temporary folders."""

@@ -1,4 +1,4 @@
-"""Rows of node data in files on disk: read as coalesced runs by several threads, physical bytes counted."""
+"""Rows in files on disk, read as coalesced runs by several threads; physical bytes are counted."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from outgrow.runtime.storage.row_storage import (
 
 Array = NDArray[Any]
 
-_GROUPS_PER_THREAD = 4  # so that none waits long for the last one
+_GROUPS_PER_THREAD = 4  # balances the load: at the end no thread waits long for another
 
 
 class IoPool:
-    """What the files of one worker share: threads that read and write, how reads are joined, and what was moved.
+    """Threads, coalescing limits and byte counters that the files of one worker share.
 
     Args:
-        in_flight: Number of threads, which is how many reads are under way at once.
-        gap_bytes: Rows with no more than this between them are read at once, with what lies between.
-        run_bytes: Most bytes read at once, unless one row is longer. Each thread stages no more than this.
+        in_flight: Number of threads, and so of concurrent reads.
+        gap_bytes: Rows with a gap of at most this size are read in one request, gap included.
+        run_bytes: Maximum size of a request, unless one row is longer; also the staging memory of a thread.
 
     Attributes:
-        in_flight, gap_bytes, run_bytes: As they were given.
-        read_bytes: Bytes asked from files, gaps included, each request rounded out to whole pages of 4096 bytes.
-        written_bytes: Bytes written to files.
+        in_flight, gap_bytes, run_bytes: As given.
+        read_bytes: Bytes requested, gaps included, each request rounded out to whole pages of 4096 bytes.
+        written_bytes: Bytes written.
         read_requests: Number of reads.
     """
 
@@ -63,32 +63,34 @@ class IoPool:
         self._thread_buffers = threading.local()
 
     def run_tasks(self, tasks: Iterable[Callable[[], None]]) -> None:
-        """Do all tasks on the threads, in any order; a task must not call this.
+        """Run all tasks on the threads, in any order, and wait; a task must not call this.
 
         Raises:
-            Exception: What the first task in order that failed has raised. No task runs any more.
+            Exception: Raised by the first task, in order, that failed. No task is running any more then.
         """
         pending: deque[Future[None]] = deque()
         todo = iter(tasks)
         begun = [*islice(todo, 2)]
-        if len(begun) == 1:  # handing it over would take longer
+        if len(begun) == 1:  # handing a single task to a thread would take longer
             begun[0]()
             return
         try:
             for task in chain(begun, todo):
                 pending.append(self._threads.submit(task))
+                # Bounds the queue: tasks come from an iterator that may be long.
                 if len(pending) > 2 * self.in_flight:
                     pending[0].result()
                     pending.popleft()
             for future in pending:
                 future.result()
         finally:
+            # The caller may free the buffers after an error, so no task may still use them.
             for future in pending:
                 future.cancel()
             wait(pending)
 
     def page_buffer(self, num_bytes: int) -> Array:
-        """Memory ``[num_bytes]`` uint8 of the calling thread, from a page on; overwritten when it asks again."""
+        """Return page-aligned memory ``[num_bytes]`` uint8 of the calling thread; its next call reuses it."""
         held: Tensor | None = getattr(self._thread_buffers, "memory", None)
         if held is None or len(held) < num_bytes:
             made = torch.empty(max(num_bytes, self.run_bytes) + PAGE_BYTES, dtype=torch.uint8)
@@ -96,24 +98,24 @@ class IoPool:
         return held[:num_bytes].numpy()
 
     def staging_buffer(self, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
-        """Memory ``[num_rows, width]`` of the calling thread, overwritten when it asks again."""
+        """Return memory ``[num_rows, width]`` of the calling thread; its next call reuses it."""
         memory = as_tensor(self.page_buffer(num_rows * width * dtype.itemsize))
         return memory.view(dtype).view(num_rows, width)
 
     def count_io(self, requests: int, pages: int, written_bytes: int = 0) -> None:
-        """Add to what was moved: reads, pages that they asked for, and bytes written."""
+        """Count reads, the pages they requested, and bytes written."""
         with self._counting:
             self.read_requests += requests
             self.read_bytes += pages * PAGE_BYTES
             self.written_bytes += written_bytes
 
     def close(self) -> None:
-        """End the threads. Files stay as they are."""
+        """Stop the threads. Files stay open."""
         self._threads.shutdown()
 
 
 class RowFile(RowStorage):
-    """Rows in a file, one after another; made by `create`, `open_existing` or `open_npy_rows`."""
+    """Contiguous rows in a file; made by `create`, `open_existing` or `open_npy_rows`."""
 
     def __init__(
         self, io_pool: IoPool, file: io.FileIO, num_rows: int, width: int, dtype: torch.dtype, *, offset: int = 0
@@ -124,12 +126,13 @@ class RowFile(RowStorage):
         self._gap_rows = io_pool.gap_bytes // self._row_bytes
         self._added_gap_rows = min(io_pool.gap_bytes, PAGE_BYTES) // self._row_bytes
         self._run_rows = max(1, io_pool.run_bytes // self._row_bytes)
-        if sys.platform == "linux":  # else the kernel reads more than it is asked for
+        # Turns off readahead: rows are scattered, and requests already cover whole runs.
+        if sys.platform == "linux":
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
 
     @staticmethod
     def create(io_pool: IoPool, path: Path, num_rows: int, width: int, dtype: torch.dtype) -> RowFile:
-        """Make a file whose rows read as zeros; it takes room on the disk as it is written."""
+        """Create a sparse file of zero rows; it takes disk space only as it is written."""
         file = io.FileIO(path, "x+")
         file.truncate(num_rows * width * dtype.itemsize)
         return RowFile(io_pool, file, num_rows, width, dtype)
@@ -138,15 +141,15 @@ class RowFile(RowStorage):
     def open_existing(
         io_pool: IoPool, path: Path, num_rows: int, width: int, dtype: torch.dtype, *, offset: int = 0
     ) -> RowFile:
-        """Open rows that begin at a byte of a file; for writing too where that is allowed.
+        """Open rows at an offset of a file, also for writing if that is permitted.
 
         Raises:
-            InputError: The file ends too early.
+            InputError: The file is too short.
         """
         return _open_rows(io_pool, path, num_rows, width, dtype, offset=offset, writable=os.access(path, os.W_OK))
 
     def read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
-        """See `RowStorage.read_rows`."""
+        """Read coalesced runs on the threads and copy the selected rows out of them."""
         check_row_ids(self, rows_N)
         check_lossless_cast(self.dtype, out_MW.dtype)
         rows, to = as_numpy(rows_N), as_numpy(to_N)
@@ -154,7 +157,7 @@ class RowFile(RowStorage):
         self._io_pool.run_tasks(partial(self._read_group, rows[at], out_MW, to[at]) for at in groups)
 
     def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
-        """See `RowStorage.read_range`."""
+        """Read a range in parts on the threads."""
         check_row_range(self, first, last, out_NW)
         check_lossless_cast(self.dtype, out_NW.dtype)
         self._io_pool.run_tasks(
@@ -162,7 +165,7 @@ class RowFile(RowStorage):
         )
 
     def write_range(self, first: int, rows_NW: Tensor) -> None:
-        """See `RowStorage.write_range`."""
+        """Write a range in parts on the threads."""
         check_row_range(self, first, first + len(rows_NW), rows_NW)
         check_lossless_cast(rows_NW.dtype, self.dtype)
         self._check_writable()
@@ -172,7 +175,7 @@ class RowFile(RowStorage):
         )
 
     def add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
-        """See `RowStorage.add_rows`."""
+        """Read runs, add to their selected rows and write them back, on the threads."""
         check_row_ids(self, rows_N)
         check_accumulate_dtype(values_MW.dtype, self.dtype)
         self._check_writable()
@@ -207,6 +210,7 @@ class RowFile(RowStorage):
         self._io_pool.count_io(*moved)
 
     def _read_part(self, first: int, out_nW: Tensor) -> None:
+        # Without a conversion, read straight into the output instead of through staging memory.
         direct, requests, pages = out_nW.dtype == self.dtype and out_nW.is_contiguous(), 0, 0
         for at in _iterate_slices(len(out_nW), self._run_rows):
             into_nW = out_nW[at] if direct else self._staging_rows(len(out_nW[at]))
@@ -248,16 +252,16 @@ class RowFile(RowStorage):
 
 @contextmanager
 def explain_os_error(path: Path, file: int, needed_bytes: int) -> Iterator[None]:
-    """Say what the user can do where a file is too short or cannot grow; other errors name the file.
+    """Turn errors of a file that is too short or cannot grow into helpful ones; add its name to others.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         file: Its descriptor.
-        needed_bytes: How long it should be.
+        needed_bytes: Required length of the file.
 
     Raises:
-        InputError: The file ends too early, or the disk is full.
-        OSError: What else the system has said.
+        InputError: The file is too short, or the disk is full.
+        OSError: Any other error of the system.
     """
     try:
         yield
@@ -271,10 +275,10 @@ def explain_os_error(path: Path, file: int, needed_bytes: int) -> Iterator[None]
 
 
 def open_npy_rows(io_pool: IoPool, path: Path) -> RowFile:
-    """The rows of a two-dimensional array in an .npy file, read only; uint16 are the bits of bfloat16, as in a store.
+    """Open a two-dimensional .npy array read-only; uint16 means the bits of bfloat16, as in a store.
 
     Raises:
-        InputError: It is not such a file, its rows are not one after another, or it ends too early.
+        InputError: The file has another format, is in column-major order, or is too short.
     """
     with path.open("rb") as file:
         try:

@@ -1,4 +1,4 @@
-"""`RowStorage`: rows in memory or pinned memory."""
+"""`RowStorage`, the interface of row storage, and its implementation in (pinned) memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from outgrow.ops.rows.gather import gather_rows
 
 
 class RowStorage(ABC):
-    """Rows of one width in the HOST tier, for several threads at once as long as they write different rows.
+    """Rows of one width in the HOST tier. Thread-safe as long as threads write different rows.
 
-    Letters: ``V`` rows there are, ``W`` columns, ``N`` rows moved, ``M`` rows of the tensor on the other side. Values
-    are widened where the other side's type is wider; a narrower one raises a TypeError.
+    Letters: ``V`` stored rows, ``W`` columns, ``N`` transferred rows, ``M`` rows of the other tensor. Values
+        are
+    widened to a wider destination dtype; a narrower one raises a TypeError.
 
     Attributes:
-        num_rows: How many rows there are.
-        width: Columns of a row.
-        dtype: Type of the values.
-        device: Where tensors on the other side are; values that are added are in memory.
+        num_rows: Number of stored rows.
+        width: Number of columns.
+        dtype: Dtype of the values.
+        device: Device of the other tensors; those of `add_rows` are always in host memory.
     """
 
     num_rows: int
@@ -35,48 +36,51 @@ class RowStorage(ABC):
 
     @abstractmethod
     def read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
-        """``out[to[i]] = host[rows[i]]``.
+        """Read selected rows: ``out[to[i]] = host[rows[i]]``.
 
         Args:
             rows_N: ``[N]`` int32 or int64, ascending and distinct.
-            out_MW: ``[M, W]`` floating, written; any strides, so that it may be some columns of a wider tensor.
+            out_MW: ``[M, W]`` floating, output; any strides, so that it may be a slice of columns of a wider
+                tensor.
             to_N: ``[N]`` int32 or int64, distinct.
         """
 
     @abstractmethod
     def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
-        """``out[:] = host[first:last]``; fastest where ``out`` is contiguous and of the same type."""
+        """Read a range: ``out[:] = host[first:last]``; fastest if contiguous and of the same dtype."""
 
     @abstractmethod
     def write_range(self, first: int, rows_NW: Tensor) -> None:
-        """``host[first:first + N] = rows``; fastest where they are contiguous and of the same type."""
+        """Write a range: ``host[first:first + N] = rows``; fastest if contiguous and of the same dtype."""
 
     @abstractmethod
     def add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
-        """``host[rows[i]] += values[at[i]]``.
+        """Accumulate into selected rows: ``host[rows[i]] += values[at[i]]``.
 
-        Rows that lie between these may be read and written back as they are: nobody else may write any meanwhile.
+        May read and write back unchanged rows in between, so no other thread may write to any row at the same
+        time.
 
         Args:
             rows_N: ``[N]`` int32 or int64, ascending and distinct.
-            values_MW: ``[M, W]`` float32 or float64; any strides. The host's rows must be of one of these types too.
+            values_MW: ``[M, W]`` float32 or float64; any strides. The stored rows must have one of these
+                dtypes too.
             at_N: ``[N]`` int32 or int64.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what holds the rows."""
+        """Release the rows."""
 
 
 class InMemoryRows(RowStorage):
-    """The rows of a tensor in memory, or of a memory map that is used as memory.
+    """Rows of a tensor in memory, or in a memory map that is used like memory.
 
-    A GPU that reads or writes them has done so when its stream has come so far; rows that it is given are not checked.
+    With a GPU, transfers are asynchronous on its current stream, and row ids are not checked.
 
     Args:
-        values_VW: ``[V, W]`` floating. What is written goes into it.
-        device: Where tensors on the other side are; for a GPU the memory is pinned.
-        release: Called when they are closed, once or more often.
+        values_VW: ``[V, W]`` floating; written in place.
+        device: Device of the other tensors; for a GPU the memory must be pinned.
+        release: Called by `close`, each time.
     """
 
     def __init__(
@@ -90,52 +94,53 @@ class InMemoryRows(RowStorage):
         self._values_VW, self._release = values_VW.detach(), release
 
     def read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
-        """See `RowStorage.read_rows`."""
+        """Gather rows of the tensor."""
+        # Ids on a GPU would have to be copied, and its stream waited for.
         if self.device.type == "cpu":
             check_row_ids(self, rows_N)
         check_lossless_cast(self.dtype, out_MW.dtype)
         gather_rows(self._values_VW, rows_N, out_MW, to_N)
 
     def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
-        """See `RowStorage.read_range`."""
+        """Copy a slice of the tensor."""
         check_row_range(self, first, last, out_NW)
         check_lossless_cast(self.dtype, out_NW.dtype)
         out_NW.copy_(self._values_VW[first:last], non_blocking=True)
 
     def write_range(self, first: int, rows_NW: Tensor) -> None:
-        """See `RowStorage.write_range`."""
+        """Copy into a slice of the tensor."""
         last = first + len(rows_NW)
         check_row_range(self, first, last, rows_NW)
         check_lossless_cast(rows_NW.dtype, self.dtype)
         self._values_VW[first:last].copy_(rows_NW.detach(), non_blocking=True)
 
     def add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
-        """See `RowStorage.add_rows`."""
+        """Add to rows of the tensor."""
         check_row_ids(self, rows_N)
         check_accumulate_dtype(values_MW.dtype, self.dtype)
         scatter_add_rows(self._values_VW, rows_N, values_MW, at_N)
 
     def close(self) -> None:
-        """Let go of the tensor."""
+        """Release the tensor."""
         self._release()
         self._values_VW = self._values_VW[:0]
 
 
 def check_lossless_cast(given: torch.dtype, wanted: torch.dtype) -> None:
-    """Refuse a conversion that would lose digits.
+    """Refuse a conversion that would lose precision.
 
     Raises:
-        TypeError: Not every value of the type ``given`` is one of ``wanted``.
+        TypeError: ``wanted`` cannot represent every value of ``given``.
     """
     if given != wanted and torch.promote_types(given, wanted) != wanted:
         raise TypeError(f"{given} does not fit into {wanted} without loss")
 
 
 def check_accumulate_dtype(values: torch.dtype, host: torch.dtype) -> None:
-    """Refuse sums that are not of float32 or float64, or would lose digits.
+    """Refuse sums in dtypes other than float32 and float64, or that would lose precision.
 
     Raises:
-        TypeError: The values cannot be added to such rows.
+        TypeError: The values cannot be added to rows of this dtype.
     """
     if not {values, host} <= {torch.float32, torch.float64}:
         raise TypeError(f"sums are of float32 or float64, not of {values} into {host}")
@@ -143,10 +148,10 @@ def check_accumulate_dtype(values: torch.dtype, host: torch.dtype) -> None:
 
 
 def check_row_range(storage: RowStorage, first: int, last: int, other_NW: Tensor) -> None:
-    """Refuse a range that does not exist, or a tensor of another shape.
+    """Refuse a range outside the rows, or a tensor of another shape.
 
     Raises:
-        ValueError: Which of both.
+        ValueError: The range or the shape does not match.
     """
     if not 0 <= first <= last <= storage.num_rows:
         raise ValueError(f"rows {first} to {last} of {storage.num_rows}")
@@ -155,30 +160,31 @@ def check_row_range(storage: RowStorage, first: int, last: int, other_NW: Tensor
 
 
 def check_row_ids(storage: RowStorage, rows_N: Tensor) -> None:
-    """Refuse ascending rows that do not exist.
+    """Refuse ascending row ids that are out of range.
 
     Raises:
-        ValueError: The first or the last of them does not.
+        ValueError: The first or the last id is out of range.
     """
+    # Ids ascend, so both ends are enough.
     rows = as_numpy(rows_N)
     if len(rows) and not 0 <= rows[0] <= rows[-1] < storage.num_rows:
         raise ValueError(f"rows {rows[0]} to {rows[-1]} of {storage.num_rows}")
 
 
 def allocate_pinned_rows(num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> InMemoryRows:
-    """Rows of zeros, written and read by a device without a copy beside them, until they are closed.
-
-    torch's own pinned memory comes in powers of two: here it is the memory of a tensor that is registered.
+    """Allocate rows of zeros in memory that a device accesses directly, until they are closed.
 
     Args:
-        num_rows: How many rows.
-        width: Columns of a row.
-        dtype: Type of the values.
-        device: What reads and writes them; only for CUDA they are pinned.
+        num_rows: Number of rows.
+        width: Number of columns.
+        dtype: Dtype of the values.
+        device: Device that accesses them; memory is pinned only for CUDA.
 
     Raises:
-        RuntimeError: The system does not let so much memory be pinned.
+        RuntimeError: The system does not allow so much memory to be pinned.
     """
+    # torch's own pinned allocator rounds up to powers of two, up to twice the size: register an ordinary
+    # tensor instead.
     values_VW, pinned = torch.zeros(num_rows, width, dtype=dtype), ExitStack()
     if device.type == "cuda" and values_VW.numel():
         address = values_VW.data_ptr()

@@ -1,4 +1,4 @@
-"""The folder on disk in which strategy `offload` keeps what does not fit into memory."""
+"""Scratch folder on disk for data of strategy `offload` that does not fit into memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 @contextmanager
 def scratch_directory(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
-    """A new folder ``outgrow-offload-...`` on a disk, removed when the context ends, or else when this process does.
+    """Create a folder ``outgrow-offload-...`` on disk, removed when the context or this process ends.
 
     Args:
-        parent: Where to make it; None for the system's folder of temporary files.
-        needed_bytes: How much will be written, at least.
+        parent: Folder to create it in; None for the system's folder of temporary files.
+        needed_bytes: Minimum number of bytes that will be written.
+
+    Yields:
+        The folder.
 
     Raises:
-        InputError: There is no such place, nothing can be made there, it lies in memory, or it has too little room.
+        InputError: The parent does not exist, is not writable, is in memory, or has too little free space.
     """
     parent = (Path(tempfile.gettempdir()) if parent is None else parent).resolve()
     _validate_scratch(parent, needed_bytes)
@@ -39,10 +42,10 @@ def scratch_directory(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
 
 
 def validate_free_space(folder: Path, needed_bytes: int) -> None:
-    """Refuse a folder on a disk that has not got so much room.
+    """Check that the disk of a folder has enough free space.
 
     Raises:
-        InputError: It has less.
+        InputError: It has less than ``needed_bytes``.
     """
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
@@ -51,16 +54,17 @@ def validate_free_space(folder: Path, needed_bytes: int) -> None:
 
 
 def is_in_memory(path: Path) -> bool:
-    """Whether a path lies on a file system whose files are in memory."""
+    """Whether a path is on a file system that keeps its files in memory."""
     return _filesystem_type(path) in _IN_MEMORY
 
 
 def _filesystem_type(path: Path) -> str:
-    """The type of the file system that is mounted nearest above a path."""
+    """Return the type of the file system that contains a path."""
     path, found, length = path.resolve(), "", 0
     for mount in psutil.disk_partitions(all=True):
         parts = len(Path(mount.mountpoint).parts)
-        if parts >= length and path.is_relative_to(mount.mountpoint):  # of two mounts on one folder, the later is seen
+        # The longest mount point wins; of two mounts on the same folder, the later one hides the other.
+        if parts >= length and path.is_relative_to(mount.mountpoint):
             found, length = mount.fstype, parts
     return found
 
@@ -68,6 +72,7 @@ def _filesystem_type(path: Path) -> str:
 def _validate_scratch(parent: Path, needed_bytes: int) -> None:
     if not parent.is_dir():
         raise _scratch_error(parent, "is no folder", needed="a folder on a disk", got="no such folder")
+    # Often the case for /tmp: writing there would use up the memory that offloading is to save.
     if is_in_memory(parent):
         got = f"a file system of type {_filesystem_type(parent)}, whose files are in memory"
         raise _scratch_error(parent, "is in memory", needed="a folder on a disk", got=got)

@@ -1,6 +1,6 @@
-"""Rows in the HOST tier that are written and read in parcels: each lies in one piece, so that a disk need not seek.
+"""Rows in the HOST tier, stored in segments that are contiguous on disk, so that reading one needs no seeks.
 
-Letters: ``W`` columns, ``P`` parcels, ``N`` their rows, ``M`` rows of the tensor on the other side.
+Letters: ``W`` columns, ``P`` segments, ``N`` rows in some segments, ``M`` rows of the other tensor.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from outgrow.ops.rows.segment_io import read_segments, write_segments
 from outgrow.runtime.storage.row_file import IoPool, explain_os_error
 
 Array = NDArray[Any]
-_LEAST_SHARE = 1 << 18  # bytes: handing less to a thread takes longer than reading it
+_LEAST_SHARE = 1 << 18  # bytes; handing less than this to a thread takes longer than reading it
 
 
 class SegmentStorage(ABC):
-    """Rows of one width in parcels, for several threads at once as long as none reads what another writes.
+    """Rows of one width in segments. Thread-safe as long as no thread reads what another writes.
 
     Args:
-        counts_P: ``[P]`` int64, rows of each parcel.
+        counts_P: ``[P]`` int64, number of rows of each segment.
         width: ``W``.
-        dtype: Type of the values.
+        dtype: Dtype of the values.
 
     Attributes:
         width: ``W``.
-        dtype: Type of the values.
+        dtype: Dtype of the values.
     """
 
     def __init__(self, counts_P: Array, width: int, dtype: torch.dtype) -> None:
@@ -48,29 +48,29 @@ class SegmentStorage(ABC):
 
     @abstractmethod
     def read_segments(self, segments: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
-        """``out[to[i]] =`` row i of some parcels one after another.
+        """Read segments: ``out[to[i]] =`` row ``i`` of their concatenation.
 
         Args:
-            segments: Their numbers, ascending.
-            out_MW: ``[M, W]`` of the same type, written; any strides.
+            segments: Numbers of the segments, ascending.
+            out_MW: ``[M, W]`` of the same dtype, output; any strides.
             to_N: ``[N]`` integer, distinct; None for the first rows in order.
         """
 
     @abstractmethod
     def write_segments(self, segments: Array | Sequence[int], rows_NW: Tensor) -> None:
-        """Write some parcels.
+        """Write segments.
 
         Args:
-            segments: Their numbers, ascending.
-            rows_NW: ``[N, W]`` of the same type: the rows of one after another.
+            segments: Numbers of the segments, ascending.
+            rows_NW: ``[N, W]`` of the same dtype: their rows, concatenated.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what holds the rows."""
+        """Release the rows."""
 
     def _row_ends(self, segments: Array, rows: int) -> Array:
-        """Rows before each of some parcels, and in all."""
+        """Return the number of rows before each segment, and in total."""
         ends = np.concatenate(([0], self._counts_P[segments].cumsum()))
         if ends[-1] != rows:
             raise ValueError(f"{rows} rows for parcels of {ends[-1]}")
@@ -82,16 +82,16 @@ class SegmentStorage(ABC):
 
 
 class SegmentFile(SegmentStorage):
-    """Parcels in a file that is made. It takes room on the disk as it is written.
+    """Segments in a new sparse file, which takes disk space as it is written.
 
     Args:
-        io_pool: The threads that read, and where bytes are counted.
-        path: Of the file, which must not exist.
+        io_pool: Threads that read, and byte counters.
+        path: Path of the file, which must not exist.
         counts_P: See `SegmentStorage`.
         width: See `SegmentStorage`.
         dtype: See `SegmentStorage`.
-        direct: Whether the system shall keep no copies in memory, if it can do without: best for what does not fit
-            there, and worst for what does.
+        direct: Whether to bypass the page cache (O_DIRECT) if possible: faster for data larger than memory,
+            slower for data that fits.
     """
 
     def __init__(
@@ -100,17 +100,20 @@ class SegmentFile(SegmentStorage):
         super().__init__(counts_P, width, dtype)
         self._io_pool, self._path, self._row_bytes = io_pool, path, width * dtype.itemsize
         self._file, self._page = _create_file(path, direct=direct)
+        # With O_DIRECT offsets must be multiples of a page, so segments are padded to whole pages.
         sizes = -(-self._counts_P * self._row_bytes // self._page) * self._page
         self._segment_offsets = np.concatenate(([0], sizes.cumsum()))
         os.truncate(self._file, int(self._segment_offsets[-1]))
 
     def read_segments(self, segments: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
-        """See `SegmentStorage.read_segments`."""
+        """Read segments in shares on the threads."""
         self._check_type(out_MW.dtype)
         chosen = np.asarray(segments, dtype=np.int64)
         count = len(out_MW) if to_N is None else len(to_N)
         to = None if to_N is None else as_numpy(to_N)
-        if to is None and self._page > 1:  # what is rounded is staged; once for all shares
+        # Reads of whole pages go through staging memory, which needs explicit targets; made once for all
+        # shares.
+        if to is None and self._page > 1:
             to = np.arange(count)
         places = self._segment_offsets[chosen], self._row_ends(chosen, count)
         most = max(1, _LEAST_SHARE // self._row_bytes, -(-count // (4 * self._io_pool.in_flight)))
@@ -120,7 +123,7 @@ class SegmentFile(SegmentStorage):
         )
 
     def write_segments(self, segments: Array | Sequence[int], rows_NW: Tensor) -> None:
-        """See `SegmentStorage.write_segments`. One thread: the system lets a file grow for one at a time."""
+        """Write segments on one thread: file systems serialise writers that extend a file."""
         self._check_type(rows_NW.dtype)
         chosen, rows = np.asarray(segments, dtype=np.int64), rows_NW.detach().contiguous()
         places = self._segment_offsets[chosen], self._row_ends(chosen, len(rows)) * self._row_bytes
@@ -130,7 +133,7 @@ class SegmentFile(SegmentStorage):
         self._io_pool.count_io(0, 0, written)
 
     def close(self) -> None:
-        """See `SegmentStorage.close`."""
+        """Close the file; further calls do nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -149,7 +152,7 @@ class SegmentFile(SegmentStorage):
 
 
 def _create_file(path: Path, *, direct: bool) -> tuple[int, int]:
-    """The descriptor of a new file, and what reads and writes of it are rounded to."""
+    """Create a file; return its descriptor and the alignment of its reads and writes."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
     if sys.platform == "win32":
         flags |= os.O_BINARY
@@ -157,7 +160,9 @@ def _create_file(path: Path, *, direct: bool) -> tuple[int, int]:
         try:
             return os.open(path, flags | os.O_DIRECT, 0o600), PAGE_BYTES
         except OSError as error:
-            if error.errno != errno.EINVAL:  # as file systems say that keep a copy of everything
+            # File systems in memory, among others, do not support O_DIRECT; they may have created the file
+            # already.
+            if error.errno != errno.EINVAL:
                 raise
             path.unlink(missing_ok=True)
     return os.open(path, flags, 0o600), 1

@@ -1,8 +1,8 @@
-"""Removes a folder of temporary files as soon as its process has ended, however it did.
+"""Temporary folders that a helper process removes as soon as their owner has ended, even by SIGKILL.
 
-``python -I -S keeper.py FOLDER`` waits for the end of its standard input, then removes the folder. It is a process of
-its own, since one that is killed removes nothing; and it imports nothing but Python's own library, so that it is
-small and ready at once.
+``python -I -S tempdir_reaper.py FOLDER`` waits for the end of its standard input, then removes the folder. It
+must be a separate process, since a killed process cannot clean up. It imports only the standard library, so
+that it is small and starts at once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ _PAUSE_SECONDS = 0.1
 
 @contextmanager
 def temporary_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new folder that is removed when the context ends, or else when this process does.
+    """Create a folder that is removed when the context ends, or when this process does.
 
     Args:
-        prefix: How its name begins.
-        parent: Where to make it; None for the system's folder of temporary files.
+        prefix: Start of its name.
+        parent: Folder to create it in; None for the system's folder of temporary files.
+
+    Yields:
+        The folder.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be created.
     """
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
     with removed_on_exit(folder):
@@ -39,24 +42,29 @@ def temporary_directory(prefix: str, parent: Path | None = None) -> Iterator[Pat
 
 @contextmanager
 def removed_on_exit(folder: Path) -> Iterator[None]:
-    """Remove a folder when the context ends, or else when this process does."""
+    """Remove a folder when the context ends, or when this process does."""
     command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(folder)]
     keeper: subprocess.Popen[bytes] | None = None
-    with suppress(OSError):  # without one, the folder is removed unless this process is killed
+    # Without a helper process, the folder is still removed unless this process is killed.
+    with suppress(OSError):
         nothing = subprocess.DEVNULL
+        # Its own session: a Ctrl-C or a signal to this process's group does not reach it. "/" keeps no disk
+        # busy.
         keeper = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, cwd="/", start_new_session=True
         )
     try:
         yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # an error of the work inside matters more
+        # Errors are ignored, so as not to hide one from the body of the context.
+        shutil.rmtree(folder, ignore_errors=True)
         if keeper is not None:
             _stop_reaper(keeper, folder)
 
 
 def _stop_reaper(reaper: subprocess.Popen[bytes], folder: Path) -> None:
     assert reaper.stdin is not None
+    # Nothing is left to remove. Otherwise closing its input makes the reaper try for longer than we did.
     if not folder.exists():
         reaper.kill()
     reaper.stdin.close()
@@ -64,7 +72,7 @@ def _stop_reaper(reaper: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, in which others may still be writing until they see that they are alone."""
+    """Remove a folder, even if orphaned workers still write to it until they exit; give up after 30 s."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
@@ -73,9 +81,12 @@ def remove_folder(folder: Path) -> None:
 
 
 def main() -> None:
-    """Wait, then remove the folder. What ends its group is not meant for it."""
+    """Wait for the end of standard input, then remove the folder."""
+    # Signals to the group of processes mean the others; this one must outlive them.
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
+    # The owner holds the other end and writes nothing: the system closes it when the owner ends, however it
+    # ends.
     sys.stdin.buffer.read()
     remove_folder(Path(sys.argv[1]))
 
