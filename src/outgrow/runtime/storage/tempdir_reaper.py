@@ -48,8 +48,7 @@ def removed_on_exit(folder: Path) -> Iterator[None]:
     # Without a helper process, the folder is still removed unless this process is killed.
     with suppress(OSError):
         nothing = subprocess.DEVNULL
-        # Its own session: a Ctrl-C or a signal to this process's group does not reach it. "/" keeps no disk
-        # busy.
+        # Its own session: a Ctrl-C, or a signal to this process's group, does not reach it.
         keeper = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, cwd="/", start_new_session=True
         )
