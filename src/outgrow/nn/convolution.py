@@ -1,6 +1,6 @@
 """Convolutions with weights that the graph fixes: GCN, GraphSAGE, CommNet, GIN.
 
-Letters as in `outgrow.nn_device.layer`.
+Letters as in `outgrow.nn.layer`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a model makes of the features of each node alone, before any layer sees neighbours.
 
-Letters as in `outgrow.nn_device.layer`.
+Letters as in `outgrow.nn.layer`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convolutions with gates: on edges (GGCN) and on the state of a node (GGNN).
 
-Letters as in `outgrow.nn_device.layer`; ``S`` width of the state.
+Letters as in `outgrow.nn.layer`; ``S`` width of the state.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Propagation: convolutions that only pass columns on, as decoupled models do once every node is encoded.
 
-Letters as in `outgrow.nn_device.layer`; ``R`` relations. What becomes of a column depends on that column alone, and on
+Letters as in `outgrow.nn.layer`; ``R`` relations. What becomes of a column depends on that column alone, and on
 scores that every node carries along behind its columns: so any slice of the columns can be propagated as it is.
 Ai et al.: NeutronTP, PVLDB 18(2), 2024, equation 9.
 """
@@ -167,7 +167,7 @@ class RelationPropagateConv(PropagationBase):
     """``x'_v = gamma * sum over relations r of the mean over in-edges (u, v) of relation r of x_u diag(s_r)``.
 
     The self-loops that are added count as one more relation. The relations' weights are diagonal, so that columns stay
-    apart: R-GCN (see `outgrow.nn_device.relational`), decoupled. They begin near ``1 / (R + 1)``.
+    apart: R-GCN (see `outgrow.nn.relational`), decoupled. They begin near ``1 / (R + 1)``.
 
     Args:
         features: ``D``, also ``O``.

@@ -1,6 +1,6 @@
 """Convolutions over edges of several relations: R-GCN with shared bases, and with diagonal weights.
 
-Letters as in `outgrow.nn_device.layer`; ``R`` relations, ``B`` bases. Both take a mean per relation, which is counted in the
+Letters as in `outgrow.nn.layer`; ``R`` relations, ``B`` bases. Both take a mean per relation, which is counted in the
 block unless that brings it along, as a sampled one does.
 """
 

@@ -121,7 +121,7 @@ class MiniBatchExecution:
         feature_store: Features.
         plan_batch: What the worker computes of a batch: see `MiniBatchLoop.steps`.
         labels: ``[n, ...]`` labels of the seeds ``[n]`` that it computes.
-        ahead: How much is made before its use.
+        prefetch: How much is made before its use.
         gather_once: See `MiniBatchLoop`.
         batches: Seeds of each step of an epoch; None for those of the problem.
     """

@@ -13,6 +13,7 @@ from typing import get_type_hints
 
 from torch import Tensor
 
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.features.cache import CacheSpec, compute_hotness, validate_cache
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
@@ -25,6 +26,7 @@ from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Stra
 _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 
 
+@renamed_options(threads="sampling_threads", ahead="prefetch", cache_over="cache_scope")
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Strategy):
     """Training on sampled mini-batches. Features move to the batch. The reference of all mini-batch strategies.
@@ -55,7 +57,7 @@ class Sampled(Strategy):
         validate_types(asdict(self), get_type_hints(Sampled))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_cache(self.cache, self.cache_scope, self.cache_by)
-        validate_positive(self.name, threads=self.sampling_threads, ahead=self.prefetch)
+        validate_positive(self.name, sampling_threads=self.sampling_threads, prefetch=self.prefetch)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""

@@ -103,11 +103,12 @@ def train(
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
             "the loop (optimizer, weight_decay, patience, eval_every, checkpoint_every, checkpoint_steps, weighted, "
             "precision, full or bfloat16; of links: decoder, dot or distmult, negatives, val_links, test_links, "
-            "split_seed) or of the strategy (full: partition, overlap; offload: host_memory, chunks, scratch, sharing, "
-            "reuse, reorganise, overlap, cache; tensor: chunks, constant, attention, files, scratch, nn; sampled: "
-            "partition, cache, cache_by, cache_over, threads, ahead; split: partition, cache, cache_by, ahead, "
-            "partial; migrate: partition, travel, pregather, merge, time_steps, threads, ahead; orchestrate: "
-            "partition, hot_ratio, super_batch, reuse, hot_gradient, newest, cache, threads); may be given several "
+            "split_seed) or of the strategy (full: partition, overlap; offload: host_memory, chunks, scratch_dir, "
+            "sharing, reuse, reorganise, overlap, cache; tensor: chunks, cache_first_aggregate, attention, on_disk, "
+            "scratch_dir, nn_device; sampled: partition, cache, cache_by, cache_scope, sampling_threads, prefetch; "
+            "split: partition, cache, cache_by, prefetch, partial_sums; migrate: partition, move_model, pregather, "
+            "merge, time_steps, sampling_threads, prefetch; orchestrate: partition, hot_ratio, super_batch, reuse, "
+            "hot_gradient, latest_parameters, cache, sampling_threads); may be given several "
             "times.",
         ),
     ] = None,

@@ -20,6 +20,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.batches import BatchConfig
@@ -47,6 +48,7 @@ _SPARE = 0.5  # no two batches are of one size
 _REUSES = dict.fromkeys(("embedding", "aggregate"))
 
 
+@renamed_options(newest="latest_parameters", threads="sampling_threads")
 @dataclass(frozen=True, kw_only=True)
 class Orchestrate(Strategy):
     """Training on sampled mini-batches, of which the CPU computes the bottom layer of hot nodes beforehand.
@@ -87,7 +89,7 @@ class Orchestrate(Strategy):
         validate_types(asdict(self), get_type_hints(Orchestrate))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_choice("reuse", self.reuse, _REUSES)
-        validate_positive(self.name, super_batch=self.super_batch, threads=self.sampling_threads)
+        validate_positive(self.name, super_batch=self.super_batch, sampling_threads=self.sampling_threads)
         validate_cache(self.cache, "worker")
         if self.hot_ratio is not None and not 0 <= self.hot_ratio <= 1:
             raise InputError(

@@ -17,6 +17,7 @@ from typing import NamedTuple, get_type_hints
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.ledger import Kind
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.batches import BatchConfig, count_sampled_layer
@@ -50,6 +51,7 @@ _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 _SPARE = 0.5  # no two batches are of one size
 
 
+@renamed_options(ahead="prefetch", partial="partial_sums")
 @dataclass(frozen=True, kw_only=True)
 class SplitParallel(Strategy):
     """Training on sampled mini-batches, each computed by all workers together. Hidden features move along cut edges.
@@ -80,7 +82,7 @@ class SplitParallel(Strategy):
         validate_types(asdict(self), get_type_hints(SplitParallel))
         validate_choice("partition", self.partition, dict.fromkeys((PRESAMPLED_PARTITION, *WITHOUT_CHUNKS)))
         validate_cache(self.cache, "worker", self.cache_by)
-        validate_positive(self.name, ahead=self.prefetch)
+        validate_positive(self.name, prefetch=self.prefetch)
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -160,7 +162,9 @@ class _SplitExecution:
             )
 
         numbers = range(first, len(seeds))
-        with closing(BackgroundWorker(sample_step, numbers, max_ahead=self.prefetch, lock=self.work_lock)) as batches:
+        with closing(
+            BackgroundWorker(sample_step, numbers, max_prefetch=self.prefetch, lock=self.work_lock)
+        ) as batches:
             for batch in timeline.record_waits("wait for batches", batches):
                 yield self._train_step(epoch, batch)
 

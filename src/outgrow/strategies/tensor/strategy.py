@@ -15,6 +15,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import parse_bytes
@@ -44,6 +45,7 @@ _DISK_LEVELS = ("nothing", "edges", "slices")
 """What may be in files, each with those before it."""
 
 
+@renamed_options(constant="cache_first_aggregate", files="on_disk", nn="nn_device", scratch="scratch_dir")
 @dataclass(frozen=True, kw_only=True)
 class TensorParallel(Strategy):
     """Full-graph training on slices of the columns. One step per epoch.
@@ -76,8 +78,8 @@ class TensorParallel(Strategy):
     def __post_init__(self) -> None:
         validate_types(asdict(self), get_type_hints(TensorParallel))
         validate_positive(self.name, chunks=self.chunks)
-        validate_choice("nn", self.nn_device, dict.fromkeys(("device", "cpu")))
-        validate_choice("files", self.on_disk, dict.fromkeys(("auto", *_DISK_LEVELS)))
+        validate_choice("nn_device", self.nn_device, dict.fromkeys(("device", "cpu")))
+        validate_choice("on_disk", self.on_disk, dict.fromkeys(("auto", *_DISK_LEVELS)))
         if self.memory is not None:
             parse_bytes(self.memory)
         validate_choice("attention", self.attention, dict.fromkeys(("scores", "coefficients")))
@@ -117,9 +119,9 @@ class TensorParallel(Strategy):
         if related and self.nn_device == "cpu":
             raise InputError(
                 f"strategy {self.name} cannot aggregate on a device what has parameters on the CPU",
-                needed="nn=device, or layers whose aggregation has no trained weights",
-                got=f"nn=cpu with {', '.join(related)}",
-                repair="leave nn out",
+                needed="nn_device=device, or layers whose aggregation has no trained weights",
+                got=f"nn_device=cpu with {', '.join(related)}",
+                repair="leave nn_device out",
             )
 
     def prepare(self, problem: Problem) -> Execution:
