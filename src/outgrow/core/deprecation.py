@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from types import FunctionType
@@ -11,6 +13,7 @@ from typing import Any, TypeVar
 from outgrow.core.errors import InputError
 
 Kind = TypeVar("Kind", bound=type)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _RENAMED = "__renamed_options__"
 
@@ -35,7 +38,7 @@ def renamed_options(**names: str) -> Callable[[Kind], Kind]:
 
     def decorate(kind: Kind) -> Kind:
         constructor = "__new__" if issubclass(kind, tuple) else "__init__"
-        setattr(kind, constructor, _accept_old_keywords(kind, getattr(kind, constructor), names))
+        setattr(kind, constructor, _accept_old_keywords(kind.__name__, getattr(kind, constructor), names))
         setattr(kind, _RENAMED, names)
         for old, new in names.items():
             setattr(kind, old, _RenamedAttribute(kind, old, new))
@@ -60,7 +63,7 @@ def use_new_names(kind: type, options: Mapping[str, object]) -> dict[str, object
 
 
 def renamed_members(**names: str) -> Callable[[Kind], Kind]:
-    """Class decorator: attributes and methods keep their old names, with a warning; subclasses may define them by these.
+    """Class decorator: attributes and methods have their old names too, with a warning; subclasses may define these.
 
     Args:
         **names: The new name of each old name.
@@ -74,6 +77,42 @@ def renamed_members(**names: str) -> Callable[[Kind], Kind]:
         return kind
 
     return decorate
+
+
+def renamed_arguments(**names: str) -> Callable[[Function], Function]:
+    """Decorator of a function, which also takes arguments by their old names, with a warning.
+
+    Args:
+        **names: The new name of each old name.
+    """
+
+    def decorate(function: Function) -> Function:
+        accept: Any = _accept_old_keywords(function.__name__, function, names)
+        return accept  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def renamed_names(module: str, names: Mapping[str, str], new_module: str | None = None) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module whose names have changed: an old name warns once in a process.
+
+    Args:
+        module: Full name of the module.
+        names: The new name of each old name.
+        new_module: Where the new names are; None for the same module.
+    """
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home = new_module or module
+        warn_renamed(f"{module}.{name}", f"{home}.{names[name]}")
+        value = getattr(importlib.import_module(home), names[name])
+        # `from package import name` asks twice.
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return find
 
 
 class _RenamedMethod:
@@ -110,14 +149,15 @@ def _classes_below(kind: type, owner: type) -> tuple[type, ...]:
     return kind.__mro__[: kind.__mro__.index(owner)]
 
 
-def _accept_old_keywords(kind: type, constructor: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
-    @functools.wraps(constructor)
-    def construct(*args: Any, **options: Any) -> Any:
-        for old in options.keys() & names.keys():
-            warn_renamed(f"option {old} of {kind.__name__}", names[old])
-        return constructor(*args, **_rename_keys(kind.__name__, options, names))
+def _accept_old_keywords(owner: str, function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        old_names = options.keys() & names.keys()
+        for old in old_names:
+            warn_renamed(f"option {old} of {owner}", names[old])
+        return function(*args, **(_rename_keys(owner, options, names) if old_names else options))
 
-    return construct
+    return call
 
 
 def _rename_keys(owner: str, options: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:

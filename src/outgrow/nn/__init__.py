@@ -1,6 +1,9 @@
 """Layers that know nothing but nodes and edges (layer 2)."""
 
+from typing import TYPE_CHECKING
+
 from outgrow.core.block import Block as Block
+from outgrow.core.deprecation import renamed_names as _renamed_names
 from outgrow.nn.attention import GATConv as GATConv
 from outgrow.nn.convolution import CommNetConv as CommNetConv
 from outgrow.nn.convolution import GCNConv as GCNConv
@@ -51,3 +54,16 @@ from outgrow.ops.aggregation.weighted_sum import WeightedSum as WeightedSum
 from outgrow.ops.csc import destination as destination
 from outgrow.ops.edge_weight import mean_weight as mean_weight
 from outgrow.ops.edge_weight import symmetric_weight as symmetric_weight
+
+if not TYPE_CHECKING:
+    __getattr__ = _renamed_names(
+        __name__,
+        {
+            "Chain": "SequentialEncoder",
+            "Dense": "LinearEncoder",
+            "Finish": "Epilogue",
+            "Rows": "NodeMessages",
+            "Scores": "AttentionScores",
+            "Widths": "ConvSpec",
+        },
+    )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
+from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
 from outgrow.ops.linear import affine
@@ -25,6 +26,7 @@ Features = Tensor | SparseRows
 """``[V, D]`` input of a layer: dense, or sparse rows (raw features of the first layer)."""
 
 
+@renamed_options(columns="values", score="scores")
 class NodeMessages(NamedTuple):
     """What nodes give as sources, or as destinations.
 
@@ -37,6 +39,7 @@ class NodeMessages(NamedTuple):
     scores: Tensor | None
 
 
+@renamed_options(fixed_weight="static_edge_weight", raw_source="source_is_input", whole_rows="needs_full_neighborhood")
 @dataclass(frozen=True, kw_only=True)
 class ConvSpec:
     """All that strategies, exchange and planner need to know of a convolution.
@@ -68,6 +71,15 @@ class ConvSpec:
     needs_full_neighborhood: bool = False
 
 
+@renamed_members(
+    widths="spec",
+    takes_sparse="accepts_sparse",
+    takes_half="accepts_half",
+    both="source_and_target",
+    weigh="edge_weight",
+    summing_first="aggregate_first",
+    late_bias="epilogue_bias",
+)
 class Conv(nn.Module, ABC):
     """A graph convolution in four phases: `source`, `edge_weight`, aggregation, `update`.
 
@@ -189,6 +201,16 @@ def apply_epilogue(
     )
 
 
+@renamed_options(finish="epilogue")
+@renamed_members(
+    watch="output_hook",
+    widths="spec",
+    takes_sparse="accepts_sparse",
+    takes_half="accepts_half",
+    ends="source_and_target",
+    summing_first="aggregate_first",
+    constant_aggregate="has_static_aggregate",
+)
 class Layer(nn.Module):
     """A convolution and what follows it. Final: strategies call its parts, in their own order and place.
 
@@ -290,6 +312,7 @@ class Layer(nn.Module):
         return self.update(x_dst, self.aggregate(block, source, target), block)
 
 
+@renamed_members(plus="add_products")
 class Projection(nn.Module):
     """``x @ weight (+ bias)`` for dense and for sparse rows; Glorot-uniform weight, zero bias.
 

@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import renamed_members, renamed_names, renamed_options
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.store import FeatureStore
@@ -112,6 +113,7 @@ class FullGraphExecution:
         self.epoch_pass.close()
 
 
+@renamed_options(tour="plan_batch", ahead="prefetch", rows="feature_store")
 class MiniBatchExecution:
     """Training on sampled mini-batches, of which each worker computes some seeds by itself. Final.
 
@@ -170,6 +172,14 @@ class MiniBatchExecution:
         return self.problem.batch_loss(logits, self.labels(seeds), num_seeds)
 
 
+@renamed_members(
+    takes_batches="uses_minibatches",
+    share="shard_graph",
+    method="partition_method",
+    home="parameter_device",
+    require="validate_graph",
+    require_model="validate_model",
+)
 class Strategy(ABC):
     """A way to train. Its options are the parameters of its constructor.
 
@@ -248,3 +258,14 @@ class Strategy(ABC):
     @abstractmethod
     def prepare(self, problem: Problem) -> Execution:
         """Get ready to train; what crosses links and what is computed is counted in the ledger of the worker's line."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed_names(
+        __name__,
+        {
+            "BatchExecution": "MiniBatchExecution",
+            "WholeExecution": "FullGraphExecution",
+            "whole_inference": "full_inference",
+        },
+    )

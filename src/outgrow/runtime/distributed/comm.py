@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from outgrow.core.deprecation import renamed_members
 from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.core.timeline import Timeline
 from outgrow.ops.memory_pool import pooled_empty
@@ -38,6 +39,15 @@ class ExchangeHandle(Protocol):
         """Return the received rows, ``[R, ...]``, ordered by sending rank."""
 
 
+@renamed_members(
+    rows="all_to_all",
+    sum_="all_reduce",
+    gather="all_gather_object",
+    aside="background_comm",
+    leads="is_rank_zero",
+    swapped="all_to_all_counts",
+    sum_gradients="all_reduce_gradients",
+)
 class Comm(ABC):
     """Communicator of one worker.
 
