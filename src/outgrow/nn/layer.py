@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from outgrow.core import old_names
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.ops.aggregation.base import Aggregation
@@ -39,7 +40,7 @@ class NodeMessages(NamedTuple):
     scores: Tensor | None
 
 
-@renamed_options(fixed_weight="static_edge_weight", raw_source="source_is_input", whole_rows="needs_full_neighborhood")
+@renamed_options(**old_names.CONV_SPEC)
 @dataclass(frozen=True, kw_only=True)
 class ConvSpec:
     """All that strategies, exchange and planner need to know of a convolution.
@@ -71,15 +72,7 @@ class ConvSpec:
     needs_full_neighborhood: bool = False
 
 
-@renamed_members(
-    widths="spec",
-    takes_sparse="accepts_sparse",
-    takes_half="accepts_half",
-    both="source_and_target",
-    weigh="edge_weight",
-    summing_first="aggregate_first",
-    late_bias="epilogue_bias",
-)
+@renamed_members(**old_names.CONV)
 class Conv(nn.Module, ABC):
     """A graph convolution in four phases: `source`, `edge_weight`, aggregation, `update`.
 
@@ -202,15 +195,7 @@ def apply_epilogue(
 
 
 @renamed_options(finish="epilogue")
-@renamed_members(
-    watch="output_hook",
-    widths="spec",
-    takes_sparse="accepts_sparse",
-    takes_half="accepts_half",
-    ends="source_and_target",
-    summing_first="aggregate_first",
-    constant_aggregate="has_static_aggregate",
-)
+@renamed_members(**old_names.LAYER)
 class Layer(nn.Module):
     """A convolution and what follows it. Final: strategies call its parts, in their own order and place.
 
