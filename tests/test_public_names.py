@@ -146,22 +146,22 @@ def test_a_convolution_by_old_names() -> None:
     assert not og.nn.Layer(conv).accepts_sparse
 
 
-def test_a_run_of_an_older_version_goes_on(tmp_path: Path) -> None:
+def test_a_run_of_an_older_version_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Imported here: a library behind them draws from `random` when it is imported.
-    from outgrow.app.runs.new_run import plan_new_run
+    from outgrow.app.cli.main import run_cli
     from outgrow.app.runs.resume import plan_resumed_run
     from tests.app.conftest import planted
 
-    graph = tmp_path / "planted.npz"
-    np.savez(graph, **planted())
+    np.savez(tmp_path / "planted.npz", **planted())
     out, config = tmp_path / "run", tmp_path / "run" / "config.json"
-
-    options = {"hidden": 8, "batch_size": 32, "prefetch": 2, "epochs": 1}
-    plan = plan_new_run(str(graph), "gcn", options, data_dir=None, strategy="sampled", out=out, workers=Workers())
-    trained = og.train(plan.graph, plan.model, strategy=plan.strategy, config=plan.config, progress=False, out=out)
-    assert len(trained.loss) == 1
+    command = "outgrow train planted.npz --model gcn --hidden 8 --batch-size 32 --strategy sampled --epochs 1 --out run"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [*command.split(), "--set", "ahead=2"])
+    with pytest.warns(DeprecationWarning, match="option ahead of strategy sampled is now called prefetch"):
+        run_cli()
     record = json.loads(config.read_text())
     new = record["strategy"]["options"]
+    assert new["prefetch"] == 2
     old_names = {name: old for old, name in renamed_options_of(og.Sampled).items()}
     record["strategy"]["options"] = {old_names.get(name, name): value for name, value in new.items()}
     config.write_text(json.dumps(record))

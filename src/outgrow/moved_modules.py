@@ -1,4 +1,4 @@
-"""Modules that the documentation named and that have moved: their old paths work for one more version, with a warning."""
+"""Old paths of modules that the documentation named, which work for one more version with a warning."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _HOME = {
     "input_dtype": "outgrow.engine.features.remote",
     "make_sampler": "outgrow.engine.minibatch_loop",
 }
-__all__ = list(_HOME)  # noqa: PLE0605 - the same names in one place
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> object:
