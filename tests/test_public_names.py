@@ -8,9 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import outgrow as og
 import pytest
 import torch
+
+import outgrow as og
 from outgrow.app.runs.workers import Workers
 from outgrow.app.strategy_registry import make_strategy, use_new_option_names
 from outgrow.core.deprecation import renamed_options_of
@@ -148,16 +149,20 @@ def test_a_convolution_by_old_names() -> None:
 
 def test_a_run_of_an_older_version_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Imported here: a library behind them draws from `random` when it is imported.
+    from tests.app.conftest import planted
+
     from outgrow.app.cli.main import run_cli
     from outgrow.app.runs.resume import plan_resumed_run
-    from tests.app.conftest import planted
 
     np.savez(tmp_path / "planted.npz", **planted())
     out, config = tmp_path / "run", tmp_path / "run" / "config.json"
     command = "outgrow train planted.npz --model gcn --hidden 8 --batch-size 32 --strategy sampled --epochs 1 --out run"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [*command.split(), "--set", "ahead=2"])
-    with pytest.warns(DeprecationWarning, match="option ahead of strategy sampled is now called prefetch"):
+    with (
+        pytest.warns(DeprecationWarning, match="option ahead of strategy sampled is now called prefetch"),
+        pytest.raises(SystemExit),
+    ):
         run_cli()
     record = json.loads(config.read_text())
     new = record["strategy"]["options"]

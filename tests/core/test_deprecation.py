@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pytest
+
 from outgrow.core.deprecation import renamed_members, renamed_options, use_new_names
 from outgrow.core.errors import InputError
 

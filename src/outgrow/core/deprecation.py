@@ -175,7 +175,7 @@ def _rename_keys(owner: str, options: Mapping[str, object], names: Mapping[str, 
     return renamed
 
 
-def _subclass_hook(kind: type, names: Mapping[str, str]) -> Callable[..., None]:
+def _subclass_hook(kind: Any, names: Mapping[str, str]) -> Callable[..., None]:
     def define_by_new_names(cls: type, **options: Any) -> None:
         super(kind, cls).__init_subclass__(**options)
         for old in vars(cls).keys() & names.keys():

@@ -162,9 +162,7 @@ class _SplitExecution:
             )
 
         numbers = range(first, len(seeds))
-        with closing(
-            BackgroundWorker(sample_step, numbers, max_prefetch=self.prefetch, lock=self.work_lock)
-        ) as batches:
+        with closing(BackgroundWorker(sample_step, numbers, max_ahead=self.prefetch, lock=self.work_lock)) as batches:
             for batch in timeline.record_waits("wait for batches", batches):
                 yield self._train_step(epoch, batch)
 
