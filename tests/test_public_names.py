@@ -112,7 +112,8 @@ def test_old_options_that_are_typed_warn() -> None:
 
 
 def test_a_convolution_by_old_names() -> None:
-    with pytest.warns(DeprecationWarning) as seen:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
 
         class Sum(Conv):
             takes_sparse = False
@@ -159,10 +160,8 @@ def test_a_run_of_an_older_version_goes_on(tmp_path: Path, monkeypatch: pytest.M
     command = "outgrow train planted.npz --model gcn --hidden 8 --batch-size 32 --strategy sampled --epochs 1 --out run"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [*command.split(), "--set", "ahead=2"])
-    with (
-        pytest.warns(DeprecationWarning, match="option ahead of strategy sampled is now called prefetch"),
-        pytest.raises(SystemExit),
-    ):
+    told = "option ahead of strategy sampled is now called prefetch"
+    with pytest.warns(DeprecationWarning, match=told), pytest.raises(SystemExit):
         run_cli()
     record = json.loads(config.read_text())
     new = record["strategy"]["options"]
