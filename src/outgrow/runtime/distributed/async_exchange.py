@@ -107,25 +107,25 @@ class AsyncAllToAll:
 class _StartExchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, exchange: AsyncAllToAll) -> Tensor:
-        ctx.voyage = exchange
+        ctx.exchange = exchange
         exchange.send_rows(rows, is_gradient=False)
         # The token carries no data: it only makes autograd run the other backward before this one.
         return rows.new_zeros(1)
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return ctx.voyage.unload(), None
+        return ctx.exchange.receive(), None
 
 
 class _FinishExchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, token: Tensor, exchange: AsyncAllToAll) -> Tensor:
-        ctx.voyage = exchange
+        ctx.exchange = exchange
         return exchange.receive()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        ctx.voyage.send(grad, back=True)
+        ctx.exchange.send_rows(grad, is_gradient=True)
         return grad.new_zeros(1), None
 
 
