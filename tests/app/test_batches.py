@@ -92,7 +92,7 @@ def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -
         (("--strategy", "split", "--memory", "1GiB"), "split cannot keep to a limit"),
         (("--strategy", "split", "--set", "cache=-1"), "a cache cannot hold"),
         (("--strategy", "split", "--set", "partition=meti"), "metis-access"),
-        (("--strategy", "split", "--set", "cache_over=host"), "unknown option 'cache_over'"),
+        (("--strategy", "split", "--set", "cache_scope=host"), "unknown option 'cache_scope'"),
     ],
 )
 def test_mistakes(options: tuple[object, ...], said: str, outgrow: Command, npz: Path) -> None:

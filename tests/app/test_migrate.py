@@ -14,7 +14,7 @@ from outgrow.training.trainer import EpochReport
 
 SHORT = ("--hidden", 8, "--model", "gcn", "--batch-size", 60, "--fanout", "4,3")
 MIGRATE = (*SHORT, "--strategy", "migrate")
-TRAVEL = (*MIGRATE, "--set", "travel=true")
+TRAVEL = (*MIGRATE, "--set", "move_model=true")
 REPORT = EpochReport(epoch=1, loss=1.0, val_score=None, seconds=1.0, edges_per_second=1.0, best_epoch=0)
 
 
@@ -83,8 +83,8 @@ def test_a_run_without_journeys_leaves_no_hints(outgrow: Command, npz: Path) -> 
         (("--memory", "1GiB"), "memory"),
         (("--set", "cache=0.1"), "unknown option 'cache'"),
         (("--set", "time_steps=0"), "time_steps"),
-        (("--set", "travel=perhaps"), "travel"),
-        (("--set", "time_steps=2"), "add travel=true"),
+        (("--set", "move_model=perhaps"), "move_model"),
+        (("--set", "time_steps=2"), "add move_model=true"),
         (("--set", "partition=meti"), "metis-edges"),
         (("--fanout", "4"), "2 hops, one for each layer"),
     ],

@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def in_chunks(disk: Path, chunks: int = 3) -> tuple[object, ...]:
-    return (*SHORT, "--strategy", "offload", "--set", f"chunks={chunks}", "--set", f"scratch={disk}")
+    return (*SHORT, "--strategy", "offload", "--set", f"chunks={chunks}", "--set", f"scratch_dir={disk}")
 
 
 def test_the_command(outgrow: Command, npz: Path, disk: Path) -> None:
@@ -78,7 +78,7 @@ def test_enough_memory_is_the_same_as_full_to_the_last_bit(outgrow: Command, npz
     whole = outgrow("train", npz, *SHORT, "--out", "whole", "--json").summary
     for options in (("--memory", "64GiB"), ("--strategy", "offload")):
         missing = tmp_path / "not-needed"
-        result = outgrow("train", npz, *SHORT, *options, "--set", f"scratch={missing}", "--out", options[1], "--json")
+        result = outgrow("train", npz, *SHORT, *options, "--set", f"scratch_dir={missing}", "--out", options[1], "--json")
         assert result.code == 0, result.err
         summary = result.summary
         assert summary["strategy"] == "offload"
@@ -92,7 +92,7 @@ def test_enough_memory_is_the_same_as_full_to_the_last_bit(outgrow: Command, npz
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_too_little_memory_names_what_would_do(workers: int, npz: Path, tmp_path: Path, disk: Path) -> None:
-    args = (npz, *SHORT, "--workers", workers, "--set", f"scratch={disk}", "--out", tmp_path / "run")
+    args = (npz, *SHORT, "--workers", workers, "--set", f"scratch_dir={disk}", "--out", tmp_path / "run")
     refused = alone(*args, "--memory", "1MiB")
     assert refused.returncode == 2
     assert "Traceback" not in refused.stderr
@@ -192,7 +192,7 @@ def test_a_graph_that_needs_chunks_keeps_to_its_memory(model: str, tmp_path: Pat
     store = tmp_path / "rmat.store"
     convert_to_store(RMat(scale=15, node_spec=SyntheticNodes(classes=8, features=64)), store, undirected=True)
     args = (store, "--model", model, "--hidden", 128, "--layers", 3, "--epochs", 2, "--seed", 1, "--json")
-    place = ("--set", f"scratch={disk}")
+    place = ("--set", f"scratch_dir={disk}")
     refused = alone(*args, "--memory", "1MiB", *place, "--out", tmp_path / "refused")
     assert refused.returncode == 2
     least = named_in(refused.stderr)

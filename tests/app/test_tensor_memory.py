@@ -23,7 +23,7 @@ MIB = 1 << 20
 def test_files_give_the_same_run(outgrow: Command, npz: Path, disk: Path) -> None:
     losses = []
     for files in ("nothing", "edges", "slices"):
-        place = ("--set", f"files={files}", "--set", f"scratch={disk}", "--out", files)
+        place = ("--set", f"on_disk={files}", "--set", f"scratch_dir={disk}", "--out", files)
         result = outgrow("train", npz, *SHORT, "--workers", 2, *place, "--json")
         assert result.code == 0, result.err
         losses.append(result.summary["loss"])
@@ -36,9 +36,9 @@ def test_files_give_the_same_run(outgrow: Command, npz: Path, disk: Path) -> Non
     [
         (("--memory", "1MiB"), ("too small", "--memory")),
         (("--memory", "lots"), ("lots",)),
-        (("--set", "files=everything"), ("files", "edges")),
-        (("--set", "files=edges", "--model", "gat"), ("GATConv", "offload")),
-        (("--set", "files=edges", "--set", "scratch=/dev/shm"), ("memory", "disk")),
+        (("--set", "on_disk=everything"), ("on_disk", "edges")),
+        (("--set", "on_disk=edges", "--model", "gat"), ("GATConv", "offload")),
+        (("--set", "on_disk=edges", "--set", "scratch_dir=/dev/shm"), ("memory", "disk")),
     ],
 )
 def test_mistakes(outgrow: Command, npz: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -54,7 +54,7 @@ def test_it_keeps_to_its_memory(tmp_path: Path, disk: Path) -> None:
     store, found = tmp_path / "store", resolve_source("reddit@0.1")
     convert_to_store(found.source, store, undirected=found.undirected)
     args = (store, "--model", "decoupled", "--hidden", 64, "--epochs", 2, "--strategy", "tensor", "--workers", 2)
-    args = (*args, "--set", f"scratch={disk}", "--json")
+    args = (*args, "--set", f"scratch_dir={disk}", "--json")
     refused = alone(*args, "--memory", "1MiB", "--out", tmp_path / "refused")
     assert refused.returncode == 2
     (least,) = map(int, re.findall(r"needed: +([\d,]+) MiB", refused.stderr.replace(",", "")))

@@ -26,7 +26,7 @@ _OPTIONS = {
     "tensor": (),
     "sampled": ("partition=range",),
     "split": ("partition=range",),
-    "migrate": ("partition=range", "travel=true", "merge=false"),  # else times choose where sums are taken
+    "migrate": ("partition=range", "move_model=true", "merge=false"),  # else times choose where sums are taken
     "orchestrate": ("partition=range",),
 }
 

@@ -92,7 +92,7 @@ def test_an_epoch_may_begin_at_a_later_step(world: Planted) -> None:
 
 
 def test_how_far_it_is_ahead_changes_nothing(world: Planted) -> None:
-    options = [{}, {"ahead": 1}, {"threads": 3, "ahead": 2}]
+    options = [{}, {"prefetch": 1}, {"sampling_threads": 3, "prefetch": 2}]
     found = [losses(Sampled(**given).prepare(problem_of(world)).steps(1)) for given in options]
     assert found[0] == found[1] == found[2]
 

@@ -131,8 +131,11 @@ class _RenamedMethod:
         return getattr(instance, self.new)
 
 
-class _RenamedAttribute(_RenamedMethod):
+class _RenamedAttribute:
     """An attribute by its old name: it is also set by this name."""
+
+    def __init__(self, owner: type, old: str, new: str) -> None:
+        self.owner, self.old, self.new = owner, old, new
 
     def __get__(self, instance: object, kind: type) -> Any:
         warn_renamed(f"{self.owner.__name__}.{self.old}", self.new)
@@ -185,7 +188,7 @@ def _subclass_hook(kind: Any, names: Mapping[str, str]) -> Callable[..., None]:
                 continue  # a name of its own: what it would have replaced is a method
             warn_renamed(f"{kind.__name__}.{old}", new)
             setattr(cls, new, defined)
-            if not hasattr(defined, "__get__"):
+            if not isinstance(defined, FunctionType | property):
                 delattr(cls, old)
 
     return define_by_new_names

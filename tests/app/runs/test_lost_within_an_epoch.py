@@ -40,7 +40,7 @@ def killed_after(saved: str, args: list[str], out: Path) -> int:
     "strategy",
     [
         ("split",),
-        ("migrate", "--set", "travel=true", "--set", "merge=false"),
+        ("migrate", "--set", "move_model=true", "--set", "merge=false"),
         ("orchestrate", "--set", "super_batch=1", "--set", "hot_ratio=0.5"),
     ],
 )
