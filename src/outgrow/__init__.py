@@ -17,10 +17,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from outgrow._version import __version__ as __version__
+from outgrow.moved_modules import install_moved_modules
 from outgrow.runtime.system.environment import configure_threads, gc_paused_import
 
 if TYPE_CHECKING:
-    from outgrow import nn
+    from outgrow import nn, strategies
     from outgrow.app.api import convert as convert
     from outgrow.app.api import embed as embed
     from outgrow.app.api import load as load
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from outgrow.app.api import predict as predict
     from outgrow.app.api import train as train
     from outgrow.app.graph_sources import from_arrays as from_arrays
+    from outgrow.app.plan.table import PlanReport as PlanReport
     from outgrow.app.runs.result import Run as Run
     from outgrow.app.runs.workers import Workers as Workers
     from outgrow.core.errors import InputError as InputError
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from outgrow.core.errors import StoreError as StoreError
     from outgrow.core.errors import TrainingError as TrainingError
     from outgrow.core.errors import WorkerError as WorkerError
+    from outgrow.graph.datasets import datasets as datasets
     from outgrow.graph.graph import Graph as Graph
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
@@ -57,12 +60,14 @@ _HOME = {
     "predict": "outgrow.app.api",
     "train": "outgrow.app.api",
     "Workers": "outgrow.app.runs.local_workers",
+    "PlanReport": "outgrow.app.plan.table",
     "Run": "outgrow.app.runs.result",
     "InputError": "outgrow.core.errors",
     "OutgrowError": "outgrow.core.errors",
     "StoreError": "outgrow.core.errors",
     "TrainingError": "outgrow.core.errors",
     "WorkerError": "outgrow.core.errors",
+    "datasets": "outgrow.graph.datasets",
     "Graph": "outgrow.graph.graph",
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
@@ -84,6 +89,7 @@ __all__ = [
     "Offload",
     "Orchestrate",
     "OutgrowError",
+    "PlanReport",
     "Run",
     "Sampled",
     "Split",
@@ -95,22 +101,25 @@ __all__ = [
     "WorkerError",
     "Workers",
     "convert",
+    "datasets",
     "embed",
     "from_arrays",
     "load",
     "nn",
     "plan",
     "predict",
+    "strategies",
     "train",
 ]
 configure_threads()
+install_moved_modules()
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'outgrow' has no attribute {name!r}")
-    if name == "nn":
-        return _import_module("outgrow.nn")
+    if name in ("nn", "strategies"):
+        return _import_module(f"outgrow.{name}")
     return getattr(_import_module(_HOME[name]), name)
 
 

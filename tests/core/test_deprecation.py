@@ -1,96 +1,101 @@
-"""Old names of options and of classes work, with one warning; files of older versions give none."""
+"""Old names work, each with one warning."""
 
 import warnings
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pytest
 
-import outgrow as og
-from outgrow.app.strategy_registry import STRATEGIES, make_strategy
-from outgrow.core.deprecation import translate_options
+from outgrow.core.deprecation import renamed_members, renamed_options, use_new_names
 from outgrow.core.errors import InputError
 
-OLD = {
-    "offload": {"scratch": None},
-    "tensor": {"constant": False, "files": "auto", "nn": "cpu", "scratch": None},
-    "sampled": {"ahead": 2, "cache_over": "host", "threads": 3},
-    "split": {"ahead": 2, "partial": False},
-    "migrate": {"ahead": 2, "threads": 3, "travel": True},
-    "orchestrate": {"newest": True, "threads": 3},
-}
-EACH = [(name, old, value) for name, options in OLD.items() for old, value in options.items()]
+
+@renamed_options(ahead="prefetch")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of which one was renamed."""
+
+    prefetch: int = 4
 
 
-@pytest.mark.parametrize(("name", "old", "value"), EACH)
-def test_an_old_option_works_with_one_warning(name: str, old: str, value: object) -> None:
-    kind = STRATEGIES[name]
-    new = kind.RENAMED_OPTIONS[old]
-    with pytest.warns(DeprecationWarning, match=f"{old} is now called {new}") as told:
-        strategy = kind(**{old: value})
-    assert len(told) == 1
-    assert told[0].filename == __file__
-    assert strategy.options()[new] == value
-    assert old not in strategy.options()
-    with pytest.warns(DeprecationWarning, match=new):
-        assert getattr(strategy, old) == value
+@renamed_options(columns="values")
+class Pair(NamedTuple):
+    """A tuple of which one field was renamed."""
+
+    values: int
 
 
-@pytest.mark.parametrize("name", OLD)
-def test_what_an_older_version_recorded_is_read_without_a_warning(name: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        strategy = make_strategy(STRATEGIES[name], OLD[name])
-        assert replace(strategy) == strategy  # type: ignore[type-var]
-    assert set(OLD[name]) == set(STRATEGIES[name].RENAMED_OPTIONS)
+@renamed_members(weigh="edge_weight", widths="spec", sparse="accepts_sparse")
+class Base:
+    """A class for users' subclasses."""
+
+    spec: int
+    accepts_sparse = True
+
+    def edge_weight(self) -> int:
+        """A method that was renamed."""
+        return 1
 
 
-def test_an_option_is_not_given_twice() -> None:
-    with pytest.raises(InputError, match="given twice"):
-        translate_options({"ahead": "prefetch"}, {"ahead": 2, "prefetch": 3})
+def one_warning(action: Callable[[], object], text: str) -> object:
+    """What an action gives, that warns once."""
+    with pytest.warns(DeprecationWarning, match=text) as seen:
+        result = action()
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+    return result
 
 
-def test_what_a_layer_of_a_user_defines_by_an_old_name_is_called() -> None:
-    with pytest.warns(DeprecationWarning, match="Mine") as told:
-
-        class Mine(og.nn.GCNConv):
-            takes_half = False
-
-            def weigh(self, *given: object) -> str:
-                return "mine"
-
-    assert ["weigh is now called edge_weight" in str(each.message) for each in told] == [True, False]
-    layer = Mine(2, 3)
-    assert layer.edge_weight() == "mine"
-    assert layer.accepts_half is False
-    with pytest.warns(DeprecationWarning, match="widths is now called spec"):
-        assert layer.widths is layer.spec
-    with pytest.warns(DeprecationWarning, match="fixed_weight is now called static_edge_weight"):
-        spec = og.nn.ConvSpec(
-            in_features=1, out_features=1, source=(1, 1), aggregate=(1, 1), fixed_weight=True, reads_target=False
-        )
-    assert spec.static_edge_weight
+def test_an_old_option_is_accepted_and_read() -> None:
+    options = one_warning(lambda: Options(ahead=2), "option ahead of Options is now called prefetch")  # type: ignore[call-arg]
+    assert options == Options(prefetch=2)
+    assert one_warning(lambda: options.ahead, "Options.ahead is now called prefetch") == 2  # type: ignore[attr-defined]
+    assert replace(Options(), prefetch=3).prefetch == 3
+    pair = one_warning(lambda: Pair(columns=5), "columns")  # type: ignore[call-arg]
+    assert pair == Pair(5)
+    assert one_warning(lambda: pair.columns, "columns") == 5  # type: ignore[attr-defined]
 
 
-def test_what_a_strategy_of_a_user_defines_by_an_old_name_is_called() -> None:
-    with pytest.warns(DeprecationWarning, match="Mine.takes_batches is now called uses_minibatches"):
-
-        class Mine(og.Full):
-            takes_batches = True
-
-    assert Mine.uses_minibatches
+def test_records_are_read_silently() -> None:
+    assert use_new_names(Options, {"ahead": 2}) == {"prefetch": 2}
+    with pytest.raises(InputError, match="option prefetch of Options is given twice"):
+        use_new_names(Options, {"ahead": 2, "prefetch": 2})
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("Chain", "SequentialEncoder"),
-        ("Dense", "LinearEncoder"),
-        ("Finish", "Epilogue"),
-        ("Rows", "NodeMessages"),
-        ("Scores", "AttentionScores"),
-        ("Widths", "ConvSpec"),
-    ],
-)
-def test_old_classes_of_nn_are_the_new_ones(old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match=new):
-        assert getattr(og.nn, old) is getattr(og.nn, new)
+def test_a_subclass_may_define_old_names() -> None:
+    def define() -> type[Base]:
+        class Old(Base):
+            def weigh(self) -> int:
+                return 1 + super().weigh()  # type: ignore[misc, no-any-return]
+
+        return Old
+
+    made = one_warning(define, "Base.weigh is now called edge_weight")
+    assert isinstance(made, type)
+    assert one_warning(lambda: made().edge_weight(), "weigh") == 2
+
+
+def test_attributes_of_a_subclass_by_old_names() -> None:
+    with pytest.warns(DeprecationWarning, match="sparse"):
+
+        class Old(Base):
+            sparse = False
+
+            def __init__(self) -> None:
+                self.widths = 3
+
+    with pytest.warns(DeprecationWarning, match="Base.widths is now called spec"):
+        made = Old()
+    assert made.spec == 3
+    assert not made.accepts_sparse
+
+
+def test_a_new_subclass_may_use_an_old_name_for_something_else() -> None:
+    with warnings.catch_warnings(action="error"):
+
+        class New(Base):
+            weigh = 7
+
+    assert New().weigh == 7
+    assert New().edge_weight() == 1

@@ -55,7 +55,7 @@ def test_scores_and_their_gradients_are_those_of_the_formula(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_queries_times_rows_are_scores(name: str) -> None:
     decoder, x = DECODERS[name](), normal(ROWS, COLUMNS)
-    table = decoder.queries(x[FIRST], RELATION) @ x.T
+    table = decoder.link_queries(x[FIRST], RELATION) @ x.T
     torch.testing.assert_close(table[torch.arange(PAIRS), SECOND], by_formula(decoder, x), rtol=1e-12, atol=1e-12)
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import get_type_hints
 
-from outgrow.core.deprecation import translate_options
+from outgrow.core.deprecation import renamed_options_of, use_new_names, warn_renamed
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
 from outgrow.strategies.base import Strategy
@@ -90,20 +90,24 @@ def list_strategy_options(kind: type[Strategy]) -> Mapping[str, object]:
     return {name: each for name, each in inspect.signature(kind).parameters.items() if each.kind == each.KEYWORD_ONLY}
 
 
-def translate_strategy_options(
-    kind: type[Strategy], options: Mapping[str, object], *, warn: bool = False
-) -> dict[str, object]:
-    """Return options of a strategy by their new names; ``warn`` of old ones where a user has written them."""
-    return translate_options(kind.RENAMED_OPTIONS, options, warn=warn)
+def use_new_option_names(kind: type[Strategy], given: Mapping[str, object]) -> dict[str, object]:
+    """What was typed, with a warning for each old name of an option of the strategy.
+
+    Raises:
+        InputError: An option is given by its old name and by its new one.
+    """
+    for old in given.keys() & renamed_options_of(kind).keys():
+        warn_renamed(f"option {old} of strategy {kind.name}", renamed_options_of(kind)[old])
+    return use_new_names(kind, given)
 
 
 def make_strategy(kind: type[Strategy], options: Mapping[str, object]) -> Strategy:
-    """Construct a strategy with these options, by their new or, as older versions have recorded them, old names.
+    """A strategy with these options. Old names of options pass without a warning: runs are recorded with them.
 
     Raises:
         InputError: An option that it does not have, or of another type.
     """
-    options = translate_strategy_options(kind, options)
+    options = use_new_names(kind, options)
     for name in options:
         validate_choice(f"option of {kind.name}", name, list_strategy_options(kind))
     validate_types(options, get_type_hints(kind.__init__))

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import renamed_members
 
+
+@renamed_members(derived="cache")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Edges:
     """In-edges of ``Vd`` destinations in compressed sparse columns (CSC), in graph order.
@@ -51,6 +54,7 @@ class Edges:
         return dataclasses.replace(self, **_move_tensors(self, device), cache={})
 
 
+@renamed_members(stands_for="sample_weight", destinations="slice_destinations", keyed="with_rng_key")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
     """Destination nodes, source nodes and the in-edges between them.

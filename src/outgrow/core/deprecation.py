@@ -1,119 +1,194 @@
-"""Old names of what users write: they work for one more version, with a `DeprecationWarning`."""
+"""Old names of options, attributes and methods, which work for one more version with a warning."""
 
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from types import FunctionType
+from typing import Any, TypeVar
 
 from outgrow.core.errors import InputError
 
-C = TypeVar("C", bound=type)
+Kind = TypeVar("Kind", bound=type)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-RENAMED_CONV_MEMBERS = {
-    "weigh": "edge_weight",
-    "both": "source_and_target",
-    "summing_first": "aggregate_first",
-    "late_bias": "epilogue_bias",
-    "takes_sparse": "accepts_sparse",
-    "takes_half": "accepts_half",
-}
-RENAMED_STRATEGY_MEMBERS = {
-    "takes_batches": "uses_minibatches",
-    "share": "shard_graph",
-    "method": "partition_method",
-    "home": "parameter_device",
-    "require": "validate_graph",
-    "require_model": "validate_model",
-}
-"""Members that a user's class may override, by the names that they had in the version before."""
+_RENAMED = "__renamed_options__"
 
 
-def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
-    """Warn that a name has been replaced by another.
+def warn_renamed(old: str, new: str, *, stacklevel: int = 2) -> None:
+    """Warn the caller's caller that a name is an old one.
 
     Args:
         old: The name that was used.
         new: The name to use.
-        stacklevel: Frames between this function and the user's code, itself included.
+        stacklevel: How many calls above the caller the old name was written.
     """
-    warnings.warn(f"{old} is now called {new}; the old name goes in the next version", DeprecationWarning, stacklevel)
+    warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=stacklevel + 1)
 
 
-def rename_options(**new_names: str) -> Callable[[C], C]:
-    """Let a dataclass accept options, and give attributes, by their old names too.
+def renamed_options(**names: str) -> Callable[[Kind], Kind]:
+    """Class decorator: the constructor and the instances also know options by their old names, with a warning.
 
     Args:
-        **new_names: The new name of each old one.
+        **names: The new name of each old name.
     """
 
-    def decorate(kind: C) -> C:
-        described = cast(Any, kind)  # a class gets other attributes, which no type can say
-        construct = described.__init__
-
-        @functools.wraps(construct)
-        def accept_old_names(self: object, **options: object) -> None:
-            construct(self, **translate_options(new_names, options, warn=True))
-
-        described.__init__ = accept_old_names
-        for old, new in new_names.items():
-            setattr(described, old, make_alias(old, new))
-        described.RENAMED_OPTIONS = new_names
+    def decorate(kind: Kind) -> Kind:
+        constructor = "__new__" if issubclass(kind, tuple) else "__init__"
+        setattr(kind, constructor, _accept_old_keywords(kind.__name__, getattr(kind, constructor), names))
+        setattr(kind, _RENAMED, names)
+        for old, new in names.items():
+            setattr(kind, old, _RenamedAttribute(kind, old, new))
         return kind
 
     return decorate
 
 
-def adopt_renamed_members(kind: type, new_names: Mapping[str, str]) -> None:
-    """Give a user's class what it defines by old names by the new ones too, with a `DeprecationWarning`.
-
-    Without this a method of an old name would never be called, and nobody would be told.
-    """
-    for old, new in new_names.items():
-        if old in vars(kind):
-            warn_renamed(f"{kind.__name__}.{old}", new, stacklevel=4)
-            setattr(kind, new, vars(kind)[old])
+def renamed_options_of(kind: type) -> Mapping[str, str]:
+    """The new name of each old name of an option of a class."""
+    names: Mapping[str, str] = getattr(kind, _RENAMED, {})
+    return names
 
 
-def make_alias(old: str, new: str) -> property:
-    """Make an attribute that reads and writes another, with a `DeprecationWarning`."""
-
-    def read_new_name(self: object) -> Any:
-        warn_renamed(old, new)
-        return getattr(self, new)
-
-    def write_new_name(self: object, value: object) -> None:
-        warn_renamed(old, new)
-        setattr(self, new, value)
-
-    return property(read_new_name, write_new_name, doc=f"Read or write `{new}`, with a warning.")
-
-
-def translate_options(
-    new_names: Mapping[str, str], options: Mapping[str, Any], *, warn: bool = False
-) -> dict[str, Any]:
-    """Return options by their new names, in the order in which they were given.
-
-    Args:
-        new_names: The new name of each old one.
-        options: Value of each option, by its old or its new name.
-        warn: Whether to warn of old names: not when a file of an older version is read.
+def use_new_names(kind: type, options: Mapping[str, object]) -> dict[str, object]:
+    """Options of a class, by their new names, without a warning.
 
     Raises:
-        InputError: An option is given by both of its names.
+        InputError: An option is given by its old name and by its new one.
     """
-    translated: dict[str, Any] = {}
+    return _rename_keys(kind.__name__, options, renamed_options_of(kind))
+
+
+def renamed_members(**names: str) -> Callable[[Kind], Kind]:
+    """Class decorator: attributes and methods have their old names too, with a warning; subclasses may define these.
+
+    Args:
+        **names: The new name of each old name.
+    """
+
+    def decorate(kind: Kind) -> Kind:
+        for old, new in names.items():
+            is_method = isinstance(vars(kind).get(new), FunctionType)
+            setattr(kind, old, (_RenamedMethod if is_method else _RenamedAttribute)(kind, old, new))
+        setattr(kind, "__init_subclass__", classmethod(_subclass_hook(kind, names)))  # noqa: B010 - mypy refuses it
+        return kind
+
+    return decorate
+
+
+def renamed_arguments(**names: str) -> Callable[[Function], Function]:
+    """Decorator of a function, which also takes arguments by their old names, with a warning.
+
+    Args:
+        **names: The new name of each old name.
+    """
+
+    def decorate(function: Function) -> Function:
+        accept: Any = _accept_old_keywords(function.__name__, function, names)
+        return accept  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def renamed_names(module: str, names: Mapping[str, str], new_module: str | None = None) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module whose names have changed: an old name warns once in a process.
+
+    Args:
+        module: Full name of the module.
+        names: The new name of each old name.
+        new_module: Where the new names are; None for the same module.
+    """
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home = new_module or module
+        warn_renamed(f"{module}.{name}", f"{home}.{names[name]}")
+        value = getattr(importlib.import_module(home), names[name])
+        # `from package import name` asks twice.
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return find
+
+
+class _RenamedMethod:
+    """A method by its old name. Instances may have an attribute of this name."""
+
+    def __init__(self, owner: type, old: str, new: str) -> None:
+        self.owner, self.old, self.new = owner, old, new
+
+    def __get__(self, instance: object, kind: type) -> Any:
+        warn_renamed(f"{self.owner.__name__}.{self.old}", self.new)
+        if instance is None:
+            return getattr(kind, self.new)
+        # A subclass that defines the old name is here only through `super()`: its own method would call itself.
+        if any(self.old in vars(each) for each in _classes_below(type(instance), self.owner)):
+            return vars(self.owner)[self.new].__get__(instance, kind)
+        return getattr(instance, self.new)
+
+
+class _RenamedAttribute:
+    """An attribute by its old name: it is also set by this name."""
+
+    def __init__(self, owner: type, old: str, new: str) -> None:
+        self.owner, self.old, self.new = owner, old, new
+
+    def __get__(self, instance: object, kind: type) -> Any:
+        warn_renamed(f"{self.owner.__name__}.{self.old}", self.new)
+        if instance is not None and any(self.old in vars(each) for each in _classes_below(type(instance), self.owner)):
+            return vars(self.owner)[self.new].__get__(instance, kind)
+        return getattr(kind if instance is None else instance, self.new)
+
+    def __set__(self, instance: object, value: object) -> None:
+        warn_renamed(f"{self.owner.__name__}.{self.old}", self.new)
+        setattr(instance, self.new, value)
+
+
+def _classes_below(kind: type, owner: type) -> tuple[type, ...]:
+    return kind.__mro__[: kind.__mro__.index(owner)]
+
+
+def _accept_old_keywords(owner: str, function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        old_names = options.keys() & names.keys()
+        for old in old_names:
+            warn_renamed(f"option {old} of {owner}", names[old])
+        return function(*args, **(_rename_keys(owner, options, names) if old_names else options))
+
+    return call
+
+
+def _rename_keys(owner: str, options: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
+    renamed: dict[str, object] = {}
     for name, value in options.items():
-        new = new_names.get(name, name)
-        if new != name and new in options:
+        new = names.get(name, name)
+        if new in renamed:
             raise InputError(
-                f"option {new} is given twice, once by its old name {name}",
-                needed=f"{new} once",
-                got=f"{name} and {new}",
-                repair=f"leave {name} out",
+                f"option {new} of {owner} is given twice",
+                needed="one value",
+                got=", ".join(each for each in options if names.get(each, each) == new),
+                repair=f"give {new} only",
             )
-        if new != name and warn:
-            warn_renamed(name, new, stacklevel=4)
-        translated[new] = value
-    return translated
+        renamed[new] = value
+    return renamed
+
+
+def _subclass_hook(kind: Any, names: Mapping[str, str]) -> Callable[..., None]:
+    def define_by_new_names(cls: type, **options: Any) -> None:
+        super(kind, cls).__init_subclass__(**options)
+        for old in vars(cls).keys() & names.keys():
+            new, defined = names[old], vars(cls)[old]
+            is_method = isinstance(vars(kind).get(new), FunctionType)
+            if is_method and not isinstance(defined, FunctionType):
+                continue  # a name of its own: what it would have replaced is a method
+            warn_renamed(f"{kind.__name__}.{old}", new)
+            setattr(cls, new, defined)
+            if not isinstance(defined, FunctionType | property):
+                delattr(cls, old)
+
+    return define_by_new_names

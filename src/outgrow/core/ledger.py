@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
 
+from outgrow.core.deprecation import renamed_members
+
 
 class Link(StrEnum):
     """Connection that bytes cross."""
@@ -31,6 +33,7 @@ class Kind(StrEnum):
     METRICS = "metrics"
 
 
+@renamed_members(crossed="bytes_by_link", move="add_bytes", count="add_count", largest="update_max")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ledger:
     """Counts of one run. Thread-safe.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.core.deprecation import renamed_arguments
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import ShardInputs
 from outgrow.engine.objective import Objective
@@ -104,6 +105,7 @@ class _SplitWeights(torch.autograd.Function):
         return out, None, None
 
 
+@renamed_arguments(known="first_aggregate", given="inputs", share="shard")
 def full_forward(
     model: Model,
     shard: GraphShard,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.core.deprecation import renamed_arguments, renamed_members
 from outgrow.engine.batches import BatchConfig, count_sampled_layer
 from outgrow.engine.features.assembly import AwaitableFeatures
 from outgrow.engine.features.inputs import move_features_to_device
@@ -35,6 +36,7 @@ Loss = Callable[[Tensor, Tensor, int], Tensor]
 _SPARE = 0.5  # no two batches are of one size
 
 
+@renamed_members(of="from_options")
 class PrefetchConfig(NamedTuple):
     """How much is made before its use.
 
@@ -47,6 +49,7 @@ class PrefetchConfig(NamedTuple):
     batches: int
 
     @staticmethod
+    @renamed_arguments(ahead="batches")
     def from_options(threads: int | None, batches: int) -> PrefetchConfig:
         """Some threads, or half as many as compute."""
         return PrefetchConfig(threads or max(1, num_threads() // 2), batches)

@@ -12,11 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.core.ledger import Kind
 from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm
 
 
+@renamed_options(strides="hops")
+@renamed_members(at_once="in_one_step")
 class MicroBatchPlan(NamedTuple):
     """What a worker computes of a batch, one group of seeds after the other.
 

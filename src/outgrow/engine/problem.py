@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from outgrow.core.deprecation import renamed_members
 from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.inputs import ShardInputs, TrainingLabels, fetch_shard_inputs
@@ -19,6 +20,7 @@ from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 
 
+@renamed_members(share="shard", facts="run_facts", hints="resume_hints", goal="objective")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
     """What is trained: a model on the nodes of a graph, as one worker sees it.

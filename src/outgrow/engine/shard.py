@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.core.deprecation import renamed_members
 from outgrow.core.ledger import Kind
 from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.graph.halo import LocalGraph, build_local_graph
@@ -40,6 +41,7 @@ class LayerView:
     local_graph: LocalGraph | None = None
 
 
+@renamed_members(mine="filter_owned")
 class GraphShard(ABC):
     """What one worker holds of a graph. Blocks are on the worker's device, all that is said of nodes in memory.
 

@@ -1,7 +1,9 @@
 """Layers that know nothing but nodes and edges (layer 2)."""
 
+from typing import TYPE_CHECKING
+
 from outgrow.core.block import Block as Block
-from outgrow.core.deprecation import warn_renamed
+from outgrow.core.deprecation import renamed_names as _renamed_names
 from outgrow.nn.attention import GATConv as GATConv
 from outgrow.nn.convolution import CommNetConv as CommNetConv
 from outgrow.nn.convolution import GCNConv as GCNConv
@@ -53,20 +55,15 @@ from outgrow.ops.csc import destination as destination
 from outgrow.ops.edge_weight import mean_weight as mean_weight
 from outgrow.ops.edge_weight import symmetric_weight as symmetric_weight
 
-_RENAMED = {
-    "Chain": "SequentialEncoder",
-    "Dense": "LinearEncoder",
-    "Finish": "Epilogue",
-    "Rows": "NodeMessages",
-    "Scores": "AttentionScores",
-    "Widths": "ConvSpec",
-}
-"""Names of the version before, and what they are called now."""
-
-
-def __getattr__(name: str) -> object:
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = _RENAMED[name]
-    warn_renamed(f"outgrow.nn.{name}", f"outgrow.nn.{new}")
-    return globals()[new]
+if not TYPE_CHECKING:
+    __getattr__ = _renamed_names(
+        __name__,
+        {
+            "Chain": "SequentialEncoder",
+            "Dense": "LinearEncoder",
+            "Finish": "Epilogue",
+            "Rows": "NodeMessages",
+            "Scores": "AttentionScores",
+            "Widths": "ConvSpec",
+        },
+    )

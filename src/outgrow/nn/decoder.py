@@ -11,9 +11,11 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.deprecation import renamed_members
 from outgrow.ops.link_scores import NodePairs, pair_scores
 
 
+@renamed_members(scale="column_scale", takes="accepts_width", queries="link_queries")
 class Decoder(nn.Module, ABC):
     """Scores links: ``sum over f of x_head[f] * scale[relation, f] * x_tail[f]``.
 

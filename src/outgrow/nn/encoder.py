@@ -12,10 +12,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.nn.layer import Epilogue, Features, Projection, apply_epilogue, make_norm, require_counts
 from outgrow.ops.rng import fold_in
 
 
+@renamed_members(takes_sparse="accepts_sparse", takes_half="accepts_half", held="activation_width")
 class Encoder(nn.Module, ABC):
     """A network on rows of nodes: no row depends on another. It draws random numbers from the key that it is given.
 
@@ -44,6 +46,7 @@ class Encoder(nn.Module, ABC):
         """
 
 
+@renamed_options(finish="epilogue")
 class LinearEncoder(Encoder):
     """``x W + b`` and what follows it, as after a convolution. Final.
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from outgrow.core import old_names
 from outgrow.core.block import Block
-from outgrow.core.deprecation import RENAMED_CONV_MEMBERS, adopt_renamed_members, make_alias, rename_options
+from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
 from outgrow.ops.linear import affine
@@ -26,6 +27,7 @@ Features = Tensor | SparseRows
 """``[V, D]`` input of a layer: dense, or sparse rows (raw features of the first layer)."""
 
 
+@renamed_options(columns="values", score="scores")
 class NodeMessages(NamedTuple):
     """What nodes give as sources, or as destinations.
 
@@ -38,7 +40,7 @@ class NodeMessages(NamedTuple):
     scores: Tensor | None
 
 
-@rename_options(fixed_weight="static_edge_weight", raw_source="source_is_input", whole_rows="needs_full_neighborhood")
+@renamed_options(**old_names.CONV_SPEC)
 @dataclass(frozen=True, kw_only=True)
 class ConvSpec:
     """All that strategies, exchange and planner need to know of a convolution.
@@ -71,6 +73,7 @@ class ConvSpec:
     needs_full_neighborhood: bool = False
 
 
+@renamed_members(**old_names.CONV)
 class Conv(nn.Module, ABC):
     """A graph convolution in four phases: `source`, `edge_weight`, aggregation, `update`.
 
@@ -92,11 +95,6 @@ class Conv(nn.Module, ABC):
     accepts_half: bool = False
     num_relations: int = 0
     exact: bool = True
-    widths = make_alias("widths", "spec")
-
-    def __init_subclass__(cls, **options: object) -> None:
-        super().__init_subclass__(**options)
-        adopt_renamed_members(cls, RENAMED_CONV_MEMBERS)
 
     @abstractmethod
     def source(self, x_VD: Features) -> NodeMessages:
@@ -197,6 +195,8 @@ def apply_epilogue(
     )
 
 
+@renamed_options(finish="epilogue")
+@renamed_members(**old_names.LAYER)
 class Layer(nn.Module):
     """A convolution and what follows it. Final: strategies call its parts, in their own order and place.
 
@@ -298,6 +298,7 @@ class Layer(nn.Module):
         return self.update(x_dst, self.aggregate(block, source, target), block)
 
 
+@renamed_members(plus="add_products")
 class Projection(nn.Module):
     """``x @ weight (+ bias)`` for dense and for sparse rows; Glorot-uniform weight, zero bias.
 

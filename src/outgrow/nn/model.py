@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
+from outgrow.core.deprecation import renamed_members
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Features, Layer
@@ -15,6 +16,13 @@ from outgrow.ops.rng import dropout, dropout_sparse, fold_in, validate_probabili
 from outgrow.ops.sparse import SparseRows
 
 
+@renamed_members(
+    stages="layers_list",
+    reads="first_reader",
+    passes_features_on="source_is_features",
+    input="encode_input",
+    above="forward_from_second",
+)
 class Model(nn.Module):
     """Layers one after the other. The output of the last is one logit per class, or what a decoder takes. Final.
 

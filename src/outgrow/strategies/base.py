@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from outgrow.core.deprecation import RENAMED_STRATEGY_MEMBERS, adopt_renamed_members
+from outgrow.core.deprecation import renamed_members, renamed_names, renamed_options
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.store import FeatureStore
@@ -113,6 +113,7 @@ class FullGraphExecution:
         self.epoch_pass.close()
 
 
+@renamed_options(tour="plan_batch", ahead="prefetch", rows="feature_store")
 class MiniBatchExecution:
     """Training on sampled mini-batches, of which each worker computes some seeds by itself. Final.
 
@@ -122,7 +123,7 @@ class MiniBatchExecution:
         feature_store: Features.
         plan_batch: What the worker computes of a batch: see `MiniBatchLoop.steps`.
         labels: ``[n, ...]`` labels of the seeds ``[n]`` that it computes.
-        ahead: How much is made before its use.
+        prefetch: How much is made before its use.
         gather_once: See `MiniBatchLoop`.
         batches: Seeds of each step of an epoch; None for those of the problem.
     """
@@ -171,6 +172,14 @@ class MiniBatchExecution:
         return self.problem.batch_loss(logits, self.labels(seeds), num_seeds)
 
 
+@renamed_members(
+    takes_batches="uses_minibatches",
+    share="shard_graph",
+    method="partition_method",
+    home="parameter_device",
+    require="validate_graph",
+    require_model="validate_model",
+)
 class Strategy(ABC):
     """A way to train. Its options are the parameters of its constructor.
 
@@ -178,19 +187,13 @@ class Strategy(ABC):
         name: Name on the command line.
         exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its options.
         uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be kept.
-        RENAMED_OPTIONS: New names of options that had others in the version before.
         partition: How nodes are dealt out to workers; by default ranges of nodes with equally many in-edges.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
     uses_minibatches: ClassVar[bool] = False
-    RENAMED_OPTIONS: ClassVar[Mapping[str, str]] = {}
     partition: str = "range-edges"
-
-    def __init_subclass__(cls, **options: object) -> None:
-        super().__init_subclass__(**options)
-        adopt_renamed_members(cls, RENAMED_STRATEGY_MEMBERS)
 
     def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
         """What each worker holds of a graph: the nodes that it owns by the partition.
@@ -255,3 +258,14 @@ class Strategy(ABC):
     @abstractmethod
     def prepare(self, problem: Problem) -> Execution:
         """Get ready to train; what crosses links and what is computed is counted in the ledger of the worker's line."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed_names(
+        __name__,
+        {
+            "BatchExecution": "MiniBatchExecution",
+            "WholeExecution": "FullGraphExecution",
+            "whole_inference": "full_inference",
+        },
+    )

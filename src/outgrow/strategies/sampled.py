@@ -13,7 +13,7 @@ from typing import get_type_hints
 
 from torch import Tensor
 
-from outgrow.core.deprecation import rename_options
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.features.cache import CacheSpec, compute_hotness, validate_cache
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
@@ -26,7 +26,7 @@ from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Stra
 _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 
 
-@rename_options(ahead="prefetch", cache_over="cache_scope", threads="sampling_threads")
+@renamed_options(threads="sampling_threads", ahead="prefetch", cache_over="cache_scope")
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Strategy):
     """Training on sampled mini-batches. Features move to the batch. The reference of all mini-batch strategies.

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from outgrow.core.deprecation import renamed_members
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
 from outgrow.engine.batches import BatchConfig, parse_fanouts
@@ -47,6 +48,7 @@ class AdamW(torch.optim.AdamW):
 BFLOAT16 = "bfloat16"
 
 
+@renamed_members(in_bfloat16="uses_bfloat16", batches="batch_config")
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Options of training.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 
 import typer
 from rich.console import Console
@@ -50,6 +51,8 @@ def version(
 
 def run_cli() -> None:
     """Run the command line; exit with 2 if the user's input cannot be used, with 1 if training failed."""
+    # Python shows no such warning outside of tests, and who types an old name should learn the new one.
+    warnings.filterwarnings("once", message=r".* is now called ", category=DeprecationWarning)
     try:
         app()
     except OutgrowError as error:

@@ -17,7 +17,7 @@ from outgrow.app.recipes import Recipe, choose_model, find_recipe
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.workers import Workers, validate_workers
-from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, translate_strategy_options
+from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, use_new_option_names
 from outgrow.core.validation import validate_choice
 from outgrow.engine.layer_plan import describe_layers
 from outgrow.graph import datasets
@@ -136,7 +136,7 @@ def plan_new_run(
     config = make_train_config(recipe, options)
     batches = not config.batch_config.is_full_graph
     kind = find_strategy_class(strategy, batches=batches, memory="memory" in options)
-    options = translate_strategy_options(kind, options, warn=True)
+    options = use_new_option_names(kind, options)
     model_part, strategy_part = split_options(name, options, list_strategy_options(kind))
     model_settings = {**recipe.model, **model_part}
     graph = absolute_source(graph)

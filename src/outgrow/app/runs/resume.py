@@ -21,7 +21,8 @@ from outgrow.app.runs.config import (
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.new_run import RunPlan
 from outgrow.app.runs.workers import Workers, validate_workers
-from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, translate_strategy_options
+from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, use_new_option_names
+from outgrow.core.deprecation import use_new_names
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.engine.batches import parse_fanouts
@@ -87,9 +88,9 @@ def _merge_options(
     config = TrainConfig().with_options(**record["train"])
     choice = str(given.get("strategy", before))
     kind = find_strategy_class(choice, batches=not config.batch_config.is_full_graph, memory="memory" in given)
-    given = translate_strategy_options(kind, given, warn=True)
+    given = use_new_option_names(kind, given)
     known = dict.fromkeys(list_strategy_options(kind))
-    ways = translate_strategy_options(kind, record["strategy"]["options"]) if choice == before else {}
+    ways = use_new_names(kind, record["strategy"]["options"]) if choice == before else {}
     places = {"graph": absolute_source(record["graph"]), "model": name, "strategy": before}
     places["task"] = "links" if "decoder" in settings else "nodes"
     started = {**dict.fromkeys(model_options(name)), **places, **settings, **asdict(TrainConfig()), **record["train"]}

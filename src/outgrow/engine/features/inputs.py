@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.core.deprecation import renamed_members
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
@@ -65,6 +66,7 @@ def keeps_half(model: Model, features: Features) -> bool:
     return is_half(features.dtype) and fits and model.first_reader.accepts_half and model.input_dropout == 0
 
 
+@renamed_members(of="lookup")
 class TrainingLabels:
     """Labels of all nodes to train on, whoever owns them; fetched once, by all workers together. Final.
 

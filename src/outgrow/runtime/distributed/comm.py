@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from outgrow.core import deprecation, old_names
 from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.core.timeline import Timeline
 from outgrow.ops.memory_pool import pooled_empty
@@ -25,10 +26,8 @@ from outgrow.runtime.distributed.async_exchange import AsyncAllToAll, SplitSizes
 from outgrow.runtime.distributed.async_exchange import CommunicationError as CommunicationError
 from outgrow.runtime.distributed.serialization import deserialize, serialize
 
-# A communicator and its background one use different halves of the 31-bit tags, so messages never mix.
-_TAGS = 1 << 30
-# Practically no timeout: a slow worker is not dead. Heartbeats detect dead ones.
-_PATIENCE = timedelta(days=7)
+_TAGS = 1 << 30  # a communicator and its background one use different halves of the 31-bit tags: messages never mix
+_PATIENCE = timedelta(days=7)  # practically no timeout: a slow worker is not dead, and heartbeats detect dead ones
 
 
 class ExchangeHandle(Protocol):
@@ -38,6 +37,7 @@ class ExchangeHandle(Protocol):
         """Return the received rows, ``[R, ...]``, ordered by sending rank."""
 
 
+@deprecation.renamed_members(**old_names.COMM)
 class Comm(ABC):
     """Communicator of one worker.
 

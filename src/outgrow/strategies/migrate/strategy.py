@@ -18,7 +18,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
-from outgrow.core.deprecation import rename_options
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
@@ -34,7 +34,7 @@ _MIGRATION_OPTIONS: Mapping[str, object] = {"pregather": True, "merge": True, "t
 """Options that only travelling models have, and what they are if not given."""
 
 
-@rename_options(ahead="prefetch", threads="sampling_threads", travel="move_model")
+@renamed_options(travel="move_model", threads="sampling_threads", ahead="prefetch")
 @dataclass(frozen=True, kw_only=True)
 class Migrate(Strategy):
     """Training on sampled mini-batches, whose seeds are computed where they live. Models move, or their gradients do.
@@ -75,7 +75,7 @@ class Migrate(Strategy):
         if given and not self.move_model:
             raise InputError(
                 f"{' and '.join(given)} of strategy migrate would do nothing",
-                needed="move_model=true: only where models move is there more than one time step",
+                needed="move_model=true: only where models travel is there more than one time step",
                 got=", ".join(f"{name}={getattr(self, name)}" for name in given) + " without move_model",
                 repair="add move_model=true, or set "
                 + ", ".join(f"{name}={_describe_value(_MIGRATION_OPTIONS[name])}" for name in given),

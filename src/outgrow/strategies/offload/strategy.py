@@ -20,7 +20,7 @@ from typing import NamedTuple, get_type_hints
 
 from torch import Tensor
 
-from outgrow.core.deprecation import rename_options
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes, parse_bytes
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
@@ -44,7 +44,7 @@ from outgrow.strategies.offload.wave_plan import TransferOptions
 _MIB = 1 << 20
 
 
-@rename_options(scratch="scratch_dir")
+@renamed_options(scratch="scratch_dir")
 @dataclass(frozen=True, kw_only=True)
 class Offload(Strategy):
     """Full-graph training in chunks that move between HOST and the device. One step per epoch.

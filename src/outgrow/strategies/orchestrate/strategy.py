@@ -20,7 +20,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
-from outgrow.core.deprecation import rename_options
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.batches import BatchConfig
@@ -48,7 +48,7 @@ _SPARE = 0.5  # no two batches are of one size
 _REUSES = dict.fromkeys(("embedding", "aggregate"))
 
 
-@rename_options(newest="latest_parameters", threads="sampling_threads")
+@renamed_options(newest="latest_parameters", threads="sampling_threads")
 @dataclass(frozen=True, kw_only=True)
 class Orchestrate(Strategy):
     """Training on sampled mini-batches, of which the CPU computes the bottom layer of hot nodes beforehand.

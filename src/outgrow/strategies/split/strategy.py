@@ -17,7 +17,7 @@ from typing import NamedTuple, get_type_hints
 import torch
 from torch import Tensor
 
-from outgrow.core.deprecation import rename_options
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.ledger import Kind
 from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.batches import BatchConfig, count_sampled_layer
@@ -51,7 +51,7 @@ _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 _SPARE = 0.5  # no two batches are of one size
 
 
-@rename_options(ahead="prefetch", partial="partial_sums")
+@renamed_options(ahead="prefetch", partial="partial_sums")
 @dataclass(frozen=True, kw_only=True)
 class SplitParallel(Strategy):
     """Training on sampled mini-batches, each computed by all workers together. Hidden features move along cut edges.

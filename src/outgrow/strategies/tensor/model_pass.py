@@ -1,9 +1,9 @@
 """A pass of a whole model in which every worker aggregates a slice of the columns over all nodes and edges.
 
 Between aggregations each worker computes its own nodes, whole. A layer takes a split before its aggregation and a
-gather behind it. Layers that only propagate (see `outgrow.nn.propagation_conv`) need neither between them: a
-decoupled model
-takes one split and one gather, however many rounds it propagates, and its attention one exchange of scores.
+gather behind it. Layers that only propagate (`propagation_conv` in `nn/propagation.py`) need neither between them: a
+decoupled model takes one split and one gather, however many rounds it propagates, and its attention one exchange of
+scores.
 Ai et al.: NeutronTP, PVLDB 18(2), 2024.
 """
 

@@ -15,7 +15,7 @@ from typing import get_type_hints
 import torch
 from torch import Tensor
 
-from outgrow.core.deprecation import rename_options
+from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import parse_bytes
@@ -45,7 +45,7 @@ _DISK_LEVELS = ("nothing", "edges", "slices")
 """What may be in files, each with those before it."""
 
 
-@rename_options(constant="cache_first_aggregate", files="on_disk", nn="nn_device", scratch="scratch_dir")
+@renamed_options(constant="cache_first_aggregate", files="on_disk", nn="nn_device", scratch="scratch_dir")
 @dataclass(frozen=True, kw_only=True)
 class TensorParallel(Strategy):
     """Full-graph training on slices of the columns. One step per epoch.
@@ -122,7 +122,7 @@ class TensorParallel(Strategy):
                 f"strategy {self.name} cannot aggregate on a device what has parameters on the CPU",
                 needed="nn_device=device, or layers whose aggregation has no trained weights",
                 got=f"nn_device=cpu with {', '.join(related)}",
-                repair="leave nn out",
+                repair="leave nn_device out",
             )
 
     def prepare(self, problem: Problem) -> Execution:
