@@ -167,8 +167,8 @@ def places_in_use_taken() -> Iterator[Hits]:
     """Rows of the next wave take places that the wave under way still reads, and are there before it reads."""
     hits, right = Hits(), SlotAllocator.__init__
 
-    def begin(self: SlotAllocator, num_nodes: int, *, ahead: bool) -> None:
-        hits.note(ahead)
+    def begin(self: SlotAllocator, num_nodes: int, *, loads_ahead: bool) -> None:
+        hits.note(loads_ahead)
         right(self, num_nodes, loads_ahead=False)
 
     with early_loads(), patch.object(wave_plan.SlotAllocator, "__init__", begin):

@@ -57,7 +57,7 @@ def backward_along_the_edges() -> Iterator[Hits]:
 @contextmanager
 def mean_of_local_means() -> Iterator[Hits]:
     """The loss is the mean over workers of their own means."""
-    hits, right = Hits(), vars(Problem)["goal"].func
+    hits, right = Hits(), vars(Problem)["objective"].func
 
     def goal(self: Problem) -> Objective:
         whole = right(self)
