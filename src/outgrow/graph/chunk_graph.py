@@ -41,7 +41,8 @@ class ChunkGraph:
     """
 
     def __init__(self, topology: Topology, *, self_loops: bool) -> None:
-        self.self_loops, self.num_nodes = self_loops, topology.num_nodes
+        self.self_loops = self_loops
+        self.num_nodes = topology.num_nodes
         self._edges = Edges(
             indptr=topology.indptr,
             indices=topology.indices,
@@ -66,7 +67,8 @@ class ChunkGraph:
         Args:
             nodes: ``[n]`` int64, ascending.
         """
-        rows, also = row_slices(self._edges.indptr, nodes), nodes if self.self_loops else nodes[:0]
+        rows = row_slices(self._edges.indptr, nodes)
+        also = nodes if self.self_loops else nodes[:0]
         if _MANY * rows.num_edges < self.num_nodes:
             listed = self._edges.indices[concat_ranges(rows.start, rows.indptr.diff())].long()
             return unique_sorted(torch.cat([listed, also]))

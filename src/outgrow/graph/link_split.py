@@ -126,7 +126,8 @@ def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
 
 def _unique_pairs(links: LinkTriples, *, directed: bool) -> LinkTriples:
     """Each link once, in the order of tails; where they are not ``directed``, each pair of nodes once."""
-    head, tail = links.head, links.tail
+    head = links.head
+    tail = links.tail
     if not directed:
         head, tail = torch.minimum(head, tail), torch.maximum(head, tail)
     names = np.stack([as_numpy(tail), as_numpy(head), as_numpy(links.relation)], 1)

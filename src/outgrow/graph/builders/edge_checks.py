@@ -55,12 +55,16 @@ class EdgeValidator:
 
     def __init__(self, num_nodes: int | None, relation_names: tuple[str, ...]) -> None:
         self.num_edges = 0
-        self._given_nodes, self._given_names = num_nodes, relation_names
+        self._given_nodes = num_nodes
+        self._given_names = relation_names
         self._largest = self._largest_relation = -1
         self._typed = False
-        self._bad, self._first_bad = 0, ""
-        self._bad_relations, self._first_bad_relation = 0, ""
-        self._bad_weights, self._first_bad_weight = 0, ""
+        self._bad = 0
+        self._first_bad = ""
+        self._bad_relations = 0
+        self._first_bad_relation = ""
+        self._bad_weights = 0
+        self._first_bad_weight = ""
 
     def validate_chunks(self, chunks: Iterator[EdgeChunk]) -> Iterator[EdgeChunk]:
         """The chunks that come before the first wrong edge.

@@ -199,7 +199,8 @@ class CscBuilder:
         self.index_dtype = np.dtype(np.int32 if num_nodes < 2**31 else np.int64)
         total = len(policy.name_relations(("",) * num_relations))
         self.relation_dtype = np.dtype(_narrowest_dtype(total)) if num_relations else None
-        self._num_nodes, self._added = num_nodes, num_relations - _REVERSED
+        self._num_nodes = num_nodes
+        self._added = num_relations - _REVERSED
         self._row = self._edges = 0
 
     def compress_edges(self, edges: EdgeColumns) -> Iterator[InEdges]:

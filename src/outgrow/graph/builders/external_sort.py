@@ -43,7 +43,9 @@ class ExternalSorter:
     """
 
     def __init__(self, folder: Path, policy: EdgePolicy, memory_bytes: int) -> None:
-        self._folder, self._rule, self._memory_bytes = folder, policy, memory_bytes
+        self._folder = folder
+        self._rule = policy
+        self._memory_bytes = memory_bytes
         self._runs: list[RunSlice] = []
         self._buffer: EdgeColumns | None = None
         self._filled = 0
@@ -66,7 +68,8 @@ class ExternalSorter:
             count = min(len(edges) - taken, len(buffer) - self._filled)
             for to, values in zip(_present_columns(buffer), _present_columns(edges), strict=True):
                 to[self._filled : self._filled + count] = values[taken : taken + count]
-            taken, self._filled = taken + count, self._filled + count
+            taken = taken + count
+            self._filled = self._filled + count
             if self._filled == len(buffer):
                 self._write_run()
 
@@ -136,7 +139,8 @@ def _split_runs(
     levels: Sequence[NDArray[Any]], runs: Sequence[RunSlice], capacity: int, divisible: bool
 ) -> Iterator[list[RunSlice]]:
     """Parts of all runs, range after range of the first level; ranges hold ``capacity`` edges at most."""
-    values, rest = levels[0], list(runs)
+    values = levels[0]
+    rest = list(runs)
     while rest := [part for part in rest if part.first < part.last]:
         cut = _find_cut(values, rest, capacity)
         taken = [RunSlice(part.first, end) for part, end in zip(rest, cut, strict=True)]
@@ -154,7 +158,8 @@ def _find_cut(values: NDArray[Any], parts: Sequence[RunSlice], capacity: int) ->
     """Where to end each part, so that all values below a bound are taken: most of ``capacity``, or one value."""
     if _total_length(parts) <= capacity:
         return [part.last for part in parts]
-    start, high = [part.first for part in parts], [part.last for part in parts]
+    start = [part.first for part in parts]
+    high = [part.last for part in parts]
     bottom = min(int(values[part.first]) for part in parts) + 1
     top = max(int(values[part.last - 1]) for part in parts) + 1
     low = _search_bound(values, start, high, bottom)
@@ -162,9 +167,11 @@ def _find_cut(values: NDArray[Any], parts: Sequence[RunSlice], capacity: int) ->
         middle = (bottom + top) // 2
         ends = _search_bound(values, low, high, middle)
         if sum(ends) - sum(start) <= capacity:
-            low, bottom = ends, middle
+            low = ends
+            bottom = middle
         else:
-            high, top = ends, middle
+            high = ends
+            top = middle
     return low
 
 

@@ -135,7 +135,8 @@ def _report_sort_progress(sorter: ExternalSorter, report: Progress) -> Iterator[
 
 
 def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[EdgeColumns]) -> int:
-    indptr, indices = writer.create_array("indptr", np.int64), writer.create_array("indices", builder.index_dtype)
+    indptr = writer.create_array("indptr", np.int64)
+    indices = writer.create_array("indices", builder.index_dtype)
     relation = None if builder.relation_dtype is None else writer.create_array("relation", builder.relation_dtype)
     weight = None
     indptr.append_rows(np.zeros(1, dtype=np.int64))
@@ -160,12 +161,11 @@ def _write_features(writer: StoreWriter, nodes: NodeTables, report: Progress) ->
     features = nodes.features
     if features is None:
         return 0
-    dtype, done = stored_feature_dtype(features.dtype), 0
+    dtype = stored_feature_dtype(features.dtype)
+    done = 0
     if isinstance(features, csr_array):
-        ends, indices = (
-            writer.create_array("feature_indptr", np.int64),
-            writer.create_array("feature_indices", np.int32),
-        )
+        ends = writer.create_array("feature_indptr", np.int64)
+        indices = writer.create_array("feature_indices", np.int32)
         values = writer.create_array("feature_values", dtype)
         ends.append_rows(np.zeros(1, dtype=np.int64))
         for block in iter_sparse_blocks(features):

@@ -19,14 +19,16 @@ def balanced_range_ends(cost_before: NDArray[Any], count: int) -> NDArray[np.int
     """
     num_items = len(cost_before) - 1
     assert 1 <= count <= num_items
-    first, total = int(cost_before[0]), int(cost_before[-1] - cost_before[0])
+    first = int(cost_before[0])
+    total = int(cost_before[-1] - cost_before[0])
     target = np.array([first + total * i // count for i in range(count + 1)], dtype=np.int64)
     above = np.searchsorted(cost_before, target)
     below = np.maximum(above - 1, 0)
     nearer = target - cost_before[below] < cost_before[above] - target
     ends = np.where(nearer, below, above)
     steps = np.arange(count + 1)
-    ends[0], ends[-1] = 0, num_items
+    ends[0] = 0
+    ends[-1] = num_items
     ends = np.maximum.accumulate(ends - steps) + steps
     return np.minimum(ends, num_items - count + steps)
 

@@ -233,7 +233,8 @@ def make_partitioner(name: str, options: Mapping[str, object] | None = None) -> 
     Raises:
         InputError: An unknown name or option (the nearest are offered), or a value that is wrong.
     """
-    method, given = validate_choice("partition method", name, METHODS), dict(options or {})
+    method = validate_choice("partition method", name, METHODS)
+    given = dict(options or {})
     hints = get_type_hints(type(method))
     for option in given:
         validate_choice(f"option of {name}", option, {each.name: each for each in fields(method)})

@@ -79,7 +79,8 @@ class Partition:
 
     def nodes_of_part(self, part: int) -> Tensor:
         """``[n]`` int64: the nodes of a part, ascending."""
-        first, last = self._part_ends[part], self._part_ends[part + 1]
+        first = self._part_ends[part]
+        last = self._part_ends[part + 1]
         return self._nodes_by_part[first:last]
 
     @cached_property

@@ -60,7 +60,8 @@ def _read_partition(path: Path, about: dict[str, Any]) -> Partition | None:
     try:
         record = json.loads(_with_suffix(path, ".json").read_text(encoding="utf-8"))
         data = _with_suffix(path, ".npy").read_bytes()
-        num_chunks, checksum = record.pop("num_chunks"), record.pop("sha256")
+        num_chunks = record.pop("num_chunks")
+        checksum = record.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     if record != about or hashlib.sha256(data).hexdigest() != checksum:

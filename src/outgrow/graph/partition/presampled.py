@@ -60,7 +60,8 @@ def presample_weights(sampler: NeighborSampler, epoch: int, batches: Sequence[Te
         batches: ``[n]`` int64 seeds of each.
         num_nodes: ``V``.
     """
-    drawn, seeds = torch.zeros(num_nodes, dtype=torch.float64), torch.zeros(num_nodes, dtype=torch.float64)
+    drawn = torch.zeros(num_nodes, dtype=torch.float64)
+    seeds = torch.zeros(num_nodes, dtype=torch.float64)
     for step, batch in enumerate(batches):
         seeds[batch] += 1
         for block in sampler.sample_blocks(batch, epoch, step):

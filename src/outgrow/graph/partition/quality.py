@@ -89,7 +89,8 @@ def _count_cut_edges(indptr: Array, indices: Array, part: Array, num_parts: int)
     kind = np.dtype(np.uint8 if num_parts <= 8 else np.uint64)
     lanes = max(1, min(num_threads(), len(shares), _MASK_BYTES // max(1, len(part) * kind.itemsize)))
     needs = np.empty((lanes, len(part)), dtype=kind)
-    cut, halo = np.zeros(lanes, dtype=np.int64), np.zeros(num_parts, dtype=np.int64)
+    cut = np.zeros(lanes, dtype=np.int64)
+    halo = np.zeros(num_parts, dtype=np.int64)
     width = kind.itemsize * 8
     for first in range(0, num_parts, width):
         needs[:] = 0

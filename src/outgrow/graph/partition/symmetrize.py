@@ -35,9 +35,11 @@ class SymmetricCsr(NamedTuple):
 
 def symmetrize(topology: Topology) -> SymmetricCsr:
     """In-edges and out-edges; makes one array of ``E`` and two of ``V``."""
-    in_ptr, src = as_numpy(topology.indptr), as_numpy(topology.indices)
+    in_ptr = as_numpy(topology.indptr)
+    src = as_numpy(topology.indices)
     num_nodes = topology.num_nodes
-    out_ptr, dst = np.zeros(num_nodes + 2, dtype=np.int64), np.empty(len(src), dtype=src.dtype)
+    out_ptr = np.zeros(num_nodes + 2, dtype=np.int64)
+    dst = np.empty(len(src), dtype=src.dtype)
     _transpose_csr(in_ptr, src, out_ptr, dst)
     out_ptr = out_ptr[:-1]
     bounds = balanced_range_ends(in_ptr + out_ptr + np.arange(num_nodes + 1), min(PARTS, num_nodes))

@@ -58,8 +58,11 @@ class ArraySource(GraphSource):
                     got=f"shape {list(np.shape(values))}",
                     repair=f"give one {what} for each column of edge_index",
                 )
-        self._edge_index, self._tables, self._name = edge_index, tables, name
-        self._relation, self._weight = relation, weight
+        self._edge_index = edge_index
+        self._tables = tables
+        self._name = name
+        self._relation = relation
+        self._weight = weight
 
     @property
     def name(self) -> str:

@@ -76,17 +76,22 @@ class RelabelledSource(GraphSource):
     def read_edges(self) -> Iterator[EdgeChunk]:
         """All edges, renumbered."""
         for chunk in self._source.read_edges():
-            src, dst = np.searchsorted(self.original_ids, chunk.src), np.searchsorted(self.original_ids, chunk.dst)
+            src = np.searchsorted(self.original_ids, chunk.src)
+            dst = np.searchsorted(self.original_ids, chunk.dst)
             yield chunk._replace(src=src, dst=dst)
 
 
 def _unique_ids(chunks: Iterator[EdgeChunk]) -> Ids:
-    known, fresh, waiting = np.empty(0, dtype=np.int64), list[Ids](), 0
+    known = np.empty(0, dtype=np.int64)
+    fresh = list[Ids]()
+    waiting = 0
     for chunk in chunks:
         fresh.append(np.union1d(chunk.src, chunk.dst))
         waiting += len(fresh[-1])
         if waiting > max(len(known), 1 << 16):
-            known, fresh, waiting = np.unique(np.concatenate([known, *fresh])), [], 0
+            known = np.unique(np.concatenate([known, *fresh]))
+            fresh = []
+            waiting = 0
     return np.unique(np.concatenate([known, *fresh]))
 
 

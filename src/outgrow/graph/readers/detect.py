@@ -31,7 +31,8 @@ class FolderSource(GraphSource):
     """
 
     def __init__(self, folder: Path, edges: GraphSource) -> None:
-        self._folder, self._edges = Path(folder), edges
+        self._folder = Path(folder)
+        self._edges = edges
 
     @property
     def name(self) -> str:

@@ -64,7 +64,9 @@ class EdgeListSource(GraphSource):
         relabel: bool = False,
         columns: Sequence[str] | None = None,
     ) -> None:
-        self._path, self._num_nodes, self._columns = Path(path), num_nodes, columns
+        self._path = Path(path)
+        self._num_nodes = num_nodes
+        self._columns = columns
         self._read: GraphSource = (
             RelabelledSource(_LineSource(self._path, columns)) if relabel else _LineSource(self._path, columns)
         )
@@ -97,7 +99,8 @@ class EdgeListSource(GraphSource):
 @final
 class _LineSource(GraphSource):
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
-        self._path, self._columns = path, columns
+        self._path = path
+        self._columns = columns
 
     @property
     def name(self) -> str:
@@ -201,7 +204,8 @@ def _bad_line_error(block: TextBlock, layout: ColumnLayout, path: Path, why: str
     at = find_first_bad(lines, lambda text: _parse_edges(_normalise_lines(text, layout), layout), ArrowInvalid)
     if at is None:
         return _not_an_edge_error(path, block.line, why.encode())
-    number, fields = block.line + at, _normalise_lines(lines[at], layout).split(layout.delimiter)
+    number = block.line + at
+    fields = _normalise_lines(lines[at], layout).split(layout.delimiter)
     if len(fields) != layout.width:
         return _column_count_error(path, number, layout.width, lines[at])
     return _not_an_edge_error(path, number, lines[at])

@@ -64,7 +64,8 @@ class NetworkxSource(GraphSource):
         ends = np.array([(number[u], number[v]) for u, v in self._graph.edges()], dtype=np.int64).reshape(-1, 2)
         attributes: list[dict[str, Any]] = [data for _, _, data in self._graph.edges(data=True)]
         relation, weight = (_stack_attribute(name, "edges", attributes) for name in ("relation", "weight"))
-        src, dst = ends[:, 0], ends[:, 1]
+        src = ends[:, 0]
+        dst = ends[:, 1]
         if not self._graph.is_directed():
             back = src != dst
             src, dst = np.concatenate([src, dst[back]]), np.concatenate([dst, src[back]])

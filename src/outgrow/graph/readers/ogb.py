@@ -99,7 +99,8 @@ class OgbSource(GraphSource):
         return read_numbers(path, np.float32) if path.exists() else None
 
     def _read_labels(self) -> NDArray[np.int64] | None:
-        archive, table = self._raw / "node-label.npz", self._raw / "node-label.csv.gz"
+        archive = self._raw / "node-label.npz"
+        table = self._raw / "node-label.csv.gz"
         if archive.exists():
             labels = NpzArchive(archive)["node_label"]
         elif table.exists():

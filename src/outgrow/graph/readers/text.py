@@ -35,7 +35,9 @@ def read_text_blocks(path: Path) -> Iterator[TextBlock]:
         InputError: The file cannot be read, is cut off, or has a line of more than 16 MiB.
     """
     opener: Any = gzip.open if path.suffix == ".gz" else open
-    rest, held, line = list[bytes](), 0, 1
+    rest = list[bytes]()
+    held = 0
+    line = 1
     refused = os_errors_as_input_errors(
         f"{path} cannot be read",
         needed="text, or text compressed by gzip",
@@ -54,7 +56,8 @@ def read_text_blocks(path: Path) -> Iterator[TextBlock]:
                     raise _long_line_error(path, line)
                 continue
             text = b"".join((*rest, whole, end))
-            rest, held = [tail], len(tail)
+            rest = [tail]
+            held = len(tail)
             yield TextBlock(text, line)
             line += text.count(b"\n")
     if held:
@@ -80,7 +83,8 @@ def find_first_bad(lines: list[bytes], reads: Callable[[bytes], object], bad: ty
             return True
         return False
 
-    first, last = 0, len(lines)
+    first = 0
+    last = len(lines)
     while last - first > 1:
         middle = (first + last) // 2
         first, last = (first, middle) if is_unreadable(lines[first:middle]) else (middle, last)

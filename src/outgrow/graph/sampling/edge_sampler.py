@@ -53,13 +53,15 @@ class EdgeSampler:
     """
 
     def __init__(self, view: Topology, fanout: Fanout, *, weighted: bool = False) -> None:
-        self.indptr, self.indices = as_numpy(view.indptr), as_numpy(view.indices)
+        self.indptr = as_numpy(view.indptr)
+        self.indices = as_numpy(view.indices)
         self.relation = None if view.relation is None else as_numpy(view.relation)
         self.weight = None if view.weight is None else as_numpy(view.weight)
         self.weighted = weighted
         _require_fanout(fanout)
         if isinstance(fanout, int):
-            self.max_edges, self.max_per_relation = _edge_limit(fanout), None
+            self.max_edges = _edge_limit(fanout)
+            self.max_per_relation = None
         else:
             self.max_per_relation = np.array([*map(_edge_limit, fanout), _ALL])
             self.max_edges = _ALL if _ALL in self.max_per_relation[:-1] else int(self.max_per_relation[:-1].sum()) + 1
@@ -90,9 +92,11 @@ class EdgeSampler:
         found = pool.empty_array(2 * len(nodes), np.int64)
         rows = nodes, found[: len(nodes)], found[len(nodes) :]
         room, every = find_row_bounds(rows, self.indptr, self.max_edges)
-        indptr, edges = pool.empty_array(len(nodes) + 1, np.int64), pool.empty_array(room, np.int64)
+        indptr = pool.empty_array(len(nodes) + 1, np.int64)
+        edges = pool.empty_array(room, np.int64)
         stands_for = pool.empty_array(room, np.float32)
-        draw, out = (np.uint64(key), bits), (indptr, edges, stands_for)
+        draw = (np.uint64(key), bits)
+        out = (indptr, edges, stands_for)
         if self.max_per_relation is not None:
             assert self.relation is not None
             kept = sample_by_relation(rows, self.relation, self.max_per_relation, *draw, out)
@@ -103,7 +107,8 @@ class EdgeSampler:
             kept = sample_uniform(rows, self.max_edges, *draw, out)
         if kept == every:
             return SampledEdges(indptr, edges, None, None)
-        edges, stands_for = edges[:kept], stands_for[:kept]
+        edges = edges[:kept]
+        stands_for = stands_for[:kept]
         return SampledEdges(indptr, edges, stands_for, self._relation_degree(rows, indptr, edges, pool))
 
     def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, pool: ArrayPool) -> NDArray[np.float64] | None:

@@ -46,7 +46,8 @@ class LayerSampling:
         self, views: Sequence[Topology], fanout: Sequence[Fanout], seed: int, *, weighted: bool = False
     ) -> None:
         _require_views(views, fanout)
-        self.views, self.seed = tuple(views), seed
+        self.views = tuple(views)
+        self.seed = seed
         given = zip(self.views, reversed(fanout), strict=True)
         self._samplers = [EdgeSampler(view, number, weighted=weighted) for view, number in given]
         self._degrees = [as_numpy(view.degree) for view in self.views]
@@ -100,7 +101,8 @@ class LayerSampling:
             nodes: ``[Vs]`` sources, of which the first are the destinations.
             degree: ``[Vs]`` their degrees.
         """
-        view, num_dst = self.views[layer], len(sampled.indptr) - 1
+        view = self.views[layer]
+        num_dst = len(sampled.indptr) - 1
         edges = Edges(
             indptr=as_tensor(sampled.indptr),
             indices=as_tensor(indices),

@@ -60,9 +60,11 @@ class NeighborSampler:
         Raises:
             InputError: A seed is no node of the graph, or comes twice.
         """
-        scratch, draws = self._acquire_scratch(), self.sampling
+        scratch = self._acquire_scratch()
+        draws = self.sampling
         numbers = range(len(draws.views))[layers]
-        nodes, hops = scratch.start_batch(as_numpy(seeds)), []
+        nodes = scratch.start_batch(as_numpy(seeds))
+        hops = []
         for layer in reversed(numbers):
             chosen = draws.sample_layer(layer, nodes, epoch, step, scratch.bits)
             nodes, indices = scratch.renumber_edges(chosen.edges, draws.edge_sources(layer), nodes, draws.pool)
@@ -78,7 +80,9 @@ class NeighborSampler:
             return _RenumberScratch(self.sampling.num_nodes, self.sampling.bitset_size)
 
     def _make_blocks(self, layers: Sequence[int], hops: Sequence[_SampledHop], nodes: Ids) -> list[Block]:
-        node_ids, degrees, blocks = as_tensor(nodes), dict[Topology, Tensor](), []
+        node_ids = as_tensor(nodes)
+        degrees = dict[Topology, Tensor]()
+        blocks = []
         for layer, hop in zip(layers, hops, strict=True):
             view = self.sampling.views[layer]
             if view not in degrees:  # the first layer that wants it has the most sources
@@ -106,7 +110,8 @@ class _RenumberScratch:
 
     def __init__(self, num_nodes: int, most_bits: int) -> None:
         self.bits = empty_bitset(most_bits)
-        self._table, self._base = np.zeros(num_nodes, dtype=np.int32), 1
+        self._table = np.zeros(num_nodes, dtype=np.int32)
+        self._base = 1
 
     def start_batch(self, seeds: Ids) -> Ids:
         """Number the seeds from 0; returns them, the nodes that have a number."""
@@ -127,7 +132,8 @@ class _RenumberScratch:
         Returns:
             The nodes that have a number now, and ``[E]`` the number of each edge's source.
         """
-        known, local = len(nodes), pool.empty_array(len(edges), np.int32)
+        known = len(nodes)
+        local = pool.empty_array(len(edges), np.int32)
         grown = pool.empty_array(known + len(edges), np.int64)
         grown[:known] = nodes
         known = renumber_sources(edges, indices, self._table, self._base, grown, known, local)
@@ -137,4 +143,5 @@ class _RenumberScratch:
         """Forget the numbers of a batch of so many nodes."""
         self._base += known
         if self._base > LARGEST - len(self._table):
-            self._table[:], self._base = 0, 1
+            self._table[:] = 0
+            self._base = 1

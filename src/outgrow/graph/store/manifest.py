@@ -100,13 +100,15 @@ def read_manifest(folder: Path) -> Manifest:
         if not path.is_file():
             raise FileNotFoundError("there is no such file")
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version, checksum = record.pop("format"), record.pop("checksum", None)
+        version = record.pop("format")
+        checksum = record.pop("checksum", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken_manifest_error(
             folder, "a manifest that can be read", f"{type(error).__name__}: {error}"
         ) from error
     if version != FORMAT:
-        newer, version = isinstance(version, int) and version > FORMAT, str(version)[:20]
+        newer = isinstance(version, int) and version > FORMAT
+        version = str(version)[:20]
         raise StoreError(
             f"{folder} is a store of format {version}",
             needed=f"format {FORMAT}, the one that this version of Outgrow reads",
@@ -129,7 +131,8 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     if not isinstance(kinds, list):
         raise TypeError("node types that are no list")
     types = tuple(NodeType(**entry) for entry in kinds)
-    classes, relations = _parse_names(record.pop("class_names")), _parse_names(record.pop("relation_names"))
+    classes = _parse_names(record.pop("class_names"))
+    relations = _parse_names(record.pop("relation_names"))
     manifest = Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
     _check_counts(vars(manifest)[name] for name in ("num_nodes", "num_edges", "num_features", "num_classes"))
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
@@ -188,7 +191,8 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
     Raises:
         StoreError: An array is missing, unknown, or of another shape or type.
     """
-    forms, given = _array_schemas(manifest), manifest.arrays
+    forms = _array_schemas(manifest)
+    given = manifest.arrays
     for name, entry in given.items():
         if name not in forms:
             raise _schema_error(path, f"arrays among {', '.join(forms)}", repr(name[:40]))
@@ -207,7 +211,9 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
 
 
 def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
-    nodes, edges, given = manifest.num_nodes, manifest.num_edges, manifest.arrays
+    nodes = manifest.num_nodes
+    edges = manifest.num_edges
+    given = manifest.arrays
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     multi = "labels" in given and len(given["labels"].shape) == 2
     return {

@@ -125,7 +125,9 @@ def _verify_contents(path: Path, graph: Graph) -> None:
 
 
 def _graph_arrays(graph: Graph) -> dict[str, Tensor]:
-    topology, features, split = graph.topology, graph.features, graph.split
+    topology = graph.topology
+    features = graph.features
+    split = graph.split
     given: dict[str, Tensor | None] = {
         "indptr": topology.indptr,
         "indices": topology.indices,
@@ -137,7 +139,8 @@ def _graph_arrays(graph: Graph) -> dict[str, Tensor]:
         "test": split.test,
     }
     if isinstance(features, SparseRows):
-        given["feature_indptr"], given["feature_indices"] = features.indptr, features.indices
+        given["feature_indptr"] = features.indptr
+        given["feature_indices"] = features.indices
         given["feature_values"] = features.values
     else:
         given["features"] = features
@@ -160,7 +163,8 @@ def _map_array(path: Path, entry: ArrayEntry, files: dict[Path, mmap.mmap]) -> N
         if not path.is_file():
             raise FileNotFoundError
         with path.open("rb") as file:
-            header, size = file.read(HEADER_BYTES), path.stat().st_size
+            header = file.read(HEADER_BYTES)
+            size = path.stat().st_size
             if size != entry.size:
                 raise _broken_store_error(path, f"{entry.size} bytes", f"{size} bytes")
             if HEADER_BYTES + count * np.dtype(entry.storage_dtype).itemsize != size or max(entry.shape) > max(1, size):
@@ -253,7 +257,9 @@ def _has_written_pages(store: Path) -> bool:
 
 
 def _graph_tensors(graph: Graph) -> list[Tensor]:
-    topology, features, split = graph.topology, graph.features, graph.split
+    topology = graph.topology
+    features = graph.features
+    split = graph.split
     rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
     held = (topology.indptr, topology.indices, topology.relation, topology.weight, *rows, graph.labels)
     return [tensor for tensor in (*held, split.train, split.val, split.test) if tensor is not None]

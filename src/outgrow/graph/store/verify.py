@@ -66,11 +66,13 @@ def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> N
 
 def _check_order(topology: Topology) -> None:
     """Sources ascend within each row, relations within each pair."""
-    indptr, indices = topology.indptr.numpy(), topology.indices.numpy()
+    indptr = topology.indptr.numpy()
+    indices = topology.indices.numpy()
     relation = None if topology.relation is None else topology.relation.numpy()
     for first in range(0, len(indices) - 1, _BLOCK):
         last = min(first + _BLOCK, len(indices) - 1)
-        here, there = indices[first:last], indices[first + 1 : last + 1]
+        here = indices[first:last]
+        there = indices[first + 1 : last + 1]
         bad = there < here
         if relation is not None:
             bad |= (there == here) & (relation[first + 1 : last + 1] < relation[first:last])
@@ -97,8 +99,10 @@ def _check_features(graph: Graph) -> None:
         return
     _check_indptr("feature_indptr", features.indptr, len(features.indices))
     _check_range("sparse features have a column that does not exist", features.indices, features.num_columns)
-    check, indptr = FiniteCheck(), features.indptr.numpy()
-    indices, values = features.indices.numpy(), features.values.numpy()
+    check = FiniteCheck()
+    indptr = features.indptr.numpy()
+    indices = features.indices.numpy()
+    values = features.values.numpy()
     for first in range(0, len(values), _BLOCK):
         part = slice(first, first + _BLOCK)
         row = int(np.searchsorted(indptr, first, side="right")) - 1
@@ -131,7 +135,8 @@ def _check_indptr(name: str, ends: Tensor, total: int) -> None:
     if int(values[0]) != 0 or int(values[-1]) != total:
         raise _graph_error(f"{name} is broken", f"row ends from 0 to {total}", f"{values[0]} to {values[-1]}")
     for first in range(0, len(values) - 1, _BLOCK):
-        here, there = values[first : first + _BLOCK], values[first + 1 : first + _BLOCK + 1]
+        here = values[first : first + _BLOCK]
+        there = values[first + 1 : first + _BLOCK + 1]
         falls = there < here[: len(there)]  # a difference could be too large for its type
         if falls.any():
             raise _graph_error(
@@ -141,7 +146,8 @@ def _check_indptr(name: str, ends: Tensor, total: int) -> None:
 
 def _check_range(what: str, ids: Tensor, limit: int) -> None:
     values: NDArray[Any] = ids.numpy()
-    bad, first_bad = 0, -1
+    bad = 0
+    first_bad = -1
     for first in range(0, len(values), _BLOCK):
         outside = (values[first : first + _BLOCK] < 0) | (values[first : first + _BLOCK] >= limit)
         if not bad and outside.any():

@@ -39,9 +39,11 @@ class ArrayWriter:
     def __init__(
         self, path: Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = (), name: str | None = None
     ) -> None:
-        self._dtype, self._row_shape = dtype.newbyteorder("<"), row_shape
+        self._dtype = dtype.newbyteorder("<")
+        self._row_shape = row_shape
         self._name = name or self._dtype.str
-        self._rows, self._sum = 0, hashlib.sha256()
+        self._rows = 0
+        self._sum = hashlib.sha256()
         self._file: BinaryIO = path.open("xb", buffering=0)
         self._file.seek(HEADER_BYTES)
 

@@ -79,7 +79,8 @@ def make_block_model_params(structure: BlockStructure, seed: int) -> BlockModelP
 
 def draw_edges(params: BlockModelParams, key: int, first: int, count: int) -> tuple[Ids, Ids]:
     """Sources and destinations, ``[count]`` int64 each, of the edges ``first`` to ``first + count - 1``."""
-    src, dst = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    src = np.empty(count, dtype=np.int64)
+    dst = np.empty(count, dtype=np.int64)
     _draw_edge_range(params, np.uint64(key), first, src, dst)
     return src, dst
 

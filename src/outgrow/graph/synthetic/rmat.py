@@ -55,8 +55,11 @@ class RMat(GraphSource):
                 got=f"scale {scale}, edge factor {edge_factor}, a, b, c = {quarters}",
                 repair="change the numbers",
             )
-        self._scale, self._edge_factor, self._quarters = scale, edge_factor, quarters
-        self._seed, self._node_spec = seed, node_spec
+        self._scale = scale
+        self._edge_factor = edge_factor
+        self._quarters = quarters
+        self._seed = seed
+        self._node_spec = node_spec
 
     @property
     def name(self) -> str:
@@ -87,7 +90,8 @@ class RMat(GraphSource):
         edge_key, name_key = (np.uint64(fold_in(self._seed, part)) for part in (_EDGES, _NAMES))
         for first in range(0, self.num_edges, CHUNK_EDGES):
             count = min(CHUNK_EDGES, self.num_edges - first)
-            src, dst = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+            src = np.empty(count, dtype=np.int64)
+            dst = np.empty(count, dtype=np.int64)
             _draw_rmat_edges(first, edge_key, name_key, self._scale, limits, src, dst)
             yield EdgeChunk(src=src, dst=dst)
 

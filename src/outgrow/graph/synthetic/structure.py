@@ -79,7 +79,8 @@ class BlockStructure:
         """What is added to ranks so that the first one has the largest degree wanted; at least 1."""
         if self.max_degree is None or 2 * self.edges * self._top_rank_share(1.0) <= self.max_degree:
             return 1.0
-        low, high = 0.0, math.log(self.nodes) + 40
+        low = 0.0
+        high = math.log(self.nodes) + 40
         for _ in range(100):
             middle = (low + high) / 2
             if 2 * self.edges * self._top_rank_share(math.exp(middle)) > self.max_degree:
