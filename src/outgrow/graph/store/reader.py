@@ -106,7 +106,7 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     tensors = {name: _array_to_tensor(values, manifest.arrays[name]) for name, values in arrays.items()}
     graph = _graph_from_arrays(manifest, tensors, MappedFiles(files))
     indptr = graph.topology.indptr
-    # Two values, and the check catches an array of zeros, which a lost page or a sparse copy leaves.
+    # Reading two values is enough to catch a file of zeros, which a crash can leave.
     if int(indptr[0]) != 0 or int(indptr[-1]) != manifest.num_edges:
         got = f"{int(indptr[0])} to {int(indptr[-1])}"
         raise _broken_store_error(array_path(path, "indptr"), f"row ends from 0 to {manifest.num_edges}", got)
