@@ -50,7 +50,8 @@ class Graph:
         name: Name in messages and reports.
         topology: In-edges of every node.
         features: ``[V, D]`` floating, or sparse rows of that shape; None if nodes have no features.
-        labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 zeros and ones (multi-label); None without.
+        labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 zeros and ones (multi-label); None
+            without.
         split: Node ids of training, validation and test.
         num_classes: ``C``; 0 without labels.
         class_names: Name of each class, or empty.

@@ -1,7 +1,7 @@
 """The subgraph of one worker in full-graph training: its own nodes, their in-edges and its halo.
 
-Every node has one owner, which holds all its in-edges. The *halo* of a worker is the set of nodes of other workers
-that these edges come from.
+Every node has one owner, which holds all its in-edges. The *halo* of a worker is the set of nodes of other
+workers that these edges come from.
 
 Letters: ``V`` nodes of the graph, ``n`` own nodes, ``h`` nodes of the halo, ``E`` in-edges of own nodes.
 """
@@ -34,14 +34,15 @@ from outgrow.ops.subgraph_kernels import IS_SOURCE, NOT_PRESENT
 class LocalGraph:
     """One worker's part of a topology, or of its view with self-loops.
 
-    Degrees and edge ids in the blocks are those of the whole graph or view. The division into edges from own nodes
-    and edges from the halo is made on first use.
+    Degrees and edge ids in the blocks are those of the whole graph or view. The division into edges from own
+    nodes and edges from the halo is made on first use.
 
     Attributes:
         owned: ``[n]`` int64, the nodes that the worker owns, ascending.
         halo: ``[h]`` int64, nodes of other workers with an edge to an own node; sorted by owner, then by id.
         halo_counts: Number of halo nodes that each worker owns; 0 for the worker itself.
-        block: All in-edges of the own nodes, in the graph's order; source rows are the own nodes, then the halo.
+        block: All in-edges of the own nodes, in the graph's order; source rows are the own nodes, then the
+            halo.
     """
 
     owned: Tensor
@@ -85,17 +86,17 @@ class LocalGraph:
 def build_local_graph(topology: Topology, part: Tensor, rank: int, size: int, *, self_loops: bool) -> LocalGraph:
     """Build the subgraph of one worker.
 
-    In addition to the result it needs memory for a few small integers per node of the graph, and none per edge. If
-    the own nodes are a range and no loops are added, weights and relations of ``block`` share memory with the
-    topology, and so do sources if none is renumbered.
+    In addition to the result it needs memory for a few small integers per node of the graph, and none per
+    edge. If the own nodes are a range and no loops are added, weights and relations of ``block`` share memory
+    with the topology, and so do sources if none is renumbered.
 
     Args:
         topology: In-edges of all nodes, in memory or memory-mapped.
         part: ``[V]`` integer, the owner of each node.
         rank: The worker.
         size: Number of workers. A worker may own no node.
-        self_loops: Take the subgraph of `Topology.with_self_loops`. The view is not built: all edges are read once,
-            to count the loops of the graph.
+        self_loops: Take the subgraph of `Topology.with_self_loops`. The view is not built: all edges are read
+            once, to count the loops of the graph.
 
     Raises:
         ValueError: ``part`` has the wrong length or an owner out of range, or ``rank`` is out of range.

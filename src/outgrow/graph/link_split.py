@@ -1,8 +1,8 @@
 """Link prediction: edges as links, and a split of them without leakage.
 
-A link runs from a head to a tail. Validation and test links are removed from the graph, together with every other
-edge between the same two nodes, whatever its direction and relation: a model that sees "part of" in one direction
-could otherwise copy it instead of predicting "has part" in the other.
+A link runs from a head to a tail. Validation and test links are removed from the graph, together with every
+other edge between the same two nodes, whatever its direction and relation: a model that sees "part of" in one
+direction could otherwise copy it instead of predicting "has part" in the other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class LinkSplit(NamedTuple):
     """Links to train on, to validate on and to test on.
 
     Attributes:
-        topology: The graph without validation and test links. Its edges other than loops are the training links.
+        topology: The graph without validation and test links. Its edges other than loops are the training
+            links.
         val: Validation links, each once.
         test: Test links, each once.
         known: All links of the graph: a prediction among them does not count as wrong.
@@ -69,9 +70,9 @@ class LinkSplit(NamedTuple):
 def split_links(topology: Topology, *, val: float, test: float, seed: int) -> LinkSplit:
     """Split the links of a graph into training, validation and test links.
 
-    The part of an edge is a random function of (seed, smaller node, larger node), so all edges between two nodes are
-    in the same part, whatever the order of edges. Parts have about the requested sizes. Loops stay in the graph. If
-    edges have no relations, of two links in opposite directions only one is to be predicted.
+    The part of an edge is a random function of (seed, smaller node, larger node), so all edges between two
+    nodes are in the same part, whatever the order of edges. Parts have about the requested sizes. Loops stay
+    in the graph. If edges have no relations, of two links in opposite directions only one is to be predicted.
 
     Args:
         topology: In-edges of all nodes.

@@ -28,8 +28,8 @@ class EdgeColumns:
 
     Attributes:
         key: ``[n]`` uint64, ``dst * 2^32 + src``.
-        rank: ``[n]`` int32, the relation, plus 2^30 for an edge that the policy adds; None if edges with equal keys
-            are equal.
+        rank: ``[n]`` int32, the relation, plus 2^30 for an edge that the policy adds; None if edges with
+            equal keys are equal.
         weight: ``[n]`` float32; None if edges have no weight.
     """
 
@@ -80,9 +80,10 @@ class EdgePolicy(ABC):
     """Policy that decides which edges a graph gets from the edges that are read.
 
     Attributes:
-        keeps_parallel_edges: Whether equal edges are kept, so that a pair of nodes can have any number of edges.
-        bytes_per_bare_edge: Peak bytes of arrays per edge while edges that consist of a key alone are sorted and
-            duplicates are resolved; tests/graph/builders/test_external_sort.py checks it.
+        keeps_parallel_edges: Whether equal edges are kept, so that a pair of nodes can have any number of
+            edges.
+        bytes_per_bare_edge: Peak bytes of arrays per edge while edges that consist of a key alone are sorted
+            and duplicates are resolved; tests/graph/builders/test_external_sort.py checks it.
         bytes_per_full_edge: The same for edges with more columns.
     """
 

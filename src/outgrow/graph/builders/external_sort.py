@@ -36,8 +36,8 @@ class RunSlice(NamedTuple):
 class ExternalSorter:
     """Sorter that keeps sorted runs of edges on disk. Close it, or use it in ``with``. Final.
 
-    If the policy drops duplicates, the edges of one pair of nodes are never split: they take as much memory as
-    they need.
+    If the policy drops duplicates, the edges of one pair of nodes are never split: they take as much memory
+    as they need.
 
     Args:
         folder: Folder for the files.

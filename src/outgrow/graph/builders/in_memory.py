@@ -37,8 +37,9 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
 
     Args:
         source: What to read.
-        undirected: Drop duplicate edges, and add the reverse of each edge where none goes back. The reverse of an
-            edge of relation ``r`` out of ``R`` has relation ``r + R`` (``NAME^-1``) and the same weight.
+        undirected: Drop duplicate edges, and add the reverse of each edge where none goes back. The reverse
+            of an edge of relation ``r`` out of ``R`` has relation ``r + R`` (``NAME^-1``) and the same
+            weight.
 
     Returns:
         The graph. Rows are sorted by source, then relation, then the order of input.

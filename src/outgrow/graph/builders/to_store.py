@@ -47,12 +47,13 @@ def convert_to_store(
     Args:
         source: The source to read.
         dest: Directory of the new store.
-        undirected: Drop duplicate edges, and add the reverse of each edge that has none (see `assemble_graph`).
-        memory_bytes: Limit on the arrays of the sort. The interpreter, libraries, one chunk of the reader and the
-            tables that the source does not map come on top.
+        undirected: Drop duplicate edges, and add the reverse of each edge that has none (see
+            `assemble_graph`).
+        memory_bytes: Limit on the arrays of the sort. The interpreter, libraries, one chunk of the reader and
+            the tables that the source does not map come on top.
         overwrite: Replace an existing store; it is kept until the new one is complete.
-        progress: Called with a phase, the amount done and the total (None while unknown): ``"read"`` and ``"sort"``
-            count edges, ``"features"`` counts nodes.
+        progress: Called with a phase, the amount done and the total (None while unknown): ``"read"`` and
+            ``"sort"`` count edges, ``"features"`` counts nodes.
 
     Returns:
         The store, opened.

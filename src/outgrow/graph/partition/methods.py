@@ -72,13 +72,13 @@ class Partitioner(ABC):
 class MetisPartitioner(Partitioner):
     """METIS, which minimises the edges between parts.
 
-    It balances one weight per node. For ``both`` the weight is the node's in-edges plus the mean number of in-edges,
-    so that nodes and edges weigh the same in total; neither count is then balanced exactly.
+    It balances one weight per node. For ``both`` the weight is the node's in-edges plus the mean number of
+    in-edges, so that nodes and edges weigh the same in total; neither count is then balanced exactly.
 
     Attributes:
         balance: What to balance: ``nodes``, in-edges of the nodes (``edges``), or ``both`` together.
-        imbalance: How much heavier than the mean a part may be, from 0.001. METIS may exceed it, especially on small
-            graphs and graphs with heavy nodes.
+        imbalance: How much heavier than the mean a part may be, from 0.001. METIS may exceed it, especially
+            on small graphs and graphs with heavy nodes.
         seed: Seed of METIS.
         memory_bytes: Memory limit; None for the memory that the system has available.
     """
@@ -158,9 +158,9 @@ class HashPartitioner(Partitioner):
 class ChunkedPartitioner(Partitioner):
     """Two-level partition: parts by one method, each cut into chunks of about equal computation.
 
-    Chunks are contiguous ranges of the nodes of a part; computation is counted as nodes plus in-edges. A part with
-    fewer nodes than chunks has empty chunks. Wang et al.: HongTu: scalable full-graph GNN training on multiple
-    GPUs, SIGMOD 2023.
+    Chunks are contiguous ranges of the nodes of a part; computation is counted as nodes plus in-edges. A part
+    with fewer nodes than chunks has empty chunks. Wang et al.: HongTu: scalable full-graph GNN training on
+    multiple GPUs, SIGMOD 2023.
 
     Attributes:
         chunks: Number of chunks of each part.

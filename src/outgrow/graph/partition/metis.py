@@ -1,6 +1,7 @@
 """METIS edge-cut partitioning of an undirected graph, in a process of its own.
 
-Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM Journal on Scientific
+Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM Journal on
+    Scientific
 Computing 20, 1998.
 """
 

@@ -1,7 +1,7 @@
 """Script of the process that METIS runs in; `outgrow.graph.partition.metis` starts it, nothing imports it.
 
-METIS runs in a process of its own because it holds the interpreter's lock while it runs, writes to standard output,
-and may abort its process. The arrays are shared with the parent through an open file.
+METIS runs in a process of its own because it holds the interpreter's lock while it runs, writes to standard
+output, and may abort its process. The arrays are shared with the parent through an open file.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ class Partition:
     Attributes:
         part: ``[V]`` int16, or int32 for many parts; ``0 <= part < num_parts``.
         num_parts: Number of parts.
-        chunk: ``[V]`` int16 or int32, the chunk of each node within its part; None if parts are not cut into chunks.
+        chunk: ``[V]`` int16 or int32, the chunk of each node within its part; None if parts are not cut into
+            chunks.
         num_chunks: Number of chunks of each part.
     """
 

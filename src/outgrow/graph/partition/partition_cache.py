@@ -25,8 +25,8 @@ _FORMAT = 1
 def load_or_make_partition(topology: Topology, method: Partitioner, num_parts: int, *, store: Path | None) -> Partition:
     """Return the partition of a graph by a method, from the graph's store if it was computed before.
 
-    A new partition is saved in the store, if that can be written to. A file that is incomplete or belongs to another
-    graph is replaced.
+    A new partition is saved in the store, if that can be written to. A file that is incomplete or belongs to
+    another graph is replaced.
 
     Args:
         topology: The graph's edges.

@@ -1,8 +1,8 @@
 """METIS partitions balanced by the work of mini-batches, which is estimated from batches sampled beforehand.
 
-The work of a worker for a batch is the number of in-edges sampled for its nodes. Some nodes are in most batches and
-others in none, so parts with equal nodes or edges need not have equal work (Polisetty et al.: GSplit, 2023,
-section 3.2; pre-sampling as in Yang et al.: GNNLab, EuroSys 2022).
+The work of a worker for a batch is the number of in-edges sampled for its nodes. Some nodes are in most
+batches and others in none, so parts with equal nodes or edges need not have equal work (Polisetty et al.:
+GSplit, 2023, section 3.2; pre-sampling as in Yang et al.: GNNLab, EuroSys 2022).
 """
 
 from __future__ import annotations

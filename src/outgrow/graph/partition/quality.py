@@ -47,8 +47,8 @@ class PartitionQuality:
 def measure_quality(topology: Topology, partition: Partition) -> PartitionQuality:
     """Measure a partition.
 
-    The edges are read in order, once for every 64 parts. Memory is one bit per node and part of a pass, times a
-    limited number of threads.
+    The edges are read in order, once for every 64 parts. Memory is one bit per node and part of a pass, times
+    a limited number of threads.
 
     Raises:
         InputError: The partition belongs to another graph.

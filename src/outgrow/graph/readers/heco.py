@@ -27,7 +27,8 @@ _LINKS = (("pa.txt", 1), ("ps.txt", 2))
 class HecoSource(GraphSource):
     """The folder of the ACM graph. Final.
 
-    Edges go from papers to authors and to subjects. Subjects have no features: see `outgrow.graph.readers.matrices`.
+    Edges go from papers to authors and to subjects. Subjects have no features: see
+    `outgrow.graph.readers.matrices`.
 
     Args:
         folder: Where the files are.

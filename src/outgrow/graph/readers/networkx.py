@@ -18,9 +18,10 @@ _SPLITS = ("train", "val", "test")
 class NetworkxSource(GraphSource):
     """A graph of any of the four classes of NetworkX; an edge of an undirected one goes both ways.
 
-    Nodes are numbered in the order of ``graph.nodes``. Attributes of nodes that are read: ``x`` (numbers), ``y``
-    (whole number), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges: ``weight`` and ``relation`` (whole
-    number). A node may lack ``y`` or ``split``; everything else is given for all or for none.
+    Nodes are numbered in the order of ``graph.nodes``. Attributes of nodes that are read: ``x`` (numbers),
+    ``y`` (whole number), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges: ``weight`` and
+    ``relation`` (whole number). A node may lack ``y`` or ``split``; everything else is given for all or for
+    none.
 
     Args:
         graph: The graph.

@@ -1,7 +1,8 @@
 """Citation graphs in the form of Planetoid (Yang, Cohen, Salakhutdinov: Revisiting semi-supervised learning, 2016).
 
-Eight files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}``, seven of them pickles of Python 2. They are read
-without trust (``plain_pickle.py``): arrays, sparse matrices, lists and dictionaries are made of them, and nothing else.
+Eight files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}``, seven of them pickles of Python 2. They are
+read without trust (``plain_pickle.py``): arrays, sparse matrices, lists and dictionaries are made of them,
+and nothing else.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _NUM_VAL = 500
 class PlanetoidSource(GraphSource):
     """One such graph. Final.
 
-    Test rows are put at the ids that ``test.index`` names. Nodes without a row (15 in citeseer) have no features and
-    the label -1. Edges go both ways, once each; self-loops are dropped. The split is the published one: as many
-    training nodes as ``y`` has rows, the next 500 to validate, and ``test.index`` to test. Features are not normalised.
+    Test rows are put at the ids that ``test.index`` names. Nodes without a row (15 in citeseer) have no
+    features and the label -1. Edges go both ways, once each; self-loops are dropped. The split is the
+    published one: as many training nodes as ``y`` has rows, the next 500 to validate, and ``test.index`` to
+    test. Features are not normalised.
 
     Args:
         folder: Where the files are.

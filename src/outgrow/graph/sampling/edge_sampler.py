@@ -30,8 +30,8 @@ class SampledEdges(NamedTuple):
         indptr: ``[n + 1]``, ends of the rows.
         edges: ``[E]`` int64, positions among the edges of the view, ascending in each row.
         sample_weight: ``[E]``, number of in-edges that each edge represents; None if all edges are kept.
-        relation_degree: ``[E]``, total weight of the row's in-edges of the same relation in the view; None if all
-            edges are kept or edges have no relation.
+        relation_degree: ``[E]``, total weight of the row's in-edges of the same relation in the view; None if
+            all edges are kept or edges have no relation.
     """
 
     indptr: Ids
@@ -49,8 +49,8 @@ class EdgeSampler:
         weighted: Whether edges are sampled with probabilities by weight.
 
     Raises:
-        InputError: A fan-out of 0 or below -1; fan-outs by relation that do not match the edges, or in combination
-            with ``weighted``; weights that are missing, negative or not finite.
+        InputError: A fan-out of 0 or below -1; fan-outs by relation that do not match the edges, or in
+            combination with ``weighted``; weights that are missing, negative or not finite.
     """
 
     def __init__(self, view: Topology, fanout: Fanout, *, weighted: bool = False) -> None:

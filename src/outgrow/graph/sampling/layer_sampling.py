@@ -26,22 +26,23 @@ LARGEST = (1 << 31) - 1
 class LayerSampling:
     """Samplers of all layers of a model. Final; may be called from several threads at once.
 
-    A layer whose fan-out is a number keeps at most that many in-edges of each node, sampled without replacement:
-    uniformly, or one after the other with probabilities by weight. A layer whose fan-out is a tuple keeps at most that
-    many of each relation, sampled uniformly, and all added self-loops (relation -1). Sampling by weight or by relation
-    takes time proportional to the degrees of the nodes; otherwise time is proportional to the number of edges kept.
+    A layer whose fan-out is a number keeps at most that many in-edges of each node, sampled without
+    replacement: uniformly, or one after the other with probabilities by weight. A layer whose fan-out is a
+    tuple keeps at most that many of each relation, sampled uniformly, and all added self-loops (relation -1).
+    Sampling by weight or by relation takes time proportional to the degrees of the nodes; otherwise time is
+    proportional to the number of edges kept.
 
     Args:
         views: The topology as each layer of the model uses it, the first layer first.
-        fanout: Fan-out of each hop from the seeds outward, so the first is that of the last layer; -1 keeps all
-            in-edges.
+        fanout: Fan-out of each hop from the seeds outward, so the first is that of the last layer; -1 keeps
+            all in-edges.
         seed: Seed of the sampling.
-        weighted: Whether edges are sampled by weight. Then ``weight * sample_weight`` is the same for all sampled
-            in-edges of a node, and their sum is the weight of all its in-edges.
+        weighted: Whether edges are sampled by weight. Then ``weight * sample_weight`` is the same for all
+            sampled in-edges of a node, and their sum is the weight of all its in-edges.
 
     Raises:
-        InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or a
-            fan-out that `EdgeSampler` rejects.
+        InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or
+            a fan-out that `EdgeSampler` rejects.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Neighbour sampling: the blocks of a batch, in which each destination keeps some of its in-edges.
 
-The in-edges that node ``v`` keeps in a layer are a pure function of (seed, epoch, step, layer, v), whichever worker
-samples and whatever else is in the batch (Hamilton, Ying, Leskovec: Inductive representation learning on large graphs,
-NeurIPS 2017).
+The in-edges that node ``v`` keeps in a layer are a pure function of (seed, epoch, step, layer, v), whichever
+worker samples and whatever else is in the batch (Hamilton, Ying, Leskovec: Inductive representation learning
+on large graphs, NeurIPS 2017).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class NeighborSampler:
     def sample_blocks(self, seeds: Tensor, epoch: int, step: int, layers: slice = _ALL) -> list[Block]:
         """Sample the blocks of a batch, one for each layer.
 
-        The first source nodes of a block are its destinations; ``edge_ids`` are positions in the layer's view.
+        The first source nodes of a block are its destinations; ``edge_ids`` are positions in the layer's
+        view.
 
         Args:
             seeds: ``[n]`` int64, distinct; may be empty. The destinations of the last block.

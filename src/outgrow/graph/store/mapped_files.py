@@ -13,9 +13,9 @@ from outgrow.core.errors import StoreError
 class MappedFiles:
     """Files of a store that are mapped into memory. Final.
 
-    If a mapped file is truncated, the system kills a process that reads beyond the end (SIGBUS), except within the
-    last remaining page: the rest of that page reads as zeros. A file that is renamed, replaced or removed remains
-    readable through its mapping.
+    If a mapped file is truncated, the system kills a process that reads beyond the end (SIGBUS), except
+    within the last remaining page: the rest of that page reads as zeros. A file that is renamed, replaced or
+    removed remains readable through its mapping.
 
     Args:
         files: The mapping of each whole file, by path.

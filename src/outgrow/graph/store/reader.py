@@ -85,8 +85,8 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
 def open_store(path: Path, *, verify: bool = False) -> Graph:
     """Open a store, memory-mapped: whatever its size, only headers and a few values are read.
 
-    Presence, size, type and shape of every array are always checked. Arrays are mapped copy-on-write: changing a
-    tensor does not change its file.
+    Presence, size, type and shape of every array are always checked. Arrays are mapped copy-on-write:
+    changing a tensor does not change its file.
 
     Args:
         path: The store directory.
@@ -246,8 +246,8 @@ _MAPS = Path("/proc/self/smaps")
 def matches_store(graph: Graph) -> bool:
     """Whether a graph comes from a store and none of its values have changed since.
 
-    On Linux the kernel reports which pages of a mapped file were written to. Elsewhere torch reports which tensors
-    were changed in place; changes made through NumPy are then missed.
+    On Linux the kernel reports which pages of a mapped file were written to. Elsewhere torch reports which
+    tensors were changed in place; changes made through NumPy are then missed.
     """
     if graph.store is None:
         return False

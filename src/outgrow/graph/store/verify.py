@@ -33,7 +33,8 @@ def verify_graph(graph: Graph) -> None:
     Reads everything once, in blocks.
 
     Raises:
-        InputError: A value is wrong; gives the number of such values where they can be counted, and the first.
+        InputError: A value is wrong; gives the number of such values where they can be counted, and the
+            first.
     """
     _check_topology(graph.topology, graph.num_nodes, graph.num_relations)
     _check_features(graph)

@@ -2,9 +2,10 @@
 
 Karrer, Newman: Stochastic blockmodels and community structure in networks, Physical Review E 83, 2011.
 
-Nodes are ranked by decreasing weight. Ranks are assigned to the communities in rounds, one to each community per
-round, in an order that changes with the round. So every community has hubs, and both the ranks of the graph and the
-rounds of one community follow the same power law, which is sampled by inverting its distribution function.
+Nodes are ranked by decreasing weight. Ranks are assigned to the communities in rounds, one to each community
+per round, in an order that changes with the round. So every community has hubs, and both the ranks of the
+graph and the rounds of one community follow the same power law, which is sampled by inverting its
+distribution function.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _EDGES, _LABELS = 21, 22
 class BlockModel(GraphSource):
     """Block model with power-law degrees, labels that follow communities and features that follow labels.
 
-    Each edge is a function of its number. Its first end is a node chosen by weight. Its second end is chosen by weight
-    from the same community with probability ``locality``, otherwise from the whole graph or, with a ``decay``, from a
-    community whose distance follows a power law. A random bit decides which end is the source. Self-loops and
-    duplicates occur, rarely if degrees are small compared to communities. Read it as undirected for a symmetric graph
-    with nearly twice as many edges.
+    Each edge is a function of its number. Its first end is a node chosen by weight. Its second end is chosen
+    by weight from the same community with probability ``locality``, otherwise from the whole graph or, with a
+    ``decay``, from a community whose distance follows a power law. A random bit decides which end is the
+    source. Self-loops and duplicates occur, rarely if degrees are small compared to communities. Read it as
+    undirected for a symmetric graph with nearly twice as many edges.
 
-    Powers are computed by the C library, so the graph does not depend on the number of threads, but may differ
-    between kinds of machines.
+    Powers are computed by the C library, so the graph does not depend on the number of threads, but may
+    differ between kinds of machines.
 
     Args:
         structure: Nodes, edges, communities and degrees.

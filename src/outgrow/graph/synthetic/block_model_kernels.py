@@ -31,7 +31,8 @@ class BlockModelParams(NamedTuple):
         locality: Share of edges that must stay in a community.
         anywhere: Whether edges that leave go to any community, regardless of distance.
         slope: Exponent of the distribution function of distances, not 0.
-        growth: Growth of that function from distance 1 to the end of the farthest, relative to its value at 1.
+        growth: Growth of that function from distance 1 to the end of the farthest, relative to its value at
+            1.
         shuffles_ids: Whether node ids are shuffled.
         community_order_key: Key of the order in which a round of ranks is assigned to the communities.
         member_order_key: Key of the position of a node inside its community.

@@ -26,8 +26,8 @@ class SyntheticNodes:
     Attributes:
         classes: Number of classes, ``C``.
         features: Width of the features, ``D``; 0 for none.
-        strength: Length of the mean vector of each class, in standard deviations of the noise; the means of two classes
-            are about 1.4 times as far apart. 0 gives pure noise.
+        strength: Length of the mean vector of each class, in standard deviations of the noise; the means of
+            two classes are about 1.4 times as far apart. 0 gives pure noise.
         shares: Shares of nodes for training, validation and test; their sum is at most 1.
     """
 
@@ -81,8 +81,8 @@ class SyntheticNodes:
 class SyntheticFeatures(LazyMatrix):
     """Features computed when read: the mean of a node's class plus noise of standard deviation 1.
 
-    The noise is the sum of four uniform numbers, a pure function of (seed, node, column): a row is the same whenever
-    and by however many threads it is read.
+    The noise is the sum of four uniform numbers, a pure function of (seed, node, column): a row is the same
+    whenever and by however many threads it is read.
 
     Args:
         labels: ``[V]`` int32, the class of each node.

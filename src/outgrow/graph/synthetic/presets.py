@@ -1,28 +1,28 @@
 """Presets: block models with the published statistics of the data sets used in systems papers.
 
-Nodes, edges, feature width and classes are those of the tables of data sets in: HongTu (Wang et al., 2023), table 4;
-NeutronOrch (Ai et al., 2024), table 4; NeutronTP (Ai et al., 2024), table 1; with the digits that these round away
-taken from the pages of the data sets. Shares of the split: GraphSAGE (Hamilton et al., 2017) for
-reddit; the Open Graph Benchmark (Hu et al., 2020) for products and papers100M, and for all of arxiv; HongTu, section
-7.1, for it-2004 and friendster, whose features and labels are random there.
+Nodes, edges, feature width and classes are those of the tables of data sets in: HongTu (Wang et al., 2023),
+table 4; NeutronOrch (Ai et al., 2024), table 4; NeutronTP (Ai et al., 2024), table 1; with the digits that
+these round away taken from the pages of the data sets. Shares of the split: GraphSAGE (Hamilton et al., 2017)
+for reddit; the Open Graph Benchmark (Hu et al., 2020) for products and papers100M, and for all of arxiv;
+HongTu, section 7.1, for it-2004 and friendster, whose features and labels are random there.
 
-Exponents, largest degrees, community sizes, localities and decays are free parameters, not published figures. Those of
-reddit and products, and all largest degrees, are estimates that give similar graphs; that of arxiv is the
-data set's own, read as undirected. The others of it-2004, papers100M and friendster are fitted at scale 0.01, seed 0, to
-the neighbour replication factors of HongTu, table 3, under METIS (``metis-both``) at 2, 32 and 512 parts: within 15
-percent, and to nothing else. They are not changed, because results are measured on them. In papers100M most edges
-run between communities, and neighbours say little about a class.
+Exponents, largest degrees, community sizes, localities and decays are free parameters, not published figures.
+Those of reddit and products, and all largest degrees, are estimates that give similar graphs; that of arxiv
+is the data set's own, read as undirected. The others of it-2004, papers100M and friendster are fitted at
+scale 0.01, seed 0, to the neighbour replication factors of HongTu, table 3, under METIS (``metis-both``) at
+2, 32 and 512 parts: within 15 percent, and to nothing else. They are not changed, because results are
+measured on them. In papers100M most edges run between communities, and neighbours say little about a class.
 
-Community size, locality and decay of arxiv are fitted at scale 1, seed 0, to the locality of micrographs that HopGNN
-(Chen et al., 2024), table 1, has for it: node-wise, 2 and 10 layers, under METIS at 2, 4, 8 and 16 parts; the exponent
-is one that allows the largest degree. The fit gives 85, 72, 61 and 51 percent instead of the published 75, 66, 59 and
-63, and with 10 layers 63, 40, 24 and 14 instead of 73, 45, 27 and 35. No choice that was tried loses as little as
-published from 2 layers to 10 at 2 parts, or reaches more at 16 parts than at 8. A twentieth of the edges are
-duplicates and are dropped.
+Community size, locality and decay of arxiv are fitted at scale 1, seed 0, to the locality of micrographs that
+HopGNN (Chen et al., 2024), table 1, has for it: node-wise, 2 and 10 layers, under METIS at 2, 4, 8 and 16
+parts; the exponent is one that allows the largest degree. The fit gives 85, 72, 61 and 51 percent instead of
+the published 75, 66, 59 and 63, and with 10 layers 63, 40, 24 and 14 instead of 73, 45, 27 and 35. No choice
+that was tried loses as little as published from 2 layers to 10 at 2 parts, or reaches more at 16 parts than
+at 8. A twentieth of the edges are duplicates and are dropped.
 
-The size of communities does not change with the scale, unlike that of parts, and there is at least one community for
-each class. At half of that scale, it-2004 and papers100M have factors within 4 percent of those at 0.01; friendster's are
-higher, by 12 and 51 percent at 2 and 32 parts.
+The size of communities does not change with the scale, unlike that of parts, and there is at least one
+community for each class. At half of that scale, it-2004 and papers100M have factors within 4 percent of those
+at 0.01; friendster's are higher, by 12 and 51 percent at 2 and 32 parts.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ class GraphPreset:
         shares: Shares of the nodes in training, validation and test.
         exponent: Exponent of the degree distribution (estimated or fitted).
         max_degree: Largest degree at full size (estimate).
-        community_size: Nodes per community (estimated or fitted); fewer if some class would have no community.
+        community_size: Nodes per community (estimated or fitted); fewer if some class would have no
+            community.
         locality: Share of the edges that must stay in a community (estimated or fitted).
-        decay: How steeply the number of other edges falls with the distance of communities (fitted); 0 if it does not.
+        decay: How steeply the number of other edges falls with the distance of communities (fitted); 0 if it
+            does not.
     """
 
     name: str
@@ -89,7 +91,7 @@ class GraphPreset:
     def at_scale(
         self, scale: float, *, seed: int = 0, locality: float | None = None, strength: float = 1.5
     ) -> BlockModel:
-        """Return a generator of a graph with ``scale`` times the nodes and edges; average degree, D and C stay the same.
+        """Return a generator with ``scale`` times the nodes and edges; average degree, D and C stay the same.
 
         A dense graph at a small scale loses some edges as duplicates when it is read as undirected.
 

@@ -16,21 +16,23 @@ from outgrow.graph.readers.source import Ids
 class BlockStructure:
     """Nodes, edges, communities and degrees of a `BlockModel`.
 
-    Node weights decrease with the rank as ``(rank + offset) ** (-1 / (exponent - 1))``, which gives degrees a tail of the
-    given exponent (Chung, Lu: Connected components in random graphs with given expected degree sequences, Annals of
-    Combinatorics 2002).
+    Node weights decrease with the rank as ``(rank + offset) ** (-1 / (exponent - 1))``, which gives degrees a
+    tail of the given exponent (Chung, Lu: Connected components in random graphs with given expected degree
+    sequences, Annals of Combinatorics 2002).
 
     Attributes:
         nodes: ``V``.
         edges: Number of edges generated; a symmetric graph has nearly twice as many directed edges.
         communities: Number of communities; their sizes differ by 1 at most.
         exponent: Exponent of the degree distribution, above 2; larger is more even.
-        max_degree: Expected number of generated edges of the node with the most, ignoring communities; None for the
-            plain power law.
-        locality: Share of the edges that must stay in the community of their first end, 0 to 1; others may stay by chance.
-        decay: How steeply the number of other edges falls with the distance of communities, at least 0. Communities
-            lie on a ring, by number; the distance ``d``, from 1 to half of the communities, is drawn with a probability
-            in proportion to the integral of ``x ** -decay`` from ``d`` to ``d + 1``. 0 means any community, regardless of distance.
+        max_degree: Expected number of generated edges of the node with the most, ignoring communities; None
+            for the plain power law.
+        locality: Share of the edges that must stay in the community of their first end, 0 to 1; others may
+            stay by chance.
+        decay: How steeply the number of other edges falls with the distance of communities, at least 0.
+            Communities lie on a ring, by number; the distance ``d``, from 1 to half of the communities, is
+            drawn with a probability in proportion to the integral of ``x ** -decay`` from ``d`` to ``d + 1``.
+            0 means any community, regardless of distance.
         homophily: Share of nodes with the class of their community, 0 to 1; others have a random class.
         shuffled: Whether node ids are shuffled; otherwise a community is a range of ids.
     """
