@@ -1,8 +1,8 @@
-"""Some destinations of a graph with all their in-edges, taken out as a block whose sources lie anywhere in a buffer.
+"""Chunks of a graph: some destinations with all their in-edges, as edges whose sources are rows of a buffer.
 
-The view with self-loops is never made: a pass over it takes one chunk of its edges at a time.
+The view with self-loops is never built: a pass over it extracts one chunk of its edges at a time.
 
-Letters: ``V`` nodes of the graph, ``n`` destinations taken out, ``E`` edges of these.
+Letters: ``V`` nodes of the graph, ``n`` destinations of a chunk, ``E`` their edges.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from outgrow.ops.subgraph import (
 )
 from outgrow.ops.subgraph_kernels import IS_SOURCE, NOT_PRESENT
 
+# Sorting the sources of a small chunk is cheaper than a pass over a table of all nodes.
 _MANY = 8
 
 
 class ChunkGraph:
-    """A topology, or its view with one self-loop per node, from which chunks are taken. Final.
+    """A topology, or its view with one self-loop per node, as a source of chunks. Final.
 
-    It holds a few numbers for each node, and none for each edge.
+    It stores a few numbers per node, and none per edge.
 
     Args:
         topology: In-edges of all nodes, in memory or memory-mapped.
-        self_loops: Whether chunks are those of `Topology.with_self_loops`.
+        self_loops: Whether to extract chunks of `Topology.with_self_loops`.
     """
 
     def __init__(self, topology: Topology, *, self_loops: bool) -> None:
-        self.self_loops, self.num_nodes = self_loops, topology.num_nodes
+        self.self_loops = self_loops
+        self.num_nodes = topology.num_nodes
         self._edges = Edges(
             indptr=topology.indptr,
             indices=topology.indices,
@@ -61,51 +63,54 @@ class ChunkGraph:
         return torch.full((self.num_nodes,), NOT_PRESENT, dtype=torch.int32)
 
     def source_ids(self, nodes: Tensor) -> Tensor:
-        """Ids of all sources of the in-edges of some nodes, ascending.
+        """Return the ids of all sources of the in-edges of some nodes, ascending.
 
         Args:
             nodes: ``[n]`` int64, ascending.
         """
-        rows, also = row_slices(self._edges.indptr, nodes), nodes if self.self_loops else nodes[:0]
+        rows = row_slices(self._edges.indptr, nodes)
+        loop_sources = nodes if self.self_loops else nodes[:0]
         if _MANY * rows.num_edges < self.num_nodes:
             listed = self._edges.indices[concat_ranges(rows.start, rows.indptr.diff())].long()
-            return unique_sorted(torch.cat([listed, also]))
+            return unique_sorted(torch.cat([listed, loop_sources]))
         mark_sources(rows, self._edges.indices, self._sources_mask)
-        self._sources_mask[also] = IS_SOURCE
+        self._sources_mask[loop_sources] = IS_SOURCE
         found = (self._sources_mask == IS_SOURCE).nonzero()[:, 0]
+        # Only the entries of this chunk are reset, so that the table can be reused without a full pass.
         self._sources_mask[found] = NOT_PRESENT
         return found
 
     def row_sizes(self, nodes: Tensor) -> Tensor:
-        """``[n]`` int64: number of in-edges of each of some nodes, those loops that are replaced included."""
+        """Return ``[n]`` int64: the number of in-edges of each node, including loops that the view replaces."""
         ends = self._edges.indptr
         return ends[nodes + 1] - ends[nodes] + int(self.self_loops)
 
     def count_in_edges(self, nodes: Tensor) -> int:
-        """How many in-edges some nodes have in the view."""
+        """Return the total number of in-edges of some nodes in the view."""
         before = self._loops_before
         replaced = 0 if before is None else int((before[nodes + 1] - before[nodes]).sum())
         return int(self.row_sizes(nodes).sum()) - replaced
 
     def extract_chunk(self, nodes: Tensor, place_V: Tensor, num_src: int) -> tuple[Edges, Tensor]:
-        """The in-edges of some nodes, and where each destination's edges begin in the graph.
+        """Return the in-edges of some nodes, and where each destination's edges begin in the graph.
 
         Args:
             nodes: ``[n]`` int64, ascending.
-            place_V: ``[V]`` int32, source row of each node that is a source.
+            place_V: ``[V]`` int32, the source row of each node that is a source.
             num_src: Number of source rows.
 
         Returns:
-            The edges, and ``[n]`` int64: the id of the first edge of each destination, in the view.
+            The edges, and ``[n]`` int64: the id in the view of the first edge of each destination.
         """
         rows = row_slices(self._edges.indptr, nodes)
         looped = None if self._loops_before is None else add_self_loops(rows, self._loops_before)
         edges = in_subgraph(self._edges, rows, looped, place_V, num_src)
         if looped is not None:
+            # The self-loop is the last edge of its row; its source is not among the edges of the graph.
             edges.indices[looped.indptr[1:] - 1] = place_V[nodes].to(edges.indices.dtype)
         return edges, (rows if looped is None else looped).start
 
 
 def unique_sorted(nodes: Tensor) -> Tensor:
-    """``[m]``: these numbers, ascending, each once."""
+    """Return ``[m]``: the distinct numbers, ascending."""
     return as_tensor(np.unique(as_numpy(nodes)))

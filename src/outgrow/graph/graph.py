@@ -1,4 +1,4 @@
-"""`Graph`, `Split`, `NodeType`."""
+"""Records of a graph: `Graph`, `Split` and `NodeType`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outgrow.ops.sparse import SparseRows
 
 @dataclass(frozen=True, kw_only=True)
 class NodeType:
-    """A type of node: the ids ``first`` to ``last - 1`` are of it."""
+    """A node type, which covers the ids ``first`` to ``last - 1``."""
 
     name: str
     first: int
@@ -24,7 +24,7 @@ class NodeType:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """Node ids to train on, to validate on and to test on; sorted, unique, disjoint.
+    """Node ids for training, validation and test; sorted, unique, disjoint.
 
     Attributes:
         train: ``[n]`` int64.
@@ -38,26 +38,27 @@ class Split:
 
     @staticmethod
     def empty() -> Split:
-        """A split of nothing: the graph can be looked at, but not trained on."""
+        """Return an empty split: the graph can be inspected, but not trained on."""
         return Split(train=_NO_NODES, val=_NO_NODES, test=_NO_NODES)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Graph:
-    """A graph with what is known of its nodes. Arrays may be memory-mapped.
+    """A graph with features, labels and a split of its nodes. Arrays may be memory-mapped.
 
     Attributes:
-        name: What to call it in messages and reports.
+        name: Name in messages and reports.
         topology: In-edges of every node.
         features: ``[V, D]`` floating, or sparse rows of that shape; None if nodes have no features.
-        labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 zeros and ones (multi-label); None without.
+        labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 zeros and ones (multi-label); None
+            without.
         split: Node ids of training, validation and test.
         num_classes: ``C``; 0 without labels.
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty.
-        node_types: Ranges of node ids, in order, or empty when all nodes are of one type.
-        files: The files that some of it may be mapped from.
-        store: The store that all of it is mapped from; None for a graph that was made or changed in memory.
+        node_types: Ranges of node ids in order; empty if all nodes have one type.
+        files: The files that its arrays may be mapped from.
+        store: The store that all arrays are mapped from; None for a graph made or changed in memory.
     """
 
     name: str
@@ -70,7 +71,8 @@ class Graph:
     relation_names: tuple[str, ...] = ()
     node_types: tuple[NodeType, ...] = ()
     files: MappedFiles = field(default_factory=lambda: MappedFiles({}))
-    store: Path | None = field(default=None, init=False)  # not carried over by `dataclasses.replace`
+    # Without init, so that `dataclasses.replace` drops it: a changed graph no longer comes from its store.
+    store: Path | None = field(default=None, init=False)
 
     @property
     def num_nodes(self) -> int:
@@ -79,7 +81,7 @@ class Graph:
 
     @property
     def num_edges(self) -> int:
-        """``E``, directed edges."""
+        """``E``, number of directed edges."""
         return self.topology.num_edges
 
     @property

@@ -1,7 +1,7 @@
-"""A worker's share of a graph: what it holds of the topology when all nodes are trained at once on several workers.
+"""The subgraph of one worker in full-graph training: its own nodes, their in-edges and its halo.
 
-Every node has one owner, which holds all its in-edges. The *halo* of a worker are the nodes of others that these edges
-come from.
+Every node has one owner, which holds all its in-edges. The *halo* of a worker is the set of nodes of other
+workers that these edges come from.
 
 Letters: ``V`` nodes of the graph, ``n`` own nodes, ``h`` nodes of the halo, ``E`` in-edges of own nodes.
 """
@@ -32,16 +32,17 @@ from outgrow.ops.subgraph_kernels import IS_SOURCE, NOT_PRESENT
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalGraph:
-    """What one worker holds of a topology, or of its view with self-loops.
+    """One worker's part of a topology, or of its view with self-loops.
 
-    Degrees and edge ids in the blocks are those of the whole graph or view. The same edges in two parts are made when
-    they are first asked for.
+    Degrees and edge ids in the blocks are those of the whole graph or view. The division into edges from own
+    nodes and edges from the halo is made on first use.
 
     Attributes:
-        owned: ``[n]`` int64, nodes that the worker owns, ascending.
-        halo: ``[h]`` int64, nodes of other workers with an edge to an own node; by owner, then ascending.
-        halo_counts: How many nodes of the halo each worker owns; 0 for the worker itself.
-        block: All in-edges of the own nodes, in the graph's order; source rows are the own nodes, then the halo.
+        owned: ``[n]`` int64, the nodes that the worker owns, ascending.
+        halo: ``[h]`` int64, nodes of other workers with an edge to an own node; sorted by owner, then by id.
+        halo_counts: Number of halo nodes that each worker owns; 0 for the worker itself.
+        block: All in-edges of the own nodes, in the graph's order; source rows are the own nodes, then the
+            halo.
     """
 
     owned: Tensor
@@ -51,28 +52,29 @@ class LocalGraph:
 
     @property
     def local_edges(self) -> Block:
-        """The edges of ``block`` from own nodes; its ``n`` source rows are these, and all destinations remain."""
+        """The edges of ``block`` from own nodes, with ``n`` source rows and all destinations."""
         return self._local_and_halo[0]
 
     @property
     def halo_edges(self) -> Block:
-        """The edges of ``block`` from the halo; its ``h`` source rows are these, and all destinations remain."""
+        """The edges of ``block`` from the halo, with ``h`` source rows and all destinations."""
         return self._local_and_halo[1]
 
     @property
     def edge_order(self) -> Tensor:
-        """``[E]`` int32 or int64: the position in ``block`` of each edge of ``owned_in_edges``, then of ``halo_edges``.
+        """``[E]`` int32 or int64: the position in ``block`` of each edge of ``local_edges``, then of ``halo_edges``.
 
-        ``weight_EK[edge_order]``, cut after the edges of ``owned_in_edges``, has the weights of both.
+        ``weight_EK[edge_order]``, split after the edges of ``local_edges``, gives the weights of both.
         """
         return self._local_and_halo[2]
 
     def to(self, device: torch.device) -> LocalGraph:
-        """The same with its blocks on a device; itself if they are there."""
+        """Return a copy with its blocks on a device; itself if they are there already."""
         if self.block.dst_nodes.device == device:
             return self
         moved = replace(self, block=self.block.to(device))
         own_edges, halo_edges, order = self._local_and_halo
+        # The kernels that divide the edges run on the CPU: the cached property is filled with copies instead.
         vars(moved)["_local_and_halo"] = own_edges.to(device), halo_edges.to(device), order.to(device)
         return moved
 
@@ -82,22 +84,22 @@ class LocalGraph:
 
 
 def build_local_graph(topology: Topology, part: Tensor, rank: int, size: int, *, self_loops: bool) -> LocalGraph:
-    """The share of one worker.
+    """Build the subgraph of one worker.
 
-    Beside the result it takes memory for a few small integers per node of the graph, and none per edge. Where the own
-    nodes are a range and no loops are added, weights and relations of ``block`` share memory with the topology, as do
-    sources where none changes its number.
+    In addition to the result it needs memory for a few small integers per node of the graph, and none per
+    edge. If the own nodes are a range and no loops are added, weights and relations of ``block`` share memory
+    with the topology, and so do sources if none is renumbered.
 
     Args:
         topology: In-edges of all nodes, in memory or memory-mapped.
-        part: ``[V]`` integer, the worker that owns each node.
+        part: ``[V]`` integer, the owner of each node.
         rank: The worker.
-        size: Number of workers. One may own nothing.
-        self_loops: Give the share of `Topology.with_self_loops`. It is not built: all edges are read once, to count
-            the loops that the graph has.
+        size: Number of workers. A worker may own no node.
+        self_loops: Take the subgraph of `Topology.with_self_loops`. The view is not built: all edges are read
+            once, to count the loops of the graph.
 
     Raises:
-        ValueError: ``part`` has another length, or names workers that there are not; there is no worker ``rank``.
+        ValueError: ``part`` has the wrong length or an owner out of range, or ``rank`` is out of range.
     """
     _validate_owners(topology, part, rank, size)
     own = (part == rank).nonzero()[:, 0]
@@ -110,10 +112,13 @@ def build_local_graph(topology: Topology, part: Tensor, rank: int, size: int, *,
         weight=topology.weight,
     )
     halo, place_V = _find_halo(edges, rows, part)
+    # Own nodes first: every destination then has the same row as source and as destination.
     src_nodes = torch.cat([own, halo])
+    # The only pass over all edges of the graph: ids of the view depend on the loops of earlier rows.
     before = count_loops_before(edges.indptr, edges.indices) if self_loops else None
     looped = None if before is None else add_self_loops(rows, before)
     view = rows if looped is None else looped
+    # Degrees of the whole graph: halo nodes have in-edges that this worker does not hold.
     degree = subgraph_degrees(edges, src_nodes, before)
     block = Block(
         edges=in_subgraph(edges, rows, looped, place_V, len(src_nodes)),
@@ -142,22 +147,27 @@ def _validate_owners(topology: Topology, part: Tensor, rank: int, size: int) -> 
 
 
 def _find_halo(edges: Edges, rows: RowSlices, part: Tensor) -> tuple[Tensor, Tensor]:
-    """The halo of the owner of some rows, and ``[V]`` the source row of every node that has one."""
+    """Return the halo of the owner of some rows, and ``[V]`` the source row of every node that has one."""
     own = rows.nodes
+    # The table has an entry for every node of the graph, so the narrow type matters.
     dtype = torch.int32 if len(part) < 2**31 else torch.int64
     place_V = torch.full((len(part),), NOT_PRESENT, dtype=dtype)
     place_V[own] = torch.arange(len(own), dtype=dtype)
+    # Own nodes have their row already and are not marked, so what is marked is the halo.
     mark_sources(rows, edges.indices, place_V)
     halo = (place_V == IS_SOURCE).nonzero()[:, 0]
+    # Grouped by owner: a worker then receives the rows of each peer as one slice, without a copy. The stable
+    # sort keeps ids ascending within an owner.
     halo = halo[part[halo].argsort(stable=True)]
     place_V[halo] = torch.arange(len(own), len(own) + len(halo), dtype=dtype)
     return halo, place_V
 
 
 def _split_by_locality(block: Block) -> tuple[Block, Block, Tensor]:
-    """Edges from own nodes, edges from the halo, and where in the block these were."""
+    """Return the edges from own nodes, the edges from the halo, and their positions in the block."""
     num_own = len(block.dst_nodes)
     low, high, order = partition_by_source(block.edges, num_own)
+    # Without ids the edges are consecutive from the first one.
     if block.edge_ids is None:
         ids = order.to(torch.int64, copy=True).add_(block.first_edge)
     else:
@@ -167,7 +177,7 @@ def _split_by_locality(block: Block) -> tuple[Block, Block, Tensor]:
 
 
 def _block_from_sources(block: Block, edges: Edges, sources: slice, edge_ids: Tensor) -> Block:
-    """Some edges of a block, all from a range of its source rows."""
+    """Return a block of some edges of a block, all from a range of its source rows."""
     return replace(
         block,
         edges=edges,

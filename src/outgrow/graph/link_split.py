@@ -1,8 +1,8 @@
-"""Links: edges as what is to be predicted, and a split of them that does not leak.
+"""Link prediction: edges as links, and a split of them without leakage.
 
-A link runs from a head to a tail. Those that validate and test are taken out of the graph, and with each of them every
-other edge between the same two nodes, whatever its direction and relation: a model that may look at "part of" in one
-direction need not predict "has part" in the other.
+A link runs from a head to a tail. Validation and test links are removed from the graph, together with every
+other edge between the same two nodes, whatever its direction and relation: a model that sees "part of" in one
+direction could otherwise copy it instead of predicting "has part" in the other.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class LinkTriples(NamedTuple):
     """Directed links.
 
     Attributes:
-        head: ``[P]`` int64, node that each comes from.
-        tail: ``[P]`` int64, node that each goes to.
-        relation: ``[P]`` int64; zeros where edges have no relations.
+        head: ``[P]`` int64, source node of each link.
+        tail: ``[P]`` int64, destination node of each link.
+        relation: ``[P]`` int64; zeros if edges have no relations.
     """
 
     head: Tensor
@@ -39,11 +39,11 @@ class LinkTriples(NamedTuple):
 
     @property
     def non_loop_mask(self) -> Tensor:
-        """``[P]`` bool: which are no loops."""
+        """``[P]`` bool: True for links that are not self-loops."""
         return self.head != self.tail
 
     def select_links(self, at: Tensor | slice) -> LinkTriples:
-        """Some of them, by number, mask or range."""
+        """Return some of the links, selected by number, mask or slice."""
         return LinkTriples(*(each[at] for each in self))
 
     def __len__(self) -> int:
@@ -51,13 +51,14 @@ class LinkTriples(NamedTuple):
 
 
 class LinkSplit(NamedTuple):
-    """What to train on, and what to predict.
+    """Links to train on, to validate on and to test on.
 
     Attributes:
-        topology: The graph without what validates and tests. Its edges, loops excepted, are the links to train on.
-        val: Links to validate on, none twice.
-        test: Links to test on, none twice.
-        known: All links of the graph, in whatever part: those are no wrong answers.
+        topology: The graph without validation and test links. Its edges other than loops are the training
+            links.
+        val: Validation links, each once.
+        test: Test links, each once.
+        known: All links of the graph: a prediction among them does not count as wrong.
     """
 
     topology: Topology
@@ -67,26 +68,27 @@ class LinkSplit(NamedTuple):
 
 
 def split_links(topology: Topology, *, val: float, test: float, seed: int) -> LinkSplit:
-    """Set links aside.
+    """Split the links of a graph into training, validation and test links.
 
-    Which part an edge is in is drawn by the key of (seed, smaller node, larger node), so all edges between two nodes
-    are in one part, whatever the order of edges. Parts are about as large as asked for. Loops stay in the graph. Of
-    links without relations that run in both directions only one is asked for.
+    The part of an edge is a random function of (seed, smaller node, larger node), so all edges between two
+    nodes are in the same part, whatever the order of edges. Parts have about the requested sizes. Loops stay
+    in the graph. If edges have no relations, of two links in opposite directions only one is to be predicted.
 
     Args:
         topology: In-edges of all nodes.
-        val: Share of the pairs of nodes to validate on.
-        test: Share to test on.
-        seed: Seed of the draw.
+        val: Share of node pairs to validate on.
+        test: Share of node pairs to test on.
+        seed: Seed of the split.
 
     Raises:
-        InputError: Nothing but loops is left to train on, or nothing to test on where that was asked for.
+        InputError: Only loops remain to train on, or a part that was requested is empty.
     """
     links = collect_links(topology)
     part = np.empty(len(links), dtype=np.int8)
     ends = as_numpy(links.head), as_numpy(links.tail)
     _draw_parts(*ends, np.uint64(fold_in(seed, _SPLIT)), float(test), float(test + val), part)
     parts = as_tensor(part)
+    # Without relations, the reverse of a link is the same fact, and predicting both would count it twice.
     directed = topology.relation is not None
     split = LinkSplit(
         topology=_remove_edges(topology, parts != _TRAIN),
@@ -99,22 +101,24 @@ def split_links(topology: Topology, *, val: float, test: float, seed: int) -> Li
 
 
 def collect_links(topology: Topology) -> LinkTriples:
-    """All edges of a graph as links, loops and duplicates too, in their order."""
+    """Return all edges of a graph as links in edge order, including loops and duplicates."""
     return collect_in_links(topology, topology.nodes)[0]
 
 
 def collect_in_links(topology: Topology, nodes: Tensor) -> tuple[LinkTriples, Tensor]:
-    """The in-edges of some nodes as links, loops and duplicates too, and ``[P]`` int64: the number of each edge."""
+    """Return the in-edges of some nodes as links, with loops and duplicates, and ``[P]`` int64 their edge ids."""
     first = topology.indptr[nodes]
     count = topology.indptr[nodes + 1] - first
     number = concat_ranges(first, count)
+    # Zeros rather than None: links with and without relations are then scored by the same code.
     relation = torch.zeros_like(number) if topology.relation is None else topology.relation[number].long()
     return LinkTriples(topology.indices[number].long(), torch.repeat_interleave(nodes, count), relation), number
 
 
 def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
-    """The graph without some edges, given as a mask."""
+    """Return the graph without the edges of a mask."""
     kept = ~removed_E
+    # A sum of kept edges before each edge maps old row ends to new ones without a loop over rows.
     before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
     return Topology(
         indptr=before[topology.indptr],
@@ -125,11 +129,13 @@ def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
 
 
 def _unique_pairs(links: LinkTriples, *, directed: bool) -> LinkTriples:
-    """Each link once, in the order of tails; where they are not ``directed``, each pair of nodes once."""
-    head, tail = links.head, links.tail
+    """Return each link once, in the order of first occurrence; each pair of nodes once unless ``directed``."""
+    head = links.head
+    tail = links.tail
     if not directed:
         head, tail = torch.minimum(head, tail), torch.maximum(head, tail)
     names = np.stack([as_numpy(tail), as_numpy(head), as_numpy(links.relation)], 1)
+    # Sorting the positions restores the order of edges, which is by tail.
     _, first = np.unique(names, axis=0, return_index=True)
     return links.select_links(as_tensor(np.sort(first)))
 
@@ -157,11 +163,12 @@ def _draw_parts(
     held_out: float,
     out: NDArray[Any],
 ) -> None:
-    """Draws below ``test`` are tested, those up to ``held_out`` validate; loops do neither."""
+    """Assign numbers below ``test`` to the test part, others below ``held_out`` to validation, loops to training."""
     for e in prange(len(head)):
+        # Ordered, so that both directions of a pair, and all its relations, draw the same number.
         low, high = min(head[e], tail[e]), max(head[e], tail[e])
-        drawn = uniform01(hash64(hash64(key, np.uint64(low)), np.uint64(high)))
-        if low == high or drawn >= held_out:
+        number = uniform01(hash64(hash64(key, np.uint64(low)), np.uint64(high)))
+        if low == high or number >= held_out:
             out[e] = _TRAIN
         else:
-            out[e] = _TEST if drawn < test else _VAL
+            out[e] = _TEST if number < test else _VAL

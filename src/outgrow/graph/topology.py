@@ -14,14 +14,15 @@ from outgrow.ops.csc import in_degree, replace_self_loops
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Topology:
-    """In-edges of ``V`` nodes. Arrays may be memory-mapped; nothing is copied before it is needed.
+    """In-edges of ``V`` nodes. Arrays may be memory-mapped; they are copied only if needed.
 
     Rows are sorted by source, then by relation; parallel edges are allowed.
 
     Attributes:
         indptr: ``[V + 1]`` int64; the in-edges of node ``v`` are ``indptr[v]`` to ``indptr[v + 1]``.
         indices: ``[E]`` int32 or int64; source of each edge.
-        relation: ``[E]`` integer (int8, int16 or int32); None if edges have no type. -1 for loops that were added.
+        relation: ``[E]`` integer (int8, int16 or int32); None if edges have no type. Added self-loops
+            have relation -1.
         weight: ``[E]`` float32; None if all weights are 1.
     """
 
@@ -42,7 +43,7 @@ class Topology:
 
     @cached_property
     def degree(self) -> Tensor:
-        """``[V]`` float64: sum of the weights of the in-edges of each node (their number, without weights)."""
+        """``[V]`` float64: sum of the in-edge weights of each node; the number of in-edges without weights."""
         return in_degree(self.indptr, self.weight)
 
     @cached_property
@@ -51,18 +52,19 @@ class Topology:
         return torch.arange(self.num_nodes, device=self.indptr.device)
 
     def view(self, *, self_loops: bool) -> Topology:
-        """The graph with exactly one self-loop per node, or as it is."""
+        """Return the graph with exactly one self-loop per node, or unchanged."""
         return self.with_self_loops if self_loops else self
 
     @cached_property
     def with_self_loops(self) -> Topology:
-        """The same graph in which every node has exactly one self-loop, of weight 1, at the end of its row.
+        """The graph with exactly one self-loop of weight 1 per node, at the end of its row.
 
-        Self-loops that the graph already has are replaced. Where edges have relations, that of a loop is -1.
+        Existing self-loops are replaced. If edges have relations, that of an added loop is -1.
         """
         indptr, indices, weight = replace_self_loops(self.indptr, self.indices, self.weight)
         relation = None
         if self.relation is not None:
+            # The same pass moves relations as if they were weights; the loops then get -1 instead of 1.
             *_, relation = replace_self_loops(self.indptr, self.indices, self.relation)
             assert relation is not None
             relation[indptr[1:] - 1] = -1
@@ -87,5 +89,5 @@ class Topology:
         )
 
     def slice_destinations(self, first: int, last: int) -> Block:
-        """The block of destinations ``first`` to ``last - 1`` with all their in-edges; every node is a source row."""
+        """Return the block of destinations ``first`` to ``last - 1`` with all in-edges; every node is a source row."""
         return self.block.slice_destinations(first, last)

@@ -1,4 +1,4 @@
-"""Validate edge chunks while they are read."""
+"""Validation of edge chunks while they are read."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.source import EdgeChunk
 
+# The first limit keeps small graphs with many isolated nodes; the second grows with the file.
 _FEW_NODES, _NODES_EACH = 1 << 23, 64
 
 
 def check_node_count(num_nodes: int, num_known: int, where: str) -> None:
-    """Refuse far more nodes than anything is known of: a few bytes would claim all memory.
+    """Refuse a node count that is out of all proportion to the edges or rows of a file.
+
+    Arrays of ``V`` entries would otherwise let one huge id claim all memory.
 
     Args:
-        num_nodes: ``V``, as ids or a number in a file tell it.
-        num_known: How many edges or rows the file has.
-        where: What to call the file in the error.
+        num_nodes: ``V``, from the ids or from a number in the file.
+        num_known: Number of edges or rows in the file.
+        where: Name of the file in the error.
 
     Raises:
-        InputError: Over 8 million nodes, and over 64 for each edge or row.
+        InputError: More than 8 million nodes and more than 64 nodes per edge or row.
     """
     most = _FEW_NODES + _NODES_EACH * num_known
     if num_nodes > most:
@@ -35,35 +38,41 @@ def check_node_count(num_nodes: int, num_known: int, where: str) -> None:
         )
 
 
+# A sort key holds destination and source in 32 bits each.
 MAX_NODES = 2**32 - 1
+# A rank marks reverse edges by adding 2^30 to their relation.
 _MAX_RELATIONS = 2**30
 _FEW_RELATIONS = 1000
 
 
 class EdgeValidator:
-    """Checks edges on their way, and remembers what they tell.
+    """Validator that checks edges as they pass, and records the largest node id and relation.
 
-    After a first wrong edge the rest is only counted, so that the error can say how many there are.
+    After the first wrong edge the others are only counted, so that the error can give their number.
 
     Args:
-        num_nodes: ``V``; None if the largest id tells.
-        relation_names: Name of each relation; empty if the largest relation tells.
+        num_nodes: ``V``; None to take one more than the largest id.
+        relation_names: Name of each relation; empty to number relations up to the largest one.
 
     Attributes:
-        num_edges: Edges that were read.
+        num_edges: Number of edges read so far.
     """
 
     def __init__(self, num_nodes: int | None, relation_names: tuple[str, ...]) -> None:
         self.num_edges = 0
-        self._given_nodes, self._given_names = num_nodes, relation_names
+        self._given_nodes = num_nodes
+        self._given_names = relation_names
         self._largest = self._largest_relation = -1
         self._typed = False
-        self._bad, self._first_bad = 0, ""
-        self._bad_relations, self._first_bad_relation = 0, ""
-        self._bad_weights, self._first_bad_weight = 0, ""
+        self._bad = 0
+        self._first_bad = ""
+        self._bad_relations = 0
+        self._first_bad_relation = ""
+        self._bad_weights = 0
+        self._first_bad_weight = ""
 
     def validate_chunks(self, chunks: Iterator[EdgeChunk]) -> Iterator[EdgeChunk]:
-        """The chunks that come before the first wrong edge.
+        """Yield the chunks before the first wrong edge.
 
         Raises:
             InputError: At the end, if any edge is wrong.
@@ -73,26 +82,30 @@ class EdgeValidator:
                 continue
             self._check_chunk(chunk)
             self.num_edges += len(chunk.src)
+            # Nothing is built from a broken source, but reading goes on: the error gives the total.
             if not (self._bad or self._bad_relations or self._bad_weights):
                 yield chunk
         self._raise_errors()
 
     @property
     def num_nodes(self) -> int:
-        """``V``, as given or as the edges tell."""
+        """``V``, as given, or one more than the largest id."""
         return self._largest + 1 if self._given_nodes is None else self._given_nodes
 
     @property
     def relation_names(self) -> tuple[str, ...]:
-        """As given, or numbers; empty if edges have no type."""
+        """Names as given, or numbers; empty if edges have no type."""
+        # Names without types would make a graph that claims relations its edges do not have.
         if self.num_edges and not self._typed:
             return ()
         return self._given_names or tuple(str(r) for r in range(self._largest_relation + 1))
 
     def _check_chunk(self, chunk: EdgeChunk) -> None:
+        # Without a given count every id up to the width of a key is allowed; gaps are judged at the end.
         limit = MAX_NODES if self._given_nodes is None else self._given_nodes
         bad = _outside_mask(chunk.src, limit) | _outside_mask(chunk.dst, limit)
         if not self._bad and bad.any():
+            # The position is global: `num_edges` counts the chunks before this one.
             at = int(bad.argmax())
             self._first_bad = f"edge {self.num_edges + at}: {chunk.src[at]} -> {chunk.dst[at]}"
         self._bad += int(np.count_nonzero(bad))
@@ -140,6 +153,7 @@ class EdgeValidator:
             )
         if self._given_nodes is None:
             check_node_count(self.num_nodes, self.num_edges, "the edges")
+        # Names and tables of relations grow with the largest one: a huge number must not claim all memory.
         relations = self._largest_relation + 1
         if not self._given_names and relations > max(_FEW_RELATIONS, self.num_edges):
             raise InputError(
@@ -151,4 +165,5 @@ class EdgeValidator:
 
 
 def _outside_mask(values: NDArray[Any], limit: int) -> NDArray[np.bool_]:
+    # The comparison in the type of the ids avoids a signed copy; unsigned ids are never below 0.
     return (values < 0) | (values >= limit)

@@ -1,6 +1,6 @@
-"""The order of edges in a graph: how edges from any source become in-edges in compressed columns.
+"""The order of edges in a graph, and the conversion of edges from any source to in-edges in CSC form.
 
-Building in memory (`assemble_graph`) and on disk (`external`) share everything here.
+Building in memory (`assemble_graph`) and building on disk (`ExternalSorter`) share everything here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from outgrow.graph.readers.source import EdgeChunk
 
+# Temporary arrays of a piece stay in the cache, and memory does not grow with the chunks of a reader.
 PIECE_EDGES = 1 << 16
 _REVERSED = 1 << 30
 _NO_ENDS = np.empty(0, dtype=np.int64)
@@ -23,11 +24,12 @@ _SHIFT, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 @dataclass(frozen=True, eq=False)
 class EdgeColumns:
-    """Edges as columns that are sorted together, by key, then rank, then input order.
+    """Edges as columns that are sorted together: by key, then by rank, then by input order.
 
     Attributes:
         key: ``[n]`` uint64, ``dst * 2^32 + src``.
-        rank: ``[n]`` int32, the relation, plus 2^30 for an edge that a rule adds; None if equal keys are equal edges.
+        rank: ``[n]`` int32, the relation, plus 2^30 for an edge that the policy adds; None if edges with
+            equal keys are equal.
         weight: ``[n]`` float32; None if edges have no weight.
     """
 
@@ -40,11 +42,11 @@ class EdgeColumns:
 
     @property
     def all_columns(self) -> tuple[NDArray[np.uint64], NDArray[np.int32] | None, NDArray[np.float32] | None]:
-        """The three columns."""
+        """The three columns, in the order of the fields."""
         return self.key, self.rank, self.weight
 
     def empty_like(self, num_edges: int) -> EdgeColumns:
-        """Columns of the same kinds, not filled."""
+        """Allocate uninitialised columns of the same types for ``num_edges`` edges."""
         return EdgeColumns(
             np.empty(num_edges, np.uint64),
             None if self.rank is None else np.empty(num_edges, np.int32),
@@ -52,7 +54,7 @@ class EdgeColumns:
         )
 
     def slice_rows(self, rows: slice) -> EdgeColumns:
-        """A view of a slice of the edges."""
+        """Return a view of a slice of the edges."""
         return EdgeColumns(
             self.key[rows],
             None if self.rank is None else self.rank[rows],
@@ -60,7 +62,11 @@ class EdgeColumns:
         )
 
     def select_rows_inplace(self, rows: NDArray[Any]) -> EdgeColumns:
-        """Some of the edges (a mask), or all in another order. Done in place, column after column: the old are gone."""
+        """Keep the edges of a mask, or reorder all of them.
+
+        Works in place, one column after another, and overwrites the old values.
+        """
+        # A column at a time: only one temporary copy is alive, and that is what the bytes per edge count.
         count = len(self)
         for column in self.all_columns:
             if column is not None:
@@ -71,13 +77,14 @@ class EdgeColumns:
 
 
 class EdgePolicy(ABC):
-    """Which edges the graph gets for the edges that are read.
+    """Policy that decides which edges a graph gets from the edges that are read.
 
     Attributes:
-        keeps_parallel_edges: Whether equal edges may remain, so that one pair of nodes can have any number of edges.
-        bytes_per_bare_edge: Bytes of arrays alive at once for an edge that is sorted and settled, where
-            there is only a key; tests/graph/builders/test_external_sort.py holds the sort against it.
-        bytes_per_full_edge: The same where there are other columns.
+        keeps_parallel_edges: Whether equal edges are kept, so that a pair of nodes can have any number of
+            edges.
+        bytes_per_bare_edge: Peak bytes of arrays per edge while edges that consist of a key alone are sorted
+            and duplicates are resolved; tests/graph/builders/test_external_sort.py checks it.
+        bytes_per_full_edge: The same for edges with more columns.
     """
 
     keeps_parallel_edges: bool
@@ -86,95 +93,105 @@ class EdgePolicy(ABC):
 
     @abstractmethod
     def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
-        """What to sort for a chunk."""
+        """Return the columns to sort for a chunk."""
 
     @abstractmethod
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
-        """What remains of sorted edges, in place; applying it to parts first and then to the whole gives the same."""
+        """Drop edges of sorted columns, in place.
+
+        Applying this to parts first and then to the whole gives the same result as applying it once.
+        """
 
     @abstractmethod
     def name_relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Names of the relations of the graph, from those of the edges that are read."""
+        """Return the relation names of the graph for those of the edges that are read."""
 
 
 @final
 class DirectedPolicy(EdgePolicy):
-    """Edges as they are read, parallel ones too."""
+    """Policy that keeps edges as they are read, including parallel ones."""
 
     keeps_parallel_edges = True
     bytes_per_bare_edge = 12
     bytes_per_full_edge = 36
 
     def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
-        """The edges."""
+        """Return the edges themselves."""
         return EdgeColumns(_pack_key(chunk.dst, chunk.src), _as_int32(chunk.relation), chunk.weight)
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
-        """All."""
+        """Return all edges unchanged."""
         return edges
 
     def name_relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The same."""
+        """Return the names unchanged."""
         return names
 
 
 @final
 class UndirectedPolicy(EdgePolicy):
-    """Duplicates dropped (the first stays), and the reverse of every edge added where no edge goes back."""
+    """Policy that drops duplicates but the first, and adds the reverse of each edge that has none."""
 
     keeps_parallel_edges = False
     bytes_per_bare_edge = 20
     bytes_per_full_edge = 44
 
     def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
-        """The edges, then their reverses."""
+        """Return the edges, followed by their reverses."""
         key = np.concatenate([_pack_key(chunk.dst, chunk.src), _pack_key(chunk.src, chunk.dst)])
         if chunk.relation is None and chunk.weight is None:
             return EdgeColumns(key)
+        # With weights, equal keys are not equal edges: the rank tells read edges from added ones.
         relation = np.zeros(len(chunk.src), dtype=np.int32) if chunk.relation is None else _as_int32(chunk.relation)
         assert relation is not None
+        # Added edges sort behind all edges that were read between the same two nodes.
         rank = np.concatenate([relation, relation + np.int32(_REVERSED)])
         return EdgeColumns(key, rank, None if chunk.weight is None else np.concatenate([chunk.weight, chunk.weight]))
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
-        """One of each, and a reverse only where it has no company that was read."""
+        """Keep one of each edge, and an added reverse only if no edge of the same pair was read."""
         if len(edges) == 0:
             return edges
+        # Edges of one pair of nodes are adjacent, since the destination and source make up the key.
         new_pair = np.concatenate([[True], edges.key[1:] != edges.key[:-1]])
         if edges.rank is None:
             return edges.select_rows_inplace(new_pair)
         keep = new_pair.copy()
         keep[1:] |= edges.rank[1:] != edges.rank[:-1]
+        # Read edges come first in a pair: the first one shows whether the pair has any.
         goes_back = edges.rank[new_pair] < _REVERSED
         pair = np.cumsum(new_pair, dtype=np.int64)
+        # In place: another array of this size would count in the bytes per edge.
         pair -= 1
         keep &= (edges.rank < _REVERSED) | ~goes_back[pair]
         return edges.select_rows_inplace(keep)
 
     def name_relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The names, and as many again for reverses."""
+        """Return the names, followed by one for the reverse of each."""
         return (*names, *(f"{name}^-1" for name in names))
 
 
 def edge_policy_for(undirected: bool) -> EdgePolicy:
-    """The rule that a user names by a flag."""
+    """Return the policy for the user's flag."""
     return UndirectedPolicy() if undirected else DirectedPolicy()
 
 
 def sort_columns(edges: EdgeColumns) -> EdgeColumns:
-    """The same edges in order, sorted in place; runs that are in order already make it quick."""
+    """Sort edges in place and return them; edges that are mostly in order sort faster."""
+    # Keys alone need no permutation, which would take as much memory again.
     if edges.rank is None and edges.weight is None:
         edges.key.sort(kind="stable")
         return edges
+    # Stable sorts keep the order of input among equal edges, so any cut into runs gives the same graph.
     order = edges.key.argsort(kind="stable") if edges.rank is None else np.lexsort((edges.rank, edges.key))
     return edges.select_rows_inplace(order)
 
 
 class InEdges(NamedTuple):
-    """A piece of the in-edges of a graph, in graph order.
+    """A piece of a graph's in-edges, in graph order.
 
     Attributes:
-        ends: ``[r]`` int64, ends of the rows that this piece completes.
+        ends: ``[r]`` int64, ends of the rows that the piece completes.
         indices: ``[n]`` int32 or int64, sources.
         relation: ``[n]`` int8, int16 or int32; None if edges have no type, or none are in this piece.
         weight: ``[n]`` float32; None if edges have no weight, or none are in this piece.
@@ -187,37 +204,42 @@ class InEdges(NamedTuple):
 
 
 class CscBuilder:
-    """Turns sorted edges into in-edges in compressed columns, piece by piece, in little memory.
+    """Converter of sorted edges to in-edges in CSC form, piece by piece in bounded memory.
 
     Args:
         num_nodes: ``V``.
-        num_relations: Number of relations that were read; 0 if edges have no type.
-        policy: The rule that the edges were made by.
+        num_relations: Number of relations in the source; 0 if edges have no type.
+        policy: The policy that made the edges.
     """
 
     def __init__(self, num_nodes: int, num_relations: int, policy: EdgePolicy) -> None:
+        # The narrowest type that holds every id: indices are the largest array of most graphs.
         self.index_dtype = np.dtype(np.int32 if num_nodes < 2**31 else np.int64)
         total = len(policy.name_relations(("",) * num_relations))
         self.relation_dtype = np.dtype(_narrowest_dtype(total)) if num_relations else None
-        self._num_nodes, self._added = num_nodes, num_relations - _REVERSED
+        self._num_nodes = num_nodes
+        # Maps the rank of an added edge, relation + 2^30, to relation + R.
+        self._added = num_relations - _REVERSED
         self._row = self._edges = 0
 
     def compress_edges(self, edges: EdgeColumns) -> Iterator[InEdges]:
-        """The next sorted edges."""
+        """Yield the in-edges for the next sorted edges."""
         for first in range(0, len(edges), PIECE_EDGES):
             part = edges.slice_rows(slice(first, first + PIECE_EDGES))
             dst = (part.key >> _SHIFT).astype(np.int64)
+            # The last row may go on in the next piece, so its end is not known yet.
             yield from self._complete_rows(dst, int(dst[-1]))
             indices = (part.key & _LOW).astype(self.index_dtype)
             yield InEdges(_NO_ENDS, indices, self._relation_from_rank(part.rank), part.weight)
             self._edges += len(dst)
 
     def complete_remaining_rows(self) -> Iterator[InEdges]:
-        """After the last edge: the ends of the remaining rows."""
+        """Yield the ends of the remaining rows; call it after the last edge."""
         yield from self._complete_rows(_NO_ENDS, self._num_nodes)
 
     def _complete_rows(self, dst: NDArray[np.int64], last: int) -> Iterator[InEdges]:
         nothing = np.empty(0, dtype=self.index_dtype)
+        # In steps: a long run of empty rows must not make one large array of ends.
         while self._row < last:
             ends = self._ends_before(dst, min(last, self._row + PIECE_EDGES))
             yield InEdges(ends, nothing, None, None)
@@ -226,6 +248,7 @@ class CscBuilder:
         low, high = np.searchsorted(dst, [self._row, stop])
         counts = np.bincount(dst[low:high] - self._row, minlength=stop - self._row)
         self._row = stop
+        # Edges of earlier pieces, and those of this piece that lie in rows before.
         counts[:1] += self._edges + low
         return counts.cumsum(dtype=np.int64)
 
@@ -237,7 +260,7 @@ class CscBuilder:
 
 
 def split_chunk(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
-    """A chunk in pieces of bounded size."""
+    """Split a chunk into pieces of bounded size."""
     for first in range(0, len(chunk.src), PIECE_EDGES):
         part = slice(first, first + PIECE_EDGES)
         yield EdgeChunk(
@@ -251,6 +274,7 @@ def split_chunk(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
 def _pack_key(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.uint64]:
     key = high.astype(np.uint64)
     key <<= _SHIFT
+    # Ids are not negative, so the view has the same value and saves a copy.
     key |= low.view(np.uint64) if low.dtype == np.int64 else low.astype(np.uint64)
     return key
 

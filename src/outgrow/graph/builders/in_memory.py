@@ -37,8 +37,9 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
 
     Args:
         source: What to read.
-        undirected: Drop duplicate edges, and add the reverse of each edge where none goes back. The reverse of an
-            edge of relation ``r`` out of ``R`` has relation ``r + R`` (``NAME^-1``) and the same weight.
+        undirected: Drop duplicate edges, and add the reverse of each edge where none goes back. The reverse
+            of an edge of relation ``r`` out of ``R`` has relation ``r + R`` (``NAME^-1``) and the same
+            weight.
 
     Returns:
         The graph. Rows are sorted by source, then relation, then the order of input.
@@ -46,7 +47,8 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
     Raises:
         InputError: The source is broken, or what it holds is not a graph.
     """
-    tables, rule = source.read_tables(), edge_policy_for(undirected)
+    tables = source.read_tables()
+    rule = edge_policy_for(undirected)
     known = infer_num_nodes(tables)
     nodes = None if known is None else validate_node_tables(tables, known)
     intake = EdgeValidator(known, tables.relation_names)
@@ -82,7 +84,8 @@ def _build_topology(parts: list[EdgeColumns], validator: EdgeValidator, policy: 
         indices[edge : edge + len(part.indices)] = part.indices
         if relation is not None and part.relation is not None:
             relation[edge : edge + len(part.indices)] = part.relation
-        row, edge = row + len(part.ends), edge + len(part.indices)
+        row = row + len(part.ends)
+        edge = edge + len(part.indices)
     return Topology(
         indptr=torch.from_numpy(indptr),
         indices=torch.from_numpy(indices),
@@ -94,7 +97,8 @@ def _build_topology(parts: list[EdgeColumns], validator: EdgeValidator, policy: 
 def _concat_columns(parts: list[EdgeColumns]) -> EdgeColumns:
     if not parts:
         return EdgeColumns(np.empty(0, dtype=np.uint64))
-    rank, weight = parts[0].rank, parts[0].weight
+    rank = parts[0].rank
+    weight = parts[0].weight
     return EdgeColumns(
         np.concatenate([part.key for part in parts]),
         None if rank is None else np.concatenate([part.rank for part in parts if part.rank is not None]),
@@ -111,7 +115,8 @@ def _build_features(nodes: NodeTables) -> torch.Tensor | SparseRows | None:
 
 
 def _read_dense(features: NDArray[Any] | LazyMatrix) -> NDArray[Any]:
-    out, row = np.empty(features.shape, dtype=stored_feature_dtype(features.dtype)), 0
+    out = np.empty(features.shape, dtype=stored_feature_dtype(features.dtype))
+    row = 0
     for block in iter_dense_blocks(features):
         out[row : row + len(block)] = block
         row += len(block)

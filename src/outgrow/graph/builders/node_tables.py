@@ -97,7 +97,8 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
         raise _node_tables_error("features", f"{num_nodes} rows, one for each node", f"{features.shape[0]} rows")
     if features is not None and features.dtype.kind not in "fiub":
         raise _node_tables_error("features", "real numbers", f"type {features.dtype}")
-    labels, num_classes = None, 0
+    labels = None
+    num_classes = 0
     if tables.labels is not None:
         labels, num_classes = validate_labels(np.asarray(tables.labels), tables.class_names, num_nodes)
     split = validate_split((tables.train, tables.val, tables.test), num_nodes)
@@ -125,7 +126,8 @@ def iter_dense_blocks(features: NDArray[Any] | LazyMatrix) -> Iterator[NDArray[A
     Raises:
         InputError: At the end, if any value is not finite.
     """
-    dtype, check = stored_feature_dtype(features.dtype), FiniteCheck()
+    dtype = stored_feature_dtype(features.dtype)
+    check = FiniteCheck()
     rows = max(1, _BLOCK_BYTES // max(1, features.shape[1] * dtype.itemsize))
     for first in range(0, features.shape[0], rows):
         block = np.ascontiguousarray(features[first : first + rows], dtype=dtype)
@@ -140,8 +142,11 @@ def iter_sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
     Raises:
         InputError: At the end, if any value is not finite.
     """
-    dtype, check, total = stored_feature_dtype(features.dtype), FiniteCheck(), 0
-    num_rows, indptr = features.shape[0], features.indptr
+    dtype = stored_feature_dtype(features.dtype)
+    check = FiniteCheck()
+    total = 0
+    num_rows = features.shape[0]
+    indptr = features.indptr
     first = 0
     while first < num_rows:
         room = int(indptr[first]) + _BLOCK_BYTES // 16
@@ -150,7 +155,8 @@ def iter_sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
         part.sum_duplicates()
         check.check_sparse(part.indptr, part.indices, part.data, first)
         yield SparseBlock(part.indptr[1:].astype(np.int64) + total, part.indices.astype(np.int32), part.data)
-        total, first = total + part.nnz, last
+        total = total + part.nnz
+        first = last
     check.raise_if_any()
 
 

@@ -1,4 +1,4 @@
-"""From a source to a store, in bounded memory."""
+"""Conversion of a source to a store, in bounded memory."""
 
 from __future__ import annotations
 
@@ -42,23 +42,24 @@ def convert_to_store(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Graph:
-    """Write a source as a store, however large it is. The same store comes out for any memory.
+    """Write a source of any size as a store. The result does not depend on ``memory_bytes``.
 
     Args:
-        source: What to read.
-        dest: Directory that the store will be.
-        undirected: Drop duplicate edges, and add the reverse of each edge where none goes back (see `assemble_graph`).
-        memory_bytes: Most that the arrays of the sort may take. Interpreter, libraries and one chunk of the reader
-            come on top, and as much of the tables of the source as it does not map.
-        overwrite: Replace a store that is there; it stays until the new one is complete.
-        progress: Called with a phase, what is done of it, and its total (None while unknown): ``"read"`` counts edges,
-            ``"sort"`` edges, ``"features"`` nodes.
+        source: The source to read.
+        dest: Directory of the new store.
+        undirected: Drop duplicate edges, and add the reverse of each edge that has none (see
+            `assemble_graph`).
+        memory_bytes: Limit on the arrays of the sort. The interpreter, libraries, one chunk of the reader and
+            the tables that the source does not map come on top.
+        overwrite: Replace an existing store; it is kept until the new one is complete.
+        progress: Called with a phase, the amount done and the total (None while unknown): ``"read"`` and
+            ``"sort"`` count edges, ``"features"`` counts nodes.
 
     Returns:
         The store, opened.
 
     Raises:
-        InputError: The source is broken or no graph, something is at ``dest``, or the disk is full. Nothing is left
+        InputError: The source is broken or not a graph, ``dest`` exists, or the disk is full. Nothing is left
             behind.
     """
     build_store(
@@ -84,7 +85,7 @@ def build_store(
     overwrite: bool,
     progress: Progress | None,
 ) -> None:
-    """`convert` without opening the store: imports no tensor library."""
+    """Write a source as a store without opening it, so that no tensor library is imported."""
     if memory_bytes < _LEAST_MEMORY:
         raise InputError(
             "too little memory to sort in",
@@ -92,24 +93,27 @@ def build_store(
             got=f"{memory_bytes}",
             repair="give more; 1 GiB is the default",
         )
-    tell = progress or _ignore_progress
-    rule = edge_policy_for(undirected)
+    report = progress or _ignore_progress
+    policy = edge_policy_for(undirected)
     with open_store_writer(dest, overwrite=overwrite) as writer:
         tables = source.read_tables()
         known = infer_num_nodes(tables)
+        # Checked before the edges if possible: broken tables are reported before hours of reading.
         nodes = None if known is None else validate_node_tables(tables, known)
-        intake = EdgeValidator(known, tables.relation_names)
-        with ExternalSorter(writer.scratch_dir, rule, memory_bytes) as spill:
-            for chunk in intake.validate_chunks(source.read_edges()):
+        validator = EdgeValidator(known, tables.relation_names)
+        with ExternalSorter(writer.scratch_dir, policy, memory_bytes) as sorter:
+            for chunk in validator.validate_chunks(source.read_edges()):
+                # In pieces: temporary columns must not grow with the chunks of the reader.
                 for piece in split_chunk(chunk):
-                    spill.add_edges(rule.make_columns(piece))
-                tell("read", intake.num_edges, None)
-            nodes = nodes or validate_node_tables(tables, intake.num_nodes)
-            compressor = CscBuilder(intake.num_nodes, len(intake.relation_names), rule)
-            least = spill.num_edges if rule.keeps_parallel_edges else spill.num_edges // 2
-            writer.require_free_space(_min_store_bytes(nodes, compressor, least))
-            num_edges = _write_topology(writer, compressor, _report_sort_progress(spill, tell))
-        num_features = _write_features(writer, nodes, tell)
+                    sorter.add_edges(policy.make_columns(piece))
+                report("read", validator.num_edges, None)
+            nodes = nodes or validate_node_tables(tables, validator.num_nodes)
+            builder = CscBuilder(validator.num_nodes, len(validator.relation_names), policy)
+            min_edges = sorter.num_edges if policy.keeps_parallel_edges else sorter.num_edges // 2
+            # Before the long sort: a disk that is too small is reported now, not after hours.
+            writer.require_free_space(_min_store_bytes(nodes, builder, min_edges))
+            num_edges = _write_topology(writer, builder, _report_sort_progress(sorter, report))
+        num_features = _write_features(writer, nodes, report)
         _write_tables(writer, nodes)
         writer.finish_store(
             Manifest(
@@ -118,9 +122,10 @@ def build_store(
                 num_edges=num_edges,
                 num_features=num_features,
                 num_classes=nodes.num_classes,
+                # Filled in by `finish_store`, which knows sizes and checksums.
                 arrays={},
                 class_names=nodes.class_names,
-                relation_names=rule.name_relations(intake.relation_names),
+                relation_names=policy.name_relations(validator.relation_names),
                 node_types=nodes.node_types,
             )
         )
@@ -129,18 +134,21 @@ def build_store(
 def _report_sort_progress(sorter: ExternalSorter, report: Progress) -> Iterator[EdgeColumns]:
     done = 0
     for edges in sorter.iter_sorted_ranges():
+        # Counted after the consumer has written the range: progress then means edges in the store.
         yield edges
         done += len(edges)
         report("sort", done, sorter.num_edges)
 
 
 def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[EdgeColumns]) -> int:
-    indptr, indices = writer.create_array("indptr", np.int64), writer.create_array("indices", builder.index_dtype)
+    indptr = writer.create_array("indptr", np.int64)
+    indices = writer.create_array("indices", builder.index_dtype)
     relation = None if builder.relation_dtype is None else writer.create_array("relation", builder.relation_dtype)
     weight = None
     indptr.append_rows(np.zeros(1, dtype=np.int64))
     total = 0
     for edges in ranges:
+        # Only the edges themselves show whether they have weights; a graph without edges has no such array.
         if weight is None and edges.weight is not None:
             weight = writer.create_array("weight", np.float32)
         for part in builder.compress_edges(edges):
@@ -151,6 +159,7 @@ def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[E
             if weight is not None and part.weight is not None:
                 weight.append_rows(part.weight)
         total += len(edges)
+    # Nodes behind the last edge have no in-edges, but still a row.
     for part in builder.complete_remaining_rows():
         indptr.append_rows(part.ends)
     return total
@@ -160,12 +169,11 @@ def _write_features(writer: StoreWriter, nodes: NodeTables, report: Progress) ->
     features = nodes.features
     if features is None:
         return 0
-    dtype, done = stored_feature_dtype(features.dtype), 0
+    dtype = stored_feature_dtype(features.dtype)
+    done = 0
     if isinstance(features, csr_array):
-        ends, indices = (
-            writer.create_array("feature_indptr", np.int64),
-            writer.create_array("feature_indices", np.int32),
-        )
+        ends = writer.create_array("feature_indptr", np.int64)
+        indices = writer.create_array("feature_indices", np.int32)
         values = writer.create_array("feature_values", dtype)
         ends.append_rows(np.zeros(1, dtype=np.int64))
         for block in iter_sparse_blocks(features):
@@ -191,8 +199,9 @@ def _write_tables(writer: StoreWriter, nodes: NodeTables) -> None:
 
 
 def _min_store_bytes(nodes: NodeTables, builder: CscBuilder, num_edges: int) -> int:
-    """Bytes that the store takes at the least."""
+    """Return a lower bound on the bytes of the store."""
     total = HEADER_BYTES + 8 * nodes.num_nodes + builder.index_dtype.itemsize * num_edges
+    # Sparse features are not counted: merging duplicates may make them smaller.
     if nodes.features is not None and not isinstance(nodes.features, csr_array):
         total += nodes.features.shape[0] * nodes.features.shape[1] * stored_feature_dtype(nodes.features.dtype).itemsize
     return total

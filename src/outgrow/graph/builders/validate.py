@@ -52,7 +52,8 @@ class FiniteCheck:
     """Looks for features that are not finite, in blocks of rows."""
 
     def __init__(self) -> None:
-        self._count, self._first = 0, ""
+        self._count = 0
+        self._first = ""
 
     def check_dense(self, values: NDArray[Any], first_row: int) -> None:
         """Dense rows ``[n, D]`` that start at ``first_row``."""

@@ -68,7 +68,8 @@ class Dataset:
         features: ``D``.
         classes: ``C``.
         licence: Under which terms its data may be used.
-        file_sets: Sets of files that hold it; the first one found is read, the first one with an address is fetched.
+        file_sets: Sets of files that hold it; the first one found is read, the first one with an address is
+            fetched.
         undirected: Whether to add reverse edges unless told otherwise.
         packaged: Whether its files come with the package.
         build: How to make the files where they have no address.

@@ -61,24 +61,25 @@ class ResolvedSource(NamedTuple):
 def load_graph(name_or_path: str | Path, *, data_dir: Path | None = None, undirected: bool | None = None) -> Graph:
     """Load a data set by name, a store directory, or a file or folder of a known form.
 
-    A store comes before a data set of the same name, and that before any other path: write ``./cora`` for a folder
-    that happens to be called so. Names are those of `datasets`, ``rmat-SCALE`` for an R-MAT graph of
+    A store comes before a data set of the same name, and that before any other path: write ``./cora`` for a
+    folder that happens to be called so. Names are those of `datasets`, ``rmat-SCALE`` for an R-MAT graph of
     ``2 ** SCALE`` nodes, and ``PRESET@SCALE`` for a block model with the statistics of a preset, such as
     ``products@0.01``; generated graphs are made in memory, with seed 0.
 
     Args:
         name_or_path: The name or path.
-        data_dir: Folder in which files of named data sets are looked for first; then come ``$OUTGROW_DATA``, the
-            cache (``$XDG_CACHE_HOME/outgrow`` or ``~/.cache/outgrow``), the package, and the public address.
-        undirected: Whether to drop duplicate edges and add missing reverse edges; None does what suits a named data
-            set, and takes files as they are. Stores are always taken as they are.
+        data_dir: Folder in which files of named data sets are looked for first; then come ``$OUTGROW_DATA``,
+            the cache (``$XDG_CACHE_HOME/outgrow`` or ``~/.cache/outgrow``), the package, and the public
+            address.
+        undirected: Whether to drop duplicate edges and add missing reverse edges; None does what suits a
+            named data set, and takes files as they are. Stores are always taken as they are.
 
     Returns:
         The graph; memory-mapped if it is a store.
 
     Raises:
-        InputError: No such name or path (the nearest names are offered), files that are not there and cannot be
-            downloaded, or a broken file.
+        InputError: No such name or path (the nearest names are offered), files that are not there and cannot
+            be downloaded, or a broken file.
         StoreError: A broken store.
     """
     path = Path(name_or_path).expanduser()

@@ -52,7 +52,8 @@ def locate_files(dataset: Dataset, data_dir: Path | None = None) -> LocatedFiles
         data_dir: Folder to look in first.
 
     Raises:
-        InputError: The files are nowhere, and have no address or it cannot be reached; says where they were looked for.
+        InputError: The files are nowhere, and have no address or it cannot be reached; says where they were
+            looked for.
     """
     if data_dir is not None and not data_dir.is_dir():
         raise InputError(

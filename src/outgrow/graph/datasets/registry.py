@@ -1,8 +1,8 @@
 """The data sets that can be asked for by name.
 
-Figures are those of the files. Cora, Citeseer: Yang, Cohen, Salakhutdinov: Revisiting semi-supervised learning with
-graph embeddings, ICML 2016 (public split). Amazon Photo, Coauthor CS: Shchur et al., 2018. ogbn-*: Hu et al.: Open
-Graph Benchmark, NeurIPS 2020.
+Figures are those of the files. Cora, Citeseer: Yang, Cohen, Salakhutdinov: Revisiting semi-supervised
+learning with graph embeddings, ICML 2016 (public split). Amazon Photo, Coauthor CS: Shchur et al., 2018.
+ogbn-*: Hu et al.: Open Graph Benchmark, NeurIPS 2020.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Methods: ways to partition the nodes of a graph, and their names."""
+"""Partitioning methods and their names."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Partitioner(ABC):
-    """A way to partition. The same options give the same partition of the same graph.
+    """A method to partition a graph. The same options give the same partition of the same graph.
 
     Attributes:
-        name: What it is called.
+        name: Name of the method.
     """
 
     name: ClassVar[str]
 
     @property
     def cache_key(self) -> str:
-        """The name with all options that the partition depends on."""
+        """Name of the method with all options that affect the partition."""
+        # Options that do not compare, such as memory limits, leave the partition unchanged.
         named = ((each.name, getattr(self, each.name)) for each in fields(self) if each.compare)
         texts = (f"{name}={value.cache_key if isinstance(value, Partitioner) else value}" for name, value in named)
         return "-".join((self.name, *texts))
@@ -52,7 +53,7 @@ class Partitioner(ABC):
             The partition; no part is empty.
 
         Raises:
-            InputError: More parts than nodes, or what the method cannot do.
+            InputError: More parts than nodes, or a graph that the method cannot partition.
         """
         if not 1 <= num_parts <= topology.num_nodes:
             raise InputError(
@@ -69,17 +70,17 @@ class Partitioner(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class MetisPartitioner(Partitioner):
-    """METIS: few edges between parts.
+    """METIS, which minimises the edges between parts.
 
-    It balances one number for each node. That of ``both`` is the node's in-edges and the mean number of in-edges, so
-    that nodes and edges weigh the same in total; of parts that are even by it, neither count needs to be quite even.
+    It balances one weight per node. For ``both`` the weight is the node's in-edges plus the mean number of
+    in-edges, so that nodes and edges weigh the same in total; neither count is then balanced exactly.
 
     Attributes:
-        balance: What parts have equally much of: ``nodes``, in-edges of their nodes (``edges``), or ``both`` together.
-        imbalance: How much heavier than the mean a part may be, from 0.001. METIS may miss it, most of all on small
-            graphs and graphs with heavy nodes.
-        seed: Seed of its draws.
-        memory_bytes: Most memory that it may use; None for what the system has available.
+        balance: What to balance: ``nodes``, in-edges of the nodes (``edges``), or ``both`` together.
+        imbalance: How much heavier than the mean a part may be, from 0.001. METIS may exceed it, especially
+            on small graphs and graphs with heavy nodes.
+        seed: Seed of METIS.
+        memory_bytes: Memory limit; None for the memory that the system has available.
     """
 
     name: ClassVar[str] = "metis"
@@ -99,6 +100,7 @@ class MetisPartitioner(Partitioner):
         degree = np.diff(as_numpy(topology.indptr))
         weight = None
         if self.balance != "nodes" and topology.num_edges:
+            # Rounded up: METIS takes whole numbers, and a node without in-edges must weigh something.
             share = -(-topology.num_edges // topology.num_nodes) if self.balance == "both" else 0
             weight = degree + share
         part = run_metis(
@@ -109,16 +111,17 @@ class MetisPartitioner(Partitioner):
             seed=self.seed,
             memory_bytes=self.memory_bytes,
         )
+        # METIS may return empty parts, which would leave a worker without nodes.
         fill_empty_parts(part, num_parts, degree)
         return Partition.from_assignment(torch.from_numpy(part), num_parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RangePartitioner(Partitioner):
-    """Contiguous ranges of node ids: as good as the order of the nodes is.
+    """Contiguous ranges of node ids. The quality depends on the order of the nodes.
 
     Attributes:
-        balance: What parts have equally much of: ``nodes``, or in-edges of their nodes (``edges``).
+        balance: What to balance: ``nodes``, or in-edges of the nodes (``edges``).
     """
 
     name: ClassVar[str] = "range"
@@ -136,29 +139,31 @@ class RangePartitioner(Partitioner):
 
 @dataclass(frozen=True, kw_only=True)
 class HashPartitioner(Partitioner):
-    """Nodes dealt out at random, equally many to each part.
+    """Random assignment of nodes, the same number to each part.
 
     Attributes:
-        seed: Key of the draws.
+        seed: Seed of the assignment.
     """
 
     name: ClassVar[str] = "hash"
     seed: int = 0
 
     def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
-        drawn = permute_range(0, topology.num_nodes, topology.num_nodes, fold_in(self.seed, topology.num_nodes))
-        return Partition.from_assignment(torch.from_numpy(drawn % num_parts), num_parts)
+        # A permutation rather than a hash of the id: part sizes then differ by 1 at most.
+        rank = permute_range(0, topology.num_nodes, topology.num_nodes, fold_in(self.seed, topology.num_nodes))
+        return Partition.from_assignment(torch.from_numpy(rank % num_parts), num_parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkedPartitioner(Partitioner):
-    """Parts by one method, each cut into chunks: contiguous ranges of its nodes with about equal computation.
+    """Two-level partition: parts by one method, each cut into chunks of about equal computation.
 
-    The computation of a chunk is counted as its nodes and their in-edges. A part with fewer nodes than chunks has empty
-    chunks. Wang et al.: HongTu: scalable full-graph GNN training on multiple GPUs, SIGMOD 2023.
+    Chunks are contiguous ranges of the nodes of a part; computation is counted as nodes plus in-edges. A part
+    with fewer nodes than chunks has empty chunks. Wang et al.: HongTu: scalable full-graph GNN training on
+    multiple GPUs, SIGMOD 2023.
 
     Attributes:
-        chunks: Chunks of each part.
+        chunks: Number of chunks of each part.
         first: The method that makes the parts.
     """
 
@@ -171,6 +176,7 @@ class ChunkedPartitioner(Partitioner):
 
     def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
         parts = self.first.partition_nodes(topology, num_parts)
+        # Plus 1: a node without in-edges still costs the dense layers.
         cost = np.diff(as_numpy(topology.indptr)) + 1
         chunk = np.empty(topology.num_nodes, dtype=np.int32)
         for part in range(num_parts):
@@ -181,13 +187,15 @@ class ChunkedPartitioner(Partitioner):
 
 
 def fill_empty_parts(part: Array, num_parts: int, degree: Array) -> None:
-    """Give each empty part one node: those with fewest in-edges, but not the last node of another part."""
+    """Give each empty part one node, of those with the fewest in-edges; no other part becomes empty."""
     sizes = np.bincount(part, minlength=num_parts)
     empty = np.flatnonzero(sizes == 0)
     if not len(empty):
         return
     by_degree = np.argsort(degree, kind="stable")
+    # The heaviest node of each part stays, so that none that had a node becomes empty.
     stays = np.unique(part[by_degree[::-1]], return_index=True)[1]
+    # Positions of the reversed order, counted from the front again.
     free = np.delete(by_degree, len(part) - 1 - stays)
     part[free[: len(empty)]] = empty
 
@@ -218,22 +226,24 @@ METHODS: Mapping[str, Partitioner] = MappingProxyType(
     }
 )
 
+# Strategies that train no chunks would ignore the second level.
 WITHOUT_CHUNKS: Mapping[str, Partitioner] = MappingProxyType(
     {name: method for name, method in METHODS.items() if name != "two-level"}
 )
 
 
 def make_partitioner(name: str, options: Mapping[str, object] | None = None) -> Partitioner:
-    """The method of a name, such as ``metis``, with options set.
+    """Return the method of a name, such as ``metis``, with the given options.
 
     Args:
         name: One of `METHODS`.
-        options: Value of each option that shall differ.
+        options: Values of the options that differ from the defaults.
 
     Raises:
-        InputError: An unknown name or option (the nearest are offered), or a value that is wrong.
+        InputError: An unknown name or option (the message suggests the nearest), or an invalid value.
     """
-    method, given = validate_choice("partition method", name, METHODS), dict(options or {})
+    method = validate_choice("partition method", name, METHODS)
+    given = dict(options or {})
     hints = get_type_hints(type(method))
     for option in given:
         validate_choice(f"option of {name}", option, {each.name: each for each in fields(method)})

@@ -1,6 +1,7 @@
-"""METIS: the edge cut of a graph without directions, in a process of its own.
+"""METIS edge-cut partitioning of an undirected graph, in a process of its own.
 
-Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM Journal on Scientific
+Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM Journal on
+    Scientific
 Computing 20, 1998.
 """
 
@@ -30,57 +31,65 @@ Array = NDArray[Any]
 
 _CHILD = Path(__file__).with_name("metis_worker.py")
 _PER_NEIGHBOUR, _PER_NODE, _PROCESS_BYTES = 16, 24, 40 << 20
-"""Numbers that METIS and its input hold for each neighbour and each node, and its process before: the most that was
-measured, on R-MAT graphs, which METIS cannot make much smaller from level to level."""
+"""Memory model of METIS: numbers per neighbour and per node, input included, and bytes of the bare process.
+
+These are the largest values measured, on R-MAT graphs, which METIS can hardly coarsen from level to level.
+"""
 
 
 def run_metis(
     topology: Topology, num_parts: int, weight: Array | None, *, imbalance: float, seed: int, memory_bytes: int | None
 ) -> Array:
-    """The part of each node as METIS gives it; parts may be empty.
+    """Return the part of each node as computed by METIS; parts may be empty.
 
-    Edges between the same two nodes count together, in both directions; self-loops do not count.
+    Edges between the same two nodes are counted together, in both directions; self-loops are ignored.
 
     Args:
-        topology: At least one node.
-        num_parts: At least 2.
-        weight: ``[V]`` int64, what each node counts for the balance; None for 1 each.
-        imbalance: How much heavier than the mean a part may become, which METIS does not always keep.
-        seed: Seed of its draws.
-        memory_bytes: Most memory to use; None for what the system, or its container, has available.
+        topology: The graph, with at least one node.
+        num_parts: Number of parts, at least 2.
+        weight: ``[V]`` int64, weight of each node for the balance; None for 1 each.
+        imbalance: How much heavier than the mean a part may be; METIS does not always achieve it.
+        seed: Seed of METIS.
+        memory_bytes: Memory limit; None for the memory that the system or its container has available.
 
     Returns:
         ``[V]`` integers.
 
     Raises:
-        InputError: METIS failed, or would need more memory or larger numbers than it has.
+        InputError: METIS failed, or it would exceed the memory or the range of its integers.
     """
     import pymetis
 
     dtype = pymetis.zero_copy_dtype()
     budget = available_bytes() if memory_bytes is None else memory_bytes
+    # First for the symmetric edges alone, which are needed to count neighbours for the full estimate.
     _require_memory(topology.indices.nbytes + 32 * topology.num_nodes, budget)
     edges = symmetrize(topology)
     count = count_neighbours(edges)
     num_neighbours = int(count.sum())
+    # METIS sums counts and weights in its own integers, and would overflow silently.
     largest = max(num_neighbours, 2 * topology.num_edges, 0 if weight is None else int(weight.sum()))
     if largest > np.iinfo(dtype).max:
         raise _metis_error(f"numbers of {dtype.itemsize * 8} bits", f"numbers up to {largest:,}")
     _require_memory(estimate_metis_bytes(topology.num_nodes, num_neighbours, dtype.itemsize), budget)
+    # The result shares the file, so nothing needs to be sent back.
     lengths = [len(count) + 1, num_neighbours, num_neighbours, 0 if weight is None else len(weight), len(count)]
+    # METIS takes the imbalance in thousandths, at least 1.
     options = {"parts": num_parts, "seed": seed, "ufactor": max(1, round(imbalance * 1000)), "lengths": lengths}
     try:
         with _shared_array(sum(lengths), dtype) as (file, shared):
             _fill_metis_input(np.split(shared, np.cumsum(lengths)[:-1]), edges, count, weight)
+            # Freed before METIS starts: the estimate does not include the two at once.
             del edges, count
             _run_metis_child(file, options)
+            # A copy: the mapping with the large input can then be released.
             return shared[-topology.num_nodes :].copy()
     except OSError as error:
         raise _metis_error("memory and a process for METIS", str(error)) from error
 
 
 def estimate_metis_bytes(num_nodes: int, num_neighbours: int, width: int) -> int:
-    """Bytes that METIS and its input take at most, for numbers of ``width`` bytes."""
+    """Estimate the peak memory of METIS and its input in bytes, for integers of ``width`` bytes."""
     return _PROCESS_BYTES + width * (_PER_NEIGHBOUR * num_neighbours + _PER_NODE * num_nodes)
 
 
@@ -94,12 +103,13 @@ def _fill_metis_input(arrays: list[Array], edges: SymmetricCsr, count: Array, we
 
 @contextmanager
 def _shared_array(length: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
-    """An open file without a name, and its ``length`` numbers, zeros at first."""
+    """Open an unnamed file of ``length`` zeros and map it; yields its descriptor and the array."""
+    # Memory without a file: nothing is written to disk, and nothing remains if both processes die.
     if sys.platform == "linux":
         file = os.memfd_create("outgrow-metis")
     else:
-        with tempfile.TemporaryFile() as made:
-            file = os.dup(made.fileno())
+        with tempfile.TemporaryFile() as temporary:
+            file = os.dup(temporary.fileno())
     try:
         os.ftruncate(file, length * dtype.itemsize)
         yield file, np.frombuffer(mmap.mmap(file, 0), dtype=dtype)
@@ -108,8 +118,10 @@ def _shared_array(length: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, Arra
 
 
 def _run_metis_child(file: int, options: dict[str, Any]) -> None:
-    ended = subprocess.run(
+    result = subprocess.run(
+        # -P keeps the folder of the script off the path, where names of our modules would hide others.
         [sys.executable, "-P", str(_CHILD), json.dumps({"file": file, "parent": os.getpid(), **options})],
+        # The child imports what this process can, however its path was set.
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         pass_fds=(file,),
         stdin=subprocess.DEVNULL,
@@ -118,13 +130,14 @@ def _run_metis_child(file: int, options: dict[str, Any]) -> None:
         errors="replace",
         check=False,
     )
-    if ended.returncode:
-        said = [text.strip().splitlines()[-1] for text in (ended.stdout, ended.stderr) if text.strip()]
-        raise _metis_error("a partition from METIS", "; ".join((_describe_exit(ended.returncode), *said)))
+    if result.returncode:
+        # METIS writes its reason to standard output, Python to standard error; the last line says most.
+        last_lines = [text.strip().splitlines()[-1] for text in (result.stdout, result.stderr) if text.strip()]
+        raise _metis_error("a partition from METIS", "; ".join((_describe_exit(result.returncode), *last_lines)))
 
 
 def _describe_exit(code: int) -> str:
-    """How a process ended."""
+    """Describe how a process ended."""
     if code > 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name

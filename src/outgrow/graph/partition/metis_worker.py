@@ -1,7 +1,7 @@
-"""The process that METIS runs in; started by `outgrow.graph.partition.metis` as a script, not imported.
+"""Script of the process that METIS runs in; `outgrow.graph.partition.metis` starts it, nothing imports it.
 
-METIS holds the interpreter's lock for as long as it runs, writes to standard output, and may end its process: therefore
-it has one of its own. The arrays are shared with the parent through an open file.
+METIS runs in a process of its own because it holds the interpreter's lock while it runs, writes to standard
+output, and may abort its process. The arrays are shared with the parent through an open file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from outgrow.core.process import end_with_parent
 
 
 def main() -> None:
-    """Partition the graph of the shared arrays and write the part of each node among them."""
+    """Partition the graph in the shared arrays, and write the part of each node to the last of them."""
     given = json.loads(sys.argv[1])
     end_with_parent(given["parent"])
+    # After the tie to the parent: a parent that dies during the imports must not leave this process behind.
     import numpy as np
     import pymetis
 

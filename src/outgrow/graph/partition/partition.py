@@ -1,4 +1,4 @@
-"""A partition: the part, and where wanted the chunk, of every node."""
+"""Partitions of nodes into parts, and optionally of parts into chunks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _MOST_PARTS = 1 << 31
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Partition:
-    """A part for each of ``V`` nodes; make one with `validate_csr`.
+    """The part of each of ``V`` nodes; make one with `Partition.from_assignment`.
 
     Attributes:
         part: ``[V]`` int16, or int32 for many parts; ``0 <= part < num_parts``.
         num_parts: Number of parts.
-        chunk: ``[V]`` int16 or int32, the chunk of each node within its part; None if parts are not cut into chunks.
-        num_chunks: Chunks of each part.
+        chunk: ``[V]`` int16 or int32, the chunk of each node within its part; None if parts are not cut into
+            chunks.
+        num_chunks: Number of chunks of each part.
     """
 
     part: Tensor
@@ -40,17 +41,17 @@ class Partition:
         chunk: Tensor | None = None,
         num_chunks: int = 1,
     ) -> Partition:
-        """A partition of whole numbers that are checked.
+        """Make a partition from part numbers, and check them.
 
         Args:
             part: ``[V]``, any integer type.
             num_parts: Number of parts.
             allow_empty: Whether a part may own no node.
             chunk: ``[V]``, any integer type; None if parts are not cut. Chunks may be empty.
-            num_chunks: Chunks of each part.
+            num_chunks: Number of chunks of each part.
 
         Raises:
-            InputError: Not one part for each node, a number out of range, or an empty part.
+            InputError: A chunk is missing, a number is out of range, or a part is empty.
         """
         made = cls(
             part=_as_narrow_dtype("part", part, num_parts),
@@ -74,17 +75,18 @@ class Partition:
 
     @cached_property
     def part_sizes(self) -> Tensor:
-        """``[num_parts]`` int64: nodes of each part."""
+        """``[num_parts]`` int64: number of nodes in each part."""
         return torch.bincount(self.part, minlength=self.num_parts)
 
     def nodes_of_part(self, part: int) -> Tensor:
-        """``[n]`` int64: the nodes of a part, ascending."""
-        first, last = self._part_ends[part], self._part_ends[part + 1]
+        """Return ``[n]`` int64: the nodes of a part, ascending."""
+        first = self._part_ends[part]
+        last = self._part_ends[part + 1]
         return self._nodes_by_part[first:last]
 
     @cached_property
     def chunks_as_parts(self) -> Partition:
-        """The partition in which every chunk is a part: chunk ``c`` of part ``p`` is ``p * num_chunks + c``."""
+        """The partition with each chunk as a part: chunk ``c`` of part ``p`` is ``p * num_chunks + c``."""
         if self.chunk is None:
             return self
         flat = self.part.long() * self.num_chunks + self.chunk
@@ -92,6 +94,7 @@ class Partition:
 
     @cached_property
     def _nodes_by_part(self) -> Tensor:
+        # One stable sort for all parts: ids stay ascending within each.
         return torch.from_numpy(np.argsort(self.part.numpy(), kind="stable"))
 
     @cached_property
@@ -100,7 +103,7 @@ class Partition:
 
 
 def _as_narrow_dtype(what: str, values: Tensor, count: int) -> Tensor:
-    """The numbers as int16 or int32, if all are at least 0 and below ``count``."""
+    """Convert numbers to int16 or int32, if all are at least 0 and below ``count``."""
     if values.dim() != 1 or values.dtype.is_floating_point or values.dtype in (torch.bool, torch.complex64):
         raise _partition_error(
             f"a {what} for each node, [V] whole numbers", f"{values.dtype} of shape {list(values.shape)}"
@@ -109,6 +112,7 @@ def _as_narrow_dtype(what: str, values: Tensor, count: int) -> Tensor:
         raise _partition_error(f"1 to {_MOST_PARTS - 1:,} {what}s", f"{count:,}")
     if len(values) and (int(values.min()) < 0 or int(values.max()) >= count):
         raise _partition_error(f"{what}s 0 to {count - 1:,}", f"{what}s {int(values.min()):,} to {int(values.max()):,}")
+    # Narrow numbers: every worker keeps the part of every node in memory.
     return values.to(torch.int16 if count <= 1 << 15 else torch.int32)
 
 

@@ -1,4 +1,4 @@
-"""Partitions that are kept with a store: the folder ``partitions`` in its directory."""
+"""Cache of partitions in the folder ``partitions`` of a store."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FORMAT = 1
 
 
 def load_or_make_partition(topology: Topology, method: Partitioner, num_parts: int, *, store: Path | None) -> Partition:
-    """The partition that a method makes of a graph, taken from the graph's store if it was made before.
+    """Return the partition of a graph by a method, from the graph's store if it was computed before.
 
-    What was made is put there; a store that cannot be written to is left as it is. A file that is torn or belongs to
-    another graph is made anew.
+    A new partition is saved in the store, if that can be written to. A file that is incomplete or belongs to
+    another graph is replaced.
 
     Args:
         topology: The graph's edges.
@@ -35,7 +35,7 @@ def load_or_make_partition(topology: Topology, method: Partitioner, num_parts: i
         store: Directory of the graph's store; None if it has none.
 
     Raises:
-        InputError: See `Partitioner.partition_nodes`.
+        InputError: The method cannot partition this graph (see `Partitioner.partition_nodes`).
     """
     if store is None:
         return method.partition_nodes(topology, num_parts)
@@ -50,19 +50,23 @@ def load_or_make_partition(topology: Topology, method: Partitioner, num_parts: i
     found = _read_partition(path, about)
     if found is None:
         found = method.partition_nodes(topology, num_parts)
+        # A cache only: a store on a read-only disk must not stop the run.
         with suppress(OSError):
             _write_partition(path, about, found)
     return found
 
 
 def _read_partition(path: Path, about: dict[str, Any]) -> Partition | None:
-    """The partition in a file; None if there is none, or not a whole one of this graph."""
+    """Read a partition from a file; None if it is missing, incomplete or of another graph."""
     try:
         record = json.loads(_with_suffix(path, ".json").read_text(encoding="utf-8"))
+        # Read whole before it is parsed, so that what was checked is what is used.
         data = _with_suffix(path, ".npy").read_bytes()
-        num_chunks, checksum = record.pop("num_chunks"), record.pop("sha256")
+        num_chunks = record.pop("num_chunks")
+        checksum = record.pop("sha256")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    # The checksum ties the two files together: a crash between their renames must not mix old and new.
     if record != about or hashlib.sha256(data).hexdigest() != checksum:
         return None
     rows = torch.from_numpy(np.load(io.BytesIO(data), allow_pickle=False))
@@ -81,6 +85,7 @@ def _write_partition(path: Path, about: dict[str, Any], partition: Partition) ->
     checksum = hashlib.sha256(data.getbuffer()).hexdigest()
     record = {**about, "num_chunks": partition.num_chunks, "sha256": checksum}
     path.parent.mkdir(exist_ok=True)
+    # The record last: without it the data are not looked at.
     with atomic_write(_with_suffix(path, ".npy")) as temporary:
         temporary.write_bytes(data.getbuffer())
     with atomic_write(_with_suffix(path, ".json")) as temporary:

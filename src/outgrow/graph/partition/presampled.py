@@ -1,8 +1,8 @@
-"""Parts that have equally much of the work of mini-batches, as batches that are drawn beforehand show it.
+"""METIS partitions balanced by the work of mini-batches, which is estimated from batches sampled beforehand.
 
-A worker's work for a batch are the in-edges that are drawn of its nodes. Some nodes are in most batches and others in
-none, so parts that are even in nodes or in edges need not be even in work (Polisetty et al.: GSplit, 2023, section 3.2;
-pre-sampling as in Yang et al.: GNNLab, EuroSys 2022).
+The work of a worker for a batch is the number of in-edges sampled for its nodes. Some nodes are in most
+batches and others in none, so parts with equal nodes or edges need not have equal work (Polisetty et al.:
+GSplit, 2023, section 3.2; pre-sampling as in Yang et al.: GNNLab, EuroSys 2022).
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _FINE = 100
 
 @dataclass(frozen=True, kw_only=True)
 class PresampledMetis(Partitioner):
-    """METIS with parts that are even in in-edges drawn and in seeds, which weigh the same in total.
+    """METIS with parts balanced by sampled in-edges and by seeds, which weigh the same in total.
 
     Attributes:
-        course: What tells the batches apart from others: see `course_of`.
+        course: Name for how batches are sampled: see `sampling_signature`.
         imbalance: How much heavier than the mean a part may be.
-        weights: ``[V]`` float64 weight of each node, made when a partition is not known yet: see `presample_weights`.
+        weights: Computes the ``[V]`` float64 weights of nodes; called only if no partition is cached: see
+            `presample_weights`.
     """
 
     name: ClassVar[str] = "metis-access"
@@ -45,6 +46,7 @@ class PresampledMetis(Partitioner):
         if num_parts == 1:
             return Partition.from_assignment(torch.zeros(topology.num_nodes, dtype=torch.int16), 1)
         given = self.weights()
+        # Scaled to a mean of 100, so that rounding to whole numbers changes the balance by little.
         weight: Array = as_numpy((given * (_FINE * topology.num_nodes / max(given.sum().item(), 1e-9))).round().long())
         part = run_metis(topology, num_parts, weight, imbalance=self.imbalance, seed=0, memory_bytes=None)
         fill_empty_parts(part, num_parts, as_numpy(topology.indptr.diff()))
@@ -52,30 +54,32 @@ class PresampledMetis(Partitioner):
 
 
 def presample_weights(sampler: NeighborSampler, epoch: int, batches: Sequence[Tensor], num_nodes: int) -> Tensor:
-    """``[V]`` float64: shares of all in-edges that are drawn and of all seeds in an epoch, one half each.
+    """Return ``[V]`` float64: each node's share of the sampled in-edges and of the seeds of an epoch, averaged.
 
     Args:
-        sampler: Draws the batches.
-        epoch: Its number.
-        batches: ``[n]`` int64 seeds of each.
+        sampler: Samples the batches.
+        epoch: Number of the epoch.
+        batches: ``[n]`` int64 seeds of each batch.
         num_nodes: ``V``.
     """
-    drawn, seeds = torch.zeros(num_nodes, dtype=torch.float64), torch.zeros(num_nodes, dtype=torch.float64)
+    sampled = torch.zeros(num_nodes, dtype=torch.float64)
+    seeds = torch.zeros(num_nodes, dtype=torch.float64)
     for step, batch in enumerate(batches):
         seeds[batch] += 1
         for block in sampler.sample_blocks(batch, epoch, step):
-            drawn[block.dst_nodes] += block.edges.indptr.diff()
-    return sum((each / max(1.0, each.sum().item()) / 2 for each in (drawn, seeds)), torch.zeros(()))
+            sampled[block.dst_nodes] += block.edges.indptr.diff()
+    return sum((each / max(1.0, each.sum().item()) / 2 for each in (sampled, seeds)), torch.zeros(()))
 
 
 def sampling_signature(views: Sequence[Topology], nodes: Tensor, *about: object) -> str:
-    """A name for how batches are drawn: the same for the same nodes to train on, layers and options.
+    """Return a name for how batches are sampled: equal for equal training nodes, layers and options.
 
     Args:
         views: The topology as each layer wants it.
         nodes: ``[n]`` int64, the nodes to train on.
-        about: What else it depends on.
+        about: Further values that it depends on.
     """
     digest = hashlib.sha256(repr(([view.num_edges for view in views], about)).encode())
+    # The nodes themselves, not their number: another split is another signature.
     digest.update(as_numpy(nodes).tobytes())
     return digest.hexdigest()[:16]

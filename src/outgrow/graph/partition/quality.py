@@ -1,4 +1,4 @@
-"""How good a partition is: what it cuts, how even it is, and what workers would have to hear from one another."""
+"""Quality of a partition: edge cut, balance, and the rows that workers need from one another."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MASK_BYTES = 1 << 28
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionQuality:
-    """Figures of a partition of ``V`` nodes and ``E`` edges.
+    """Quality figures of a partition of ``V`` nodes and ``E`` edges.
 
     Attributes:
-        edge_cut: Edges whose ends are in different parts.
-        cut_share: Their share of all edges; 0 without edges.
-        nodes: Nodes of each part.
-        edges: In-edges of the nodes of each part.
-        halo: For each part, the nodes of other parts with an edge to one of its own: the rows that it needs of others.
+        edge_cut: Number of edges whose ends are in different parts.
+        cut_share: Share of cut edges; 0 without edges.
+        nodes: Number of nodes in each part.
+        edges: Number of in-edges of the nodes of each part.
+        halo: For each part, the number of nodes of other parts with an edge to one of its own.
         node_balance: Largest number of nodes over the mean.
         edge_balance: Largest number of in-edges over the mean; 1 without edges.
-        replication_factor: Nodes and halo of all parts together, over ``V``.
+        replication_factor: Nodes plus halo of all parts, over ``V``.
     """
 
     edge_cut: int
@@ -45,13 +45,13 @@ class PartitionQuality:
 
 
 def measure_quality(topology: Topology, partition: Partition) -> PartitionQuality:
-    """Count what a partition cuts.
+    """Measure a partition.
 
-    The edges are read in order, once for every 64 parts; memory is a bit for each node and part of a pass, for
-    some threads.
+    The edges are read in order, once for every 64 parts. Memory is one bit per node and part of a pass, times
+    a limited number of threads.
 
     Raises:
-        InputError: The partition is one of another graph.
+        InputError: The partition belongs to another graph.
     """
     if partition.num_nodes != topology.num_nodes:
         raise InputError(
@@ -80,16 +80,20 @@ def measure_quality(topology: Topology, partition: Partition) -> PartitionQualit
 
 
 def _max_over_mean(counts: Array) -> float:
+    # Without counts all parts are equally empty: 1 instead of 0 / 0.
     return float(counts.max() / counts.mean()) if counts.any() else 1.0
 
 
 def _count_cut_edges(indptr: Array, indices: Array, part: Array, num_parts: int) -> tuple[int, Array]:
-    """Edges that are cut, and the halo of each part."""
+    """Count the cut edges and the halo of each part."""
     shares = balanced_work(indptr)
+    # One bit for each part: few parts take a byte per node instead of eight.
     kind = np.dtype(np.uint8 if num_parts <= 8 else np.uint64)
+    # A table of marks for each thread avoids atomic operations; the limit keeps their memory bounded.
     lanes = max(1, min(num_threads(), len(shares), _MASK_BYTES // max(1, len(part) * kind.itemsize)))
     needs = np.empty((lanes, len(part)), dtype=kind)
-    cut, halo = np.zeros(lanes, dtype=np.int64), np.zeros(num_parts, dtype=np.int64)
+    cut = np.zeros(lanes, dtype=np.int64)
+    halo = np.zeros(num_parts, dtype=np.int64)
     width = kind.itemsize * 8
     for first in range(0, num_parts, width):
         needs[:] = 0
@@ -102,28 +106,33 @@ def _count_cut_edges(indptr: Array, indices: Array, part: Array, num_parts: int)
 def _mark_halo(
     shares: Array, indptr: Array, indices: Array, part: Array, first: int, width: int, needs: Array, cut: Array
 ) -> None:
-    """For each source, mark the parts ``first`` to ``first + width - 1`` that are not its own and hear from it."""
+    """For each source, mark the other parts from ``first`` to ``first + width - 1`` with an edge from it."""
     lanes = len(needs)
     for lane in prange(lanes):
         crossing = 0
+        # Shares are assigned by lane, not by thread, so each lane is written by one thread only.
         for share in range(len(shares) * lane // lanes, len(shares) * (lane + 1) // lanes):
             for v in range(shares[share, ROW], shares[share, END_ROW]):
                 bit = part[v] - first
                 if 0 <= bit < width:
                     mark = needs.dtype.type(np.uint64(1) << np.uint64(bit))
                     for e in range(*row_span(shares, share, indptr, v)):
+                        # Bits make marks idempotent: a source is counted once per part, however many edges it
+                        # has there.
                         if part[indices[e]] != part[v]:
                             needs[lane, indices[e]] |= mark
                             crossing += 1
+        # Summed locally first: lanes share a cache line here.
         cut[lane] += crossing
 
 
 @serial_kernel
 def _count_halo(needs: Array, first: int, halo: Array) -> None:
-    """Count the nodes that each part of a pass needs, whoever marked them."""
+    """Count the nodes that each part of a pass needs, over the marks of all threads."""
     for v in range(needs.shape[1]):
         marks = np.uint64(0)
         for lane in range(len(needs)):
+            # Several lanes may have marked the same part: it still counts once.
             marks |= np.uint64(needs[lane, v])
         bit = 0
         while marks != np.uint64(0):

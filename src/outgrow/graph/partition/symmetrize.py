@@ -1,4 +1,4 @@
-"""A topology without directions: each node's neighbours, and how many edges there are between the two."""
+"""Undirected neighbours of the nodes of a topology, with the number of edges between each two nodes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Array = NDArray[Any]
 
 
 class SymmetricCsr(NamedTuple):
-    """In-edges and out-edges of every node; both sorted within a node.
+    """In-edges and out-edges of every node, both sorted within each node.
 
     Attributes:
         in_ptr: ``[V + 1]`` int64.
-        src: ``[E]`` int32 or int64, sources of the in-edges; may be memory-mapped.
+        src: ``[E]`` int32 or int64, the sources of in-edges; may be memory-mapped.
         out_ptr: ``[V + 1]`` int64.
-        dst: ``[E]``, destinations of the out-edges.
-        bounds: ``[P + 1]``, first node of each share of the work, and the number of nodes.
+        dst: ``[E]``, the destinations of out-edges.
+        bounds: ``[P + 1]``, the first node of each share of the work, then the number of nodes.
     """
 
     in_ptr: Array
@@ -34,29 +34,33 @@ class SymmetricCsr(NamedTuple):
 
 
 def symmetrize(topology: Topology) -> SymmetricCsr:
-    """In-edges and out-edges; makes one array of ``E`` and two of ``V``."""
-    in_ptr, src = as_numpy(topology.indptr), as_numpy(topology.indices)
+    """Return in-edges and out-edges; allocates one array of ``E`` and two of ``V`` elements."""
+    in_ptr = as_numpy(topology.indptr)
+    src = as_numpy(topology.indices)
     num_nodes = topology.num_nodes
-    out_ptr, dst = np.zeros(num_nodes + 2, dtype=np.int64), np.empty(len(src), dtype=src.dtype)
+    # One entry more: counts are shifted by two, and the fill moves each start to its end, the next start.
+    out_ptr = np.zeros(num_nodes + 2, dtype=np.int64)
+    dst = np.empty(len(src), dtype=src.dtype)
     _transpose_csr(in_ptr, src, out_ptr, dst)
     out_ptr = out_ptr[:-1]
+    # A fixed number of shares, of equal edges and nodes: rows of hubs would otherwise hold up one thread.
     bounds = balanced_range_ends(in_ptr + out_ptr + np.arange(num_nodes + 1), min(PARTS, num_nodes))
     return SymmetricCsr(in_ptr, src, out_ptr, dst, bounds)
 
 
 def count_neighbours(edges: SymmetricCsr) -> NDArray[np.int64]:
-    """``[V]``: distinct neighbours of each node, itself not among them."""
+    """Return ``[V]``: the number of distinct neighbours of each node, excluding itself."""
     count = np.empty(len(edges.in_ptr) - 1, dtype=np.int64)
     _merge_neighbours(*edges, count, None, None, None)
     return count
 
 
 def fill_neighbours(edges: SymmetricCsr, indptr: Array, neighbours: Array, multiplicity: Array) -> None:
-    """Write the neighbours of each node in ascending order, and the number of edges between the two.
+    """Write the neighbours of each node in ascending order, and the number of edges to each of them.
 
     Args:
         edges: The edges.
-        indptr: ``[V + 1]``, the sums of `count_neighbours`.
+        indptr: ``[V + 1]``, cumulative sums of `count_neighbours`.
         neighbours: ``[N]``, written.
         multiplicity: ``[N]``, written; edges in both directions together.
     """
@@ -65,11 +69,12 @@ def fill_neighbours(edges: SymmetricCsr, indptr: Array, neighbours: Array, multi
 
 @serial_kernel
 def _transpose_csr(in_ptr: Array, src: Array, out_ptr: Array, dst: Array) -> None:
-    """Destinations by source; ``out_ptr`` has one place more than it needs at the end."""
+    """Group destinations by source; ``out_ptr`` has one extra entry at the end."""
     for e in range(len(src)):
         out_ptr[src[e] + 2] += 1
     for u in range(2, len(out_ptr)):
         out_ptr[u] += out_ptr[u - 1]
+    # Destinations ascend in this loop, so every row of out-edges comes out sorted.
     for v in range(len(in_ptr) - 1):
         for e in range(in_ptr[v], in_ptr[v + 1]):
             at = out_ptr[src[e] + 1]
@@ -89,22 +94,26 @@ def _merge_neighbours(
     neighbours: Array | None,
     multiplicity: Array | None,
 ) -> None:
-    """Merge both sorted rows of each node: count what comes out, or write it."""
+    """Merge both sorted rows of each node; count the neighbours, or write them."""
     for share in prange(len(bounds) - 1):
         for v in range(bounds[share], bounds[share + 1]):
             i, j = in_ptr[v], out_ptr[v]
             last_i, last_j = in_ptr[v + 1], out_ptr[v + 1]
+            # One kernel for both passes: they cannot disagree about which neighbours there are.
             at = 0 if indptr is None else indptr[v]
             found = 0
             while i < last_i or j < last_j:
+                # The smaller head of the two sorted rows, as in a merge sort.
                 u = src[i] if j == last_j or (i < last_i and src[i] < dst[j]) else dst[j]
                 times = 0
+                # Parallel edges and both directions add up to the weight of one undirected edge.
                 while i < last_i and src[i] == u:
                     times += 1
                     i += 1
                 while j < last_j and dst[j] == u:
                     times += 1
                     j += 1
+                # METIS takes no self-loops.
                 if u != v:
                     if neighbours is not None and multiplicity is not None:
                         neighbours[at + found] = u

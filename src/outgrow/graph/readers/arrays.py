@@ -1,4 +1,4 @@
-"""A graph from arrays in memory."""
+"""Reader of graphs from arrays in memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 
 class ArraySource(GraphSource):
-    """Edges in one array. Final.
+    """Source of edges in one array. Final.
 
     Args:
         edge_index: ``[2, E]`` integer, sources then destinations.
-        tables: What is known of the nodes.
-        name: What to call the graph.
+        tables: Tables of the nodes.
+        name: Name of the graph.
         relation: ``[E]`` integer; None if edges have no type.
         weight: ``[E]`` floating; None if edges have no weight.
 
@@ -58,20 +58,23 @@ class ArraySource(GraphSource):
                     got=f"shape {list(np.shape(values))}",
                     repair=f"give one {what} for each column of edge_index",
                 )
-        self._edge_index, self._tables, self._name = edge_index, tables, name
-        self._relation, self._weight = relation, weight
+        self._edge_index = edge_index
+        self._tables = tables
+        self._name = name
+        self._relation = relation
+        self._weight = weight
 
     @property
     def name(self) -> str:
-        """As given."""
+        """Name as given."""
         return self._name
 
     def read_tables(self) -> NodeTableSource:
-        """As given."""
+        """Return the tables as given."""
         return self._tables
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, in one chunk."""
+        """Yield all edges in one chunk."""
         yield EdgeChunk(
             src=np.ascontiguousarray(self._edge_index[0], dtype=np.int64),
             dst=np.ascontiguousarray(self._edge_index[1], dtype=np.int64),

@@ -1,4 +1,4 @@
-"""Names of the columns of edge tables, and ids that are not numbered from 0."""
+"""Column names of edge tables, and renumbering of ids that do not start at 0."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ ROLES |= {**dict.fromkeys(RELATION, "relation"), **dict.fromkeys(WEIGHT, "weight
 
 
 def assign_column_roles(names: Sequence[str], where: str) -> dict[str, int]:
-    """Which column is ``src``, ``dst``, ``relation`` and ``weight``; case does not matter, other columns are ignored.
+    """Return the column number of each of ``src``, ``dst``, ``relation`` and ``weight``.
+
+    Case does not matter; other columns are ignored.
 
     Args:
         names: Name of each column.
-        where: What to call the table in errors.
+        where: Name of the table in errors.
 
     Raises:
-        InputError: No source or destination, or two columns of one role.
+        InputError: No source or destination, or two columns with the same role.
     """
     found: dict[str, int] = {}
     for at, name in enumerate(names):
@@ -44,13 +46,14 @@ def assign_column_roles(names: Sequence[str], where: str) -> dict[str, int]:
 
 @final
 class RelabelledSource(GraphSource):
-    """A source of edges alone, with its ids renumbered from 0 in ascending order. Reads the edges twice.
+    """Source that renumbers the ids of a source of edges from 0 in ascending order. Reads the edges twice.
 
     Args:
-        source: What to read; ids may be any int64.
+        source: The source to read; ids may be any int64.
 
     Attributes:
-        original_ids: ``[V]`` int64, ascending: the original id of each node. Memory grows with ``V``, not with edges.
+        original_ids: ``[V]`` int64, ascending: the original id of each node. Memory grows with ``V``, not
+            with ``E``.
     """
 
     def __init__(self, source: GraphSource) -> None:
@@ -59,39 +62,46 @@ class RelabelledSource(GraphSource):
 
     @property
     def name(self) -> str:
-        """That of the source."""
+        """Name of the source."""
         return self._source.name
 
     @property
     def original_ids(self) -> Ids:
-        """Original ids; the first use reads all edges."""
+        """Original id of each node; the first access reads all edges."""
         if self._ids is None:
             self._ids = _unique_ids(self._source.read_edges())
         return self._ids
 
     def read_tables(self) -> NodeTableSource:
-        """The number of nodes."""
+        """Return the number of nodes."""
         return NodeTableSource(num_nodes=len(self.original_ids))
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, renumbered."""
+        """Yield all edges, renumbered."""
         for chunk in self._source.read_edges():
-            src, dst = np.searchsorted(self.original_ids, chunk.src), np.searchsorted(self.original_ids, chunk.dst)
+            src = np.searchsorted(self.original_ids, chunk.src)
+            dst = np.searchsorted(self.original_ids, chunk.dst)
             yield chunk._replace(src=src, dst=dst)
 
 
 def _unique_ids(chunks: Iterator[EdgeChunk]) -> Ids:
-    known, fresh, waiting = np.empty(0, dtype=np.int64), list[Ids](), 0
+    known = np.empty(0, dtype=np.int64)
+    fresh = list[Ids]()
+    num_fresh = 0
     for chunk in chunks:
         fresh.append(np.union1d(chunk.src, chunk.dst))
-        waiting += len(fresh[-1])
-        if waiting > max(len(known), 1 << 16):
-            known, fresh, waiting = np.unique(np.concatenate([known, *fresh])), [], 0
+        num_fresh += len(fresh[-1])
+        # Merging when the new ids outnumber the known ones bounds memory by V, and each id is sorted few
+        # times.
+        if num_fresh > max(len(known), 1 << 16):
+            known = np.unique(np.concatenate([known, *fresh]))
+            fresh = []
+            num_fresh = 0
     return np.unique(np.concatenate([known, *fresh]))
 
 
 def make_edge_chunk(column: Callable[[int], NDArray[Any]], roles: dict[str, int]) -> EdgeChunk:
-    """A chunk from columns by number; ids are int64, weights become float32."""
+    """Make a chunk from columns by number; ids are int64, weights become float32."""
     return EdgeChunk(
         src=column(roles["src"]),
         dst=column(roles["dst"]),
@@ -101,7 +111,7 @@ def make_edge_chunk(column: Callable[[int], NDArray[Any]], roles: dict[str, int]
 
 
 def shorten_name(name: str) -> str:
-    """The beginning of a name, as an error may show it."""
+    """Return the beginning of a name, escaped for an error message."""
     return repr(name[:40])[1:-1]
 
 

@@ -1,4 +1,4 @@
-"""Which reader for a path; folders with nodes.npz."""
+"""Detection of the reader for a path, and the reader of folders with nodes.npz."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ NODES = "nodes.npz"
 
 @final
 class FolderSource(GraphSource):
-    """Edges from one source, everything else from ``nodes.npz``.
+    """Source with edges from an edge table, and everything else from ``nodes.npz``.
 
-    Its keys are those of a graph in one file (``npz.py``), without ``edge_index``.
+    The keys of ``nodes.npz`` are those of a graph in one file (``npz.py``), without ``edge_index``.
 
     Args:
         folder: The folder.
-        edges: Reads the edge table.
+        edges: Reader of the edge table.
     """
 
     def __init__(self, folder: Path, edges: GraphSource) -> None:
-        self._folder, self._edges = Path(folder), edges
+        self._folder = Path(folder)
+        self._edges = edges
 
     @property
     def name(self) -> str:
@@ -39,19 +40,20 @@ class FolderSource(GraphSource):
         return self._folder.absolute().name
 
     def read_tables(self) -> NodeTableSource:
-        """What ``nodes.npz`` holds.
+        """Return the tables in ``nodes.npz``.
 
         Raises:
             InputError: The file is broken.
         """
         tables = parse_node_tables(NpzArchive(self._folder / NODES))
         if tables.num_nodes is not None and tables.features is None and tables.labels is None:
-            size = sum(path.stat().st_size for path in self._folder.glob("edges.*"))  # an edge takes at least a byte
+            # An edge takes at least one byte, so the size bounds their number without reading them.
+            size = sum(path.stat().st_size for path in self._folder.glob("edges.*"))
             check_node_count(tables.num_nodes, size, str(self._folder / NODES))
         return tables
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges of the edge table."""
+        """Yield all edges of the edge table."""
         return self._edges.read_edges()
 
 
@@ -69,7 +71,7 @@ def detect_reader(
     relabel: bool = False,
     columns: Sequence[str] | None = None,
 ) -> GraphSource:
-    """The reader of a file or folder, by what it is called.
+    """Return the reader of a file or folder, chosen by its name.
 
     Args:
         path: The file or folder.
@@ -78,7 +80,7 @@ def detect_reader(
         columns: Names of the columns of an edge table, in order; an underscore skips one.
 
     Raises:
-        InputError: Nothing is there, it is of no known form, or an option does not go with its form.
+        InputError: The path does not exist, its format is unknown, or an option does not apply to its format.
     """
     path = Path(path)
     if not path.exists():
@@ -87,6 +89,7 @@ def detect_reader(
         raise InputError(
             f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
         )
+    # By name alone: no file is opened before the reader is known.
     source = _edge_table_reader(path, num_nodes, relabel, columns)
     if source is not None:
         return source

@@ -1,9 +1,9 @@
-"""Edge lists: one edge per line, as text, also compressed by gzip.
+"""Edge lists: text files with one edge per line, optionally compressed by gzip.
 
-Columns are separated by commas, semicolons, tabs or spaces. Lines that begin with ``#`` or ``%`` are comments, as in
-files of SNAP and KONECT. A first line of names is a header: ``src``, ``dst``, ``relation``, ``weight`` and their
-synonyms (``columns.py``) are read, other columns are ignored. Without a header there must be two columns, source and
-destination, or the columns must be named.
+Columns are separated by commas, semicolons, tabs or spaces. Lines that begin with ``#`` or ``%`` are
+comments, as in files of SNAP and KONECT. A first line of names is a header: ``src``, ``dst``, ``relation``,
+``weight`` and their synonyms (``columns.py``) are read, other columns are ignored. A file without a header
+must have two columns, source and destination, or its columns must be named by the caller.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _DTYPES = {"src": "int64", "dst": "int64", "relation": "int32", "weight": "float
 
 
 class ColumnLayout(NamedTuple):
-    """What the first lines of a file tell.
+    """Layout of a file, as detected from its first lines.
 
     Attributes:
         delimiter: The byte between columns.
         width: Number of columns.
-        roles: Number of the column of each role.
-        header: Number of the line that holds names; 0 if there is none.
+        roles: Column number of each role.
+        header: Number of the header line; 0 if there is none.
     """
 
     delimiter: bytes
@@ -47,10 +47,10 @@ class ColumnLayout(NamedTuple):
 
 @final
 class EdgeListSource(GraphSource):
-    """One such file.
+    """Reader of an edge list.
 
     Args:
-        path: The file; one that ends in ``.gz`` is unpacked on the way.
+        path: The file; one that ends in ``.gz`` is decompressed while it is read.
         num_nodes: ``V``; None for one more than the largest id.
         relabel: Renumber ids from 0 in ascending order; they may then be any integers. Reads the file twice.
         columns: Names of the columns in order, for a file without header; other names are skipped.
@@ -64,7 +64,9 @@ class EdgeListSource(GraphSource):
         relabel: bool = False,
         columns: Sequence[str] | None = None,
     ) -> None:
-        self._path, self._num_nodes, self._columns = Path(path), num_nodes, columns
+        self._path = Path(path)
+        self._num_nodes = num_nodes
+        self._columns = columns
         self._read: GraphSource = (
             RelabelledSource(_LineSource(self._path, columns)) if relabel else _LineSource(self._path, columns)
         )
@@ -78,15 +80,15 @@ class EdgeListSource(GraphSource):
 
     @property
     def name(self) -> str:
-        """Name of the file without its ending."""
+        """Name of the file without its suffix."""
         return self._read.name
 
     def read_tables(self) -> NodeTableSource:
-        """The number of nodes, where it is known."""
+        """Return the number of nodes, if it is known."""
         return self._read.read_tables() if self._num_nodes is None else NodeTableSource(num_nodes=self._num_nodes)
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, in chunks of 2 MiB of text.
+        """Yield all edges, in chunks of 2 MiB of text.
 
         Raises:
             InputError: A line that is not an edge, with its number; or a broken file.
@@ -97,7 +99,8 @@ class EdgeListSource(GraphSource):
 @final
 class _LineSource(GraphSource):
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
-        self._path, self._columns = path, columns
+        self._path = path
+        self._columns = columns
 
     @property
     def name(self) -> str:
@@ -137,16 +140,20 @@ def _parse_edges(text: bytes, layout: ColumnLayout) -> EdgeChunk:
 
     names = [str(at) for at in range(layout.width)]
     roles = {at: role for role, at in layout.roles.items()}
+    # The parser refuses empty text; a block of blank lines has no edges.
     if not text.strip():
         empty = {at: np.empty(0, _DTYPES[role]) for at, role in roles.items()}
         return make_edge_chunk(empty.__getitem__, layout.roles)
     table = csv.read_csv(
         BytesIO(text),
+        # Two blocks for each text, so that two threads parse it.
         csv.ReadOptions(column_names=names, use_threads=True, block_size=BLOCK_BYTES // 2),
+        # Without quotes: one stray quote would otherwise swallow all lines up to the next.
         csv.ParseOptions(delimiter=layout.delimiter.decode(), quote_char=False),
         csv.ConvertOptions(
             column_types={str(at): _DTYPES[role] for at, role in roles.items()},
             include_columns=[str(at) for at in roles],
+            # An empty field must be an error, not a missing value that becomes a float.
             null_values=[],
             check_utf8=False,
         ),
@@ -160,10 +167,12 @@ def _detect_layout(block: TextBlock, columns: Sequence[str] | None, path: Path) 
         if not text or text[:1] in (b"#", b"%"):
             continue
         delimiter = next((d for d in (b",", b";", b"\t") if d in text), b" ")
+        # The limit keeps one long line from becoming millions of strings.
         split = text.split(None if delimiter == b" " else delimiter, _MOST_COLUMNS)
         if len(split) > _MOST_COLUMNS:
             raise _too_many_columns_error(path, number)
         fields = [field.strip() for field in split]
+        # A header has no integers: names of columns are words, and every edge has two ids.
         header = not any(_INTEGER.fullmatch(field) for field in fields)
         names = [field.decode(errors="replace") for field in fields] if header else columns
         if names is None:
@@ -177,7 +186,7 @@ def _detect_layout(block: TextBlock, columns: Sequence[str] | None, path: Path) 
 
 
 def _without_header(text: bytes) -> bytes:
-    """The text after its first line that is neither empty nor a comment."""
+    """Return the text after the first line that is neither empty nor a comment."""
     start = 0
     while True:
         end = text.find(b"\n", start)
@@ -197,11 +206,14 @@ def _bad_line_error(block: TextBlock, layout: ColumnLayout, path: Path, why: str
 
     lines = block.text.split(b"\n")
     if 0 <= layout.header - block.line < len(lines):
+        # The header is no edge, and would be reported as the first bad line.
         lines[layout.header - block.line] = b""
     at = find_first_bad(lines, lambda text: _parse_edges(_normalise_lines(text, layout), layout), ArrowInvalid)
+    # Only the block as a whole was refused, so no line can be named.
     if at is None:
         return _not_an_edge_error(path, block.line, why.encode())
-    number, fields = block.line + at, _normalise_lines(lines[at], layout).split(layout.delimiter)
+    number = block.line + at
+    fields = _normalise_lines(lines[at], layout).split(layout.delimiter)
     if len(fields) != layout.width:
         return _column_count_error(path, number, layout.width, lines[at])
     return _not_an_edge_error(path, number, lines[at])

@@ -27,7 +27,8 @@ _LINKS = (("pa.txt", 1), ("ps.txt", 2))
 class HecoSource(GraphSource):
     """The folder of the ACM graph. Final.
 
-    Edges go from papers to authors and to subjects. Subjects have no features: see `outgrow.graph.readers.matrices`.
+    Edges go from papers to authors and to subjects. Subjects have no features: see
+    `outgrow.graph.readers.matrices`.
 
     Args:
         folder: Where the files are.
@@ -35,7 +36,8 @@ class HecoSource(GraphSource):
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, name
+        self._folder = folder
+        self._name = name
 
     @property
     def name(self) -> str:
@@ -48,7 +50,8 @@ class HecoSource(GraphSource):
         Raises:
             InputError: A file is broken.
         """
-        papers, authors = self._read_matrix("p_feat.npz"), self._read_matrix("a_feat.npz")
+        papers = self._read_matrix("p_feat.npz")
+        authors = self._read_matrix("a_feat.npz")
         counts = self._count_by_type(papers.shape[0], authors.shape[0])
         ends = np.cumsum([0, *counts]).tolist()
         labels = np.full(ends[-1], -1, dtype=np.int64)

@@ -1,10 +1,10 @@
 """CSR checks, row normalisation, block-diagonal features of typed nodes.
 
-SciPy's own check passes over the ends of rows wherever the last of them is 0 or less, and takes differences that can
-overflow. Its loops check nothing: they read and write where the ends of rows say.
+SciPy's own check passes over the ends of rows wherever the last of them is 0 or less, and takes differences
+that can overflow. Its loops check nothing: they read and write where the ends of rows say.
 
-Each type has columns of its own. In the rows of a type those of the others are not stored, so a sparse product with one
-weight matrix multiplies them with that type's part of it.
+Each type has columns of its own. In the rows of a type those of the others are not stored, so a sparse
+product with one weight matrix multiplies them with that type's part of it.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ Matrix = NDArray[Any] | csr_array
 def block_diagonal_features(names: Sequence[str], counts: Sequence[int], parts: Sequence[Matrix | None]) -> csr_array:
     """``[V, D]`` features of all types, ``D`` being the sum of their widths.
 
-    Nodes of a type without features get vectors that are drawn once, from a key that is the name of the type: they tell
-    the nodes apart, and are not trained.
+    Nodes of a type without features get vectors that are drawn once, from a key that is the name of the type:
+    they tell the nodes apart, and are not trained.
 
     Args:
         names: Name of each type.

@@ -18,9 +18,10 @@ _SPLITS = ("train", "val", "test")
 class NetworkxSource(GraphSource):
     """A graph of any of the four classes of NetworkX; an edge of an undirected one goes both ways.
 
-    Nodes are numbered in the order of ``graph.nodes``. Attributes of nodes that are read: ``x`` (numbers), ``y``
-    (whole number), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges: ``weight`` and ``relation`` (whole
-    number). A node may lack ``y`` or ``split``; everything else is given for all or for none.
+    Nodes are numbered in the order of ``graph.nodes``. Attributes of nodes that are read: ``x`` (numbers),
+    ``y`` (whole number), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges: ``weight`` and
+    ``relation`` (whole number). A node may lack ``y`` or ``split``; everything else is given for all or for
+    none.
 
     Args:
         graph: The graph.
@@ -64,7 +65,8 @@ class NetworkxSource(GraphSource):
         ends = np.array([(number[u], number[v]) for u, v in self._graph.edges()], dtype=np.int64).reshape(-1, 2)
         attributes: list[dict[str, Any]] = [data for _, _, data in self._graph.edges(data=True)]
         relation, weight = (_stack_attribute(name, "edges", attributes) for name in ("relation", "weight"))
-        src, dst = ends[:, 0], ends[:, 1]
+        src = ends[:, 0]
+        dst = ends[:, 1]
         if not self._graph.is_directed():
             back = src != dst
             src, dst = np.concatenate([src, dst[back]]), np.concatenate([dst, src[back]])

@@ -1,9 +1,10 @@
 """Graphs in one ``.npz`` file.
 
-Keys: ``edge_index`` (``[2, E]``, sources then destinations), ``edge_type``, ``edge_weight``; ``num_nodes``; ``label``;
-``features`` (dense) or ``feat_data``, ``feat_indices``, ``feat_indptr``, ``feat_shape`` (CSR; a ``feat_data`` of length
-1 stands for that value everywhere); ``train_idx``, ``val_idx``, ``test_idx``; ``class_names``, ``rel_names``. All but
-``edge_index`` are optional, others are ignored. Nothing is ever unpickled.
+Keys: ``edge_index`` (``[2, E]``, sources then destinations), ``edge_type``, ``edge_weight``; ``num_nodes``;
+    ``label``;
+``features`` (dense) or ``feat_data``, ``feat_indices``, ``feat_indptr``, ``feat_shape`` (CSR; a ``feat_data``
+of length 1 stands for that value everywhere); ``train_idx``, ``val_idx``, ``test_idx``; ``class_names``,
+``rel_names``. All but ``edge_index`` are optional, others are ignored. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
 class NpzSource(GraphSource):
     """One such file. Final.
 
-    Large arrays are mapped, not read: straight from the file where it is not compressed, else from a temporary file.
+    Large arrays are mapped, not read: straight from the file where it is not compressed, else from a
+    temporary file.
 
     Args:
         path: The file.

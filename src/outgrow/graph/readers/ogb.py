@@ -22,10 +22,10 @@ from outgrow.graph.readers.text import read_numbers
 class OgbSource(GraphSource):
     """One unpacked data set of a single node type.
 
-    Edges, features and labels are in ``raw/`` (``edge.csv.gz``, ``num-node-list.csv.gz``, ``node-feat.csv.gz``,
-    ``node-label.csv.gz``; of the largest data set ``data.npz`` and ``node-label.npz``), the split in
-    ``split/NAME/{train,valid,test}.csv.gz``. Edges are taken as they are; features of edges are not read. Labels that
-    are missing become -1.
+    Edges, features and labels are in ``raw/`` (``edge.csv.gz``, ``num-node-list.csv.gz``,
+    ``node-feat.csv.gz``, ``node-label.csv.gz``; of the largest data set ``data.npz`` and ``node-label.npz``),
+    the split in ``split/NAME/{train,valid,test}.csv.gz``. Edges are taken as they are; features of edges are
+    not read. Labels that are missing become -1.
 
     Args:
         folder: The unpacked data set, such as ``ogbn_arxiv``.
@@ -99,7 +99,8 @@ class OgbSource(GraphSource):
         return read_numbers(path, np.float32) if path.exists() else None
 
     def _read_labels(self) -> NDArray[np.int64] | None:
-        archive, table = self._raw / "node-label.npz", self._raw / "node-label.csv.gz"
+        archive = self._raw / "node-label.npz"
+        table = self._raw / "node-label.csv.gz"
         if archive.exists():
             labels = NpzArchive(archive)["node_label"]
         elif table.exists():

@@ -60,7 +60,8 @@ class ParquetSource(GraphSource):
 @final
 class _ParquetRows(GraphSource):
     def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
-        self._path, self._columns = path, columns
+        self._path = path
+        self._columns = columns
 
     @property
     def name(self) -> str:

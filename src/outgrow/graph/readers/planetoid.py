@@ -1,7 +1,8 @@
 """Citation graphs in the form of Planetoid (Yang, Cohen, Salakhutdinov: Revisiting semi-supervised learning, 2016).
 
-Eight files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}``, seven of them pickles of Python 2. They are read
-without trust (``plain_pickle.py``): arrays, sparse matrices, lists and dictionaries are made of them, and nothing else.
+Eight files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}``, seven of them pickles of Python 2. They are
+read without trust (``plain_pickle.py``): arrays, sparse matrices, lists and dictionaries are made of them,
+and nothing else.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _NUM_VAL = 500
 class PlanetoidSource(GraphSource):
     """One such graph. Final.
 
-    Test rows are put at the ids that ``test.index`` names. Nodes without a row (15 in citeseer) have no features and
-    the label -1. Edges go both ways, once each; self-loops are dropped. The split is the published one: as many
-    training nodes as ``y`` has rows, the next 500 to validate, and ``test.index`` to test. Features are not normalised.
+    Test rows are put at the ids that ``test.index`` names. Nodes without a row (15 in citeseer) have no
+    features and the label -1. Edges go both ways, once each; self-loops are dropped. The split is the
+    published one: as many training nodes as ``y`` has rows, the next 500 to validate, and ``test.index`` to
+    test. Features are not normalised.
 
     Args:
         folder: Where the files are.
@@ -37,7 +39,8 @@ class PlanetoidSource(GraphSource):
     """
 
     def __init__(self, folder: Path, dataset: str) -> None:
-        self._folder, self._dataset = Path(folder), dataset
+        self._folder = Path(folder)
+        self._dataset = dataset
 
     @property
     def name(self) -> str:
@@ -50,10 +53,14 @@ class PlanetoidSource(GraphSource):
         Raises:
             InputError: A file is missing, broken, or would run code.
         """
-        allx, tx = self._read_matrix("allx"), self._read_matrix("tx")
-        num_known, num_nodes = allx.shape[0], self._num_nodes
+        allx = self._read_matrix("allx")
+        tx = self._read_matrix("tx")
+        num_known = allx.shape[0]
+        num_nodes = self._num_nodes
         self._require_shape("tx", list(tx.shape), [len(self._test_ids), allx.shape[1]])
-        ally, ty, num_train = self._read_labels("ally"), self._read_labels("ty"), len(self._read_labels("y"))
+        ally = self._read_labels("ally")
+        ty = self._read_labels("ty")
+        num_train = len(self._read_labels("y"))
         self._require_shape("ally", [len(ally)], [num_known])
         self._require_shape("ty", [len(ty)], [len(self._test_ids)])
         rows = csr_array(vstack([allx, tx, csr_array((1, allx.shape[1]), dtype=allx.dtype)]))
@@ -101,7 +108,8 @@ class PlanetoidSource(GraphSource):
 
     def _read_pairs(self) -> tuple[Ids, Ids]:
         """Both ends of each edge, as the graph has them."""
-        graph, room = load_plain_pickle(self._part_path("graph")), self._part_path("graph").stat().st_size
+        graph = load_plain_pickle(self._part_path("graph"))
+        room = self._part_path("graph").stat().st_size
         if not isinstance(graph, dict) or not all(isinstance(others, list) for others in graph.values()):
             raise TypeError("an object that is no dictionary of lists")
         degrees = [len(others) for others in graph.values()]

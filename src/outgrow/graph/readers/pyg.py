@@ -23,10 +23,11 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 class PygSource(GraphSource):
     """A ``Data`` or ``HeteroData``.
 
-    Read are ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and the
-    three masks. Types of nodes follow one another in the order of ``node_types``; each edge type is a relation. Types
-    whose features have one width share the columns; if widths differ, each type has columns of its own, and
-    features are sparse. A type without features has zeros. Numbers in bfloat16 become float32.
+    Read are ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column)
+    and the three masks. Types of nodes follow one another in the order of ``node_types``; each edge type is a
+    relation. Types whose features have one width share the columns; if widths differ, each type has columns
+    of its own, and features are sparse. A type without features has zeros. Numbers in bfloat16 become
+    float32.
 
     Args:
         data: The data object.

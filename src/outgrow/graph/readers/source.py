@@ -66,7 +66,8 @@ class NodeTableSource:
 
     Attributes:
         num_nodes: ``V``; None if only the largest id in the edges tells.
-        features: ``[V, D]`` floating, or CSR of that shape, or rows made on demand (large ones are read in slices).
+        features: ``[V, D]`` floating, or CSR of that shape, or rows made on demand (large ones are read in
+            slices).
         labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
         train: ``[n]`` node ids; None if there is no split.
         val: ``[n]`` node ids.

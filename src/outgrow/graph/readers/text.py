@@ -1,4 +1,4 @@
-"""Large text files: whole lines in blocks, and tables of numbers."""
+"""Readers of large text files: blocks of whole lines, and tables of numbers."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ _LINE_BYTES = 1 << 24
 
 
 class TextBlock(NamedTuple):
-    """Whole lines of a file, and the number of the first, from 1."""
+    """Whole lines of a file, and the number of the first line, from 1."""
 
     text: bytes
     line: int
 
 
 def read_text_blocks(path: Path) -> Iterator[TextBlock]:
-    """The text of a file, unpacked if its name ends in ``.gz``, about `BLOCK_BYTES` at a time.
+    """Yield the text of a file, decompressed if its name ends in ``.gz``, about `BLOCK_BYTES` at a time.
 
     Raises:
         InputError: The file cannot be read, is cut off, or has a line of more than 16 MiB.
     """
     opener: Any = gzip.open if path.suffix == ".gz" else open
-    rest, held, line = list[bytes](), 0, 1
+    rest = list[bytes]()
+    rest_bytes = 0
+    line = 1
     refused = os_errors_as_input_errors(
         f"{path} cannot be read",
         needed="text, or text compressed by gzip",
@@ -43,34 +45,38 @@ def read_text_blocks(path: Path) -> Iterator[TextBlock]:
         also=(EOFError, zlib.error),
     )
     with refused, opener(path, "rb") as file:
+        # Editors on Windows write a byte order mark, which would be part of the first id.
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
             file.seek(0)
         while piece := file.read(BLOCK_BYTES):
+            # The last line of a piece is usually cut: it waits for the next piece.
             whole, end, tail = piece.rpartition(b"\n")
-            held += len(piece)
+            rest_bytes += len(piece)
             if not end:
                 rest.append(piece)
-                if held > _LINE_BYTES:
+                # A binary file may have no line ends at all, and would be collected in memory.
+                if rest_bytes > _LINE_BYTES:
                     raise _long_line_error(path, line)
                 continue
             text = b"".join((*rest, whole, end))
-            rest, held = [tail], len(tail)
+            rest = [tail]
+            rest_bytes = len(tail)
             yield TextBlock(text, line)
             line += text.count(b"\n")
-    if held:
+    if rest_bytes:
         yield TextBlock(b"".join(rest), line)
 
 
 def find_first_bad(lines: list[bytes], reads: Callable[[bytes], object], bad: type[Exception]) -> int | None:
-    """Which line is the first that cannot be read, found by halves.
+    """Find the first line that cannot be read, by bisection.
 
     Args:
         lines: Lines that cannot be read together.
-        reads: Reads text, and raises what it does not take.
-        bad: What it raises then.
+        reads: Reads text, and raises an exception if it cannot.
+        bad: Type of that exception.
 
     Returns:
-        Its place among the lines; None if each can be read alone.
+        The index of the line; None if every line can be read alone.
     """
 
     def is_unreadable(part: list[bytes]) -> bool:
@@ -80,7 +86,9 @@ def find_first_bad(lines: list[bytes], reads: Callable[[bytes], object], bad: ty
             return True
         return False
 
-    first, last = 0, len(lines)
+    first = 0
+    last = len(lines)
+    # Each step parses half of the rest, so all steps together cost one more pass over the block.
     while last - first > 1:
         middle = (first + last) // 2
         first, last = (first, middle) if is_unreadable(lines[first:middle]) else (middle, last)
@@ -88,24 +96,25 @@ def find_first_bad(lines: list[bytes], reads: Callable[[bytes], object], bad: ty
 
 
 def read_numbers(path: Path, dtype: type[np.int64] | type[np.float32]) -> NDArray[Any]:
-    """A table of numbers without a header, separated by commas.
+    """Read a table of comma-separated numbers without a header.
 
     Args:
         path: The file.
         dtype: Type of every number.
 
     Returns:
-        ``[n, columns]``; mapped from a temporary file, so that a table larger than memory can be read in slices. An
-        empty field is NaN in a table of floats.
+        ``[n, columns]``, mapped from a temporary file, so that a table larger than memory can be read in
+        slices. In a table of floats, an empty field is NaN.
 
     Raises:
-        InputError: A row that holds something else, with its line; or a broken file.
+        InputError: A row with anything else than numbers (the message has its line), or a broken file.
     """
     from pyarrow.lib import ArrowInvalid
 
     width = rows = 0
     with tempfile.TemporaryFile() as file:
         for block in read_text_blocks(path):
+            # The first row fixes the number of columns; the parser refuses rows with another.
             width = width or block.text.partition(b"\n")[0].count(b",") + 1
             try:
                 part = _parse_table(block.text, width, dtype)
@@ -116,6 +125,7 @@ def read_numbers(path: Path, dtype: type[np.int64] | type[np.float32]) -> NDArra
         file.flush()
         if rows == 0:
             return np.empty((0, 1), dtype=dtype)
+        # The mapping keeps the unnamed file alive; the system deletes it with the last reference.
         return np.memmap(file, dtype=dtype, mode="r", shape=(rows, width))
 
 

@@ -1,4 +1,4 @@
-"""Which in-edges of a node a sampled layer keeps: all, some at random, some by weight, or some of each relation."""
+"""Sampling of in-edges for one layer: all, uniformly, by weight, or with a fan-out for each relation."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from outgrow.ops.sampling.uniform import Ids, Rows, find_row_bounds, sample_unif
 from outgrow.ops.sampling.weighted import sample_weighted
 
 Fanout = int | tuple[int, ...]
-"""How many in-edges a node keeps, or how many of each relation; -1 keeps them all."""
+"""Number of in-edges that a node keeps, or the number for each relation; -1 keeps all."""
 
 _ALL = int(np.iinfo(np.int64).max)
 
 
 class SampledEdges(NamedTuple):
-    """In-edges of ``n`` nodes.
+    """Sampled in-edges of ``n`` nodes.
 
     Attributes:
-        indptr: ``[n + 1]``.
+        indptr: ``[n + 1]``, ends of the rows.
         edges: ``[E]`` int64, positions among the edges of the view, ascending in each row.
-        sample_weight: ``[E]``; None if no row is cut.
-        relation_degree: ``[E]``; None if no row is cut or edges have no relation.
+        sample_weight: ``[E]``, number of in-edges that each edge represents; None if all edges are kept.
+        relation_degree: ``[E]``, total weight of the row's in-edges of the same relation in the view; None if
+            all edges are kept or edges have no relation.
     """
 
     indptr: Ids
@@ -40,28 +41,33 @@ class SampledEdges(NamedTuple):
 
 
 class EdgeSampler:
-    """The choice of one layer.
+    """Sampler of the in-edges of one layer.
 
     Args:
-        view: The graph as the layer wants it.
+        view: The graph as the layer uses it.
         fanout: See `Fanout`.
-        weighted: Whether edges are drawn by their weights.
+        weighted: Whether edges are sampled with probabilities by weight.
 
     Raises:
-        InputError: A fan-out of 0 or below -1; fan-outs by relation that do not fit the edges, or that are to be drawn
-            by weight; weights that are missing, negative or not finite.
+        InputError: A fan-out of 0 or below -1; fan-outs by relation that do not match the edges, or in
+            combination with ``weighted``; weights that are missing, negative or not finite.
     """
 
     def __init__(self, view: Topology, fanout: Fanout, *, weighted: bool = False) -> None:
-        self.indptr, self.indices = as_numpy(view.indptr), as_numpy(view.indices)
+        self.indptr = as_numpy(view.indptr)
+        self.indices = as_numpy(view.indices)
         self.relation = None if view.relation is None else as_numpy(view.relation)
         self.weight = None if view.weight is None else as_numpy(view.weight)
         self.weighted = weighted
         _require_fanout(fanout)
         if isinstance(fanout, int):
-            self.max_edges, self.max_per_relation = _edge_limit(fanout), None
+            self.max_edges = _edge_limit(fanout)
+            self.max_per_relation = None
         else:
+            # The last entry is that of relation -1, added self-loops, of which all are kept.
             self.max_per_relation = np.array([*map(_edge_limit, fanout), _ALL])
+            # Bounds the edges of a row, so that results can be allocated before sampling; 1 is for the self-
+            # loop.
             self.max_edges = _ALL if _ALL in self.max_per_relation[:-1] else int(self.max_per_relation[:-1].sum()) + 1
             self._require_relations(weighted=weighted)
         if weighted:
@@ -69,41 +75,48 @@ class EdgeSampler:
 
     @cached_property
     def num_relations(self) -> int:
-        """``R``, those that edges have."""
+        """``R``, one more than the largest relation of an edge."""
         return 0 if self.relation is None else int(self.relation.max(initial=-1)) + 1
 
     @cached_property
     def bitset_size(self) -> int:
-        """How large the numbers are that `choose` needs a set for."""
+        """Bound on the numbers in the bit set that `sample` needs."""
         largest = int(np.diff(self.indptr).max(initial=0))
+        # Each relation with too many edges uses whole words of its own, so up to a word each is lost.
         return largest if self.max_per_relation is None else largest + WORD_BITS * len(self.max_per_relation)
 
     def sample(self, nodes: Ids, key: int, bits: Bits, pool: ArrayPool) -> SampledEdges:
-        """Choose among the in-edges of nodes.
+        """Sample in-edges of nodes.
 
         Args:
             nodes: ``[n]``.
-            key: Of (seed, epoch, step, layer).
-            bits: An empty set for numbers below `bitset_size`; left as it was.
-            pool: For the results.
+            key: Key of (seed, epoch, step, layer).
+            bits: An empty set for numbers below `bitset_size`; empty again afterwards.
+            pool: Provides the memory of the results.
         """
+        # One array for both results: fewer requests to the pool for each hop.
         found = pool.empty_array(2 * len(nodes), np.int64)
         rows = nodes, found[: len(nodes)], found[len(nodes) :]
         room, every = find_row_bounds(rows, self.indptr, self.max_edges)
-        indptr, edges = pool.empty_array(len(nodes) + 1, np.int64), pool.empty_array(room, np.int64)
+        indptr = pool.empty_array(len(nodes) + 1, np.int64)
+        edges = pool.empty_array(room, np.int64)
         stands_for = pool.empty_array(room, np.float32)
-        draw, out = (np.uint64(key), bits), (indptr, edges, stands_for)
+        draw = (np.uint64(key), bits)
+        out = (indptr, edges, stands_for)
         if self.max_per_relation is not None:
             assert self.relation is not None
             kept = sample_by_relation(rows, self.relation, self.max_per_relation, *draw, out)
+        # Weights are read only if a row is cut: keeping all edges is cheaper and needs no order.
         elif self.weighted and room < every:
             assert self.weight is not None
             kept = sample_weighted(rows, self.weight, self.max_edges, *draw, out)
         else:
             kept = sample_uniform(rows, self.max_edges, *draw, out)
+        # All edges were kept, so every sample weight is 1: layers take their faster path without weights.
         if kept == every:
             return SampledEdges(indptr, edges, None, None)
-        edges, stands_for = edges[:kept], stands_for[:kept]
+        edges = edges[:kept]
+        stands_for = stands_for[:kept]
         return SampledEdges(indptr, edges, stands_for, self._relation_degree(rows, indptr, edges, pool))
 
     def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, pool: ArrayPool) -> NDArray[np.float64] | None:
@@ -140,8 +153,9 @@ class EdgeSampler:
             )
 
     def _has_loops_last(self) -> bool:
-        """Whether no row has more than one edge without a relation: `choose` has room for no more."""
+        """Whether no row has more than one edge without a relation, which is all that `sample` reserves memory for."""
         assert self.relation is not None
+        # The last edge of each row that has any; a loop anywhere else makes the two counts differ.
         ends = self.indptr[1:][np.diff(self.indptr) > 0] - 1
         without = np.count_nonzero(self.relation == -1)
         return bool(self.relation.min(initial=0) >= -1 and np.count_nonzero(self.relation[ends] == -1) == without)
@@ -162,6 +176,7 @@ def _require_fanout(fanout: Fanout) -> None:
 
 
 def _require_weight(weight: NDArray[np.float32] | None) -> None:
+    # A maximum that is finite rules out NaN and infinity for all weights, without an array of flags.
     good = weight is not None and (not len(weight) or (weight.min() >= 0 and np.isfinite(weight.max())))
     if not good:
         raise InputError(

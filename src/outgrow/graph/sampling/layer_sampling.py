@@ -1,4 +1,4 @@
-"""What is drawn for each layer of a model, and the block that is made of it."""
+"""Sampling of in-edges for each layer of a model, and the blocks made of them."""
 
 from __future__ import annotations
 
@@ -19,36 +19,42 @@ from outgrow.ops.sampling.bitset import Bits
 from outgrow.ops.sampling.renumber import gather_values
 from outgrow.ops.sampling.uniform import Array, Ids
 
+# The largest int32: the table of local numbers holds a base of at least 1 plus a number below V.
 LARGEST = (1 << 31) - 1
 
 
 class LayerSampling:
-    """The in-edges that nodes keep in each layer. Final; may be called from several threads at once.
+    """Samplers of all layers of a model. Final; may be called from several threads at once.
 
-    A layer whose fan-out is a number keeps so many of each node's in-edges, drawn without replacement: uniformly, or
-    one after the other with probabilities by weight. One whose fan-out is a tuple keeps so many of each relation, drawn
-    uniformly, and all self-loops that were added (relation -1). What is drawn by weight or from edges with relations
-    takes time by the degrees of the nodes, everything else by the number of edges that are kept.
+    A layer whose fan-out is a number keeps at most that many in-edges of each node, sampled without
+    replacement: uniformly, or one after the other with probabilities by weight. A layer whose fan-out is a
+    tuple keeps at most that many of each relation, sampled uniformly, and all added self-loops (relation -1).
+    Sampling by weight or by relation takes time proportional to the degrees of the nodes; otherwise time is
+    proportional to the number of edges kept.
 
     Args:
-        views: The topology as each layer of the model wants it, the first layer first.
-        fanout: For each hop from the seeds outward, so the first is that of the last layer; -1 keeps all in-edges.
-        seed: Key of all draws.
-        weighted: Whether numbers are drawn by weight. Then ``weight * stands_for`` is the same for all drawn in-edges
-            of a node, and their sum is the weight of all its in-edges.
+        views: The topology as each layer of the model uses it, the first layer first.
+        fanout: Fan-out of each hop from the seeds outward, so the first is that of the last layer; -1 keeps
+            all in-edges.
+        seed: Seed of the sampling.
+        weighted: Whether edges are sampled by weight. Then ``weight * sample_weight`` is the same for all
+            sampled in-edges of a node, and their sum is the weight of all its in-edges.
 
     Raises:
-        InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or what
-            `EdgeSampler` refuses.
+        InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or
+            a fan-out that `EdgeSampler` rejects.
     """
 
     def __init__(
         self, views: Sequence[Topology], fanout: Sequence[Fanout], seed: int, *, weighted: bool = False
     ) -> None:
         _require_views(views, fanout)
-        self.views, self.seed = tuple(views), seed
+        self.views = tuple(views)
+        self.seed = seed
+        # Fan-outs count hops from the seeds, views count layers from the input: one order is reversed.
         given = zip(self.views, reversed(fanout), strict=True)
         self._samplers = [EdgeSampler(view, number, weighted=weighted) for view, number in given]
+        # Computed here: threads that sample at the same time would each compute them.
         self._degrees = [as_numpy(view.degree) for view in self.views]
         self.pool = ArrayPool()
 
@@ -59,48 +65,50 @@ class LayerSampling:
 
     @property
     def bitset_size(self) -> int:
-        """How large the numbers are that `choose` needs a set for."""
+        """Bound on the numbers in the bit set that `sample_layer` needs."""
         return max(choice.bitset_size for choice in self._samplers)
 
     @property
     def hops_from_seeds(self) -> list[int]:
-        """The layers, that of the seeds first."""
+        """Numbers of the layers, from that of the seeds outward."""
         return [*reversed(range(len(self.views)))]
 
     def sample_layer(self, layer: int, nodes: Ids, epoch: int, step: int, bits: Bits) -> SampledEdges:
-        """The in-edges that nodes keep.
+        """Sample the in-edges of nodes for a layer.
 
         Args:
             layer: Number of the layer.
             nodes: ``[n]``.
             epoch: Part of the key.
             step: Part of the key.
-            bits: An empty set for numbers below `bitset_size`; left as it was.
+            bits: An empty set for numbers below `bitset_size`; empty again afterwards.
         """
+        # Without the worker and the batch: whoever samples a node in this step gets the same edges.
         key = fold_in(self.seed, epoch, step, layer + 1, NEIGHBOURS)
         return self._samplers[layer].sample(nodes, key, bits, self.pool)
 
     def edge_sources(self, layer: int) -> Array:
-        """Source of every edge of the layer's view."""
+        """Return the source of every edge of the layer's view."""
         return self._samplers[layer].indices
 
     def node_degrees(self, layer: int, nodes: Ids) -> Tensor:
-        """``[n]``: degrees of nodes as the layer sees them."""
+        """Return ``[n]``: the degrees of nodes in the layer's view."""
         return self._gather_pooled(self._degrees[layer], nodes)
 
     def make_block(
         self, layer: int, sampled: SampledEdges, indices: NDArray[np.int32], nodes: Tensor, degree: Tensor
     ) -> Block:
-        """The block of in-edges that were chosen.
+        """Make the block of sampled in-edges.
 
         Args:
             layer: Number of the layer.
-            sampled: Its in-edges.
-            indices: ``[E]`` row of each edge's source.
-            nodes: ``[Vs]`` sources, of which the first are the destinations.
-            degree: ``[Vs]`` their degrees.
+            sampled: The in-edges of the layer.
+            indices: ``[E]``, the row of each edge's source.
+            nodes: ``[Vs]``, the sources; the first of them are the destinations.
+            degree: ``[Vs]``, degrees of the sources.
         """
-        view, num_dst = self.views[layer], len(sampled.indptr) - 1
+        view = self.views[layer]
+        num_dst = len(sampled.indptr) - 1
         edges = Edges(
             indptr=as_tensor(sampled.indptr),
             indices=as_tensor(indices),
@@ -111,6 +119,7 @@ class LayerSampling:
         return Block(
             edges=edges,
             src_nodes=nodes,
+            # Destinations come first among the sources, so their rows are slices and take no memory.
             dst_nodes=nodes[:num_dst],
             src_degree=degree,
             dst_degree=degree[:num_dst],
@@ -126,7 +135,7 @@ class LayerSampling:
 
 
 def invalid_seed_error(node: int, position: int, num_nodes: int) -> InputError:
-    """The error for a seed that is no node of the graph, or that comes twice."""
+    """Return the error for a seed that is not a node of the graph, or that is repeated."""
     return InputError(
         "these nodes cannot be the seeds of a batch",
         needed=f"distinct nodes, from 0 to {num_nodes - 1}",

@@ -1,7 +1,8 @@
-"""Neighbour sampling: blocks of a batch, in which each destination keeps some of its in-edges.
+"""Neighbour sampling: the blocks of a batch, in which each destination keeps some of its in-edges.
 
-Which ones node ``v`` keeps in a layer is a pure function of (seed, epoch, step, layer, v), whoever samples and in
-whatever batch (Hamilton, Ying, Leskovec: Inductive representation learning on large graphs, NeurIPS 2017).
+The in-edges that node ``v`` keeps in a layer are a pure function of (seed, epoch, step, layer, v), whichever
+worker samples and whatever else is in the batch (Hamilton, Ying, Leskovec: Inductive representation learning
+on large graphs, NeurIPS 2017).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ALL = slice(None)
 
 
 class NeighborSampler:
-    """Draws blocks. Final; may be called from several threads at once.
+    """Sampler of the blocks of a batch. Final; may be called from several threads at once.
 
     Args:
         views: See `LayerSampling`.
@@ -37,51 +38,61 @@ class NeighborSampler:
         weighted: See `LayerSampling`.
 
     Raises:
-        InputError: See `LayerSampling`.
+        InputError: Views or fan-outs that `LayerSampling` rejects.
     """
 
     def __init__(
         self, views: Sequence[Topology], fanout: Sequence[Fanout], seed: int, *, weighted: bool = False
     ) -> None:
         self.sampling = LayerSampling(views, fanout, seed, weighted=weighted)
+        # Appending to and popping from a deque are atomic, so threads need no lock.
         self._idle = deque[_RenumberScratch]()
 
     def sample_blocks(self, seeds: Tensor, epoch: int, step: int, layers: slice = _ALL) -> list[Block]:
-        """The blocks of a batch, one for each layer.
+        """Sample the blocks of a batch, one for each layer.
 
-        The first source nodes of a block are its destinations, and ``edge_ids`` are positions in the layer's view.
+        The first source nodes of a block are its destinations; ``edge_ids`` are positions in the layer's
+        view.
 
         Args:
             seeds: ``[n]`` int64, distinct; may be empty. The destinations of the last block.
             epoch: Part of the key.
             step: Part of the key.
-            layers: Which layers of the model to draw blocks for, one after the other; by default all.
+            layers: The consecutive layers of the model to sample blocks for; all by default.
 
         Raises:
-            InputError: A seed is no node of the graph, or comes twice.
+            InputError: A seed is not a node of the graph, or is repeated.
         """
-        scratch, draws = self._acquire_scratch(), self.sampling
-        numbers = range(len(draws.views))[layers]
-        nodes, hops = scratch.start_batch(as_numpy(seeds)), []
+        scratch = self._acquire_scratch()
+        sampling = self.sampling
+        numbers = range(len(sampling.views))[layers]
+        nodes = scratch.start_batch(as_numpy(seeds))
+        hops = []
+        # From the seeds outward: the sources of a hop are the destinations of the next one.
         for layer in reversed(numbers):
-            chosen = draws.sample_layer(layer, nodes, epoch, step, scratch.bits)
-            nodes, indices = scratch.renumber_edges(chosen.edges, draws.edge_sources(layer), nodes, draws.pool)
-            hops.append(_SampledHop(chosen, indices, len(nodes)))
+            sampled = sampling.sample_layer(layer, nodes, epoch, step, scratch.bits)
+            nodes, indices = scratch.renumber_edges(sampled.edges, sampling.edge_sources(layer), nodes, sampling.pool)
+            hops.append(_SampledHop(sampled, indices, len(nodes)))
         scratch.end_batch(len(nodes))
+        # Not returned after an error, since the table may be in any state then.
         self._idle.append(scratch)
         return self._make_blocks(numbers, hops[::-1], nodes)
 
     def _acquire_scratch(self) -> _RenumberScratch:
         try:
             return self._idle.pop()
+        # No length test before: another thread may take the last one in between.
         except IndexError:
             return _RenumberScratch(self.sampling.num_nodes, self.sampling.bitset_size)
 
     def _make_blocks(self, layers: Sequence[int], hops: Sequence[_SampledHop], nodes: Ids) -> list[Block]:
-        node_ids, degrees, blocks = as_tensor(nodes), dict[Topology, Tensor](), []
+        node_ids = as_tensor(nodes)
+        degrees = dict[Topology, Tensor]()
+        blocks = []
         for layer, hop in zip(layers, hops, strict=True):
             view = self.sampling.views[layer]
-            if view not in degrees:  # the first layer that wants it has the most sources
+            # The first layer with a view has the most sources, and those of later layers are a prefix of them.
+            if view not in degrees:
                 degrees[view] = self.sampling.node_degrees(layer, nodes[: hop.num_src])
             sources = node_ids[: hop.num_src], degrees[view][: hop.num_src]
             blocks.append(self.sampling.make_block(layer, hop.sampled, hop.indices, *sources))
@@ -89,7 +100,7 @@ class NeighborSampler:
 
 
 class _SampledHop(NamedTuple):
-    """What was drawn for a layer: in-edges, ``[E]`` rows of their sources, and the number of these sources."""
+    """Samples of a layer: in-edges, ``[E]`` rows of their sources, and the number of sources."""
 
     sampled: SampledEdges
     indices: NDArray[np.int32]
@@ -97,19 +108,20 @@ class _SampledHop(NamedTuple):
 
 
 class _RenumberScratch:
-    """Memory of one caller at a time: the numbers of nodes, and a set for draws.
+    """Scratch memory for one caller at a time: the table of local node numbers, and a bit set.
 
     Args:
         num_nodes: ``V``.
-        most_bits: Numbers in the set are less.
+        most_bits: Bound on the numbers in the bit set.
     """
 
     def __init__(self, num_nodes: int, most_bits: int) -> None:
         self.bits = empty_bitset(most_bits)
-        self._table, self._base = np.zeros(num_nodes, dtype=np.int32), 1
+        self._table = np.zeros(num_nodes, dtype=np.int32)
+        self._base = 1
 
     def start_batch(self, seeds: Ids) -> Ids:
-        """Number the seeds from 0; returns them, the nodes that have a number."""
+        """Number the seeds from 0, and return them as the nodes that have a number."""
         numbered = renumber_seeds(seeds, self._table, self._base)
         if numbered < len(seeds):
             raise invalid_seed_error(seeds[numbered], numbered, len(self._table))
@@ -119,22 +131,27 @@ class _RenumberScratch:
         """Number the sources of edges.
 
         Args:
-            edges: ``[E]``.
+            edges: ``[E]``, positions of the edges in the view.
             indices: Source of every edge of the view.
-            nodes: Those that have a number, in this order.
-            pool: For the results.
+            nodes: The nodes that have a number, in this order.
+            pool: Provides the memory of the results.
 
         Returns:
-            The nodes that have a number now, and ``[E]`` the number of each edge's source.
+            The nodes that have a number now, and ``[E]``, the number of each edge's source.
         """
-        known, local = len(nodes), pool.empty_array(len(edges), np.int32)
+        known = len(nodes)
+        local = pool.empty_array(len(edges), np.int32)
+        # Room for the worst case, in which every edge has a new source.
         grown = pool.empty_array(known + len(edges), np.int64)
         grown[:known] = nodes
         known = renumber_sources(edges, indices, self._table, self._base, grown, known, local)
         return grown[:known], local
 
     def end_batch(self, known: int) -> None:
-        """Forget the numbers of a batch of so many nodes."""
+        """Forget the numbers of a batch of ``known`` nodes."""
+        # A larger base makes all entries of this batch count as unset, without a pass over the table.
         self._base += known
+        # Cleared only before the numbers of the next batch could overflow.
         if self._base > LARGEST - len(self._table):
-            self._table[:], self._base = 0, 1
+            self._table[:] = 0
+            self._base = 1

@@ -1,4 +1,4 @@
-"""`manifest.json` and the schema of arrays."""
+"""The manifest of a store (``manifest.json``), and the schema of its arrays."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from outgrow.graph.graph import NodeType
 
 FORMAT = 1
 FILE = "manifest.json"
+# Fixed, so that the header can be written after the data; two cache lines, so data stay aligned.
 HEADER_BYTES = 128
 BFLOAT16 = "bfloat16"
 _BITS = "<u2"
@@ -26,13 +27,13 @@ REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayEntry:
-    """One array of a store: the file ``NAME.npy``.
+    """Entry of one array of a store, which is the file ``NAME.npy``.
 
     Attributes:
-        shape: Its shape.
-        dtype: Its type as NumPy writes it, such as ``<i8``; or `BFLOAT16`, which NumPy does not know.
-        size: Bytes of the file, header included.
-        sha256: Checksum of the data, which begin after `HEADER_BYTES`; the header follows from the rest.
+        shape: Shape of the array.
+        dtype: Type as NumPy writes it, such as ``<i8``; or `BFLOAT16`, which NumPy does not have.
+        size: Bytes of the file, including the header.
+        sha256: Checksum of the data, which start after `HEADER_BYTES`; shape and type determine the header.
     """
 
     shape: tuple[int, ...]
@@ -42,11 +43,11 @@ class ArrayEntry:
 
     @property
     def storage_dtype(self) -> str:
-        """The type that the file says it has: that of the bits for bfloat16, else ``dtype``."""
+        """Type in the header of the file: that of the bits for bfloat16, else ``dtype``."""
         return _BITS if self.dtype == BFLOAT16 else self.dtype
 
     def encode_header(self) -> bytes:
-        """The first bytes of the file, up to the data."""
+        """Return the header of the file: all bytes before the data."""
         buffer = io.BytesIO()
         head = {"descr": self.storage_dtype, "fortran_order": False, "shape": self.shape}
         np.lib.format.write_array_header_1_0(buffer, head)
@@ -57,15 +58,15 @@ class ArrayEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a store holds.
+    """Contents of a store.
 
     Attributes:
-        name: What to call the graph.
+        name: Name of the graph.
         num_nodes: ``V``.
         num_edges: ``E``.
         num_features: ``D``; 0 without features.
         num_classes: ``C``; 0 without labels.
-        arrays: Each array by name.
+        arrays: Entry of each array, by name.
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty.
         node_types: Ranges of node ids, or empty.
@@ -83,30 +84,34 @@ class Manifest:
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """Write ``manifest.json``."""
+    """Write ``manifest.json`` into a folder."""
     content = asdict(manifest)
+    # The format comes first and outside the checksum: later versions may compute that otherwise.
     record = {"format": FORMAT, "checksum": _content_checksum(content), **content}
     (folder / FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read ``manifest.json``.
+    """Read ``manifest.json`` from a folder.
 
     Raises:
-        StoreError: There is none, it is broken, or of a format that this version does not read.
+        StoreError: It is missing or broken, or has a format that this version does not read.
     """
     path = folder / FILE
     try:
         if not path.is_file():
             raise FileNotFoundError("there is no such file")
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version, checksum = record.pop("format"), record.pop("checksum", None)
+        version = record.pop("format")
+        checksum = record.pop("checksum", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken_manifest_error(
             folder, "a manifest that can be read", f"{type(error).__name__}: {error}"
         ) from error
+    # Before the checksum and the fields: those of another format may differ.
     if version != FORMAT:
-        newer, version = isinstance(version, int) and version > FORMAT, str(version)[:20]
+        newer = isinstance(version, int) and version > FORMAT
+        version = str(version)[:20]
         raise StoreError(
             f"{folder} is a store of format {version}",
             needed=f"format {FORMAT}, the one that this version of Outgrow reads",
@@ -124,12 +129,14 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _from_record(record: dict[str, Any]) -> Manifest:
+    # A manifest may come from anywhere: every field is checked before anything is allocated by it.
     arrays = {name: _parse_array_entry(entry) for name, entry in record.pop("arrays").items()}
     kinds = record.pop("node_types")
     if not isinstance(kinds, list):
         raise TypeError("node types that are no list")
     types = tuple(NodeType(**entry) for entry in kinds)
-    classes, relations = _parse_names(record.pop("class_names")), _parse_names(record.pop("relation_names"))
+    classes = _parse_names(record.pop("class_names"))
+    relations = _parse_names(record.pop("relation_names"))
     manifest = Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
     _check_counts(vars(manifest)[name] for name in ("num_nodes", "num_edges", "num_features", "num_classes"))
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
@@ -147,6 +154,7 @@ def _parse_array_entry(entry: dict[str, Any]) -> ArrayEntry:
 
 def _check_counts(given: Iterable[object]) -> None:
     for count in given:
+        # Exactly int: True is an instance of int, and a huge number would overflow in NumPy.
         if type(count) is not int or not 0 <= count <= _MOST:
             raise TypeError(f"{str(count)[:40]} is no count")
 
@@ -158,6 +166,7 @@ def _parse_names(given: object) -> tuple[str, ...]:
 
 
 def _content_checksum(content: dict[str, Any]) -> str:
+    # Sorted keys: the checksum depends on the content, not on how the file is laid out.
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -171,11 +180,11 @@ _SPARSE = frozenset({"feature_indptr", "feature_indices", "feature_values"})
 
 
 class ArraySchema(NamedTuple):
-    """What an array must be.
+    """Requirements for an array.
 
     Attributes:
-        shape: Its shape; -1 stands for any length.
-        dtypes: The types that it may have.
+        shape: Required shape; -1 stands for any length.
+        dtypes: Allowed types.
     """
 
     shape: tuple[int, ...]
@@ -183,12 +192,13 @@ class ArraySchema(NamedTuple):
 
 
 def check_array_schemas(path: Path, manifest: Manifest) -> None:
-    """Check that the arrays of a manifest fit its counts and one another.
+    """Check that the arrays of a manifest match its counts and one another.
 
     Raises:
-        StoreError: An array is missing, unknown, or of another shape or type.
+        StoreError: An array is missing or unknown, or has the wrong shape or type.
     """
-    forms, given = _array_schemas(manifest), manifest.arrays
+    forms = _array_schemas(manifest)
+    given = manifest.arrays
     for name, entry in given.items():
         if name not in forms:
             raise _schema_error(path, f"arrays among {', '.join(forms)}", repr(name[:40]))
@@ -207,7 +217,10 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
 
 
 def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
-    nodes, edges, given = manifest.num_nodes, manifest.num_edges, manifest.arrays
+    nodes = manifest.num_nodes
+    edges = manifest.num_edges
+    given = manifest.arrays
+    # Sparse values have no count of their own in the manifest: all three arrays must agree with one.
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     multi = "labels" in given and len(given["labels"].shape) == 2
     return {

@@ -1,4 +1,4 @@
-"""Files that a graph is mapped from: whether they are still as long as they were."""
+"""Detection of mapped files that changed their size."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from outgrow.core.errors import StoreError
 class MappedFiles:
     """Files of a store that are mapped into memory. Final.
 
-    Where a file becomes shorter, the system ends whoever reads behind its end, but not in the last page that is left:
-    the rest of that reads as zeros. A file that is renamed, replaced or removed stays for those who have mapped it.
+    If a mapped file is truncated, the system kills a process that reads beyond the end (SIGBUS), except
+    within the last remaining page: the rest of that page reads as zeros. A file that is renamed, replaced or
+    removed remains readable through its mapping.
 
     Args:
-        files: The mapping of all of each file, by its path.
+        files: The mapping of each whole file, by path.
     """
 
     def __init__(self, files: Mapping[Path, mmap.mmap]) -> None:
         self._files = dict(files)
 
     def require_same_sizes(self) -> None:
-        """Check that no file has become shorter or longer since it was mapped.
+        """Check that no file has changed its size since it was mapped.
 
         Raises:
-            StoreError: One has.
+            StoreError: A file is shorter or longer than its mapping.
         """
         for path, pages in self._files.items():
             if pages.size() != len(pages):
@@ -40,10 +41,10 @@ class MappedFiles:
 
     @contextmanager
     def check_sizes_on_exit(self) -> Iterator[None]:
-        """Check at the end of the context, also after an error: this may be its cause.
+        """Check sizes when the context ends, also after an error, since a truncated file may be its cause.
 
         Raises:
-            StoreError: See `require_whole`.
+            StoreError: A file has changed its size.
         """
         try:
             yield
@@ -53,4 +54,5 @@ class MappedFiles:
         self.require_same_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return MappedFiles, ({},)  # a copy holds the numbers themselves
+        # A pickled copy of a graph contains the values themselves and maps no file.
+        return MappedFiles, ({},)

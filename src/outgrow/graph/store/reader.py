@@ -1,4 +1,4 @@
-"""Open a store, memory-mapped; is it unchanged?."""
+"""Reading and writing of stores: open one memory-mapped, write a graph as one, detect changes in memory."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" 
 
 
 def is_store(path: Path) -> bool:
-    """Whether a path is a store directory (which may still be broken). One that was left unfinished is none."""
+    """Whether a path is a store directory, broken or not. An unfinished store does not count."""
     return (Path(path) / FILE).is_file() and not Path(path).absolute().name.endswith(PARTIAL)
 
 
 def array_path(store: Path, name: str) -> Path:
-    """The .npy file of an array of a store."""
+    """Return the path of the .npy file of an array."""
     return store / f"{name}.npy"
 
 
 def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
     """Write a graph as a store.
 
-    The graph is checked first. The store is written beside ``dest`` and renamed, so that a crash leaves the old
+    The graph is checked first. The store is written next to ``dest`` and renamed, so a crash leaves the old
     store or none.
 
     Args:
-        graph: What to write.
-        dest: Directory that the store will be.
-        overwrite: Replace a store that is there.
+        graph: The graph to write.
+        dest: Directory of the new store.
+        overwrite: Replace an existing store.
 
     Raises:
-        InputError: The graph is broken, something is at ``dest``, or the disk is full.
+        InputError: The graph is broken, ``dest`` exists, or the disk is full.
     """
     verify_graph(graph)
     arrays = _graph_arrays(graph)
@@ -83,17 +83,17 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
 
 
 def open_store(path: Path, *, verify: bool = False) -> Graph:
-    """Open a store, memory-mapped: nothing but the ends of a few arrays is read, whatever its size.
+    """Open a store, memory-mapped: whatever its size, only headers and a few values are read.
 
-    Presence, size, type and shape of every array are checked always. Arrays are mapped copy-on-write: changing a
-    tensor changes no file.
+    Presence, size, type and shape of every array are always checked. Arrays are mapped copy-on-write:
+    changing a tensor does not change its file.
 
     Args:
         path: The store directory.
-        verify: Read everything, and check checksums, ranges, splits, labels and that features are finite.
+        verify: Read everything and check checksums, ranges, splits, labels, and that features are finite.
 
     Raises:
-        StoreError: The store is broken, or of a format that this version does not read.
+        StoreError: The store is broken, or has a format that this version does not read.
     """
     path = Path(path)
     manifest = read_manifest(path)
@@ -106,11 +106,13 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     tensors = {name: _array_to_tensor(values, manifest.arrays[name]) for name, values in arrays.items()}
     graph = _graph_from_arrays(manifest, tensors, MappedFiles(files))
     indptr = graph.topology.indptr
+    # Reading two values is enough to catch a file of zeros, which a crash can leave.
     if int(indptr[0]) != 0 or int(indptr[-1]) != manifest.num_edges:
         got = f"{int(indptr[0])} to {int(indptr[-1])}"
         raise _broken_store_error(array_path(path, "indptr"), f"row ends from 0 to {manifest.num_edges}", got)
     if verify:
         _verify_contents(path, graph)
+    # The record is frozen, and only this function may say that all arrays come from the store.
     object.__setattr__(graph, "store", path.resolve())
     return graph
 
@@ -125,7 +127,9 @@ def _verify_contents(path: Path, graph: Graph) -> None:
 
 
 def _graph_arrays(graph: Graph) -> dict[str, Tensor]:
-    topology, features, split = graph.topology, graph.features, graph.split
+    topology = graph.topology
+    features = graph.features
+    split = graph.split
     given: dict[str, Tensor | None] = {
         "indptr": topology.indptr,
         "indices": topology.indices,
@@ -137,40 +141,50 @@ def _graph_arrays(graph: Graph) -> dict[str, Tensor]:
         "test": split.test,
     }
     if isinstance(features, SparseRows):
-        given["feature_indptr"], given["feature_indices"] = features.indptr, features.indices
+        given["feature_indptr"] = features.indptr
+        given["feature_indices"] = features.indices
         given["feature_values"] = features.values
     else:
         given["features"] = features
+    # Tensors that require gradients cannot become NumPy arrays.
     return {name: values.detach() for name, values in given.items() if values is not None}
 
 
 def _write_array(writer: StoreWriter, name: str, tensor: Tensor) -> None:
-    brief = tensor.dtype == torch.bfloat16
-    values = (tensor.view(torch.uint16) if brief else tensor).numpy()
-    array = writer.create_array(name, values.dtype, values.shape[1:], BFLOAT16 if brief else None)
+    # NumPy has no bfloat16: the file holds the bits, and the manifest names the type.
+    is_bfloat16 = tensor.dtype == torch.bfloat16
+    values = (tensor.view(torch.uint16) if is_bfloat16 else tensor).numpy()
+    array = writer.create_array(name, values.dtype, values.shape[1:], BFLOAT16 if is_bfloat16 else None)
+    # In blocks: a mapped tensor larger than memory must not be copied as a whole.
     rows = max(1, _BLOCK_BYTES // max(1, values[:1].nbytes))
     for first in range(0, len(values), rows):
         array.append_rows(values[first : first + rows])
 
 
 def _map_array(path: Path, entry: ArrayEntry, files: dict[Path, mmap.mmap]) -> NDArray[Any]:
-    """An array of a store; its mapping is added to ``files``."""
+    """Map an array of a store, and add the mapping to ``files``."""
     count = math.prod(entry.shape)
     try:
         if not path.is_file():
             raise FileNotFoundError
         with path.open("rb") as file:
-            header, size = file.read(HEADER_BYTES), path.stat().st_size
+            header = file.read(HEADER_BYTES)
+            size = path.stat().st_size
+            # The size first: it is the cheapest sign of a store that was cut off or copied in part.
             if size != entry.size:
                 raise _broken_store_error(path, f"{entry.size} bytes", f"{size} bytes")
+            # Python integers: a shape with huge numbers cannot overflow here, as it would in NumPy.
             if HEADER_BYTES + count * np.dtype(entry.storage_dtype).itemsize != size or max(entry.shape) > max(1, size):
                 raise _broken_store_error(path, f"the bytes of shape {list(entry.shape)}", f"{size} bytes")
             if header != entry.encode_header():
                 raise _broken_store_error(
                     path, f"an array of {entry.dtype} and shape {list(entry.shape)}", "another header"
                 )
+            # An empty array has nothing to map.
             if size == HEADER_BYTES:
                 return np.empty(entry.shape, dtype=entry.storage_dtype)
+            # A private mapping: tensors are writable without a copy, and no write reaches the file. Without
+            # reserve, the system does not demand swap space for pages that may never be written.
             pages = files[path] = mmap.mmap(
                 file.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
             )
@@ -187,6 +201,7 @@ def _array_to_tensor(values: NDArray[Any], entry: ArrayEntry) -> Tensor:
 def _verify_checksum(path: Path, entry: ArrayEntry, values: NDArray[Any]) -> None:
     total = hashlib.sha256()
     flat = values.reshape(-1).view(np.uint8)
+    # In blocks, so that pages which were read can be evicted again.
     for first in range(0, len(flat), _BLOCK_BYTES):
         total.update(flat[first : first + _BLOCK_BYTES].data)
     if total.hexdigest() != entry.sha256:
@@ -229,15 +244,17 @@ _MAPS = Path("/proc/self/smaps")
 
 
 def matches_store(graph: Graph) -> bool:
-    """Whether a graph comes from a store, and none of its numbers were changed since.
+    """Whether a graph comes from a store and none of its values have changed since.
 
-    The system tells which pages of a mapped file were written to. Where it does not (not Linux), torch tells which
-    tensors were changed in place; what NumPy changed behind its back is not seen then.
+    On Linux the kernel reports which pages of a mapped file were written to. Elsewhere torch reports which
+    tensors were changed in place; changes made through NumPy are then missed.
     """
     if graph.store is None:
         return False
+    # A private mapping copies a page when it is first written: such pages are anonymous memory.
     if _MAPS.exists():
         return not _has_written_pages(graph.store)
+    # Version counters of torch count changes in place, but not those made through NumPy.
     return all(tensor._version == 0 for tensor in _graph_tensors(graph))
 
 
@@ -253,7 +270,9 @@ def _has_written_pages(store: Path) -> bool:
 
 
 def _graph_tensors(graph: Graph) -> list[Tensor]:
-    topology, features, split = graph.topology, graph.features, graph.split
+    topology = graph.topology
+    features = graph.features
+    split = graph.split
     rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
-    held = (topology.indptr, topology.indices, topology.relation, topology.weight, *rows, graph.labels)
-    return [tensor for tensor in (*held, split.train, split.val, split.test) if tensor is not None]
+    arrays = (topology.indptr, topology.indices, topology.relation, topology.weight, *rows, graph.labels)
+    return [tensor for tensor in (*arrays, split.train, split.val, split.test) if tensor is not None]

@@ -1,4 +1,4 @@
-"""A complete check of a graph whose arrays may be larger than memory."""
+"""Full check of a graph, whose arrays may be larger than memory."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ _REPAIR = "build the graph again from its source"
 def verify_graph(graph: Graph) -> None:
     """Check ranges of ids, relations and labels, row order, splits, and that features and weights are finite.
 
-    Everything is read once, in blocks.
+    Reads everything once, in blocks.
 
     Raises:
-        InputError: What is wrong, how often, and where first.
+        InputError: A value is wrong; gives the number of such values where they can be counted, and the
+            first.
     """
     _check_topology(graph.topology, graph.num_nodes, graph.num_relations)
     _check_features(graph)
     labels = None if graph.labels is None else graph.labels.numpy()
     if labels is not None:
+        # Without class names, the number of classes is that of the largest label.
         _, classes = validate_labels(labels, graph.class_names, graph.num_nodes)
         if classes > graph.num_classes:
             raise _graph_error("a label is out of range", f"labels below {graph.num_classes}", f"label {classes - 1}")
@@ -49,6 +51,7 @@ def verify_graph(graph: Graph) -> None:
 
 
 def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> None:
+    # Row ends first: the check of the order looks edges up in them.
     _check_indptr("indptr", topology.indptr, topology.num_edges)
     _check_range("an edge leads to a node that does not exist", topology.indices, num_nodes)
     if topology.relation is not None:
@@ -65,16 +68,20 @@ def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> N
 
 
 def _check_order(topology: Topology) -> None:
-    """Sources ascend within each row, relations within each pair."""
-    indptr, indices = topology.indptr.numpy(), topology.indices.numpy()
+    """Check that sources ascend within each row, and relations within each pair of nodes."""
+    indptr = topology.indptr.numpy()
+    indices = topology.indices.numpy()
     relation = None if topology.relation is None else topology.relation.numpy()
     for first in range(0, len(indices) - 1, _BLOCK):
         last = min(first + _BLOCK, len(indices) - 1)
-        here, there = indices[first:last], indices[first + 1 : last + 1]
+        # Neighbouring edges are compared across rows, without a loop over rows: most rows are short.
+        here = indices[first:last]
+        there = indices[first + 1 : last + 1]
         bad = there < here
         if relation is not None:
             bad |= (there == here) & (relation[first + 1 : last + 1] < relation[first:last])
         at = np.flatnonzero(bad) + first + 1
+        # A source may only be smaller than the one before it where a new row starts.
         starts = indptr[np.searchsorted(indptr, at)] == at
         if not starts.all():
             raise _graph_error(
@@ -92,15 +99,19 @@ def _check_features(graph: Graph) -> None:
             "features do not fit the nodes", f"floating rows, one for each of {graph.num_nodes} nodes", got
         )
     if not isinstance(features, SparseRows):
+        # The blocks are only checked: the last step raises if a value is not finite.
         for _ in iter_dense_blocks(_Float32Matrix(features) if features.dtype == torch.bfloat16 else features.numpy()):
             pass
         return
     _check_indptr("feature_indptr", features.indptr, len(features.indices))
     _check_range("sparse features have a column that does not exist", features.indices, features.num_columns)
-    check, indptr = FiniteCheck(), features.indptr.numpy()
-    indices, values = features.indices.numpy(), features.values.numpy()
+    check = FiniteCheck()
+    indptr = features.indptr.numpy()
+    indices = features.indices.numpy()
+    values = features.values.numpy()
     for first in range(0, len(values), _BLOCK):
         part = slice(first, first + _BLOCK)
+        # The block is cut by values, not by rows, since a row may be longer than a block.
         row = int(np.searchsorted(indptr, first, side="right")) - 1
         end = int(np.searchsorted(indptr, first + _BLOCK)) + 1
         check.check_sparse(indptr[row:end] - first, indices[part], values[part], row)
@@ -108,7 +119,7 @@ def _check_features(graph: Graph) -> None:
 
 
 class _Float32Matrix(LazyMatrix):
-    """Rows of a type that NumPy does not know."""
+    """Rows of a type that NumPy does not have, converted to float32 when they are read."""
 
     def __init__(self, rows_VD: Tensor) -> None:
         self._rows_VD = rows_VD
@@ -131,7 +142,8 @@ def _check_indptr(name: str, ends: Tensor, total: int) -> None:
     if int(values[0]) != 0 or int(values[-1]) != total:
         raise _graph_error(f"{name} is broken", f"row ends from 0 to {total}", f"{values[0]} to {values[-1]}")
     for first in range(0, len(values) - 1, _BLOCK):
-        here, there = values[first : first + _BLOCK], values[first + 1 : first + _BLOCK + 1]
+        here = values[first : first + _BLOCK]
+        there = values[first + 1 : first + _BLOCK + 1]
         falls = there < here[: len(there)]  # a difference could be too large for its type
         if falls.any():
             raise _graph_error(
@@ -141,11 +153,13 @@ def _check_indptr(name: str, ends: Tensor, total: int) -> None:
 
 def _check_range(what: str, ids: Tensor, limit: int) -> None:
     values: NDArray[Any] = ids.numpy()
-    bad, first_bad = 0, -1
+    bad = 0
+    first_bad = -1
     for first in range(0, len(values), _BLOCK):
         outside = (values[first : first + _BLOCK] < 0) | (values[first : first + _BLOCK] >= limit)
         if not bad and outside.any():
             first_bad = first + int(outside.argmax())
+        # All blocks are counted, so that the error says whether one value is wrong or all are.
         bad += int(np.count_nonzero(outside))
     if bad:
         got = f"{bad} of {len(values)} outside, the first is {values[first_bad]} at position {first_bad}"

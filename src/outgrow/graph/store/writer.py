@@ -1,4 +1,4 @@
-"""How a store comes to be: arrays are appended in a temporary directory, which is renamed when all is there."""
+"""Writing of stores: arrays are appended in a temporary directory, which is renamed once it is complete."""
 
 from __future__ import annotations
 
@@ -25,24 +25,29 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ArrayWriter:
-    """One array of a store, written block after block. Final.
+    """Writer of one array of a store, block by block. Final.
 
-    The header is written last, when the number of rows is known; the checksum is kept up on the way.
+    The header is written last, when the number of rows is known; the checksum is updated with each block.
 
     Args:
-        path: The file, which must not exist.
-        dtype: Type of an element.
+        path: The file; it must not exist.
+        dtype: Type of the elements.
         row_shape: Shape of a row; empty for a vector.
-        name: What the manifest calls the type; None for NumPy's name.
+        name: Name of the type in the manifest; None for NumPy's name.
     """
 
     def __init__(
         self, path: Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = (), name: str | None = None
     ) -> None:
-        self._dtype, self._row_shape = dtype.newbyteorder("<"), row_shape
+        # Little-endian on every machine, so that stores can be copied between them.
+        self._dtype = dtype.newbyteorder("<")
+        self._row_shape = row_shape
         self._name = name or self._dtype.str
-        self._rows, self._sum = 0, hashlib.sha256()
+        self._rows = 0
+        self._sum = hashlib.sha256()
+        # Unbuffered: blocks are large, and errors of a full disk come from the write that causes them.
         self._file: BinaryIO = path.open("xb", buffering=0)
+        # The header has a fixed size, so that it can be written after the data.
         self._file.seek(HEADER_BYTES)
 
     def append_rows(self, rows: NDArray[Any]) -> None:
@@ -54,26 +59,27 @@ class ArrayWriter:
         self._rows += len(rows)
 
     def finish_array(self) -> ArrayEntry:
-        """Write the header, bring everything to disk, and describe the file."""
+        """Write the header, flush the file to disk and return its manifest entry."""
         size = self._file.tell()
         shape = (self._rows, *self._row_shape)
         entry = ArrayEntry(shape=shape, dtype=self._name, size=size, sha256=self._sum.hexdigest())
         self._file.seek(0)
         write_fully(self._file, memoryview(entry.encode_header()))
+        # Before the rename: the manifest must never name data that a power failure can still lose.
         os.fsync(self._file.fileno())
         self._file.close()
         return entry
 
     def close(self) -> None:
-        """Close the file as it is."""
+        """Close the file without finishing it."""
         self._file.close()
 
 
 class StoreWriter:
-    """A store that is being written; made by `open_store_writer`. Final.
+    """Writer of a store; made by `open_store_writer`. Final.
 
     Attributes:
-        scratch_dir: A folder for what is needed until then; it goes away with everything else.
+        scratch_dir: A folder for temporary files; it is deleted when the store is finished or given up.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,12 +95,12 @@ class StoreWriter:
         row_shape: tuple[int, ...] = (),
         type_name: str | None = None,
     ) -> ArrayWriter:
-        """Begin the array ``name``."""
+        """Start the array ``name`` and return its writer."""
         self._arrays[name] = ArrayWriter(self._folder / f"{name}.npy", np.dtype(dtype), row_shape, type_name)
         return self._arrays[name]
 
     def require_free_space(self, num_bytes: int) -> None:
-        """Refuse early what cannot fit.
+        """Fail early if the disk is too small.
 
         Raises:
             OSError: Fewer than ``num_bytes`` are available.
@@ -103,15 +109,17 @@ class StoreWriter:
             raise _NoSpaceError(num_bytes)
 
     def finish_store(self, manifest: Manifest) -> None:
-        """Complete the arrays and write the manifest, whose own list of arrays is replaced."""
+        """Finish all arrays and write the manifest with their entries, which replace ``manifest.arrays``."""
         entries = {name: array.finish_array() for name, array in self._arrays.items()}
         shutil.rmtree(self.scratch_dir)
+        # Last: a directory without a manifest is not a store, so a crash until here leaves none.
         write_manifest(replace(manifest, arrays=entries), self._folder)
+        # The directory too: without it, the entries of new files may be lost.
         for path in (self._folder / FILE, self._folder):
             fsync_path(path)
 
     def close(self) -> None:
-        """Close all files as they are."""
+        """Close all files without finishing them."""
         for array in self._arrays.values():
             array.close()
 
@@ -124,17 +132,18 @@ class _NoSpaceError(OSError):
 
 @contextmanager
 def open_store_writer(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
-    """Write a store beside ``dest`` and put it in place at the end; what does not get there leaves no trace.
+    """Write a store next to ``dest`` and move it into place at the end; a failed attempt is removed.
 
     Args:
-        dest: Where the store will be.
-        overwrite: Replace a store that is there; it stays until the new one is complete.
+        dest: Path of the new store.
+        overwrite: Replace an existing store; it is kept until the new one is complete.
 
     Raises:
-        InputError: Something is at ``dest`` already, the place cannot be written to, or the disk is full.
+        InputError: ``dest`` exists, its folder cannot be written to, or the disk is full.
     """
     dest = Path(dest).absolute()
     _check_destination(dest, overwrite)
+    # On the same file system, so that the rename is atomic; the random part keeps two writers apart.
     folder = dest.parent / f".{dest.name}.{secrets.token_hex(4)}{PARTIAL}"
     writer = None
     # A folder of large arrays, each flushed as it ends, and an old folder that goes aside: so no atomic_write.
@@ -146,11 +155,13 @@ def open_store_writer(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
     except OSError as error:
         if error.errno in _FULL:
             raise _disk_full_error(dest, folder, error) from error
+        # Only making the folder failed; errors that come later are not about the destination.
         if writer is None:
             raise _unwritable_error(dest, error) from error
         raise
     finally:
         if writer is not None:
+            # Closing may report a write that failed before; the first error is the one to show.
             with suppress(OSError):
                 writer.close()
         shutil.rmtree(folder, ignore_errors=True)
@@ -159,12 +170,15 @@ def open_store_writer(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
 def write_fully(file: BinaryIO, data: memoryview) -> None:
     """Write all of ``data`` to an unbuffered file."""
     while data:
+        # A raw write may be partial, for instance at a signal or near the end of the disk.
         data = data[file.write(data) :]
 
 
 def _check_destination(dest: Path, overwrite: bool) -> None:
+    # An empty directory may be replaced, as `rename` does.
     if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
         return
+    # Never replace a folder of other files, whatever the caller asked for.
     if not (dest / FILE).is_file():
         raise InputError(
             f"{dest} is not a store, and is not replaced",
@@ -186,10 +200,12 @@ def _move_into_place(folder: Path, dest: Path) -> None:
         folder.rename(dest)
         fsync_path(dest.parent)
         return
+    # A directory that is not empty cannot be renamed over: the old store moves aside first.
     old = folder.with_name(f"{folder.name.removesuffix(PARTIAL)}.old{PARTIAL}")
     dest.rename(old)
     try:
         folder.rename(dest)
+    # Also at Ctrl-C: the old store must come back.
     except BaseException:
         old.rename(dest)
         raise

@@ -1,1 +1,1 @@
-"""Generators of graphs of any size: every draw is a pure function of a seed and an edge or node number."""
+"""Generators of graphs of any size; every random number is a function of a seed and an edge or node number."""

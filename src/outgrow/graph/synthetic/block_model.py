@@ -1,10 +1,11 @@
-"""A degree-corrected stochastic block model whose edges can be drawn in any order, without a table.
+"""Degree-corrected stochastic block model, whose edges can be drawn in any order and without tables.
 
 Karrer, Newman: Stochastic blockmodels and community structure in networks, Physical Review E 83, 2011.
 
-Nodes have ranks, by falling weight. Ranks are dealt to the communities like cards, one to each community per round, in
-an order that changes with the round; so every community has hubs, and both the ranks of the graph and the rounds of
-one community follow the same power law, which is drawn by inverting its distribution function.
+Nodes are ranked by decreasing weight. Ranks are assigned to the communities in rounds, one to each community
+per round, in an order that changes with the round. So every community has hubs, and both the ranks of the
+graph and the rounds of one community follow the same power law, which is sampled by inverting its
+distribution function.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ _EDGES, _LABELS = 21, 22
 
 
 class BlockModel(GraphSource):
-    """Communities, power-law degrees, labels that follow the communities and features that follow the labels.
+    """Block model with power-law degrees, labels that follow communities and features that follow labels.
 
-    Each edge is drawn from its number alone. Its first end is a node drawn by weight; its second end is drawn by weight
-    from the same community with the probability ``locality``, else from the whole graph, or, with a ``decay``, from a
-    community whose distance follows a power law; a coin says which is the source. Self-loops and duplicates occur,
-    rarely where degrees are small against communities. Read it as undirected for a symmetric graph of nearly twice as
-    many edges.
+    Each edge is a function of its number. Its first end is a node chosen by weight. Its second end is chosen
+    by weight from the same community with probability ``locality``, otherwise from the whole graph or, with a
+    ``decay``, from a community whose distance follows a power law. A random bit decides which end is the
+    source. Self-loops and duplicates occur, rarely if degrees are small compared to communities. Read it as
+    undirected for a symmetric graph with nearly twice as many edges.
 
-    The powers that ranks are drawn with come from the C library: a graph is the same for any number of threads, and
-    on machines of one kind.
+    Powers are computed by the C library, so the graph does not depend on the number of threads, but may
+    differ between kinds of machines.
 
     Args:
         structure: Nodes, edges, communities and degrees.
         node_spec: Classes, features and split.
-        seed: Key of all draws.
-        name: What to call the graph.
+        seed: Seed of the generator.
+        name: Name of the graph.
     """
 
     def __init__(
@@ -56,17 +57,17 @@ class BlockModel(GraphSource):
 
     @property
     def name(self) -> str:
-        """What to call the graph."""
+        """Name of the graph."""
         return self._name
 
     def read_tables(self) -> NodeTableSource:
-        """Labels, features that are made when they are read, and a split of exact sizes."""
+        """Return labels, features that are computed when read, and a split of exact sizes."""
         key = fold_in(self._seed, _LABELS)
         labels = draw_labels(self._params, key, self.node_spec.classes, self.structure.homophily)
         return self.node_spec.make_node_tables(labels, self._seed)
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, about a million at a time."""
+        """Yield all edges, about a million at a time."""
         for first in range(0, self.structure.edges, CHUNK_EDGES):
             count = min(CHUNK_EDGES, self.structure.edges - first)
             yield EdgeChunk(*draw_edges(self._params, fold_in(self._seed, _EDGES), first, count))

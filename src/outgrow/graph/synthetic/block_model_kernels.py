@@ -1,4 +1,4 @@
-"""Kernels of the block model: draw a rank, turn it into a node, draw edges and labels."""
+"""Kernels of the block model: draw ranks, map them to nodes, draw edges and labels."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ _ALMOST_FLAT = 1e-9
 
 
 class BlockModelParams(NamedTuple):
-    """What kernels need to know of a structure.
+    """Parameters of a structure for the kernels.
 
     Attributes:
         nodes: ``V``.
         communities: Number of communities.
-        offset: Added to ranks.
+        offset: Number added to ranks.
         power: Exponent of the distribution function of ranks.
-        low: Distribution function before it is scaled, at rank 0.
-        span: How much it grows from the first to the last rank.
+        low: Value at rank 0 of the distribution function before scaling.
+        span: Growth of that function from the first to the last rank.
         locality: Share of edges that must stay in a community.
-        anywhere: Whether edges that leave go to any community, with no regard to distance.
+        anywhere: Whether edges that leave go to any community, regardless of distance.
         slope: Exponent of the distribution function of distances, not 0.
-        growth: How much that grows from distance 1 to the end of the farthest, as a share of what it is at 1.
-        shuffles_ids: Whether ids are scrambled.
-        community_order_key: Key of the order in which each round of ranks goes to the communities.
-        member_order_key: Key of the place of a node inside its community.
-        id_shuffle_key: Key of the scrambling of ids.
+        growth: Growth of that function from distance 1 to the end of the farthest, relative to its value at
+            1.
+        shuffles_ids: Whether node ids are shuffled.
+        community_order_key: Key of the order in which a round of ranks is assigned to the communities.
+        member_order_key: Key of the position of a node inside its community.
+        id_shuffle_key: Key of the shuffling of ids.
     """
 
     nodes: int
@@ -55,7 +56,7 @@ class BlockModelParams(NamedTuple):
 
 
 def make_block_model_params(structure: BlockStructure, seed: int) -> BlockModelParams:
-    """The law of a structure, with its keys."""
+    """Return the kernel parameters of a structure."""
     low = structure.offset**structure.power
     # A decay of 1 has a logarithm for its distribution function: the limit of powers with an exponent close to 0.
     slope = 1 - structure.decay or _ALMOST_FLAT
@@ -78,67 +79,77 @@ def make_block_model_params(structure: BlockStructure, seed: int) -> BlockModelP
 
 
 def draw_edges(params: BlockModelParams, key: int, first: int, count: int) -> tuple[Ids, Ids]:
-    """Sources and destinations, ``[count]`` int64 each, of the edges ``first`` to ``first + count - 1``."""
-    src, dst = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    """Return the sources and destinations, ``[count]`` int64 each, of edges ``first`` to ``first + count - 1``."""
+    src = np.empty(count, dtype=np.int64)
+    dst = np.empty(count, dtype=np.int64)
     _draw_edge_range(params, np.uint64(key), first, src, dst)
     return src, dst
 
 
 def draw_labels(params: BlockModelParams, key: int, classes: int, homophily: float) -> NDArray[np.int32]:
-    """Class of each node, ``[V]`` int32; with fewer communities than classes, a community has several."""
+    """Return the class of each node, ``[V]`` int32; a community has several if there are more classes."""
     labels = np.empty(params.nodes, dtype=np.int32)
     _draw_node_labels(params, np.uint64(key), classes, homophily, labels)
     return labels
 
 
 @serial_kernel
-def _draw_rank(params: BlockModelParams, drawn: float) -> int:
-    rank = int((params.low + drawn * params.span) ** (1 / params.power) - params.offset)
+def _draw_rank(params: BlockModelParams, uniform: float) -> int:
+    # Inverse of the distribution function: no table of weights, so any edge can be drawn alone.
+    rank = int((params.low + uniform * params.span) ** (1 / params.power) - params.offset)
+    # Rounding of the power can exceed the range at both ends.
     return min(max(rank, 0), params.nodes - 1)
 
 
 @serial_kernel
 def _community_of_rank(params: BlockModelParams, rank: int) -> int:
-    turn, card = rank // params.communities, rank % params.communities
-    if turn == params.nodes // params.communities:
-        return card
+    round_index, position = rank // params.communities, rank % params.communities
+    # The last round is incomplete: it goes to the first communities, those with one more member.
+    if round_index == params.nodes // params.communities:
+        return position
     return as_int64(
         permute_value(
-            np.uint64(card), np.uint64(params.communities), hash64(params.community_order_key, np.uint64(turn))
+            np.uint64(position),
+            np.uint64(params.communities),
+            hash64(params.community_order_key, np.uint64(round_index)),
         )
     )
 
 
 @serial_kernel
-def _draw_far_community(params: BlockModelParams, home: int, drawn: float) -> int:
-    # Going one way round is enough: either end of an edge is the first one as often.
-    distance = int(math.exp(math.log1p(drawn * params.growth) / params.slope))
+def _draw_far_community(params: BlockModelParams, home: int, uniform: float) -> int:
+    # One direction of the ring is enough, since either end of an edge is the first one equally often.
+    # The inverse in logarithms stays exact when the exponent is close to 0.
+    distance = int(math.exp(math.log1p(uniform * params.growth) / params.slope))
     return (home + min(distance, params.communities // 2)) % params.communities
 
 
 @serial_kernel
 def _node_of_member(params: BlockModelParams, community: int, round_index: int) -> int:
     size, rest = params.nodes // params.communities, params.nodes % params.communities
+    # The first communities have one more member, so all starts follow from the number alone.
     start = community * size + min(community, rest)
     members = size + 1 if community < rest else size
+    # An order of its own for each community: hubs must not have the same position in all of them.
     key = hash64(params.member_order_key, np.uint64(community))
-    place = start + as_int64(permute_value(np.uint64(min(round_index, members - 1)), np.uint64(members), key))
+    position = start + as_int64(permute_value(np.uint64(min(round_index, members - 1)), np.uint64(members), key))
     return (
-        as_int64(permute_value(np.uint64(place), np.uint64(params.nodes), params.id_shuffle_key))
+        as_int64(permute_value(np.uint64(position), np.uint64(params.nodes), params.id_shuffle_key))
         if params.shuffles_ids
-        else place
+        else position
     )
 
 
 @parallel_kernel
 def _draw_edge_range(params: BlockModelParams, key: np.uint64, first: int, src: Ids, dst: Ids) -> None:
     for i in prange(len(src)):
+        # A key for each edge: any range can be drawn by any thread, in any order.
         edge = hash64(key, np.uint64(first) + np.uint64(i))
         here = _draw_rank(params, uniform01(hash64(edge, np.uint64(0))))
         there = _draw_rank(params, uniform01(hash64(edge, np.uint64(1))))
-        coins = hash64(edge, np.uint64(2))
+        bits = hash64(edge, np.uint64(2))
         home = _community_of_rank(params, here)
-        if uniform01(coins) < params.locality:
+        if uniform01(bits) < params.locality:
             away = home
         elif params.anywhere:
             away = _community_of_rank(params, there)
@@ -146,7 +157,8 @@ def _draw_edge_range(params: BlockModelParams, key: np.uint64, first: int, src: 
             away = _draw_far_community(params, home, uniform01(hash64(edge, np.uint64(3))))
         one = _node_of_member(params, home, here // params.communities)
         other = _node_of_member(params, away, there // params.communities)
-        flip = (coins & _ONE) == _ONE
+        # The lowest bit: the comparison with the locality above uses the upper ones.
+        flip = (bits & _ONE) == _ONE
         src[i] = other if flip else one
         dst[i] = one if flip else other
 
@@ -157,18 +169,21 @@ def _draw_node_labels(
 ) -> None:
     size, rest = params.nodes // params.communities, params.nodes % params.communities
     for i in prange(params.nodes):
-        place = as_int64(i)
-        small = place - rest * (size + 1)
-        community = place // (size + 1) if small < 0 else rest + small // size
-        drawn = hash64(key, np.uint64(place))
-        label = as_int64(hash64(drawn, np.uint64(1)) % np.uint64(classes))
-        if uniform01(drawn) < homophily:
+        position = as_int64(i)
+        # Position behind the larger communities; negative inside of them.
+        small = position - rest * (size + 1)
+        community = position // (size + 1) if small < 0 else rest + small // size
+        number = hash64(key, np.uint64(position))
+        label = as_int64(hash64(number, np.uint64(1)) % np.uint64(classes))
+        if uniform01(number) < homophily:
             first = community % classes
+            # Classes that are equal to the community modulo the number of communities; one, if there are
+            # enough communities.
             options = (classes - first + params.communities - 1) // params.communities
             label = first + (label % options) * params.communities
         node = (
-            as_int64(permute_value(np.uint64(place), np.uint64(params.nodes), params.id_shuffle_key))
+            as_int64(permute_value(np.uint64(position), np.uint64(params.nodes), params.id_shuffle_key))
             if params.shuffles_ids
-            else place
+            else position
         )
         labels[node] = label

@@ -1,4 +1,4 @@
-"""What generated nodes carry: features that show the class through noise, and a split."""
+"""Classes, noisy features and splits of generated nodes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SyntheticNodes:
 
     Attributes:
         classes: Number of classes, ``C``.
-        features: Width of the features, ``D``; 0 gives none.
-        strength: Length of the mean of each class, in standard deviations of the noise; the means of two classes are
-            about 1.4 times as far apart. 0 leaves pure noise.
-        shares: Shares of the nodes to train, validate and test on; their sum is at most 1.
+        features: Width of the features, ``D``; 0 for none.
+        strength: Length of the mean vector of each class, in standard deviations of the noise; the means of
+            two classes are about 1.4 times as far apart. 0 gives pure noise.
+        shares: Shares of nodes for training, validation and test; their sum is at most 1.
     """
 
     classes: int
@@ -53,7 +53,7 @@ class SyntheticNodes:
             )
 
     def make_node_tables(self, labels: NDArray[np.int32], seed: int) -> NodeTableSource:
-        """What is known of nodes with these labels (``[V]`` int32); features are made when they are read."""
+        """Return tables of nodes with these labels (``[V]`` int32); features are computed when read."""
         train, val, test = self._draw_split(len(labels), seed)
         rows = SyntheticFeatures(labels=labels, node_spec=self, seed=seed) if self.features else None
         # The names say how many classes there are, even if a small graph has no node of the last one.
@@ -70,22 +70,24 @@ class SyntheticNodes:
 
     def _draw_split(self, nodes: int, seed: int) -> tuple[Ids, Ids, Ids]:
         sizes = [round(share * nodes) for share in self.shares]
+        # Rounded shares may add up to more than all nodes.
         ends = np.minimum(np.cumsum(sizes), nodes).tolist()
         key = fold_in(seed, _SPLIT)
+        # Ranges of one permutation are disjoint and have exact sizes.
         first, second, third = (permute_range(a, b, nodes, key) for a, b in zip([0, *ends[:2]], ends, strict=True))
         return np.sort(first), np.sort(second), np.sort(third)
 
 
 class SyntheticFeatures(LazyMatrix):
-    """Features made when they are read: the mean of the class of a node, plus noise of standard deviation 1.
+    """Features computed when read: the mean of a node's class plus noise of standard deviation 1.
 
-    The noise is the sum of four uniform numbers, a pure function of (seed, node, column): any rows read at any time
-    by any number of threads are the same.
+    The noise is the sum of four uniform numbers, a pure function of (seed, node, column): a row is the same
+    whenever and by however many threads it is read.
 
     Args:
-        labels: ``[V]`` int32, class of each node.
+        labels: ``[V]`` int32, the class of each node.
         node_spec: Width and strength of the features.
-        seed: Key of all draws.
+        seed: Seed of the features.
     """
 
     def __init__(self, *, labels: NDArray[np.int32], node_spec: SyntheticNodes, seed: int) -> None:
@@ -93,7 +95,9 @@ class SyntheticFeatures(LazyMatrix):
         self._key = np.uint64(fold_in(seed, _NOISE))
         means = np.zeros((node_spec.classes, node_spec.features), dtype=np.float32)
         no_class = np.zeros(node_spec.classes, dtype=np.int32)
+        # The same kernel fills the means: noise around zero, of one row per class.
         _fill_features(0, np.uint64(fold_in(seed, _MEANS)), no_class, np.zeros_like(means), means)
+        # Divided by the root of the width: the length of a mean then depends on ``strength`` alone.
         self._means = means * np.float32(node_spec.strength / np.sqrt(node_spec.features))
 
     @property
@@ -103,11 +107,11 @@ class SyntheticFeatures(LazyMatrix):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """float32."""
+        """Type float32."""
         return self._means.dtype
 
     def read_rows(self, first: int, last: int) -> NDArray[np.float32]:
-        """LazyRows ``first`` to ``last - 1``: ``[last - first, D]`` float32."""
+        """Return rows ``first`` to ``last - 1``: ``[last - first, D]`` float32."""
         labels = self._labels[first:last]
         out = np.empty((len(labels), self.shape[1]), dtype=np.float32)
         _fill_features(first, self._key, labels, self._means, out)
@@ -126,6 +130,7 @@ def _fill_features(
 
 @serial_kernel
 def normal_from_hash(drawn: np.uint64) -> np.float32:
-    """A nearly normal number of mean 0 and standard deviation 1 from a hash. For kernels."""
+    """Return a nearly normal number of mean 0 and standard deviation 1 for a hash. For kernels."""
+    # By the central limit theorem; logarithms and cosines of an exact method would be much slower.
     total = (drawn & _LOW16) + ((drawn >> _S16) & _LOW16) + ((drawn >> _S32) & _LOW16) + (drawn >> _S48)
     return np.float32((np.int64(total) - _MEAN) / _DEVIATION)

@@ -1,27 +1,28 @@
-"""Block models with the published statistics of data sets that systems papers train on.
+"""Presets: block models with the published statistics of the data sets used in systems papers.
 
-Nodes, edges, feature width and classes are those of the tables of data sets in: HongTu (Wang et al., 2023), table 4;
-NeutronOrch (Ai et al., 2024), table 4; NeutronTP (Ai et al., 2024), table 1; with the digits that these round away
-taken from the pages of the data sets. Shares of the split: GraphSAGE (Hamilton et al., 2017) for
-reddit; the Open Graph Benchmark (Hu et al., 2020) for products and papers100M, and for all of arxiv; HongTu, section
-7.1, for it-2004 and friendster, whose features and labels are random there.
+Nodes, edges, feature width and classes are those of the tables of data sets in: HongTu (Wang et al., 2023),
+table 4; NeutronOrch (Ai et al., 2024), table 4; NeutronTP (Ai et al., 2024), table 1; with the digits that
+these round away taken from the pages of the data sets. Shares of the split: GraphSAGE (Hamilton et al., 2017)
+for reddit; the Open Graph Benchmark (Hu et al., 2020) for products and papers100M, and for all of arxiv;
+HongTu, section 7.1, for it-2004 and friendster, whose features and labels are random there.
 
-Exponents, largest degrees, community sizes, localities and decays are free parameters, not published figures. Those of
-reddit and products, and all largest degrees, are estimates that give graphs of the right kind; that of arxiv is the
-data set's, read as undirected. The others of it-2004, papers100M and friendster are fitted at scale 0.01, seed 0, to
-the neighbour replication factors of HongTu, table 3, under METIS (``metis-both``) at 2, 32 and 512 parts: within 15
-percent, and to nothing else. Results are measured on them, so they stay. In papers100M most edges lie between
-communities, and neighbours say little about a class.
+Exponents, largest degrees, community sizes, localities and decays are free parameters, not published figures.
+Those of reddit and products, and all largest degrees, are estimates that give similar graphs; that of arxiv
+is the data set's own, read as undirected. The others of it-2004, papers100M and friendster are fitted at
+scale 0.01, seed 0, to the neighbour replication factors of HongTu, table 3, under METIS (``metis-both``) at
+2, 32 and 512 parts: within 15 percent, and to nothing else. They are not changed, because results are
+measured on them. In papers100M most edges run between communities, and neighbours say little about a class.
 
-Community size, locality and decay of arxiv are fitted at scale 1, seed 0, to the locality of micrographs that HopGNN
-(Chen et al., 2024), table 1, has for it: node-wise, 2 and 10 layers, under METIS at 2, 4, 8 and 16 parts; the exponent
-is one with which a node can have the largest degree. Found are 85, 72, 61 and 51 percent for 75, 66, 59 and 63, and
-with 10 layers 63, 40, 24 and 14 for 73, 45, 27 and 35: no choice that was tried loses as little as published from 2
-layers to 10 at 2 parts, or finds more at 16 parts than at 8. A twentieth of its edges are duplicates, and are lost.
+Community size, locality and decay of arxiv are fitted at scale 1, seed 0, to the locality of micrographs that
+HopGNN (Chen et al., 2024), table 1, has for it: node-wise, 2 and 10 layers, under METIS at 2, 4, 8 and 16
+parts; the exponent is one that allows the largest degree. The fit gives 85, 72, 61 and 51 percent instead of
+the published 75, 66, 59 and 63, and with 10 layers 63, 40, 24 and 14 instead of 73, 45, 27 and 35. No choice
+that was tried loses as little as published from 2 layers to 10 at 2 parts, or reaches more at 16 parts than
+at 8. A twentieth of the edges are duplicates and are dropped.
 
-The size of communities does not change with the scale, that of parts does, and there is a community for each class at
-least. At half of that scale, it-2004 and papers100M have factors within 4 percent of those at 0.01; friendster's are
-higher, by 12 and 51 percent at 2 and 32 parts.
+The size of communities does not change with the scale, unlike that of parts, and there is at least one
+community for each class. At half of that scale, it-2004 and papers100M have factors within 4 percent of those
+at 0.01; friendster's are higher, by 12 and 51 percent at 2 and 32 parts.
 """
 
 from __future__ import annotations
@@ -41,22 +42,24 @@ _LARGEST_SCALE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class GraphPreset:
-    """The statistics of a data set, from which graphs of any size are generated.
+    """Statistics of a data set, from which graphs of any size are generated.
 
     Attributes:
         name: Name of the data set.
         nodes: ``V``.
         edges: Published number of edges.
-        draws: Edges to draw for each published edge: 0.5 where both directions were counted, else 1.
+        draws: Edges to generate per published edge: 0.5 if both directions were counted, else 1.
         undirected: Whether to read the generated graph as undirected.
         features: ``D``.
         classes: ``C``.
         shares: Shares of the nodes in training, validation and test.
         exponent: Exponent of the degree distribution (estimated or fitted).
         max_degree: Largest degree at full size (estimate).
-        community_size: Nodes of a community (estimated or fitted); fewer where classes would be left without one.
+        community_size: Nodes per community (estimated or fitted); fewer if some class would have no
+            community.
         locality: Share of the edges that must stay in a community (estimated or fitted).
-        decay: How steeply other edges grow rarer with the distance of communities (fitted); 0 for no regard to it.
+        decay: How steeply the number of other edges falls with the distance of communities (fitted); 0 if it
+            does not.
     """
 
     name: str
@@ -75,12 +78,12 @@ class GraphPreset:
 
     @property
     def drawn_edges(self) -> int:
-        """Edges to draw at full size."""
+        """Number of edges to generate at full size."""
         return round(self.edges * self.draws)
 
     @property
     def smallest_scale(self) -> float:
-        """Scale below which nodes would have more neighbours than a quarter of the graph; two digits, rounded up."""
+        """Scale below which a node would neighbour more than a quarter of the graph; rounded up to two digits."""
         least = max(8 * self.drawn_edges / self.nodes, self.classes, 100) / self.nodes
         unit = 10.0 ** (math.floor(math.log10(least)) - 1)
         return math.ceil(least / unit) * unit
@@ -88,15 +91,15 @@ class GraphPreset:
     def at_scale(
         self, scale: float, *, seed: int = 0, locality: float | None = None, strength: float = 1.5
     ) -> BlockModel:
-        """A generator of a graph of ``scale`` times the nodes and edges; average degree, D and C stay.
+        """Return a generator with ``scale`` times the nodes and edges; average degree, D and C stay the same.
 
-        A dense graph at a small scale loses some edges to duplicates once it is read as undirected.
+        A dense graph at a small scale loses some edges as duplicates when it is read as undirected.
 
         Args:
             scale: Factor on nodes and edges; may exceed 1.
-            seed: Key of all draws.
-            locality: Share of the edges that must stay in a community; None takes the preset's.
-            strength: How plainly features show the class (`SyntheticNodes`).
+            seed: Seed of the generator.
+            locality: Share of the edges that must stay in a community; None for that of the preset.
+            strength: How clearly features show the class (see `SyntheticNodes`).
 
         Raises:
             InputError: The scale is below the smallest one, or above 1000.
@@ -104,7 +107,7 @@ class GraphPreset:
         if not self.smallest_scale <= scale <= _LARGEST_SCALE:
             raise InputError(
                 f"{self.name} cannot be generated at scale {scale:g}",
-                needed=f"from {self.smallest_scale:.2g}, so that nodes find others to join, to {_LARGEST_SCALE:g}",
+                needed=f"from {self.smallest_scale:.2g}, so that the generator can place edges, to {_LARGEST_SCALE:g}",
                 got=f"{scale:g}, that is {scale * self.nodes:.0f} nodes",
                 repair=f"write {self.name}@{self.smallest_scale:.2g} or more",
             )
@@ -136,7 +139,7 @@ class GraphPreset:
 
 
 def graph_presets() -> Mapping[str, GraphPreset]:
-    """All presets by name."""
+    """Return all presets by name."""
     return _PRESETS
 
 

@@ -1,4 +1,4 @@
-"""R-MAT graphs: skewed degrees from four numbers.
+"""R-MAT graphs, whose skewed degrees follow from four probabilities.
 
 Chakrabarti, Zhan, Faloutsos: R-MAT: a recursive model for graph mining, SDM 2004.
 """
@@ -22,18 +22,18 @@ _ONE, _LOW32, _S32 = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 class RMat(GraphSource):
-    """``2 ** scale`` nodes and ``edge_factor`` directed edges for each; duplicates and self-loops occur.
+    """R-MAT generator: ``2 ** scale`` nodes, ``edge_factor`` directed edges per node, with duplicates and self-loops.
 
-    Each edge falls into one quarter of the adjacency matrix after the other. Node ids are scrambled by a keyed
-    permutation, so that an id says nothing about a degree. Read it as undirected for a symmetric graph.
+    Each edge descends recursively into one quarter of the adjacency matrix. Node ids are shuffled by a keyed
+    permutation, so that an id does not reveal a degree. Read it as undirected for a symmetric graph.
 
     Args:
         scale: Logarithm of the number of nodes, 1 to 40.
-        edge_factor: Edges drawn for each node.
-        quarters: Probabilities ``(a, b, c)`` of the upper left, upper right and lower left quarter; the rest is for
-            the lower right. The defaults are those of the Graph500 benchmark.
-        seed: Key of all draws.
-        node_spec: Classes, features and split, drawn without regard to the edges; None gives bare nodes.
+        edge_factor: Number of edges per node.
+        quarters: Probabilities ``(a, b, c)`` of the upper left, upper right and lower left quarter; the rest
+            belongs to the lower right. The defaults are those of the Graph500 benchmark.
+        seed: Seed of the generator.
+        node_spec: Classes, features and split, independent of the edges; None for nodes without any.
 
     Raises:
         InputError: Scale, edge factor or probabilities out of range.
@@ -55,8 +55,11 @@ class RMat(GraphSource):
                 got=f"scale {scale}, edge factor {edge_factor}, a, b, c = {quarters}",
                 repair="change the numbers",
             )
-        self._scale, self._edge_factor, self._quarters = scale, edge_factor, quarters
-        self._seed, self._node_spec = seed, node_spec
+        self._scale = scale
+        self._edge_factor = edge_factor
+        self._quarters = quarters
+        self._seed = seed
+        self._node_spec = node_spec
 
     @property
     def name(self) -> str:
@@ -70,11 +73,11 @@ class RMat(GraphSource):
 
     @property
     def num_edges(self) -> int:
-        """Directed edges drawn, duplicates included."""
+        """Number of directed edges, including duplicates."""
         return self._edge_factor << self._scale
 
     def read_tables(self) -> NodeTableSource:
-        """Number of nodes; with a signal also labels drawn at random, features and a split."""
+        """Return the number of nodes and, with ``node_spec``, random labels, features and a split."""
         if self._node_spec is None:
             return NodeTableSource(num_nodes=self.num_nodes)
         labels = np.empty(self.num_nodes, dtype=np.int32)
@@ -82,12 +85,14 @@ class RMat(GraphSource):
         return self._node_spec.make_node_tables(labels, self._seed)
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, about a million at a time."""
+        """Yield all edges, about a million at a time."""
+        # Limits as integers of 32 bits: the comparison with random bits then needs no floats.
         limits = (np.cumsum(self._quarters) * 2**32).astype(np.uint64)
         edge_key, name_key = (np.uint64(fold_in(self._seed, part)) for part in (_EDGES, _NAMES))
         for first in range(0, self.num_edges, CHUNK_EDGES):
             count = min(CHUNK_EDGES, self.num_edges - first)
-            src, dst = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+            src = np.empty(count, dtype=np.int64)
+            dst = np.empty(count, dtype=np.int64)
             _draw_rmat_edges(first, edge_key, name_key, self._scale, limits, src, dst)
             yield EdgeChunk(src=src, dst=dst)
 
@@ -98,13 +103,17 @@ def _draw_rmat_edges(
 ) -> None:
     nodes = _ONE << np.uint64(scale)
     for i in prange(len(src)):
+        # A key for each edge: the graph depends neither on the chunks nor on the threads.
         key = hash64(edge_key, np.uint64(first) + np.uint64(i))
-        row, column, drawn = np.uint64(0), np.uint64(0), np.uint64(0)
+        row, column, bits = np.uint64(0), np.uint64(0), np.uint64(0)
         for level in range(scale):
-            drawn = drawn >> _S32 if level % 2 else hash64(key, np.uint64(level))
-            part = drawn & _LOW32
+            # One hash serves two levels, 32 bits each.
+            bits = bits >> _S32 if level % 2 else hash64(key, np.uint64(level))
+            part = bits & _LOW32
+            # Quarters a, b, c, d in this order: the lower two have row bit 1, b and d have column bit 1.
             row = (row << _ONE) | np.uint64(part >= limits[1])
             column = (column << _ONE) | np.uint64((limits[0] <= part < limits[1]) or part >= limits[2])
+        # The same permutation for both ends: it renames nodes and keeps the structure.
         src[i] = permute_value(row, nodes, name_key)
         dst[i] = permute_value(column, nodes, name_key)
 

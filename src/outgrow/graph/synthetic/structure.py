@@ -1,4 +1,4 @@
-"""How many nodes, edges and communities a block model has, and how its degrees are spread."""
+"""Structure of a block model: numbers of nodes, edges and communities, and the degree distribution."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from outgrow.graph.readers.source import Ids
 class BlockStructure:
     """Nodes, edges, communities and degrees of a `BlockModel`.
 
-    Node weights fall with the rank as ``(rank + offset) ** (-1 / (exponent - 1))``, which gives degrees a tail of the
-    given exponent (Chung, Lu: Connected components in random graphs with given expected degree sequences, Annals of
-    Combinatorics 2002).
+    Node weights decrease with the rank as ``(rank + offset) ** (-1 / (exponent - 1))``, which gives degrees a
+    tail of the given exponent (Chung, Lu: Connected components in random graphs with given expected degree
+    sequences, Annals of Combinatorics 2002).
 
     Attributes:
         nodes: ``V``.
-        edges: Edges drawn; a symmetric graph ends up with nearly twice as many directed edges.
+        edges: Number of edges generated; a symmetric graph has nearly twice as many directed edges.
         communities: Number of communities; their sizes differ by 1 at most.
         exponent: Exponent of the degree distribution, above 2; larger is more even.
-        max_degree: Expected number of drawn edges of the node with the most, if communities played no part; None leaves
-            the power law as steep as it is.
-        locality: Share of the edges that must stay in the community of their first end, 0 to 1; others stay by chance.
-        decay: How steeply edges that leave grow rarer with the distance of the communities, at least 0. Communities
-            lie on a ring, by number; the distance ``d``, from 1 to half of the communities, is drawn with a probability
-            in proportion to the integral of ``x ** -decay`` from ``d`` to ``d + 1``. 0 is for edges that go anywhere.
-        homophily: Share of the nodes that have the class of their community, 0 to 1; others draw a class at random.
-        shuffled: Whether node ids say nothing about communities; otherwise a community is a range of ids.
+        max_degree: Expected number of generated edges of the node with the most, ignoring communities; None
+            for the plain power law.
+        locality: Share of the edges that must stay in the community of their first end, 0 to 1; others may
+            stay by chance.
+        decay: How steeply the number of other edges falls with the distance of communities, at least 0.
+            Communities lie on a ring, by number; the distance ``d``, from 1 to half of the communities, is
+            drawn with a probability in proportion to the integral of ``x ** -decay`` from ``d`` to ``d + 1``.
+            0 means any community, regardless of distance.
+        homophily: Share of nodes with the class of their community, 0 to 1; others have a random class.
+        shuffled: Whether node ids are shuffled; otherwise a community is a range of ids.
     """
 
     nodes: int
@@ -66,7 +68,7 @@ class BlockStructure:
 
     @property
     def average_degree(self) -> float:
-        """Drawn edges at a node, both ends counted."""
+        """Mean number of generated edges at a node, counting both ends."""
         return 2 * self.edges / self.nodes
 
     @property
@@ -76,10 +78,12 @@ class BlockStructure:
 
     @cached_property
     def offset(self) -> float:
-        """What is added to ranks so that the first one has the largest degree wanted; at least 1."""
+        """Number added to ranks, at least 1, so that the first rank has the requested largest degree."""
         if self.max_degree is None or 2 * self.edges * self._top_rank_share(1.0) <= self.max_degree:
             return 1.0
-        low, high = 0.0, math.log(self.nodes) + 40
+        # Bisection in logarithms: the offset may be anything from 1 to many times the number of nodes.
+        low = 0.0
+        high = math.log(self.nodes) + 40
         for _ in range(100):
             middle = (low + high) / 2
             if 2 * self.edges * self._top_rank_share(math.exp(middle)) > self.max_degree:
@@ -89,11 +93,12 @@ class BlockStructure:
         return math.exp(high)
 
     def community_starts(self) -> Ids:
-        """``[communities + 1]`` int64: first id of each community, before ids are shuffled."""
+        """Return ``[communities + 1]`` int64: the first id of each community before shuffling."""
         size, rest = divmod(self.nodes, self.communities)
         numbers = np.arange(self.communities + 1, dtype=np.int64)
         return numbers * size + np.minimum(numbers, rest)
 
     def _top_rank_share(self, offset: float) -> float:
+        # Differences of powers, by expm1 and log1p: for large offsets they would cancel to zero.
         first = math.expm1(self.power * math.log1p(1 / offset))
         return first / math.expm1(self.power * math.log1p(self.nodes / offset))
