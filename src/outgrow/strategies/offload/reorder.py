@@ -185,7 +185,8 @@ def count_transfer_volumes(bits: Words, owner_bits: Words, order: NDArray[np.int
     """
     parts = np.arange(len(bits))
     shared = reused = peer = peer_reused = 0
-    last_PW, last_union_W = np.zeros_like(owner_bits), np.zeros_like(owner_bits[0])
+    last_PW = np.zeros_like(owner_bits)
+    last_union_W = np.zeros_like(owner_bits[0])
     for chunks in order.T:
         read_PW = bits[parts, chunks]
         union_W = np.bitwise_or.reduce(read_PW)
@@ -194,7 +195,8 @@ def count_transfer_volumes(bits: Words, owner_bits: Words, order: NDArray[np.int
         foreign_PW = read_PW & ~owner_bits
         peer += count_bits(foreign_PW.reshape(-1))
         peer_reused += count_difference(foreign_PW.reshape(-1), last_PW.reshape(-1))
-        last_PW, last_union_W = read_PW, union_W
+        last_PW = read_PW
+        last_union_W = union_W
     return TransferVolumes(
         vanilla=count_bits(bits.reshape(-1)),
         shared=shared,
@@ -266,7 +268,8 @@ def choose_chunk_order(
         bandwidths: What the machine moves in a second.
         reorganise: Whether to look for another order than that of the ranges.
     """
-    comm, num_nodes = shard.comm, shard.topology.num_nodes
+    comm = shard.comm
+    num_nodes = shard.topology.num_nodes
     sample = sample_for_bitsets(num_nodes, comm.size * len(sources), max(_MOST_BYTES, 8 * comm.size * len(sources)))
     gathered = comm.all_gather_object(
         (node_bitsets(sources, num_nodes, sample), node_bitsets([shard.owned_nodes], num_nodes, sample)[0])

@@ -69,9 +69,11 @@ class WaveChunkIndex:
         """Parcels of a chunk and their rows, numbered from its first one: about as many at a time as it has."""
         if first == last:
             return
-        chunk, begin = self.chunk_number[first], 0
+        chunk = self.chunk_number[first]
+        begin = 0
         counts = self.counts[:, chunk]
-        rows, ends = self.rows[chunk], np.concatenate(([0], counts.cumsum()))
+        rows = self.rows[chunk]
+        ends = np.concatenate(([0], counts.cumsum()))
         while begin < len(counts):
             end = max(begin + 1, int(np.searchsorted(ends, ends[begin] + last - first, side="right")) - 1)
             if ends[begin] < ends[end]:
@@ -91,7 +93,10 @@ class ChunkRows:
     """
 
     def __init__(self, segments: SegmentStorage, chunk_ranges: Sequence[RowRange], kind: Kind, comm: Comm) -> None:
-        self._segments, self._kind, self._ledger, self._device = segments, kind, comm.ledger, comm.device
+        self._segments = segments
+        self._kind = kind
+        self._ledger = comm.ledger
+        self._device = comm.device
         self._chunk_number = {first: number for number, (first, last) in enumerate(chunk_ranges) if first < last}
 
     def write_rows(self, first: int, rows_NW: Tensor) -> None:
@@ -126,13 +131,12 @@ class WaveOrderedRows:
     def __init__(
         self, segments: SegmentStorage, index: WaveChunkIndex, chunk_order_copy: ChunkRows | None, comm: Comm
     ) -> None:
-        self._segments, self._index, self._chunk_order_copy, self._ledger = (
-            segments,
-            index,
-            chunk_order_copy,
-            comm.ledger,
-        )
-        self.width, self.dtype = segments.width, segments.dtype
+        self._segments = segments
+        self._index = index
+        self._chunk_order_copy = chunk_order_copy
+        self._ledger = comm.ledger
+        self.width = segments.width
+        self.dtype = segments.dtype
 
     def write_rows(self, first: int, rows_NW: Tensor) -> None:
         """The rows of the chunk that begins with own row ``first``, to all waves at which they arrive."""
@@ -174,7 +178,10 @@ class WaveOrderedGradients:
     """
 
     def __init__(self, segments: SegmentStorage, index: WaveChunkIndex, comm: Comm) -> None:
-        self._segments, self._index, self._ledger, self._device = segments, index, comm.ledger, comm.device
+        self._segments = segments
+        self._index = index
+        self._ledger = comm.ledger
+        self._device = comm.device
 
     def write_wave(self, wave: int, values_NW: Tensor) -> None:
         """The gradients that leave at a wave."""

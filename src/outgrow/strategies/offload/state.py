@@ -85,7 +85,9 @@ class OffloadState:
     def add_tables(self, storage: StorageFactory) -> None:
         """Make the tables of all layers."""
         for index, traits in enumerate(self.layer_plans):
-            width, inputs, course = traits.source_width, traits.layer.spec.in_features, self.wave_file(traits.layer)
+            width = traits.source_width
+            inputs = traits.layer.spec.in_features
+            course = self.wave_file(traits.layer)
             if traits.source_is_features:
                 self.sources[index] = self.features
             elif storage.uses_segments:
@@ -159,7 +161,8 @@ class OffloadState:
 
     def add_gradients(self, index: int, wave: int, row_list: RowList, values: Tensor) -> None:
         """Add gradients that leave the buffer to those in HOST: worker by worker, where nothing is shared."""
-        table, comm = self.source_gradients[index], self.comm
+        table = self.source_gradients[index]
+        comm = self.comm
         if isinstance(table, WaveOrderedGradients):
             self.async_io.store_async(lambda: table.write_wave(wave, values))
             return

@@ -131,7 +131,8 @@ class _ChunkedExecution:
     def __init__(
         self, problem: Problem, options: Offload, layer_plans: list[LayerPlan], limit: _MemoryBounds, began: float
     ) -> None:
-        self.problem, self._io_pool = problem, IoPool()
+        self.problem = problem
+        self._io_pool = IoPool()
         with ExitStack() as stack:
             stack.callback(self._io_pool.close)
             cutter, scratch = self._open_storage(stack, options, layer_plans, limit)
@@ -156,7 +157,8 @@ class _ChunkedExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`."""
-        problem, comm = self.problem, self.problem.shard.comm
+        problem = self.problem
+        comm = self.problem.shard.comm
         if first > 0:
             return
         key = fold_in(problem.seed, epoch, 0)
@@ -180,7 +182,8 @@ class _ChunkedExecution:
     def _open_storage(
         self, stack: ExitStack, options: Offload, layer_plans: list[LayerPlan], limit: _MemoryBounds
     ) -> tuple[ChunkPlanner, OffloadStorage]:
-        problem, share = self.problem, self.problem.shard
+        problem = self.problem
+        share = self.problem.shard
         dtype = next(problem.model.parameters()).dtype
         num_nodes = share.topology.num_nodes
         on_disk = share.comm.device.type == "cpu"  # beside a GPU there may be memory enough
@@ -219,7 +222,8 @@ class _ChunkedExecution:
         )
 
     def _record_facts(self, chunk_plan: ChunkPlan, limit: _MemoryBounds, num_cached: int, seconds: float) -> None:
-        order, layer = chunk_plan.order, self.problem.model.layers_list()[0]
+        order = chunk_plan.order
+        layer = self.problem.model.layers_list()[0]
         needs = chunk_plan.requirements[layer.spec.self_loops]
         self.problem.run_facts.update(
             chunks=chunk_plan.num_chunks,
@@ -237,7 +241,8 @@ class _ChunkedExecution:
 
     def _count_disk(self) -> None:
         """What was read and written physically."""
-        ledger, disk = self.problem.shard.comm.ledger, self._io_pool
+        ledger = self.problem.shard.comm.ledger
+        disk = self._io_pool
         ledger.counters["disk_read_bytes"] = disk.read_bytes
         ledger.counters["disk_written_bytes"] = disk.written_bytes
         ledger.counters["disk_reads"] = disk.read_requests
@@ -254,7 +259,8 @@ def _feature_bytes(problem: Problem) -> int:
 def _fits_in_memory(problem: Problem, layer_plans: list[LayerPlan], base: int, budget: int) -> bool:
     """Whether training all at once fits into the budget of every worker."""
     share = problem.shard
-    ends, own = share.topology.indptr, share.owned_nodes
+    ends = share.topology.indptr
+    own = share.owned_nodes
     fits = fits_whole(
         base,
         layer_plans,

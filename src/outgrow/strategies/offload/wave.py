@@ -120,7 +120,8 @@ class Wave:
             dst_degree: ``[n]`` float64.
         """
         device = self.edges.indptr.device
-        rows, ids = RowSlices(nodes, self.start, self.edges.indptr), None
+        rows = RowSlices(nodes, self.start, self.edges.indptr)
+        ids = None
         if not rows.is_consecutive:
             ids = row_edge_ids(rows._replace(indptr=self.edges.indptr.cpu()))
         return Block(
@@ -164,7 +165,9 @@ def aligned_bytes(num_bytes: int) -> int:
 
 def pack_wave(wave: Wave) -> tuple[WaveHeader, Tensor]:
     """A wave as bytes ``[B]`` uint8, and how to read them."""
-    edges, parts, begin = wave.edges, list[tuple[torch.dtype, int, int] | None](), 0
+    edges = wave.edges
+    parts = list[tuple[torch.dtype, int, int] | None]()
+    begin = 0
     held = wave.loads, wave.remote, wave.sent
     of_rows = [part for rows in held for part in rows[1:]]
     tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices, edges.relation, edges.weight]

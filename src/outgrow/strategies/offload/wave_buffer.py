@@ -50,7 +50,9 @@ class SourceBuffer:
 
     def __init__(self, num_slots: int, table: ReadableRows, kind: Kind, comm: Comm) -> None:
         self.rows = zero_rows(num_slots, table.width, table.dtype, comm.device)
-        self._table, self._kind, self._comm = table, kind, comm
+        self._table = table
+        self._kind = kind
+        self._comm = comm
 
     @staticmethod
     def rows_to_load(wave: Wave) -> RowList:
@@ -92,7 +94,8 @@ class GradientBuffer:
 
     def __init__(self, num_slots: int, width: int, dtype: torch.dtype, comm: Comm, *, sharing: bool) -> None:
         self._rows = zero_rows(num_slots, width, dtype, comm.device)
-        self._comm, self._sharing = comm, sharing
+        self._comm = comm
+        self._sharing = sharing
 
     def zero_new_rows(self, wave: Wave) -> None:
         """Rows that arrive have no gradient yet."""
@@ -156,7 +159,8 @@ def grad_or_zeros(rows: Tensor) -> Tensor:
 
 def backward_through(rows: NodeMessages, grad: NodeMessages, *others: tuple[Features, Tensor]) -> None:
     """Backward from rows of sources and from other results, where they depend on anything."""
-    outs, grads = list[Tensor](), list[Tensor | None]()
+    outs = list[Tensor]()
+    grads = list[Tensor | None]()
     for out, given in (*zip(rows, grad, strict=True), *others):
         if isinstance(out, Tensor) and out.requires_grad:
             outs.append(out)

@@ -63,7 +63,8 @@ class SlotAllocator:
 
     def __init__(self, num_nodes: int, *, loads_ahead: bool) -> None:
         self.slot_V = torch.full((num_nodes,), -1, dtype=torch.int32)
-        self.num_slots, self._loads_ahead = 0, loads_ahead
+        self.num_slots = 0
+        self._loads_ahead = loads_ahead
         self._free_slots: Array = np.empty(0, dtype=np.int32)
         self._resident_nodes: Array = np.empty(0, dtype=np.int64)
 
@@ -87,7 +88,8 @@ class SlotAllocator:
         missing = max(0, count - len(self._free_slots))
         fresh = np.arange(self.num_slots, self.num_slots + missing, dtype=np.int32)
         self.num_slots += missing
-        taken, self._free_slots = self._free_slots[:count], self._free_slots[count:]
+        taken = self._free_slots[:count]
+        self._free_slots = self._free_slots[count:]
         return np.concatenate((taken, fresh))
 
 
@@ -153,7 +155,8 @@ def exchange_requirements(
         sources: ``[N]`` int64, ascending: the nodes that each reads.
         sharing: See `TransferOptions`.
     """
-    owner, comm = node_owners(shard), shard.comm
+    owner = node_owners(shard)
+    comm = shard.comm
     needs = WaveRequirements(list(chunks), [], [], [])
     for nodes in sources:
         whose = owner[nodes]
@@ -162,9 +165,11 @@ def exchange_requirements(
             needs.remote.append(nodes[:0])
             needs.sent.append([nodes[:0]] * comm.size)
             continue
-        own, others = nodes[whose == comm.rank], (whose != comm.rank).nonzero()[:, 0]
+        own = nodes[whose == comm.rank]
+        others = (whose != comm.rank).nonzero()[:, 0]
         order = others[whose[others].argsort(stable=True)]
-        remote, wanted = nodes[order], torch.bincount(whose[order].long(), minlength=comm.size).tolist()
+        remote = nodes[order]
+        wanted = torch.bincount(whose[order].long(), minlength=comm.size).tolist()
         counts = tuple(given[comm.rank] for given in comm.all_gather_object(wanted))
         sent = list(
             comm.all_to_all(remote, SplitSizes(tuple(wanted), counts), Kind.IDS).wait().split_with_sizes(counts)
@@ -206,7 +211,8 @@ def assign_slots(
     Returns:
         Places that the buffer must have.
     """
-    owner, num_nodes = node_owners(shard), shard.topology.num_nodes
+    owner = node_owners(shard)
+    num_nodes = shard.topology.num_nodes
     row_V = _local_rows(owner, shard.comm.size)
     places = SlotAllocator(num_nodes, loads_ahead=transfer_options.overlap)
     load_turn = load_evict_events(requirements.loads, reuse=transfer_options.reuse)
