@@ -70,16 +70,16 @@ def fewest_chunks(
 
     One chunk in `CHUNK_COUNT_TOLERANCE` more than needed is near enough.
 
-    The number grows until it fits; then numbers between it and the one before are tried by bisection. The last call of
-    ``bytes_of`` whose result fits is the one for the number that is returned.
+    The number grows until it fits; then numbers between it and the one before are tried by bisection. The
+    last call of ``bytes_of`` whose result fits is the one for the number that is returned.
 
     Args:
         bytes_of: What a worker has resident with so many chunks.
         most: The largest number of chunks.
         budget: The most bytes that it may have resident.
         step: The number grows by one ``step``-th of itself, and by at least one.
-        least_bytes_of: A lower bound of ``bytes_of``, where one is cheaper: numbers that it rules out are passed over,
-            except for ``most``.
+        least_bytes_of: A lower bound of ``bytes_of``, where one is cheaper: numbers that it rules out are
+            passed over, except for ``most``.
 
     Returns:
         The number; None if not even ``most`` chunks fit.

@@ -1,7 +1,7 @@
 """How much memory training takes, in chunks and as a whole, and how few chunks fit into a budget.
 
-Estimates are upper bounds, made of what a worker is known to hold at the same time; tests hold them against what runs
-took.
+Estimates are upper bounds, made of what a worker is known to hold at the same time; tests hold them against
+what runs took.
 """
 
 from __future__ import annotations

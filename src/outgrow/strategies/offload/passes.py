@@ -1,8 +1,8 @@
 """Passes over a whole graph, layer by layer and wave by wave.
 
-All work between two aggregations is node-wise. Each chunk therefore computes the update of a layer and the source
-rows of the next layer together, and the backward pass recomputes both from the cached aggregate. A projection runs
-once per node, and the activations between the two never leave the device.
+All work between two aggregations is node-wise. Each chunk therefore computes the update of a layer and the
+source rows of the next layer together, and the backward pass recomputes both from the cached aggregate. A
+projection runs once per node, and the activations between the two never leave the device.
 
 The last layer runs forward and backward in one wave: the loss of a chunk is known as soon as its logits are.
 Wang et al.: HongTu, SIGMOD 2023, algorithms 1 to 3.

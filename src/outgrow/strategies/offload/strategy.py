@@ -1,12 +1,13 @@
 """`offload`: full-graph training beyond memory. Node data lives in HOST; chunks of it move to the device, wave by wave.
 
-Wang et al.: HongTu: scalable full-graph GNN training on multiple GPUs, SIGMOD 2023. Each worker cuts its nodes into
-chunks of equal computation, and the workers run one chunk each at a time: a wave. A row that several chunks of a wave
-need is brought from HOST once, a row that the next wave needs stays where it is, and chunks are put in an order in
-which that happens most. Aggregates without parameters are kept for the backward pass; others are computed again.
+Wang et al.: HongTu: scalable full-graph GNN training on multiple GPUs, SIGMOD 2023. Each worker cuts its
+nodes into chunks of equal computation, and the workers run one chunk each at a time: a wave. A row that
+several chunks of a wave need is brought from HOST once, a row that the next wave needs stays where it is, and
+chunks are put in an order in which that happens most. Aggregates without parameters are kept for the backward
+pass; others are computed again.
 
-On a CPU the device is memory, and HOST is scratch files on a disk. Beside a GPU HOST is pinned memory, from which the
-GPU gathers rows itself, or a disk where that is too little.
+On a CPU the device is memory, and HOST is scratch files on a disk. Beside a GPU HOST is pinned memory, from
+which the GPU gathers rows itself, or a disk where that is too little.
 """
 
 from __future__ import annotations
@@ -50,18 +51,20 @@ class Offload(Strategy):
     """Full-graph training in chunks that move between HOST and the device. One step per epoch.
 
     Attributes:
-        memory: The most that the device tier of one worker may hold, such as ``"2GiB"``: tensors on a GPU; on a CPU its
-            memory, that of the interpreter included. None for what the machine has.
-        host_memory: The most memory that one worker may pin beside a GPU; what needs more is on a disk. None for half
-            of what the machine has left.
+        memory: The most that the device tier of one worker may hold, such as ``"2GiB"``: tensors on a GPU; on
+            a CPU its memory, that of the interpreter included. None for what the machine has.
+        host_memory: The most memory that one worker may pin beside a GPU; what needs more is on a disk. None
+            for half of what the machine has left.
         chunks: Chunks of each worker; None for as few as fit into ``memory``.
         partition: How nodes are dealt out to workers: see ``outgrow partition``.
         scratch_dir: Folder on a disk for what does not fit; None for the system's folder of temporary files.
         sharing: Whether a row that several workers need in a wave is brought from HOST once and passed on.
         reuse: Whether rows that the next wave needs stay in place.
         reorganise: Whether chunks are put in an order in which rows are shared and reused most.
-        overlap: Whether the next wave's rows are brought, and the last one's written, while a wave is computed.
-        cache: Whether aggregates without parameters are kept for the backward pass; else they are computed again.
+        overlap: Whether the next wave's rows are brought, and the last one's written, while a wave is
+            computed.
+        cache: Whether aggregates without parameters are kept for the backward pass; else they are computed
+            again.
     """
 
     name = "offload"

@@ -1,11 +1,11 @@
 """Rows and edges of one wave on one worker, and their byte format in a file.
 
-The rows of a wave are in one buffer. A row that the previous wave used keeps its slot, so only *loaded* rows cross
-a link. The gradient of a row accumulates in its slot until the next wave no longer uses the row, so only the
-gradients of *evicted* rows cross. Wang et al.: HongTu, SIGMOD 2023, sections 5 and 6.
+The rows of a wave are in one buffer. A row that the previous wave used keeps its slot, so only *loaded* rows
+cross a link. The gradient of a row accumulates in its slot until the next wave no longer uses the row, so
+only the gradients of *evicted* rows cross. Wang et al.: HongTu, SIGMOD 2023, sections 5 and 6.
 
-Letters: ``u`` rows from HOST, ``r`` rows from other workers, ``s`` rows sent to them, ``n`` destinations, ``E``
-edges.
+Letters: ``u`` rows from HOST, ``r`` rows from other workers, ``s`` rows sent to them, ``n`` destinations,
+``E`` edges.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows that each wave loads, sends and keeps, and their buffer slots.
 
-Chunks are ranges of own nodes with similar numbers of edges and nodes. The rows of a wave are known once workers
-have exchanged the lists of remote rows that their chunks read.
+Chunks are ranges of own nodes with similar numbers of edges and nodes. The rows of a wave are known once
+workers have exchanged the lists of remote rows that their chunks read.
 """
 
 from __future__ import annotations
