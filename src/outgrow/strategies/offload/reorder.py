@@ -284,7 +284,7 @@ def choose_chunk_order(
         (node_bitsets(sources, num_nodes, sample), node_bitsets([shard.owned_nodes], num_nodes, sample)[0])
     )
     found: Any = None
-    # One worker decides: a tie that rounds differently on two hosts would give two orders.
+    # One worker computes the order for all, so that no rounding can make two orders differ.
     if comm.is_rank_zero:
         bits, owned = (np.stack(parts) for parts in zip(*gathered, strict=True))
         scale = 1.0 if sample is None else num_nodes / len(sample)

@@ -89,7 +89,7 @@ class OffloadState:
             inputs = plan.layer.spec.in_features
             wave_file = self.wave_file(plan.layer)
             if plan.source_is_features:
-                # Read the features in place: a copy in wave order may be larger than the disk.
+                # Read the features in place: they are constant and stored by node already.
                 self.sources[index] = self.features
             elif storage.uses_segments:
                 self.sources[index] = storage.make_wave_rows(
