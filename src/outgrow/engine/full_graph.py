@@ -75,7 +75,8 @@ def _weights_by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tenso
     """The weights of the edges of each part. Those that the graph fixes are dealt out once."""
     if weight_EK is None:
         return None, None
-    order, num_own = local.edge_order, local.local_edges.edges.num_edges
+    order = local.edge_order
+    num_own = local.local_edges.edges.num_edges
     if weight_EK.requires_grad:
         return _SplitWeights.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
     kept: Any = local.block.edges.cache.get(_WEIGHT_KEY)
@@ -94,7 +95,8 @@ class _SplitWeights(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
-        ctx.order, ctx.num_own = order, num_own
+        ctx.order = order
+        ctx.num_own = num_own
         return _split_weights(weight_EK, order, num_own)
 
     @staticmethod
@@ -217,9 +219,14 @@ class FullGraphEpoch:
         *,
         overlap: bool = True,
     ) -> None:
-        self.model, self.shard, self.inputs, self.objective = model, shard, inputs, objective.to(shard.comm.device)
-        self.seed, self.overlap = seed, overlap
-        self.comm, self.ledger = shard.comm, shard.comm.ledger
+        self.model = model
+        self.shard = shard
+        self.inputs = inputs
+        self.objective = objective.to(shard.comm.device)
+        self.seed = seed
+        self.overlap = overlap
+        self.comm = shard.comm
+        self.ledger = shard.comm.ledger
         self.edges = [shard.layer_view(layer).block.edges for layer in model.layers_list()]
         self.first_aggregate = cached_first_aggregate(
             model, shard.layer_view(model.layers_list()[0]).block, inputs.source
@@ -233,7 +240,8 @@ class FullGraphEpoch:
         Args:
             epoch: Number of the epoch, which with the seed decides the draws.
         """
-        key, timeline = fold_in(self.seed, epoch, 0), self.comm.timeline
+        key = fold_in(self.seed, epoch, 0)
+        timeline = self.comm.timeline
         with timeline.span("forward"):
             logits = full_forward(
                 self.model, self.shard, self.inputs, key, first_aggregate=self.first_aggregate, overlap=self.overlap
@@ -250,5 +258,6 @@ class FullGraphEpoch:
 
     def close(self) -> None:
         """Release what it holds, and the memory that layers lent."""
-        self.edges, self.first_aggregate = [], None
+        self.edges = []
+        self.first_aggregate = None
         memory_pool.release_idle_memory()

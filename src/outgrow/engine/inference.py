@@ -74,7 +74,8 @@ def infer_shard(
     Returns:
         ``[n, C]``, or as wide as the last of ``layers``.
     """
-    x, stages = inputs.own, model.layers_list() if layers is None else layers
+    x = inputs.own
+    stages = model.layers_list() if layers is None else layers
     dtype = x.dtype if keeps_half(model, x) else next(model.parameters()).dtype
     encoded = model.encoder is not None and stages[0] is model.layers_list()[0]
     if encoded:
@@ -167,7 +168,8 @@ def _compute_layer(
 def _destination_chunks(layer: Layer, block: Block, number_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """First and last destination of each chunk: as many as fit with their in-edges, but at least one."""
     row_bytes, edge_bytes = _temporary_bytes(layer, number_bytes)
-    indptr, num_dst = block.edges.indptr.cpu(), len(block.dst_nodes)
+    indptr = block.edges.indptr.cpu()
+    num_dst = len(block.dst_nodes)
 
     def bytes_before(v: int) -> int:
         return v * row_bytes + int(indptr[v]) * edge_bytes
@@ -182,7 +184,8 @@ def _destination_chunks(layer: Layer, block: Block, number_bytes: int, chunk_byt
 
 def _temporary_bytes(layer: Layer, number_bytes: int) -> tuple[int, int]:
     """Bytes of temporary rows that a destination needs, and those that each of its in-edges needs."""
-    widths, aggregation = layer.spec, layer.conv.aggregation
+    widths = layer.spec
+    aggregation = layer.conv.aggregation
     channels, columns = widths.aggregate
     target = widths.target[0] * widths.target[1]
     row = widths.in_features + target + channels * columns + 2 * widths.out_features

@@ -108,7 +108,8 @@ def plan_layers(model: Model, features: Features, *, cache: bool) -> list[LayerP
         features: ``[V, D]``, as the graph has them.
         cache: Whether aggregates without parameters are cached; else all are computed again.
     """
-    stages, found = model.layers_list(), []
+    stages = model.layers_list()
+    found = []
     for index, layer in enumerate(stages):
         raw = layer.spec.source_is_input
         if index == 0 and has_static_first_aggregate(model, features):
@@ -140,7 +141,8 @@ def describe_layers(model: Model, features: Features, *, cache_constants: bool =
         cache_constants: Whether what is constant is kept, as where every step sees the whole graph.
     """
     lines = [_describe_layer(layer) for layer in model.layers_list()]
-    found, first = [], 1
+    found = []
+    first = 1
     if model.encoder is None:
         lines[0] += _describe_features(model, features, cache_constants=cache_constants)
     else:
@@ -157,8 +159,11 @@ def describe_layers(model: Model, features: Features, *, cache_constants: bool =
 
 
 def _describe_layer(layer: Layer) -> str:
-    widths, steps = layer.spec, _epilogue_steps(layer)
-    kind, width_in, width_out = type(layer.conv).__name__, widths.in_features, widths.out_features
+    widths = layer.spec
+    steps = _epilogue_steps(layer)
+    kind = type(layer.conv).__name__
+    width_in = widths.in_features
+    width_out = widths.out_features
     channels, columns = widths.source
     moved = f"{channels} x {columns}" if channels > 1 else f"{columns}"
     if isinstance(layer.conv, PyGConv):

@@ -40,14 +40,19 @@ class LinkObjective:
     as_rowwise = None
 
     def __init__(self, shard: GraphShard, decoder: Decoder, ends: Tensor, *, negatives: int) -> None:
-        self.shard, self.decoder, self.ends, self.negatives = shard, decoder, ends, negatives
+        self.shard = shard
+        self.decoder = decoder
+        self.ends = ends
+        self.negatives = negatives
         links, number = collect_in_links(shard.topology, shard.owned_nodes)
-        self.links, self.number = links.select_links(links.non_loop_mask), number[links.non_loop_mask]
+        self.links = links.select_links(links.non_loop_mask)
+        self.number = number[links.non_loop_mask]
         self.total = int(shard.comm.all_reduce(torch.tensor(len(self.links))))
 
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
         """See `Objective.extra_bytes`: all rows that pairs are of, with their gradients, and the pairs."""
-        pairs, own = len(self.links) * (1 + self.negatives), len(self.shard.owned_nodes)
+        pairs = len(self.links) * (1 + self.negatives)
+        own = len(self.shard.owned_nodes)
         rows = own + min(self.shard.topology.num_nodes - own, 2 * pairs)
         return _ROWS * rows * columns * number_bytes + _PER_PAIR * pairs + 2 * CHUNK_BYTES
 
@@ -77,7 +82,8 @@ class LinkObjective:
 
     def _gather_rows(self, out: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Where the row of each node is, and the rows: the own ones, then those of others."""
-        own, at = self.shard.owned_nodes, torch.full((self.shard.topology.num_nodes,), -1)
+        own = self.shard.owned_nodes
+        at = torch.full((self.shard.topology.num_nodes,), -1)
         at[own] = torch.arange(len(own))
         foreign = torch.zeros(len(at), dtype=torch.bool)
         for nodes in (first, second):

@@ -110,7 +110,11 @@ class LinkRanker:
     def __init__(
         self, shard: GraphShard, decoder: Decoder, links: LinkTriples, known_links: KnownLinks, ends: Tensor
     ) -> None:
-        self.shard, self.decoder, self.links, self.known_links, self.ends = shard, decoder, links, known_links, ends
+        self.shard = shard
+        self.decoder = decoder
+        self.links = links
+        self.known_links = known_links
+        self.ends = ends
 
     @torch.no_grad()
     def rank_links(self, out: Tensor) -> LinkRanks:
@@ -119,10 +123,12 @@ class LinkRanker:
         Args:
             out: ``[n, F]`` of the own nodes.
         """
-        own, found = self.shard.owned_nodes, list[Tensor]()
+        own = self.shard.owned_nodes
+        found = list[Tensor]()
         for first, last in pairwise(self.ends.tolist()):
             low, high = torch.searchsorted(own, torch.tensor([first, last])).tolist()
-            candidates, nodes = out[low:high].double(), own[low:high]
+            candidates = out[low:high].double()
+            nodes = own[low:high]
             for asked, side in self._iterate_queries(first, last):
                 found.append(self._rank_chunk(out, asked, side, candidates, nodes))
         return LinkRanks(torch.cat(found) if found else torch.empty(0, dtype=torch.float64))
@@ -149,11 +155,14 @@ class LinkRanker:
         comm.all_reduce(right)
         question, answer = self.known_links.answers_to(queries, side)
         itself = torch.arange(len(queries.node))
-        question, answer = torch.cat([question, itself]), torch.cat([answer, queries.node])
+        question = torch.cat([question, itself])
+        answer = torch.cat([answer, queries.node])
         at, mine = _positions_in(nodes, answer)
-        question, at = question[mine], at[mine]
+        question = question[mine]
+        at = at[mine]
         better = rank_counts(score_QN, right)
-        theirs, bar = score_QN[question, at], right[question]
+        theirs = score_QN[question, at]
+        bar = right[question]
         for row, taken in enumerate((~(theirs <= bar), theirs == bar)):
             better[row] -= torch.bincount(question[taken.cpu()], minlength=len(queries.node))
         above, same = torch.unbind(comm.all_reduce(better).double())

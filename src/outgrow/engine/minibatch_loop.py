@@ -112,8 +112,13 @@ class MiniBatchLoop:
         prefetch: PrefetchConfig,
         gather_once: bool = True,
     ) -> None:
-        self.model, self.comm, self.sampler, self.feature_store, self.loss = model, comm, sampler, feature_store, loss
-        self.prefetch, self.gather_once = prefetch, gather_once
+        self.model = model
+        self.comm = comm
+        self.sampler = sampler
+        self.feature_store = feature_store
+        self.loss = loss
+        self.prefetch = prefetch
+        self.gather_once = gather_once
 
     def steps(
         self, epoch: int, batches: Sequence[Tensor], plan_batch: Callable[[Tensor], MicroBatchPlan], first: int = 0
@@ -156,7 +161,8 @@ class MiniBatchLoop:
         nodes = [each[0].src_nodes for each in blocks]
         with timeline.span("gather"):
             wanted, places = self._request_rows(nodes)
-        strides, last = (0, *plan.hops), len(nodes) - 1
+        strides = (0, *plan.hops)
+        last = len(nodes) - 1
         of = zip(plan.groups, blocks, wanted, places, strides, strict=True)
         return [
             MicroBatch(step, seeds, num_seeds, drawn, want, place, stride, index == last)
@@ -193,7 +199,8 @@ class MiniBatchLoop:
 
     def _train_micro_batch(self, epoch: int, micro_batch: MicroBatch, x: Features) -> Tensor:
         """The worker's share of the loss; adds to the gradients."""
-        comm, loss = self.comm, torch.zeros((), dtype=torch.float64)
+        comm = self.comm
+        loss = torch.zeros((), dtype=torch.float64)
         if len(micro_batch.seeds):
             with comm.timeline.span("forward"):
                 blocks = [block.to(comm.device) for block in micro_batch.blocks]

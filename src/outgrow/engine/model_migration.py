@@ -48,7 +48,8 @@ def send_model(model: nn.Module, comm: Comm, hop: int) -> None:
         comm: The line to the other workers.
         hop: From 1 to the number of workers less 1.
     """
-    target, source = (comm.rank + hop) % comm.size, (comm.rank - hop) % comm.size
+    target = (comm.rank + hop) % comm.size
+    source = (comm.rank - hop) % comm.size
     route = SplitSizes(_one_hot_counts(target, comm.size), _one_hot_counts(source, comm.size))
     parameters = list(model.parameters())
     for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):

@@ -80,11 +80,13 @@ class BackgroundWorker(Generic[T, R]):
         lock: threading.Lock | None = None,
         name: str = "outgrow-ahead",
     ) -> None:
-        self._work, self._lock = work, lock
+        self._work = work
+        self._lock = lock
         self._items = self._submitted_items() if items is None else self._bounded_items(items)
         self._submitted: SimpleQueue[T | None] = SimpleQueue()
         self._results: SimpleQueue[R | _WorkEnded] = SimpleQueue()
-        self._room, self._closed = threading.Semaphore(max_ahead), threading.Event()
+        self._room = threading.Semaphore(max_ahead)
+        self._closed = threading.Event()
         # A daemon: at the end of a process nobody waits for work that may itself wait for a worker that is gone.
         self._thread = threading.Thread(target=self._run_work, name=name, daemon=True)
 

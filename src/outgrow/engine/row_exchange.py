@@ -29,7 +29,8 @@ class RowSendPlan:
     """
 
     def __init__(self, comm: Comm, split_sizes: SplitSizes, rows: Tensor, num_rows: int) -> None:
-        self.comm, self.split_sizes = comm, split_sizes
+        self.comm = comm
+        self.split_sizes = split_sizes
         self._send_edges = Edges(indptr=torch.arange(len(rows) + 1), indices=rows, num_src=num_rows)
         """One edge from each row that goes, in the order in which they go."""
         self._edges_by_device: dict[torch.device, Edges] = {}
@@ -52,7 +53,8 @@ class _GatherForPeers(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, send_edges: Edges) -> Tensor:
-        ctx.sent, ctx.shape = send_edges, rows.shape
+        ctx.sent = send_edges
+        ctx.shape = rows.shape
         out = pooled_empty((send_edges.num_dst, *rows.shape[1:]), rows)
         return torch.index_select(rows, 0, send_edges.indices, out=out)
 
@@ -77,7 +79,10 @@ class RowFetchPlan:
     """
 
     def __init__(self, comm: Comm, own: Tensor, nodes: Tensor, counts: tuple[int, ...]) -> None:
-        self.comm, self.owned_nodes, self.nodes, self.counts = comm, own, nodes, counts
+        self.comm = comm
+        self.owned_nodes = own
+        self.nodes = nodes
+        self.counts = counts
 
     @cached_property
     def split_sizes(self) -> SplitSizes:

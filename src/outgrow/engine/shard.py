@@ -107,7 +107,9 @@ class FullGraphShard(GraphShard):
     """
 
     def __init__(self, topology: Topology, comm: Comm | None = None) -> None:
-        self.topology, self.comm, self.owned_nodes = topology, comm or SingleProcessComm(), topology.nodes
+        self.topology = topology
+        self.comm = comm or SingleProcessComm()
+        self.owned_nodes = topology.nodes
         self._device_blocks: dict[bool, Block] = {}
 
     def layer_view(self, layer: Layer) -> LayerView:
@@ -161,7 +163,10 @@ class PartitionShard(GraphShard):
     """
 
     def __init__(self, topology: Topology, owner: Tensor, comm: Comm, *, self_loops: bool = False) -> None:
-        self.topology, self.comm, self.owner, self.self_loops = topology, comm, owner, self_loops
+        self.topology = topology
+        self.comm = comm
+        self.owner = owner
+        self.self_loops = self_loops
         self.owned_nodes = (owner == comm.rank).nonzero()[:, 0]
         first = int(self.owned_nodes[0]) if len(self.owned_nodes) else 0
         self._range = (first, first + len(self.owned_nodes)) if are_consecutive(self.owned_nodes) else None

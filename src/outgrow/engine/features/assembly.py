@@ -115,7 +115,8 @@ class _PendingSparseRows:
     def __init__(self, comm: Comm, rows: SparseRows, split_sizes: SplitSizes) -> None:
         mine = rows.indptr[1:] - rows.indptr[:-1]
         theirs = comm.all_to_all(mine, split_sizes, Kind.FEATURES).wait()
-        self.sizes, self.num_columns = theirs, rows.num_columns
+        self.sizes = theirs
+        self.num_columns = rows.num_columns
         values = SplitSizes(_sum_by_peer(mine, split_sizes.send), _sum_by_peer(theirs, split_sizes.receive))
         self.parts: tuple[ExchangeHandle, ...] = tuple(
             comm.all_to_all(part, values, Kind.FEATURES) for part in (rows.indices, rows.values)

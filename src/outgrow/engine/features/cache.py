@@ -233,7 +233,8 @@ class DeviceCache:
         """Those of some distinct nodes ``[n]`` that are not kept, and where rows belong. In any thread."""
         slot = self._slot[nodes].long()
         places, (num_missing, _) = group_by_owner(torch.arange(len(nodes)), (slot != _MISSING).to(torch.int8), 2)
-        to, kept_to = places[:num_missing], places[num_missing:]
+        to = places[:num_missing]
+        kept_to = places[num_missing:]
         return nodes[to], CacheLookup(to, slot[kept_to], kept_to)
 
     def assemble_rows(self, missing_rows: Features, lookup: CacheLookup, dtype: torch.dtype) -> Features:

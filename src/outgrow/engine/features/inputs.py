@@ -83,7 +83,8 @@ class TrainingLabels:
         fetched = others.fetch_rows(labels, Kind.FEATURES).wait()
         known = torch.cat([mine, others.nodes])
         order = known.argsort()
-        self._nodes, self._labels = known[order], torch.cat([labels[shard.local_index(mine)], fetched])[order]
+        self._nodes = known[order]
+        self._labels = torch.cat([labels[shard.local_index(mine)], fetched])[order]
 
     def lookup(self, seeds: Tensor) -> Tensor:
         """``[s, ...]``: labels of these nodes to train on, in the order given.

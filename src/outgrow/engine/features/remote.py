@@ -50,7 +50,9 @@ class RemoteFeatureStore:
         *,
         comm: Comm | None = None,
     ) -> None:
-        self.comm, self.features, self.dtype = comm or shard.comm, features, dtype
+        self.comm = comm or shard.comm
+        self.features = features
+        self.dtype = dtype
         self.wire_dtype = min(dtype, features.dtype, key=lambda each: each.itemsize)
         self.owner = self.holder = shard.owner if isinstance(shard, PartitionShard) else None
         self.copies: Features | None = None
@@ -76,7 +78,8 @@ class RemoteFeatureStore:
 
         Waits for what the others ask for: a count of 8 bytes (``metrics``), and 8 bytes for each row (``ids``).
         """
-        count, remote = self.comm.ledger.add_count, request.remote
+        count = self.comm.ledger.add_count
+        remote = request.remote
         count("rows_loaded", request.num_rows)
         count("remote_rows", len(remote.nodes) if remote is not None else 0)
         if self.copies is not None:
@@ -103,7 +106,8 @@ class RemoteFeatureStore:
         return FeatureRequest(builder=builder, num_rows=len(nodes), remote=remote, hits=hits, misses=misses)
 
     def _exchange_rows(self, request: FeatureRequest) -> PendingFeatures:
-        comm, remote = self.comm, request.remote
+        comm = self.comm
+        remote = request.remote
         if remote is None:
             return PendingFeatures(request, None)
         asked_for = comm.all_to_all_counts(torch.tensor(remote.sizes), Kind.METRICS)

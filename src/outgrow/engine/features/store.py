@@ -71,7 +71,8 @@ class PendingFeatures(NamedTuple):
 
     def wait(self) -> Features:
         """``[n, D]``: the rows in the order of the nodes. To be called once, by the thread that asked."""
-        builder, remote = self.request.builder, self.request.remote
+        builder = self.request.builder
+        remote = self.request.remote
         if self.remote_rows is not None and remote is not None:
             builder.write_rows(self.remote_rows.wait(), None, remote.positions)
         return builder.build_matrix()
@@ -104,7 +105,8 @@ class LocalFeatureStore:
     """
 
     def __init__(self, features: Features, dtype: torch.dtype) -> None:
-        self.features, self.dtype = features, dtype
+        self.features = features
+        self.dtype = dtype
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
         """See `FeatureStore.prepare_request`."""
@@ -129,7 +131,9 @@ class CachedFeatureStore:
     def __init__(
         self, store: FeatureStore, to_device: Callable[[Features], Features], cache: DeviceCache | None = None
     ) -> None:
-        self._store, self._to_device, self._cache = store, to_device, cache
+        self._store = store
+        self._to_device = to_device
+        self._cache = cache
 
     @property
     def dtype(self) -> torch.dtype:

@@ -26,7 +26,8 @@ class AsyncIo:
     """
 
     def __init__(self, timeline: Timeline, streams: DeviceStreams, *, overlap: bool) -> None:
-        self._timeline, self._streams = timeline, streams
+        self._timeline = timeline
+        self._streams = streams
         self._writer = BackgroundWorker(_run_write, name="outgrow-store") if overlap else None
         self._num_pending = 0
 

@@ -23,8 +23,8 @@ class ChunkInputs(NamedTuple):
         x: ``[n, D]`` input of the destinations; empty where the layer does not read it.
         source: ``[B, W]`` source rows, where they were brought; else None.
         aggregate: ``[n, C, F]`` aggregate, where it was read; else None.
-        gradients: Gradients of what the layer's output goes into: ``[n, W]`` of the next layer's source rows, and
-            ``[n, O]`` of the input that its destinations read; empty forward and in the last layer.
+        gradients: Gradients of what the layer's output goes into: ``[n, W]`` of the next layer's source rows,
+            and ``[n, O]`` of the input that its destinations read; empty forward and in the last layer.
     """
 
     number: int

@@ -70,16 +70,16 @@ def fewest_chunks(
 
     One chunk in `CHUNK_COUNT_TOLERANCE` more than needed is near enough.
 
-    The number grows until it fits; then numbers between it and the one before are tried by bisection. The last call of
-    ``bytes_of`` whose result fits is the one for the number that is returned.
+    The number grows until it fits; then numbers between it and the one before are tried by bisection. The
+    last call of ``bytes_of`` whose result fits is the one for the number that is returned.
 
     Args:
         bytes_of: What a worker has resident with so many chunks.
         most: The largest number of chunks.
         budget: The most bytes that it may have resident.
         step: The number grows by one ``step``-th of itself, and by at least one.
-        least_bytes_of: A lower bound of ``bytes_of``, where one is cheaper: numbers that it rules out are passed over,
-            except for ``most``.
+        least_bytes_of: A lower bound of ``bytes_of``, where one is cheaper: numbers that it rules out are
+            passed over, except for ``most``.
 
     Returns:
         The number; None if not even ``most`` chunks fit.
@@ -169,7 +169,8 @@ class ChunkPlanner:
 
     def plan_chunks(self, count: int) -> ChunkPlan:
         """Cut into so many chunks, which are the same in all views of the graph."""
-        share, own = self.shard, self.shard.owned_nodes
+        share = self.shard
+        own = self.shard.owned_nodes
         pieces = cut_chunks(next(iter(self.graphs.values())), own, count)
         sources: dict[bool, list[Tensor]] = {
             self_loops: [graph.source_ids(own[first:last]) for first, last in pieces]
@@ -178,7 +179,8 @@ class ChunkPlanner:
         read = next(iter(sources.values()))
         order = choose_chunk_order(share, read, self._mean_row_bytes, self.bandwidths, reorganise=self.reorganise)
         chosen = local_order(order, share)
-        chunks, sharing = [pieces[i] for i in chosen], self.transfer_options.sharing
+        chunks = [pieces[i] for i in chosen]
+        sharing = self.transfer_options.sharing
         needs = {
             self_loops: exchange_requirements(share, chunks, [each[i] for i in chosen], sharing=sharing)
             for self_loops, each in sources.items()

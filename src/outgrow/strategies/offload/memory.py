@@ -1,7 +1,7 @@
 """How much memory training takes, in chunks and as a whole, and how few chunks fit into a budget.
 
-Estimates are upper bounds, made of what a worker is known to hold at the same time; tests hold them against what runs
-took.
+Estimates are upper bounds, made of what a worker is known to hold at the same time; tests hold them against
+what runs took.
 """
 
 from __future__ import annotations
@@ -85,8 +85,10 @@ def min_wave_sizes(num_own: int, num_edges: int, count: int) -> WaveSizes:
 
 def wave_bytes(layer_plans: Sequence[LayerPlan], index: int, wave_sizes: WaveSizes, number_bytes: int) -> int:
     """The most that the waves of a layer hold at once, forward or backward, without what does not change with them."""
-    layer, last = layer_plans[index], index == len(layer_plans) - 1
-    width, aggregate = layer.source_width, layer.aggregate_width
+    layer = layer_plans[index]
+    last = index == len(layer_plans) - 1
+    width = layer.source_width
+    aggregate = layer.aggregate_width
     out = layer.layer.spec.out_features
     following = 0 if last else layer_plans[index + 1].source_width
     targets = layer.layer.spec.in_features if layer.reads_input else 0

@@ -34,8 +34,11 @@ class NodeRows:
     """
 
     def __init__(self, by_owner: Mapping[int, RowStorage], kind: Kind, comm: Comm) -> None:
-        self._by_owner, self._own, self._kind = by_owner, by_owner[comm.rank], kind
-        self._ledger, self._device = comm.ledger, comm.device
+        self._by_owner = by_owner
+        self._own = by_owner[comm.rank]
+        self._kind = kind
+        self._ledger = comm.ledger
+        self._device = comm.device
 
     @property
     def width(self) -> int:
@@ -105,8 +108,12 @@ class FeatureRows:
     """
 
     def __init__(self, model: Model, features: Features, rows: RowStorage | None, own: Tensor, comm: Comm) -> None:
-        self._model, self._features, self._rows, self._own = model, features, rows, own
-        self._ledger, self._device = comm.ledger, comm.device
+        self._model = model
+        self._features = features
+        self._rows = rows
+        self._own = own
+        self._ledger = comm.ledger
+        self._device = comm.device
         self.width = features.shape[1]
         self.dtype = features.dtype if keeps_half(model, features) else next(model.parameters()).dtype
 

@@ -1,10 +1,10 @@
 """Passes over a whole graph, layer by layer and wave by wave.
 
-Between two aggregations everything is done node by node: the update of a layer and the source rows of the next are
-made in one go for each chunk, and the backward pass computes both again from the cached aggregate. So a projection runs
-once for each node, and what is between the two never leaves the device.
+All work between two aggregations is node-wise. Each chunk therefore computes the update of a layer and the
+source rows of the next layer together, and the backward pass recomputes both from the cached aggregate. A
+projection runs once per node, and the activations between the two never leave the device.
 
-The last layer's waves are forward and backward at once: the loss of a chunk is known as soon as its logits are.
+The last layer runs forward and backward in one wave: the loss of a chunk is known as soon as its logits are.
 Wang et al.: HongTu, SIGMOD 2023, algorithms 1 to 3.
 """
 
@@ -34,13 +34,14 @@ from outgrow.strategies.offload.wave_buffer import (
 
 
 class OffloadEpoch:
-    """The passes of an epoch on a worker. All workers make them together. Final.
+    """The forward and backward pass of one epoch on one worker. All workers run them together. Final.
 
-    Counted in the ledger: ``edges_aggregated``, ``rows_computed``, ``rows_loaded``, ``remote_rows``, ``reused_bytes``.
+    Counts in the ledger: ``edges_aggregated``, ``rows_computed``, ``rows_loaded``, ``remote_rows``,
+    ``reused_bytes``.
 
     Args:
-        state: What the passes work on.
-        objective: What is trained for.
+        state: Tables, waves and I/O of the worker.
+        objective: The training objective.
     """
 
     def __init__(self, state: OffloadState, objective: Objective) -> None:
@@ -49,7 +50,7 @@ class OffloadEpoch:
 
     @torch.no_grad()
     def prepare_constants(self) -> None:
-        """Compute what is constant."""
+        """Compute the first layer's aggregate once, if it is constant."""
         first = self.state.layer_plans[0]
         if first.aggregate_policy is AggregatePolicy.CONSTANT:
             for chunk in self._chunks_with_sources(0, None, backward=False):
@@ -58,26 +59,29 @@ class OffloadEpoch:
 
     @torch.no_grad()
     def forward(self, key: int) -> None:
-        """All layers but the last, which the backward pass begins with."""
+        """Run all layers except the last, which the backward pass starts with."""
         self._compute_first_sources(key)
         for index in range(len(self.state.layer_plans) - 1):
             self._forward_layer(index, key)
 
     def backward(self, key: int) -> Tensor:
-        """The loss of the worker's nodes; gradients add up in the parameters."""
+        """Return the loss of the worker's nodes; gradients accumulate in the parameters."""
         known = None
         if self.objective.as_rowwise is None:
+            # A loss that couples rows is known before the waves run; its row gradients then drive them.
             known, self.row_objective = self._nonrow_loss(key)
+        # Losses of chunks add up in float64, so that the sum depends little on the number of chunks.
         loss = torch.zeros((), dtype=torch.float64)
         for index in reversed(range(len(self.state.layer_plans))):
+            # Gradients of layer `index` are complete only after every wave of that layer has run.
             loss += self._backward_layer(index, key).cpu()
         self._first_sources_backward(key)
         return loss if known is None else known
 
     def _nonrow_loss(self, key: int) -> tuple[Tensor, GradientObjective]:
-        """The loss of a goal that needs the output of all own nodes at once, and what it wants of each of them.
+        """Return the loss of an objective that needs all own logits at once, and the gradient of each row.
 
-        The last layer is computed here and once more by the backward pass.
+        The last layer runs here and again in the backward pass.
         """
         state = self.state
         widths = state.layer_plans[-1].layer.spec
@@ -87,20 +91,21 @@ class OffloadEpoch:
                 out[first : first + len(rows)] = rows
             state.finish_layer()
         loss = self.objective.loss(out.requires_grad_(), key)
+        # Cut the graph at the logits: only their gradient is kept, not the activations of all chunks.
         torch.autograd.backward(loss)
         return loss.detach().double().cpu(), GradientObjective(grad_or_zeros(out))
 
     def _compute_last_layer(self, key: int | None) -> Iterator[tuple[int, Tensor]]:
-        """The output of all chunks, each with its first own row."""
+        """Yield the output of each chunk with its first own row."""
         last = len(self.state.layer_plans) - 1
-        traits = self.state.layer_plans[last]
+        plan = self.state.layer_plans[last]
         for chunk in self._forward_chunks(last, key):
-            aggregate = self._compute_aggregate(traits, chunk) if chunk.aggregate is None else chunk.aggregate
-            yield chunk.wave.first, traits.layer.update(chunk.x, aggregate, chunk.block)
+            aggregate = self._compute_aggregate(plan, chunk) if chunk.aggregate is None else chunk.aggregate
+            yield chunk.wave.first, plan.layer.update(chunk.x, aggregate, chunk.block)
 
     @torch.no_grad()
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """Logits ``[n, C]`` of all chunks without draws, in memory, each with its first own row."""
+        """Yield logits ``[n, C]`` of each chunk, without dropout, in host memory, with its first own row."""
         self._compute_first_sources(None)
         last = len(self.state.layer_plans) - 1
         for index in range(last):
@@ -109,18 +114,18 @@ class OffloadEpoch:
             yield first, rows.cpu()
 
     def _compute_first_sources(self, key: int | None) -> None:
-        """The first layer's source rows, where these are not the features; and its input, where that is encoded."""
+        """Store the first layer's source rows unless they are the features, and any encoded input."""
         state, first = self.state, self.state.layer_plans[0]
         if first.source_is_features:
             return
-        for low, high, x in state.async_io.load_ahead(
-            lambda piece: (*piece, state.features.read_range(*piece)), state.chunk_ranges
-        ):
+        load = state.async_io.load_ahead
+        for low, high, x in load(lambda piece: (*piece, state.features.read_range(*piece)), state.chunk_ranges):
             with state.timeline.span("compute"):
                 given = self._encode_input(x, low, high, key)
                 rows = first.layer.source(given)
             state.store_sources(0, low, rows)
             if first.keeps_input and not first.reads_features:
+                # Later passes read the encoded input back instead of encoding it again.
                 assert isinstance(given, Tensor)
                 state.store_rows(state.inputs[0], low, given)
         state.finish_layer()
@@ -141,14 +146,15 @@ class OffloadEpoch:
                 )
 
     def _forward_layer(self, index: int, key: int | None) -> None:
-        state, traits = self.state, self.state.layer_plans[index]
+        state, plan = self.state, self.state.layer_plans[index]
         for chunk in self._forward_chunks(index, key):
             with state.timeline.span("compute"):
                 known = chunk.aggregate
-                aggregate = self._compute_aggregate(traits, chunk) if known is None else known
-                out = traits.layer.update(chunk.x, aggregate, chunk.block)
+                aggregate = self._compute_aggregate(plan, chunk) if known is None else known
+                out = plan.layer.update(chunk.x, aggregate, chunk.block)
                 rows = state.layer_plans[index + 1].layer.source(out)
-            if key is not None and traits.aggregate_policy is AggregatePolicy.CACHED:
+            # Inference (no key) has no backward pass, so nothing reads the aggregate again.
+            if key is not None and plan.aggregate_policy is AggregatePolicy.CACHED:
                 self._store_aggregate(index, chunk, aggregate)
             state.store_sources(index + 1, chunk.wave.first, rows)
             if state.layer_plans[index + 1].keeps_input:
@@ -156,21 +162,18 @@ class OffloadEpoch:
         state.finish_layer()
 
     def _backward_layer(self, index: int, key: int) -> Tensor:
-        state, traits = self.state, self.state.layer_plans[index]
+        state, plan = self.state, self.state.layer_plans[index]
         loss = self._zero_loss()
-        gradients = state.new_gradient_buffer(index) if traits.source_requires_grad else None
-        chunks = (
-            self._chunks_with_sources(index, key)
-            if traits.needs_sources_backward
-            else self._chunks_with_aggregates(index, key)
-        )
-        for chunk in chunks:
+        gradients = state.new_gradient_buffer(index) if plan.source_requires_grad else None
+        chunks = self._chunks_with_sources if plan.needs_sources_backward else self._chunks_with_aggregates
+        for chunk in chunks(index, key):
             with state.timeline.span("compute"):
-                x = detached_leaf(chunk.x, trains=traits.input_requires_grad and traits.reads_input)
-                compute = self._backward_recomputing if traits.needs_sources_backward else self._backward_from_cache
+                x = detached_leaf(chunk.x, trains=plan.input_requires_grad and plan.reads_input)
+                # Attention needs its source rows again; a weighted sum needs only its cached aggregate.
+                compute = self._backward_recomputing if plan.needs_sources_backward else self._backward_from_cache
                 found, add = compute(index, chunk, x)
                 loss += found
-            if traits.reads_input and traits.input_requires_grad and isinstance(x, Tensor):
+            if plan.reads_input and plan.input_requires_grad and isinstance(x, Tensor):
                 state.store_rows(state.input_gradients[index], chunk.wave.first, grad_or_zeros(x))
             if gradients is not None:
                 self._accumulate_source_grads(index, chunk, gradients, add)
@@ -178,32 +181,34 @@ class OffloadEpoch:
         return loss
 
     def _backward_recomputing(self, index: int, chunk: ChunkInputs, x: Features) -> tuple[Tensor, GradientAdder]:
-        traits = self.state.layer_plans[index]
-        rows = detached_leaf(chunk.source, trains=traits.source_requires_grad)
+        plan = self.state.layer_plans[index]
+        rows = detached_leaf(chunk.source, trains=plan.source_requires_grad)
         assert isinstance(rows, Tensor)
-        aggregate = traits.layer.aggregate(chunk.block, traits.unflatten_source(rows), traits.layer.target(x))
+        aggregate = plan.layer.aggregate(chunk.block, plan.unflatten_source(rows), plan.layer.target(x))
         self._count_edges(chunk)
         loss = self._update_and_backward(index, chunk, x, aggregate)
         grad = rows.grad
         return loss, no_gradient if grad is None else lambda gradients: gradients.add_wave_grad(grad)
 
     def _backward_from_cache(self, index: int, chunk: ChunkInputs, x: Features) -> tuple[Tensor, GradientAdder]:
-        traits = self.state.layer_plans[index]
-        layer = traits.layer
-        aggregate = detached_leaf(chunk.aggregate, trains=traits.source_requires_grad)
+        plan = self.state.layer_plans[index]
+        layer = plan.layer
+        aggregate = detached_leaf(chunk.aggregate, trains=plan.source_requires_grad)
         assert isinstance(aggregate, Tensor)
         loss = self._update_and_backward(index, chunk, x, aggregate)
-        if not traits.source_requires_grad:
+        if not plan.source_requires_grad:
             return loss, no_gradient
-        none = NodeMessages(aggregate.detach(), None)  # weights take their type from it, and nothing else
+        # The weights take only their type from these values.
+        none = NodeMessages(aggregate.detach(), None)
         weight = layer.conv.edge_weight(chunk.block, none, NodeMessages(None, None))
+        # Delay the transposed sum until the buffer has zeroed the slots of this wave.
         grad, channels = grad_or_zeros(aggregate), layer.spec.source[0]
         return loss, lambda gradients: gradients.add_weighted_sums(chunk.block.edges, weight, grad, channels)
 
     def _update_and_backward(self, index: int, chunk: ChunkInputs, x: Features, aggregate: Tensor) -> Tensor:
-        """What follows an aggregation up to the next one, or to the loss, and its gradients; gives the loss, or 0."""
-        traits, wave = self.state.layer_plans[index], chunk.wave
-        out = traits.layer.update(x, aggregate, chunk.block)
+        """Run from one aggregation to the next, or to the loss, and back; return the loss, or 0."""
+        plan, wave = self.state.layer_plans[index], chunk.wave
+        out = plan.layer.update(x, aggregate, chunk.block)
         if index == len(self.state.layer_plans) - 1:
             assert self.row_objective is not None
             aim = self.row_objective.for_row_range(wave.first, wave.last).to(self.state.device)
@@ -227,6 +232,7 @@ class OffloadEpoch:
     ) -> None:
         state, wave = self.state, chunk.wave
         with state.timeline.span("accumulate"):
+            # Zero before adding: rows that stay in their slot keep the partial sums of earlier waves.
             gradients.zero_new_rows(wave)
             add_gradient(gradients)
         with state.timeline.span("exchange"):
@@ -236,7 +242,7 @@ class OffloadEpoch:
         state.add_gradients(index, chunk.number, held, values)
 
     def _forward_chunks(self, index: int, key: int | None) -> Iterator[ChunkInputs]:
-        """The chunks of a layer forward, with what is known of their aggregates."""
+        """Yield the chunks of a forward pass, with their aggregates if these are constant."""
         constant = self.state.layer_plans[index].aggregate_policy is AggregatePolicy.CONSTANT
         return (
             self._chunks_with_aggregates(index, key, backward=False)
@@ -245,44 +251,48 @@ class OffloadEpoch:
         )
 
     def _chunks_with_sources(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[ChunkInputs]:
-        """The chunks of a layer, with their source rows in the buffer of the course."""
-        state, traits = self.state, self.state.layer_plans[index]
-        course = state.wave_file(traits.layer)
-        buffer = SourceBuffer(course.num_slots, state.sources[index], state.source_kind(index), state.comm)
-        transposes = backward and traits.needs_transpose
+        """Yield the chunks of a layer, with their source rows in one device buffer."""
+        state, plan = self.state, self.state.layer_plans[index]
+        waves = state.wave_file(plan.layer)
+        buffer = SourceBuffer(waves.num_slots, state.sources[index], state.source_kind(index), state.comm)
+        transposes = backward and plan.needs_transpose
 
         def load_sources(number: int) -> tuple[int, Wave, Features, tuple[Tensor, ...]]:
-            wave = load_wave(course, number, transposes=transposes)
+            wave = load_wave(waves, number, transposes=transposes)
             buffer.load_rows(wave, number)
             x = self._read_input(index, wave)
             return number, wave, x, self._next_layer_gradients(index, wave) if backward else ()
 
         for number, wave, x, gradients in state.async_io.load_ahead(
-            load_sources, course.wave_numbers, overlap=not traits.reads_unreferenced_rows
+            # A layer that reads unreferenced rows must not see a later wave's rows in the shared buffer.
+            load_sources,
+            waves.wave_numbers,
+            overlap=not plan.reads_unreferenced_rows,
         ):
             with state.timeline.span("compute"):
-                block = course.block_for(wave, layer_key(key, index))
+                block = waves.block_for(wave, layer_key(key, index))
                 given = self._encode_if_features(index, x, wave, key)
+                # Drop before the exchange, so that peers receive the same dropped rows.
                 self._apply_input_dropout(index, buffer, wave, key)
             with state.timeline.span("exchange"):
                 buffer.exchange_rows(wave)
             yield ChunkInputs(number, wave, block, given, buffer.rows, None, gradients)
 
     def _chunks_with_aggregates(self, index: int, key: int | None, *, backward: bool = True) -> Iterator[ChunkInputs]:
-        """The chunks of a layer, with their aggregates as they were kept."""
-        state, traits = self.state, self.state.layer_plans[index]
-        course, shape = state.wave_file(traits.layer), traits.layer.spec.aggregate
-        transposes = backward and traits.needs_transpose
+        """Yield the chunks of a layer, with their stored aggregates."""
+        state, plan = self.state, self.state.layer_plans[index]
+        waves, shape = state.wave_file(plan.layer), plan.layer.spec.aggregate
+        transposes = backward and plan.needs_transpose
 
         def load_aggregate(number: int) -> tuple[int, Wave, Features, Tensor, tuple[Tensor, ...]]:
-            wave = load_wave(course, number, transposes=transposes)
+            wave = load_wave(waves, number, transposes=transposes)
             aggregate = state.aggregates[index].read_range(wave.first, wave.last)
             x = self._read_input(index, wave)
             return number, wave, x, aggregate, self._next_layer_gradients(index, wave) if backward else ()
 
-        for number, wave, x, aggregate, gradients in state.async_io.load_ahead(load_aggregate, course.wave_numbers):
+        for number, wave, x, aggregate, gradients in state.async_io.load_ahead(load_aggregate, waves.wave_numbers):
             with state.timeline.span("compute"):
-                block = course.block_for(wave, layer_key(key, index))
+                block = waves.block_for(wave, layer_key(key, index))
                 given = self._encode_if_features(index, x, wave, key)
             yield ChunkInputs(number, wave, block, given, None, torch.unflatten(aggregate, 1, shape), gradients)
 
@@ -298,10 +308,10 @@ class OffloadEpoch:
         return () if last else self._read_gradients(index + 1, wave.first, wave.last)
 
     def _read_gradients(self, index: int, first: int, last: int) -> tuple[Tensor, ...]:
-        """Gradients of own source rows of a layer, and of the input that its destinations read, where it has one."""
-        state, traits = self.state, self.state.layer_plans[index]
+        """Return gradients of own source rows of a layer, and of its destinations' input if it has one."""
+        state, plan = self.state, self.state.layer_plans[index]
         found = [state.source_gradients[index].read_range(first, last)]
-        if traits.reads_input and traits.input_requires_grad:
+        if plan.reads_input and plan.input_requires_grad:
             found.append(state.input_gradients[index].read_range(first, last))
         return tuple(found)
 
@@ -318,14 +328,15 @@ class OffloadEpoch:
         return self.state.model.encode_input(x, self.state.own_nodes(first, last), key)
 
     def _encode_if_features(self, index: int, x: Features, wave: Wave, key: int | None) -> Features:
-        traits = self.state.layer_plans[index]
-        reads = traits.reads_features and traits.reads_input
+        plan = self.state.layer_plans[index]
+        reads = plan.reads_features and plan.reads_input
         return self._encode_input(x, wave.first, wave.last, key) if reads else x
 
     def _apply_input_dropout(self, index: int, buffer: SourceBuffer, wave: Wave, key: int | None) -> None:
         state = self.state
         if key is None or state.model.input_dropout == 0 or not state.layer_plans[index].source_is_features:
             return
+        # Only new rows: rows that stayed in the buffer were already dropped in an earlier wave.
         at, nodes = wave.slots_at("loads", LOADED).long(), buffer.rows_to_load(wave).node.to(state.device)
         dropped = state.model.encode_input(buffer.rows[at], nodes, key)
         assert isinstance(dropped, Tensor)

@@ -1,9 +1,9 @@
-"""Rows in the HOST tier in the order in which waves take them, so that a disk never seeks row by row.
+"""Row tables in the HOST tier, ordered by wave, so that a disk never seeks row by row.
 
-What a chunk and a wave have in common is one parcel: a chunk writes those that waves read, one wave after another, and
-a wave writes those of which chunks make sums.
+The rows that a chunk and a wave have in common form one segment. A chunk writes the segments that waves read,
+wave by wave; a wave writes the segments that chunks later sum.
 
-Letters: ``n`` own rows of a chunk, ``W`` numbers in a row.
+Letters: ``n`` own rows of a chunk, ``W`` elements of a row.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _ON_CPU = torch.empty(0)
 
 @dataclass(frozen=True, eq=False)
 class WaveChunkIndex:
-    """Own rows that waves take, or give. Parcels are numbered wave after wave, and within these as chunks lie.
+    """Own rows that each wave reads or writes. Segments are numbered by wave, then by chunk.
 
     Attributes:
-        counts: ``[waves, chunks]`` int64, rows of each parcel.
-        rows: For each chunk, int32: its rows in the parcels of all waves, numbered from its first one.
-        chunk_number: The number of the chunk that begins with a row; none of empty ones.
+        counts: ``[waves, chunks]`` int64, rows of each segment.
+        rows: For each chunk, int32: its rows in the segments of all waves, relative to its first row.
+        chunk_number: Number of the non-empty chunk that begins at each row.
     """
 
     counts: Array
@@ -49,29 +49,35 @@ class WaveChunkIndex:
 
     @staticmethod
     def from_waves(rows: Sequence[Tensor], chunk_ranges: Sequence[RowRange]) -> WaveChunkIndex:
-        """From the rows of each wave, ascending, and the first and last row (plus 1) of each chunk."""
+        """Build the index from the ascending rows of each wave and the row range of each chunk."""
+        # Drop empty chunks: they share their first row with the next chunk.
         firsts = np.array(sorted(first for first, last in chunk_ranges if first < last), dtype=np.int64)
-        every = np.concatenate([np.empty(0, dtype=np.int64), *map(as_numpy, rows)])
-        chunk = np.searchsorted(firsts, every, side="right") - 1
+        all_rows = np.concatenate([np.empty(0, dtype=np.int64), *map(as_numpy, rows)])
+        chunk = np.searchsorted(firsts, all_rows, side="right") - 1
         wave = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
         counts = np.bincount(wave * len(firsts) + chunk, minlength=len(rows) * len(firsts))
-        relative = (every - firsts[chunk]).astype(np.int32)[chunk.argsort(kind="stable")]
+        # A stable sort by chunk keeps the rows of a chunk in wave order, which is segment order.
+        relative = (all_rows - firsts[chunk]).astype(np.int32)[chunk.argsort(kind="stable")]
         counts = counts.reshape(len(rows), len(firsts))
         parts = as_tensor(relative).split_with_sizes(counts.sum(0).tolist())
         return WaveChunkIndex(counts, parts, {first: i for i, first in enumerate(firsts.tolist())})
 
     def segments_of_wave(self, wave: int) -> Array:
-        """The parcels of a wave."""
+        """Return the segment numbers of a wave."""
         chunks = self.counts.shape[1]
+        # Consecutive in the file: a wave reads or writes them in one sequential run.
         return np.arange(wave * chunks, (wave + 1) * chunks)
 
     def segments_of_chunk(self, first: int, last: int) -> Iterator[tuple[Array, Tensor]]:
-        """Parcels of a chunk and their rows, numbered from its first one: about as many at a time as it has."""
+        """Yield segments of a chunk with their relative rows, in groups of about as many rows as the chunk."""
         if first == last:
             return
-        chunk, begin = self.chunk_number[first], 0
+        chunk = self.chunk_number[first]
+        begin = 0
         counts = self.counts[:, chunk]
-        rows, ends = self.rows[chunk], np.concatenate(([0], counts.cumsum()))
+        rows = self.rows[chunk]
+        ends = np.concatenate(([0], counts.cumsum()))
+        # A row may be in many waves; grouping keeps the staging buffer near the size of the chunk.
         while begin < len(counts):
             end = max(begin + 1, int(np.searchsorted(ends, ends[begin] + last - first, side="right")) - 1)
             if ends[begin] < ends[end]:
@@ -81,27 +87,30 @@ class WaveChunkIndex:
 
 
 class ChunkRows:
-    """Own rows, chunk by chunk. Final.
+    """Own rows in the order of their chunks. Final.
 
     Args:
-        segments: One for each chunk.
-        chunk_ranges: First and last own row (plus 1) of each.
-        kind: What rows are.
-        comm: The line to the other workers.
+        segments: One segment for each chunk.
+        chunk_ranges: First and last own row (plus 1) of each chunk.
+        kind: Ledger category of the rows.
+        comm: Communicator.
     """
 
     def __init__(self, segments: SegmentStorage, chunk_ranges: Sequence[RowRange], kind: Kind, comm: Comm) -> None:
-        self._segments, self._kind, self._ledger, self._device = segments, kind, comm.ledger, comm.device
+        self._segments = segments
+        self._kind = kind
+        self._ledger = comm.ledger
+        self._device = comm.device
         self._chunk_number = {first: number for number, (first, last) in enumerate(chunk_ranges) if first < last}
 
     def write_rows(self, first: int, rows_NW: Tensor) -> None:
-        """The rows of the chunk that begins with own row ``first``."""
+        """Write the rows of the chunk that begins with own row ``first``."""
         if len(rows_NW):
             self._segments.write_segments((self._chunk_number[first],), to_host(rows_NW))
             self._ledger.add_bytes(Link.DEVICE_TO_HOST, self._kind, rows_NW.nbytes)
 
     def read_range(self, first: int, last: int) -> Tensor:
-        """``[n, W]``: those of the chunk that begins with own row ``first`` and ends before ``last``."""
+        """Return ``[n, W]`` rows of the chunk from own row ``first`` to ``last - 1``."""
         out = pooled_empty((last - first, self._segments.width), _ON_CPU, self._segments.dtype)
         if len(out):
             self._segments.read_segments((self._chunk_number[first],), out)
@@ -114,46 +123,47 @@ class ChunkRows:
 
 
 class WaveOrderedRows:
-    """Rows of sources: written by chunks, and read by the waves at which they arrive. Final.
+    """Source rows: written by chunks, read by the waves that load them. Final.
 
     Args:
-        segments: Where they lie.
-        index: Own rows that arrive at each wave.
-        chunk_order_copy: Where all own ones lie besides; None if chunks do not read these.
-        comm: The line to the other workers.
+        segments: Storage in wave order.
+        index: Own rows that each wave loads.
+        chunk_order_copy: A second copy in chunk order; None if chunks do not read the rows.
+        comm: Communicator.
     """
 
     def __init__(
         self, segments: SegmentStorage, index: WaveChunkIndex, chunk_order_copy: ChunkRows | None, comm: Comm
     ) -> None:
-        self._segments, self._index, self._chunk_order_copy, self._ledger = (
-            segments,
-            index,
-            chunk_order_copy,
-            comm.ledger,
-        )
-        self.width, self.dtype = segments.width, segments.dtype
+        self._segments = segments
+        self._index = index
+        self._chunk_order_copy = chunk_order_copy
+        self._ledger = comm.ledger
+        self.width = segments.width
+        self.dtype = segments.dtype
 
     def write_rows(self, first: int, rows_NW: Tensor) -> None:
-        """The rows of the chunk that begins with own row ``first``, to all waves at which they arrive."""
+        """Write the rows of the chunk from own row ``first`` on, once for each wave that loads them."""
         rows_NW = to_host(rows_NW)
-        for parcels, rows in self._index.segments_of_chunk(first, first + len(rows_NW)):
+        # Duplicate rows on write, so that each wave reads its rows sequentially.
+        for segments, rows in self._index.segments_of_chunk(first, first + len(rows_NW)):
             out = pooled_empty((len(rows), self.width), _ON_CPU, self.dtype)
             gather_rows(rows_NW, rows, out, None)
-            self._segments.write_segments(parcels, out)
+            self._segments.write_segments(segments, out)
+        # Count the rows once: copies in the file do not cross the device link again.
         if self._chunk_order_copy is None:
             self._ledger.add_bytes(Link.DEVICE_TO_HOST, Kind.ACTIVATIONS, rows_NW.nbytes)
         else:
             self._chunk_order_copy.write_rows(first, rows_NW)
 
     def read_wave(self, row_list: RowList, at_N: Tensor, out_BW: Tensor, wave: int) -> None:
-        """The rows that arrive at a wave, to their places."""
+        """Read the rows that a wave loads into their slots."""
         via_host(partial(self._segments.read_segments, self._index.segments_of_wave(wave)), out_BW, at_N)
         moved = len(at_N) * self.width * self.dtype.itemsize
         self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.ACTIVATIONS, moved)
 
     def read_range(self, first: int, last: int) -> Tensor:
-        """``[n, W]``: all rows of a chunk."""
+        """Return ``[n, W]``: all rows of a chunk."""
         assert self._chunk_order_copy is not None
         return self._chunk_order_copy.read_range(first, last)
 
@@ -165,28 +175,33 @@ class WaveOrderedRows:
 
 
 class WaveOrderedGradients:
-    """Gradients of sources: written by the waves at which they leave, and added up for the chunk whose rows they are.
+    """Gradients of source rows: written by the waves that evict them, summed when a chunk reads its rows.
 
     Args:
-        segments: Where they lie.
-        index: Own rows that leave at each wave.
-        comm: The line to the other workers.
+        segments: Storage in wave order.
+        index: Own rows that each wave evicts.
+        comm: Communicator.
     """
 
     def __init__(self, segments: SegmentStorage, index: WaveChunkIndex, comm: Comm) -> None:
-        self._segments, self._index, self._ledger, self._device = segments, index, comm.ledger, comm.device
+        self._segments = segments
+        self._index = index
+        self._ledger = comm.ledger
+        self._device = comm.device
 
     def write_wave(self, wave: int, values_NW: Tensor) -> None:
-        """The gradients that leave at a wave."""
+        """Write the gradients that a wave evicts."""
+        # Append the partial sums instead of adding in place, which would read each row back first.
         self._segments.write_segments(self._index.segments_of_wave(wave), to_host(values_NW))
         self._ledger.add_bytes(Link.DEVICE_TO_HOST, Kind.GRADIENTS, values_NW.nbytes)
 
     def read_range(self, first: int, last: int) -> Tensor:
-        """``[n, W]``: the sums of the chunk that begins with own row ``first``, added up wave by wave."""
+        """Return ``[n, W]`` sums for the chunk that begins with own row ``first``, added wave by wave."""
         out = pooled_empty((last - first, self._segments.width), _ON_CPU, self._segments.dtype).zero_()
-        for parcels, rows in self._index.segments_of_chunk(first, last):
+        for segments, rows in self._index.segments_of_chunk(first, last):
             part = pooled_empty((len(rows), self._segments.width), _ON_CPU, self._segments.dtype)
-            self._segments.read_segments(parcels, part)
+            self._segments.read_segments(segments, part)
+            # Segments come in wave order, so the sum of a row does not depend on the grouping.
             scatter_add_rows(out, rows, part, torch.arange(len(rows)))
         self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.GRADIENTS, out.nbytes)
         return out.to(self._device)

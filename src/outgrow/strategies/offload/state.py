@@ -1,4 +1,4 @@
-"""What passes over chunks work on: tables in the HOST tier, the courses of the waves, and the threads beside them."""
+"""State of an offloaded training run: tables in the HOST tier, wave files and I/O threads."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from outgrow.strategies.offload.wave_plan import RowRange
 
 
 class StorageFactory(Protocol):
-    """Makes room for rows in the HOST tier."""
+    """Creates tables in the HOST tier."""
 
     @property
     def uses_segments(self) -> bool:
-        """Whether rows lie in the order of waves; else workers read and write those of others where they lie."""
+        """Whether tables are in wave order; otherwise workers access each other's tables directly."""
 
     def make_node_rows(self, name: str, width: int, kind: Kind) -> NodeRows:
-        """For rows that other workers read and write."""
+        """Create a table that other workers read and write."""
 
     def make_chunk_rows(self, name: str, width: int, kind: Kind) -> ChunkRows | NodeRows:
-        """For own rows, chunk by chunk."""
+        """Create a table of own rows in chunk order."""
 
     def make_wave_rows(self, name: str, width: int, index: WaveChunkIndex, *, own: bool) -> WaveOrderedRows:
-        """For rows that waves take, and for the ``own`` ones in order, where chunks read these too."""
+        """Create a table in wave order, with a copy in chunk order if ``own``."""
 
     def make_wave_gradients(self, name: str, width: int, index: WaveChunkIndex) -> WaveOrderedGradients:
-        """For gradients that waves give."""
+        """Create a table of gradients that waves evict."""
 
 
 @dataclass(kw_only=True, eq=False)
 class OffloadState:
-    """What passes work on, on one worker.
+    """State of the passes on one worker.
 
     Attributes:
         model: The model.
-        traits: Its layers.
+        layer_plans: Plans of its layers.
         own: ``[n]`` int64, the own nodes.
         chunk_ranges: First and last own row (plus 1) of each chunk.
-        wave_files: The waves, for layers without added self-loops and for those with.
+        wave_files: The waves, by whether the view has added self-loops.
         features: Raw features.
-        comm: The line to the other workers.
-        async_io: The threads that read and write.
-        timeline: Told when what was done.
-        sharing: Whether rows of others come from them.
-        sources: Source rows by layer; those of the first are the features where these are passed on as they are.
-        inputs: Input by layer, where destinations read it.
-        aggregates: Aggregates by layer, where they are kept.
+        comm: Communicator.
+        async_io: Threads that read and write.
+        timeline: Records the spans of the passes.
+        sharing: Whether owners load and send rows for other workers.
+        sources: Source rows by layer; for the first layer the features, if it passes them on unchanged.
+        inputs: Input by layer, if destinations read it.
+        aggregates: Aggregates by layer, if they are cached.
         source_gradients: Gradients of source rows by layer.
         input_gradients: Gradients of the input that destinations read, by layer.
     """
@@ -83,37 +83,42 @@ class OffloadState:
     input_gradients: dict[int, ChunkRows | NodeRows] = field(default_factory=dict)
 
     def add_tables(self, storage: StorageFactory) -> None:
-        """Make the tables of all layers."""
-        for index, traits in enumerate(self.layer_plans):
-            width, inputs, course = traits.source_width, traits.layer.spec.in_features, self.wave_file(traits.layer)
-            if traits.source_is_features:
+        """Create the tables of all layers."""
+        for index, plan in enumerate(self.layer_plans):
+            width = plan.source_width
+            inputs = plan.layer.spec.in_features
+            wave_file = self.wave_file(plan.layer)
+            if plan.source_is_features:
+                # Read the features in place: they are constant and stored by node already.
                 self.sources[index] = self.features
             elif storage.uses_segments:
                 self.sources[index] = storage.make_wave_rows(
-                    f"source-{index}", width, course.load_index, own=traits.shares_input
+                    f"source-{index}", width, wave_file.load_index, own=plan.shares_input
                 )
             else:
                 self.sources[index] = storage.make_node_rows(f"source-{index}", width, Kind.ACTIVATIONS)
-            if not traits.reads_features and traits.keeps_input:
+            if not plan.reads_features and plan.keeps_input:
                 self.inputs[index] = storage.make_chunk_rows(f"input-{index}", inputs, Kind.ACTIVATIONS)
-            elif not traits.reads_features and traits.shares_input:
+            elif not plan.reads_features and plan.shares_input:
+                # Source rows and input are the same values here, so one table serves both.
                 self.inputs[index] = cast(NodeRows | WaveOrderedRows, self.sources[index])
-            if traits.aggregate_policy in (AggregatePolicy.CONSTANT, AggregatePolicy.CACHED):
+            if plan.aggregate_policy in (AggregatePolicy.CONSTANT, AggregatePolicy.CACHED):
                 self.aggregates[index] = storage.make_chunk_rows(
-                    f"aggregate-{index}", traits.aggregate_width, Kind.ACTIVATIONS
+                    f"aggregate-{index}", plan.aggregate_width, Kind.ACTIVATIONS
                 )
-            if traits.source_requires_grad:
+            # The features of the first layer need no gradient, so it may have no table.
+            if plan.source_requires_grad:
                 name = f"source-gradient-{index}"
                 if storage.uses_segments:
-                    self.source_gradients[index] = storage.make_wave_gradients(name, width, course.evict_index)
+                    self.source_gradients[index] = storage.make_wave_gradients(name, width, wave_file.evict_index)
                 else:
                     self.source_gradients[index] = storage.make_node_rows(name, width, Kind.GRADIENTS)
-            if traits.input_requires_grad and traits.reads_input:
+            if plan.input_requires_grad and plan.reads_input:
                 self.input_gradients[index] = storage.make_chunk_rows(f"input-gradient-{index}", inputs, Kind.GRADIENTS)
 
     @property
     def direct_peer_access(self) -> bool:
-        """Whether workers read and write rows of others where they lie."""
+        """Whether workers read and write each other's tables directly."""
         return not self.sharing and self.comm.size > 1
 
     @property
@@ -123,43 +128,46 @@ class OffloadState:
 
     @property
     def device(self) -> torch.device:
-        """Where is computed."""
+        """Device of the computation."""
         return self.comm.device
 
     def own_nodes(self, first: int, last: int) -> Tensor:
-        """``[n]`` int64, on the device: the own nodes from ``first`` to ``last - 1``."""
+        """Return ``[n]`` int64 own nodes from ``first`` to ``last - 1``, on the device."""
         return self.own[first:last].to(self.device)
 
     def wave_file(self, layer: Layer) -> WaveFile:
-        """The waves as a layer sees them."""
+        """Return the waves in the view that a layer needs."""
         return self.wave_files[layer.spec.self_loops]
 
     def source_kind(self, index: int) -> Kind:
-        """What the source rows of a layer are."""
+        """Return the ledger category of a layer's source rows."""
         return Kind.FEATURES if self.sources[index] is self.features else Kind.ACTIVATIONS
 
     def new_gradient_buffer(self, index: int) -> GradientBuffer:
-        """Gradients of the source rows of a layer, at their places."""
-        traits = self.layer_plans[index]
-        places = self.wave_file(traits.layer).num_slots
-        return GradientBuffer(places, traits.source_width, self.dtype, self.comm, sharing=self.sharing)
+        """Create a device buffer for the gradients of a layer's source rows."""
+        plan = self.layer_plans[index]
+        places = self.wave_file(plan.layer).num_slots
+        return GradientBuffer(places, plan.source_width, self.dtype, self.comm, sharing=self.sharing)
 
     def store_rows(self, table: NodeRows | WaveOrderedRows | ChunkRows, first: int, rows: Tensor) -> None:
-        """Write own rows from ``first`` on; they must not change afterwards."""
+        """Write own rows from ``first`` on, asynchronously; ``rows`` must not change afterwards."""
+        # Padding chunks are empty and have no segment to write.
         if len(rows):
             self.async_io.store_async(lambda: table.write_rows(first, rows))
 
     def store_sources(self, index: int, first: int, rows: NodeMessages) -> None:
-        """Write source rows of a layer."""
+        """Write source rows of a layer, asynchronously."""
         assert rows.values is not None
         table = self.sources[index]
         assert not isinstance(table, FeatureRows)
+        # Values and attention scores share a row, so that one read brings both.
         wide = rows.values.flatten(1)
         self.store_rows(table, first, wide if rows.scores is None else torch.cat([wide, rows.scores], 1))
 
     def add_gradients(self, index: int, wave: int, row_list: RowList, values: Tensor) -> None:
-        """Add gradients that leave the buffer to those in HOST: worker by worker, where nothing is shared."""
-        table, comm = self.source_gradients[index], self.comm
+        """Add evicted gradients to those in HOST; without sharing, one owner at a time."""
+        table = self.source_gradients[index]
+        comm = self.comm
         if isinstance(table, WaveOrderedGradients):
             self.async_io.store_async(lambda: table.write_wave(wave, values))
             return
@@ -168,33 +176,38 @@ class OffloadState:
             return
         with self.timeline.span("accumulate"):
             self.async_io.flush_stores()
-            for turn in range(comm.size):
-                owner = (comm.rank + turn) % comm.size
+            for step in range(comm.size):
+                # Rotate owners: in each step every file has one writer, so no addition is lost.
+                owner = (comm.rank + step) % comm.size
                 first = sum(row_list.counts[:owner])
                 part = slice(first, first + row_list.counts[owner])
                 table.add_rows(row_list.of_owner(owner), values[part], owner)
+                # The barrier also fixes the order of writers of a row, and with it the sum.
                 comm.barrier()
 
     def zero_gradients(self) -> None:
-        """Forget the gradients of the step before, where those of a step are added to what is there."""
+        """Zero the gradient tables that accumulate in place."""
         for table in self.source_gradients.values():
+            # Tables in wave order are overwritten as a whole and need no zeros.
             if isinstance(table, NodeRows):
                 table.clear_rows()
         if self.direct_peer_access:
             self.comm.barrier()
 
     def finish_layer(self) -> None:
-        """Wait until all rows of a layer are written, by all workers where they read those of others."""
+        """Wait until all rows of a layer are written, on all workers if they access each other's tables."""
         self.async_io.flush_stores()
+        # No peer may add to rows that their owner is still zeroing.
         if self.direct_peer_access:
             self.comm.barrier()
 
     def close(self) -> None:
-        """End the threads and close all files."""
+        """Stop the threads and close all files."""
+        # Threads first: they may still write to the files.
         self.async_io.close()
         for tables in (self.sources, self.inputs, self.aggregates, self.source_gradients, self.input_gradients):
             for table in tables.values():
                 table.close()
         self.features.close()
-        for course in self.wave_files.values():
-            course.close()
+        for wave_file in self.wave_files.values():
+            wave_file.close()

@@ -80,7 +80,10 @@ class OffloadStorage:
     """
 
     def __init__(self, shard: GraphShard, folder: Path, io_pool: IoPool, dtype: torch.dtype, *, sharing: bool) -> None:
-        self._shard, self._folder, self._io_pool, self._dtype = shard, folder, io_pool, dtype
+        self._shard = shard
+        self._folder = folder
+        self._io_pool = io_pool
+        self._dtype = dtype
         self._chunk_ranges: Sequence[RowRange] = ()
         self.direct_io = self.is_pinned = False
         self._direct_peer_access = not sharing and shard.comm.size > 1
@@ -128,7 +131,8 @@ class OffloadStorage:
             width: Numbers in a row.
             kind: What rows are.
         """
-        comm, rows = self._shard.comm, dict[int, RowStorage]()
+        comm = self._shard.comm
+        rows = dict[int, RowStorage]()
         if self.is_pinned:
             pinned = allocate_pinned_rows(len(self._shard.owned_nodes), width, self._dtype, comm.device)
             return NodeRows({comm.rank: pinned}, kind, comm)
@@ -172,12 +176,15 @@ class OffloadStorage:
             transfer_options: Which techniques are used.
             num_cached: How many waves stay in memory once they were read.
         """
-        share, forms, written = self._shard, list[WaveHeader](), 0
+        share = self._shard
+        forms = list[WaveHeader]()
+        written = 0
         path = self._folder / f"waves-{int(graph.self_loops)}"
         rows = RowFile.create(
             self._io_pool, path, _max_file_bytes(graph, share.owned_nodes, requirements), 1, torch.uint8
         )
-        arriving, leaving = list[Tensor](), list[Tensor]()
+        arriving = list[Tensor]()
+        leaving = list[Tensor]()
 
         def write_wave(number: int, layout: WaveLayout, allocator: SlotAllocator) -> None:
             nonlocal written
@@ -210,7 +217,8 @@ class OffloadStorage:
         rows: RowStorage | None = None
         if isinstance(features, Tensor):
             rows = InMemoryRows(features) if file is None else open_npy_rows(self._io_pool, file)
-        own, comm = self._shard.owned_nodes, self._shard.comm
+        own = self._shard.owned_nodes
+        comm = self._shard.comm
         if rows is None or not self.is_pinned:
             return FeatureRows(model, features, rows, own, comm)
         return self._pin_features(FeatureRows(model, features, rows, own, SingleProcessComm()))
@@ -237,7 +245,8 @@ class OffloadStorage:
             task: What is trained.
             num_cached: How many waves stay in memory once they were read.
         """
-        share, techniques = self._shard, planner.transfer_options
+        share = self._shard
+        techniques = planner.transfer_options
         self._chunk_ranges = next(iter(chunk_plan.requirements.values())).chunks
         courses = {
             self_loops: self.write_wave_file(
@@ -269,5 +278,6 @@ def _max_file_bytes(graph: ChunkGraph, own: Tensor, requirements: WaveRequiremen
     """More bytes than the waves take in a file, of which only those that are written take room."""
     held = sum(len(nodes) for lists in (requirements.loads, requirements.remote) for nodes in lists)
     held += sum(len(nodes) for lists in requirements.sent for nodes in lists)
-    edges, nodes = int(graph.row_sizes(own).sum()), len(own) + len(requirements.chunks)
+    edges = int(graph.row_sizes(own).sum())
+    nodes = len(own) + len(requirements.chunks)
     return held * _HELD_BYTES + edges * _EDGE_BYTES + nodes * _ROW_BYTES + len(requirements.chunks) * _WAVE_BYTES

@@ -1,12 +1,13 @@
 """`offload`: full-graph training beyond memory. Node data lives in HOST; chunks of it move to the device, wave by wave.
 
-Wang et al.: HongTu: scalable full-graph GNN training on multiple GPUs, SIGMOD 2023. Each worker cuts its nodes into
-chunks of equal computation, and the workers run one chunk each at a time: a wave. A row that several chunks of a wave
-need is brought from HOST once, a row that the next wave needs stays where it is, and chunks are put in an order in
-which that happens most. Aggregates without parameters are kept for the backward pass; others are computed again.
+Wang et al.: HongTu: scalable full-graph GNN training on multiple GPUs, SIGMOD 2023. Each worker cuts its
+nodes into chunks of equal computation, and the workers run one chunk each at a time: a wave. A row that
+several chunks of a wave need is brought from HOST once, a row that the next wave needs stays where it is, and
+chunks are put in an order in which that happens most. Aggregates without parameters are kept for the backward
+pass; others are computed again.
 
-On a CPU the device is memory, and HOST is scratch files on a disk. Beside a GPU HOST is pinned memory, from which the
-GPU gathers rows itself, or a disk where that is too little.
+On a CPU the device is memory, and HOST is scratch files on a disk. Beside a GPU HOST is pinned memory, from
+which the GPU gathers rows itself, or a disk where that is too little.
 """
 
 from __future__ import annotations
@@ -50,18 +51,20 @@ class Offload(Strategy):
     """Full-graph training in chunks that move between HOST and the device. One step per epoch.
 
     Attributes:
-        memory: The most that the device tier of one worker may hold, such as ``"2GiB"``: tensors on a GPU; on a CPU its
-            memory, that of the interpreter included. None for what the machine has.
-        host_memory: The most memory that one worker may pin beside a GPU; what needs more is on a disk. None for half
-            of what the machine has left.
+        memory: The most that the device tier of one worker may hold, such as ``"2GiB"``: tensors on a GPU; on
+            a CPU its memory, that of the interpreter included. None for what the machine has.
+        host_memory: The most memory that one worker may pin beside a GPU; what needs more is on a disk. None
+            for half of what the machine has left.
         chunks: Chunks of each worker; None for as few as fit into ``memory``.
         partition: How nodes are dealt out to workers: see ``outgrow partition``.
         scratch_dir: Folder on a disk for what does not fit; None for the system's folder of temporary files.
         sharing: Whether a row that several workers need in a wave is brought from HOST once and passed on.
         reuse: Whether rows that the next wave needs stay in place.
         reorganise: Whether chunks are put in an order in which rows are shared and reused most.
-        overlap: Whether the next wave's rows are brought, and the last one's written, while a wave is computed.
-        cache: Whether aggregates without parameters are kept for the backward pass; else they are computed again.
+        overlap: Whether the next wave's rows are brought, and the last one's written, while a wave is
+            computed.
+        cache: Whether aggregates without parameters are kept for the backward pass; else they are computed
+            again.
     """
 
     name = "offload"
@@ -131,7 +134,8 @@ class _ChunkedExecution:
     def __init__(
         self, problem: Problem, options: Offload, layer_plans: list[LayerPlan], limit: _MemoryBounds, began: float
     ) -> None:
-        self.problem, self._io_pool = problem, IoPool()
+        self.problem = problem
+        self._io_pool = IoPool()
         with ExitStack() as stack:
             stack.callback(self._io_pool.close)
             cutter, scratch = self._open_storage(stack, options, layer_plans, limit)
@@ -156,7 +160,8 @@ class _ChunkedExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`."""
-        problem, comm = self.problem, self.problem.shard.comm
+        problem = self.problem
+        comm = self.problem.shard.comm
         if first > 0:
             return
         key = fold_in(problem.seed, epoch, 0)
@@ -180,7 +185,8 @@ class _ChunkedExecution:
     def _open_storage(
         self, stack: ExitStack, options: Offload, layer_plans: list[LayerPlan], limit: _MemoryBounds
     ) -> tuple[ChunkPlanner, OffloadStorage]:
-        problem, share = self.problem, self.problem.shard
+        problem = self.problem
+        share = self.problem.shard
         dtype = next(problem.model.parameters()).dtype
         num_nodes = share.topology.num_nodes
         on_disk = share.comm.device.type == "cpu"  # beside a GPU there may be memory enough
@@ -219,7 +225,8 @@ class _ChunkedExecution:
         )
 
     def _record_facts(self, chunk_plan: ChunkPlan, limit: _MemoryBounds, num_cached: int, seconds: float) -> None:
-        order, layer = chunk_plan.order, self.problem.model.layers_list()[0]
+        order = chunk_plan.order
+        layer = self.problem.model.layers_list()[0]
         needs = chunk_plan.requirements[layer.spec.self_loops]
         self.problem.run_facts.update(
             chunks=chunk_plan.num_chunks,
@@ -237,7 +244,8 @@ class _ChunkedExecution:
 
     def _count_disk(self) -> None:
         """What was read and written physically."""
-        ledger, disk = self.problem.shard.comm.ledger, self._io_pool
+        ledger = self.problem.shard.comm.ledger
+        disk = self._io_pool
         ledger.counters["disk_read_bytes"] = disk.read_bytes
         ledger.counters["disk_written_bytes"] = disk.written_bytes
         ledger.counters["disk_reads"] = disk.read_requests
@@ -254,7 +262,8 @@ def _feature_bytes(problem: Problem) -> int:
 def _fits_in_memory(problem: Problem, layer_plans: list[LayerPlan], base: int, budget: int) -> bool:
     """Whether training all at once fits into the budget of every worker."""
     share = problem.shard
-    ends, own = share.topology.indptr, share.owned_nodes
+    ends = share.topology.indptr
+    own = share.owned_nodes
     fits = fits_whole(
         base,
         layer_plans,

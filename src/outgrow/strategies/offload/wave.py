@@ -1,10 +1,11 @@
-"""What one worker does in one wave: which rows it holds meanwhile, where they lie, and the edges of its chunk.
+"""Rows and edges of one wave on one worker, and their byte format in a file.
 
-A worker holds the rows of a wave in one buffer. A row that the wave before held already keeps its place there, so that
-only *arriving* rows cross a link; the gradient of a row adds up in its place until the next wave does without the
-row: only those of *leaving* rows cross. Wang et al.: HongTu, SIGMOD 2023, sections 5 and 6.
+The rows of a wave are in one buffer. A row that the previous wave used keeps its slot, so only *loaded* rows
+cross a link. The gradient of a row accumulates in its slot until the next wave no longer uses the row, so
+only the gradients of *evicted* rows cross. Wang et al.: HongTu, SIGMOD 2023, sections 5 and 6.
 
-Letters: ``u`` rows from HOST, ``r`` rows from other workers, ``s`` rows sent to them, ``n`` destinations, ``E`` edges.
+Letters: ``u`` rows from HOST, ``r`` rows from other workers, ``s`` rows sent to them, ``n`` destinations,
+``E`` edges.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from outgrow.runtime.distributed.async_exchange import SplitSizes
 
 RowListName = Literal["loads", "remote", "sent"]
 LOADED, EVICTED = 1, 2
-"""Whether a row comes in this wave, and whether it goes after it."""
+"""Bits of an event: the row is new in this wave; the next wave does not use it."""
 
 
 class RowList(NamedTuple):
-    """Rows that a worker holds in a wave, by the worker that owns them (or that wants them), then ascending.
+    """Rows of a worker in one wave, grouped by owner (or by the receiving worker), then ascending.
 
     Attributes:
-        counts: How many of each worker.
-        row: int64, number of the row among its owner's own rows.
+        counts: Number of rows of each worker.
+        row: int64, index of the row among its owner's rows.
         node: int64, global id.
-        slot: int32, place in the buffer.
-        event: uint8, of ``LOADED`` and ``EVICTED``.
+        slot: int32, position in the buffer.
+        event: uint8, bits ``LOADED`` and ``EVICTED``.
     """
 
     counts: tuple[int, ...]
@@ -45,12 +46,12 @@ class RowList(NamedTuple):
     event: Tensor
 
     def of_owner(self, owner: int) -> RowList:
-        """Those of one worker."""
+        """Return the rows of one worker."""
         first = sum(self.counts[:owner])
         return RowList((self.counts[owner],), *(part[first : first + self.counts[owner]] for part in self[1:]))
 
     def filter_event(self, event: int) -> RowList:
-        """Those that arrive, or that leave."""
+        """Return the rows that have an event."""
         ends = np.cumsum(self.counts)[:-1]
         counts = tuple(int(np.count_nonzero(part & event)) for part in np.split(as_numpy(self.event), ends))
         return RowList(counts, *masked_select(self.event, event, *self[1:]))
@@ -61,13 +62,13 @@ class Wave:
     """One wave of one worker.
 
     Attributes:
-        loads: Rows that the worker brings from HOST, for itself and for those that it shares them with.
-        remote: Rows that others bring for it; none where nothing is shared.
-        sent: Rows of ``loads`` that others need; their ``row`` and ``node`` mean nothing.
+        loads: Rows that the worker loads from HOST, for itself and for the workers it shares them with.
+        remote: Rows that other workers load for it; empty without sharing.
+        sent: Rows of ``loads`` that other workers need; their ``row`` and ``node`` are meaningless.
         first: First own row of the chunk.
         last: Last own row of the chunk, plus 1.
         start: ``[n]`` int64, id of the first edge of each destination in the graph or its view.
-        edges: In-edges of the chunk, from places in the buffer.
+        edges: In-edges of the chunk; sources are slots of the buffer.
     """
 
     loads: RowList
@@ -81,46 +82,50 @@ class Wave:
     _device_slots: dict[tuple[str, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def to(self, device: torch.device) -> Wave:
-        """The same with its edges on a device, and the places of its rows; itself if they are there."""
+        """Return the wave with edges and slots on a device; the same object if they are there already."""
         if self.edges.indptr.device == device:
             return self
         moved = replace(self, edges=self.edges.to(device))
         for which in ("loads", "remote", "sent"):
-            for turn in (LOADED, EVICTED):
-                moved.slots_at(which, turn)
+            for event in (LOADED, EVICTED):
+                # Copy slots now, on the loading thread, so that the compute thread need not wait for them.
+                moved.slots_at(which, event)
         return moved
 
     def slots_at(self, which: RowListName, event: int) -> Tensor:
-        """``[N]`` int32: those that rows which arrive, or leave, have in the buffer, on the device of the edges."""
+        """Return ``[N]`` int32 slots of the rows that have an event, on the device of the edges."""
         found = self._device_slots.get((which, event))
         if found is None:
             found = self._device_slots[which, event] = self.rows_at(which, event).slot.to(self.edges.indptr.device)
         return found
 
     def rows_at(self, which: RowListName, event: int) -> RowList:
-        """Those of ``loads``, ``remote`` or ``sent`` that arrive, or that leave; looked for once."""
+        """Return the rows of one list that have an event; cached."""
         found = self._filtered_rows.get((which, event))
         if found is None:
-            held: RowList = getattr(self, which)
-            found = self._filtered_rows[which, event] = held.filter_event(event)
+            row_list: RowList = getattr(self, which)
+            found = self._filtered_rows[which, event] = row_list.filter_event(event)
         return found
 
     def split_sizes_at(self, event: int) -> SplitSizes:
-        """How many rows that arrive go to each worker and come from each; the way back of those that leave."""
-        route = SplitSizes(self.rows_at("sent", event).counts, self.rows_at("remote", event).counts)
-        return route if event == LOADED else route.reverse
+        """Return how many loaded rows go to and come from each peer; the reverse for evicted rows."""
+        split_sizes = SplitSizes(self.rows_at("sent", event).counts, self.rows_at("remote", event).counts)
+        # Gradients flow back along the route on which their rows came.
+        return split_sizes if event == LOADED else split_sizes.reverse
 
     def make_block(self, nodes: Tensor, src_nodes: Tensor, src_degree: Tensor, dst_degree: Tensor) -> Block:
-        """The chunk as layers see it, on the device of its edges.
+        """Return the chunk as a block for layers, on the device of its edges.
 
         Args:
             nodes: ``[n]`` int64, ids of the destinations.
-            src_nodes: ``[B]`` int64, the node at each place of the buffer.
-            src_degree: ``[B]`` float64, its degree.
+            src_nodes: ``[B]`` int64, the node in each slot of the buffer.
+            src_degree: ``[B]`` float64, the degree of that node.
             dst_degree: ``[n]`` float64.
         """
         device = self.edges.indptr.device
-        rows, ids = RowSlices(nodes, self.start, self.edges.indptr), None
+        rows = RowSlices(nodes, self.start, self.edges.indptr)
+        ids = None
+        # Edge ids key the random draws; consecutive rows need only the first id, not ``E`` of them.
         if not rows.is_consecutive:
             ids = row_edge_ids(rows._replace(indptr=self.edges.indptr.cpu()))
         return Block(
@@ -135,15 +140,15 @@ class Wave:
 
 
 class WaveHeader(NamedTuple):
-    """How a wave lies in a file: all that is not a tensor, and the place of each tensor.
+    """Layout of a wave in a file: its scalars, and the position of each tensor.
 
     Attributes:
-        counts: Those of ``loads``, ``remote`` and ``sent``.
-        first: See `Wave`.
-        last: See `Wave`.
-        num_src: Places in the buffer.
-        parts: Type, length and first byte of each tensor; None for one that there is not.
-        num_bytes: Of all of them.
+        counts: Row counts of ``loads``, ``remote`` and ``sent``.
+        first: First own row of the chunk.
+        last: Last own row of the chunk, plus 1.
+        num_src: Number of slots of the buffer.
+        parts: Type, length and first byte of each tensor; None for an absent tensor.
+        num_bytes: Total size of the tensors.
     """
 
     counts: tuple[tuple[int, ...], ...]
@@ -158,30 +163,34 @@ _LINE = 64
 
 
 def aligned_bytes(num_bytes: int) -> int:
-    """What a tensor of so many bytes takes in a file of waves."""
+    """Return the size of a tensor in a wave file, padded to a whole number of cache lines."""
     return -(-num_bytes // _LINE) * _LINE
 
 
 def pack_wave(wave: Wave) -> tuple[WaveHeader, Tensor]:
-    """A wave as bytes ``[B]`` uint8, and how to read them."""
-    edges, parts, begin = wave.edges, list[tuple[torch.dtype, int, int] | None](), 0
-    held = wave.loads, wave.remote, wave.sent
-    of_rows = [part for rows in held for part in rows[1:]]
+    """Return the header of a wave and its tensors as bytes ``[B]`` uint8."""
+    edges = wave.edges
+    parts = list[tuple[torch.dtype, int, int] | None]()
+    begin = 0
+    lists = wave.loads, wave.remote, wave.sent
+    of_rows = [part for rows in lists for part in rows[1:]]
     tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices, edges.relation, edges.weight]
     for each in tensors:
         parts.append(None if each is None else (each.dtype, len(each), begin))
+        # Align each tensor: `unpack_wave` views the bytes as wider types without copying them.
         begin += 0 if each is None else aligned_bytes(each.nbytes)
+    # Zeros, so that padding bytes in the file are the same in every run.
     out = torch.zeros(begin, dtype=torch.uint8)
     for each, part in zip(tensors, parts, strict=True):
         if each is not None and part is not None and len(each):
             out[part[2] : part[2] + each.nbytes] = each.contiguous().view(torch.uint8)
     return WaveHeader(
-        tuple(rows.counts for rows in held), wave.first, wave.last, edges.num_src, tuple(parts), begin
+        tuple(rows.counts for rows in lists), wave.first, wave.last, edges.num_src, tuple(parts), begin
     ), out
 
 
 def unpack_wave(header: WaveHeader, data: Tensor) -> Wave:
-    """The wave that `packed` made bytes of; its tensors share memory with these."""
+    """Return the wave that `pack_wave` packed; its tensors share memory with ``data``."""
     tensors = [
         None if part is None else data[part[2] : part[2] + part[1] * part[0].itemsize].view(part[0])
         for part in header.parts
@@ -190,6 +199,7 @@ def unpack_wave(header: WaveHeader, data: Tensor) -> Wave:
         RowList(counts, *tensors[4 * i : 4 * i + 4])  # type: ignore[arg-type]
         for i, counts in enumerate(header.counts)
     )
+    # Three lists of four tensors come first, in the order of `pack_wave`.
     start, indptr, indices, relation, weight = tensors[12:]
     assert start is not None
     assert indptr is not None

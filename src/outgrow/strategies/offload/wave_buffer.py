@@ -1,6 +1,6 @@
-"""Device buffer of source rows and of their gradients.
+"""Device buffers of source rows and of their gradients.
 
-Letters: ``B`` places of the buffer, ``W`` numbers in a row.
+Letters: ``B`` slots of the buffer, ``W`` elements of a row.
 """
 
 from __future__ import annotations
@@ -25,54 +25,57 @@ class ReadableRows(Protocol):
 
     @property
     def width(self) -> int:
-        """Numbers in a row."""
+        """Elements per row."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the numbers."""
+        """Type of the elements."""
 
     def read_wave(self, row_list: RowList, at_N: Tensor, out_BW: Tensor, wave: int) -> None:
-        """``out[at] =`` rows of the wave of a number; ``at`` is on the device of ``out``."""
+        """Copy the new rows of wave number ``wave`` into ``out[at]``; ``at`` is on the device of ``out``."""
 
 
 class SourceBuffer:
-    """Rows of sources, at their places. Final.
+    """Source rows in their slots. Final.
 
     Args:
         num_slots: ``B``.
-        table: Where rows come from.
-        kind: What they are.
-        comm: The line to the other workers.
+        table: Source of the rows in the HOST tier.
+        kind: Ledger category of the rows.
+        comm: Communicator.
 
     Attributes:
-        rows: ``[B, W]``; places that no row has taken yet are zero.
+        rows: ``[B, W]``; slots that were never used are zero.
     """
 
     def __init__(self, num_slots: int, table: ReadableRows, kind: Kind, comm: Comm) -> None:
         self.rows = zero_rows(num_slots, table.width, table.dtype, comm.device)
-        self._table, self._kind, self._comm = table, kind, comm
+        self._table = table
+        self._kind = kind
+        self._comm = comm
 
     @staticmethod
     def rows_to_load(wave: Wave) -> RowList:
-        """The rows that come from HOST."""
+        """Return the rows to load from HOST."""
         return wave.rows_at("loads", LOADED)
 
     def load_rows(self, wave: Wave, number: int) -> None:
-        """Bring the rows from HOST that arrive."""
-        arriving = self.rows_to_load(wave)
-        self._table.read_wave(arriving, wave.slots_at("loads", LOADED), self.rows, number)
-        self._comm.ledger.add_count("rows_loaded", len(arriving.slot))
-        kept = (len(wave.loads.slot) - len(arriving.slot)) * self._row_bytes
+        """Load the new rows from HOST into their slots."""
+        loaded = self.rows_to_load(wave)
+        self._table.read_wave(loaded, wave.slots_at("loads", LOADED), self.rows, number)
+        self._comm.ledger.add_count("rows_loaded", len(loaded.slot))
+        kept = (len(wave.loads.slot) - len(loaded.slot)) * self._row_bytes
         self._comm.ledger.add_count("reused_bytes", kept)
 
     def exchange_rows(self, wave: Wave) -> None:
-        """Send rows that arrive at others, and take in theirs."""
+        """Send new rows to the workers that need them, and store the received ones."""
         if self._comm.size == 1:
             return
+        # Only new rows: a peer that kept a row from the previous wave still has it.
         sent = select_rows(self.rows, wave.slots_at("sent", LOADED))
-        came = self._comm.all_to_all(sent, wave.split_sizes_at(LOADED), self._kind).wait()
-        self.rows.index_copy_(0, wave.slots_at("remote", LOADED).long(), came)
-        self._comm.ledger.add_count("remote_rows", len(came))
+        received = self._comm.all_to_all(sent, wave.split_sizes_at(LOADED), self._kind).wait()
+        self.rows.index_copy_(0, wave.slots_at("remote", LOADED).long(), received)
+        self._comm.ledger.add_count("remote_rows", len(received))
 
     @property
     def _row_bytes(self) -> int:
@@ -80,86 +83,93 @@ class SourceBuffer:
 
 
 class GradientBuffer:
-    """Gradients of sources, at the places of their rows. Final.
+    """Gradients of source rows, in the slots of their rows. Final.
 
     Args:
-        places: ``B``.
+        num_slots: ``B``.
         width: ``W``.
-        dtype: Of the gradients.
-        comm: The line to the other workers.
-        sharing: Whether gradients of rows of others go to them.
+        dtype: Type of the gradients.
+        comm: Communicator.
+        sharing: Whether gradients of remote rows are sent to their owners.
     """
 
     def __init__(self, num_slots: int, width: int, dtype: torch.dtype, comm: Comm, *, sharing: bool) -> None:
         self._rows = zero_rows(num_slots, width, dtype, comm.device)
-        self._comm, self._sharing = comm, sharing
+        self._comm = comm
+        self._sharing = sharing
 
     def zero_new_rows(self, wave: Wave) -> None:
-        """Rows that arrive have no gradient yet."""
+        """Zero the slots of new rows."""
+        # Each slot still holds the gradient of the evicted row that used it before.
         for at in (wave.slots_at("loads", LOADED), wave.slots_at("remote", LOADED)):
             self._rows.index_fill_(0, at.long(), 0)
 
     def add_wave_grad(self, grad_BW: Tensor) -> None:
-        """Add the gradient of the buffer's rows in one wave."""
+        """Add the gradient ``[B, W]`` of one wave to the buffer."""
         self._rows.add_(grad_BW)
 
     def add_weighted_sums(self, edges: Edges, weight_EK: Tensor | None, grad_VdKF: Tensor, channels: int) -> None:
-        """Add the gradient of the buffer's rows in one wave, of which weighted sums were made: see `WeightedSum`."""
+        """Add the gradient of a weighted sum over the buffer's rows in one wave; see `WeightedSum`."""
+        # Accumulate straight into the buffer: a gradient tensor of its size is never allocated.
         into = torch.unflatten(self._rows, 1, (channels, grad_VdKF.shape[2]))
         WeightedSum.source_gradient(edges, weight_EK, grad_VdKF, channels, into=into)
 
     def send_remote(self, wave: Wave) -> None:
-        """Send gradients of others' rows that leave to these, and add theirs, worker by worker."""
+        """Send gradients of evicted remote rows to their owners, and add the received ones."""
         if self._comm.size == 1 or not self._sharing:
             return
-        leaving = select_rows(self._rows, wave.slots_at("remote", EVICTED))
-        came = self._comm.all_to_all(leaving, wave.split_sizes_at(EVICTED), Kind.GRADIENTS).wait()
+        evicted = select_rows(self._rows, wave.slots_at("remote", EVICTED))
+        received = self._comm.all_to_all(evicted, wave.split_sizes_at(EVICTED), Kind.GRADIENTS).wait()
         counts = wave.rows_at("sent", EVICTED).counts
-        places = wave.slots_at("sent", EVICTED).split_with_sizes(counts)
-        for at, rows in zip(places, came.split_with_sizes(counts), strict=True):
+        slots = wave.slots_at("sent", EVICTED).split_with_sizes(counts)
+        # One peer after another: slots repeat between peers, and a fixed order keeps sums reproducible.
+        for at, rows in zip(slots, received.split_with_sizes(counts), strict=True):
             self._rows.index_add_(0, at.long(), rows)
 
     def evicted_rows(self, wave: Wave) -> tuple[RowList, Tensor]:
-        """The rows that go to HOST, and ``[N, W]`` their gradients side by side: so they leave the device."""
+        """Return the evicted rows and ``[N, W]`` their gradients, contiguous for the copy to HOST."""
+        # A copy: the next wave overwrites these slots while the write is still pending.
         return wave.rows_at("loads", EVICTED), select_rows(self._rows, wave.slots_at("loads", EVICTED))
 
 
 def select_rows(rows_BW: Tensor, slot_N: Tensor) -> Tensor:
-    """``[N, W]``: the rows at some places."""
+    """Return ``[N, W]``: the rows in some slots."""
     out = pooled_empty((len(slot_N), rows_BW.shape[1]), rows_BW)
     return torch.index_select(rows_BW, 0, slot_N, out=out)
 
 
 def zero_rows(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``[rows, width]`` zeros."""
+    """Return ``[rows, width]`` zeros."""
     return pooled_empty_rows(rows, (width,), torch.empty(0, dtype=dtype, device=device)).zero_()
 
 
 GradientAdder = Callable[[GradientBuffer], None]
-"""Adds the gradient of a wave's source rows to those at their places."""
+"""Adds the gradient of a wave's source rows to the buffer."""
 
 
 def no_gradient(gradients: GradientBuffer) -> None:
-    """Source rows that have no gradient."""
+    """Add nothing, for source rows without a gradient."""
 
 
 def detached_leaf(rows: Features | None, *, trains: bool) -> Features:
-    """Rows at which a gradient ends."""
+    """Return rows cut from the autograd graph, as a leaf that collects their gradient if it ``trains``."""
     assert rows is not None
     return rows.detach().requires_grad_(trains) if isinstance(rows, Tensor) else rows
 
 
 def grad_or_zeros(rows: Tensor) -> Tensor:
-    """The gradient that ended at rows; zeros if none did."""
+    """Return the gradient of a leaf; zeros if it has none."""
     return torch.zeros_like(rows) if rows.grad is None else rows.grad
 
 
 def backward_through(rows: NodeMessages, grad: NodeMessages, *others: tuple[Features, Tensor]) -> None:
-    """Backward from rows of sources and from other results, where they depend on anything."""
-    outs, grads = list[Tensor](), list[Tensor | None]()
+    """Run backward from source rows and other outputs, skipping those without a graph."""
+    outs = list[Tensor]()
+    grads = list[Tensor | None]()
     for out, given in (*zip(rows, grad, strict=True), *others):
         if isinstance(out, Tensor) and out.requires_grad:
             outs.append(out)
             grads.append(given)
+    # One call for all outputs, so that the graph they share is traversed once.
     if outs:
         torch.autograd.backward(outs, grads)

@@ -52,11 +52,16 @@ class WaveFile:
     ) -> None:
         self.load_index, self.evict_index = indexes
         self.num_slots = headers[0].num_src
-        self._graph, self._own, self._own_degree = graph, own, graph.degree[own]
-        self._headers, self._bytes = headers, bytes_
-        self._ledger, self._device = comm.ledger, comm.device
+        self._graph = graph
+        self._own = own
+        self._own_degree = graph.degree[own]
+        self._headers = headers
+        self._bytes = bytes_
+        self._ledger = comm.ledger
+        self._device = comm.device
         self._begins = list(accumulate((form.num_bytes for form in headers), initial=0))
-        self._num_cached, self._cached_waves = num_cached, dict[int, Wave]()
+        self._num_cached = num_cached
+        self._cached_waves = dict[int, Wave]()
         self._src_nodes = torch.zeros(self.num_slots, dtype=torch.int64)
         self._src_degree = torch.zeros(self.num_slots, dtype=torch.float64)
 

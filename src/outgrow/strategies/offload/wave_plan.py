@@ -1,7 +1,7 @@
-"""Which rows each wave loads, sends, keeps; buffer slots.
+"""Rows that each wave loads, sends and keeps, and their buffer slots.
 
-Chunks are ranges of the own nodes with about equally many edges and nodes. Which rows a wave needs is known once all
-workers have said which rows of the others theirs need.
+Chunks are ranges of own nodes with similar numbers of edges and nodes. The rows of a wave are known once
+workers have exchanged the lists of remote rows that their chunks read.
 """
 
 from __future__ import annotations
@@ -28,66 +28,74 @@ Array = NDArray[Any]
 
 
 def load_evict_events(lists: Sequence[Tensor], *, reuse: bool) -> list[Tensor]:
-    """Which nodes of each wave arrive, since the wave before has not got them, and which leave.
+    """Return which nodes of each wave are new compared with the previous wave, and which the next one drops.
 
     Args:
         lists: ``[n]`` int64 distinct nodes for each wave.
-        reuse: Whether waves keep rows; else all arrive and leave in every wave.
+        reuse: Whether waves keep rows; otherwise all rows are loaded and evicted in every wave.
 
     Returns:
         ``[n]`` uint8 of ``LOADED`` and ``EVICTED`` for each wave.
     """
     found = []
     for j, nodes in enumerate(lists):
-        turn = torch.full((len(nodes),), LOADED | EVICTED, dtype=torch.uint8)
+        events = torch.full((len(nodes),), LOADED | EVICTED, dtype=torch.uint8)
         if reuse:
-            for other, what in ((j - 1, LOADED), (j + 1, EVICTED)):
+            for other, event in ((j - 1, LOADED), (j + 1, EVICTED)):
                 if 0 <= other < len(lists):
-                    turn[as_tensor(np.isin(as_numpy(nodes), as_numpy(lists[other]), assume_unique=True))] &= 0xFF ^ what
-        found.append(turn)
+                    # Clear the bit: a node in the neighbouring wave too is not new, or is not dropped.
+                    events[as_tensor(np.isin(as_numpy(nodes), as_numpy(lists[other]), assume_unique=True))] &= (
+                        0xFF ^ event
+                    )
+        found.append(events)
     return found
 
 
 class SlotAllocator:
-    """Gives each row that arrives a place in the buffer. Final.
+    """Assigns a buffer slot to each loaded row. Final.
 
     Args:
         num_nodes: ``V``.
-        loads_ahead: Whether rows from HOST arrive while the wave before is computed: then they take no place
-            that it uses.
+        loads_ahead: Whether rows load from HOST while the previous wave computes; they then get no slot
+            that this wave uses.
 
     Attributes:
-        slot_V: ``[V]`` int32, the place of each node that is there; -1 for others.
-        num_slots: Places that the buffer must have.
+        slot_V: ``[V]`` int32, the slot of each resident node; -1 for others.
+        num_slots: Number of slots that the buffer needs.
     """
 
     def __init__(self, num_nodes: int, *, loads_ahead: bool) -> None:
         self.slot_V = torch.full((num_nodes,), -1, dtype=torch.int32)
-        self.num_slots, self._loads_ahead = 0, loads_ahead
+        self.num_slots = 0
+        self._loads_ahead = loads_ahead
         self._free_slots: Array = np.empty(0, dtype=np.int32)
         self._resident_nodes: Array = np.empty(0, dtype=np.int64)
 
     def next_wave(
         self, loads: Tensor, load_events: Tensor, remote: Tensor, remote_events: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Places of the rows of the next wave, int32: of those from HOST, and of those from other workers."""
-        place = as_numpy(self.slot_V)
+        """Return int32 slots of the next wave's rows: those from HOST, and those from other workers."""
+        slot_of_node = as_numpy(self.slot_V)
         both = np.concatenate((as_numpy(loads), as_numpy(remote)))
         new = np.concatenate((as_numpy(load_events), as_numpy(remote_events))) & LOADED > 0
-        gone = np.setdiff1d(self._resident_nodes, both[~new], assume_unique=True)
-        left = place[gone]
+        evicted = np.setdiff1d(self._resident_nodes, both[~new], assume_unique=True)
+        freed = slot_of_node[evicted]
+        # Take slots for prefetched rows before freeing any: the previous wave still reads the old ones.
         early = self._take_slots(int(new[: len(loads)].sum()) if self._loads_ahead else 0)
-        self._free_slots = np.sort(np.concatenate((self._free_slots, left)))
-        place[gone] = -1
-        place[both[new]] = np.concatenate((early, self._take_slots(int(new.sum()) - len(early))))
+        # Sorted, so that low slots are reused first, whatever the order of evictions.
+        self._free_slots = np.sort(np.concatenate((self._free_slots, freed)))
+        slot_of_node[evicted] = -1
+        # Rows from peers arrive between two waves, so they may reuse the freed slots at once.
+        slot_of_node[both[new]] = np.concatenate((early, self._take_slots(int(new.sum()) - len(early))))
         self._resident_nodes = both
-        return as_tensor(place[both[: len(loads)]]), as_tensor(place[both[len(loads) :]])
+        return as_tensor(slot_of_node[both[: len(loads)]]), as_tensor(slot_of_node[both[len(loads) :]])
 
     def _take_slots(self, count: int) -> Array:
         missing = max(0, count - len(self._free_slots))
         fresh = np.arange(self.num_slots, self.num_slots + missing, dtype=np.int32)
         self.num_slots += missing
-        taken, self._free_slots = self._free_slots[:count], self._free_slots[count:]
+        taken = self._free_slots[:count]
+        self._free_slots = self._free_slots[count:]
         return np.concatenate((taken, fresh))
 
 
@@ -96,12 +104,12 @@ RowRange = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class TransferOptions:
-    """Which of HongTu's techniques are used; without all of them every chunk brings all that it reads.
+    """HongTu's transfer techniques; without any of them every chunk loads all rows that it reads.
 
     Attributes:
-        sharing: A row that several workers need in a wave is brought from HOST once, by its owner.
-        reuse: Rows that the next wave needs as well stay in place.
-        overlap: Rows of the next wave are brought while this one is computed.
+        sharing: Load a row that several workers need in a wave once from HOST, on its owner.
+        reuse: Keep rows that the next wave also needs in their slots.
+        overlap: Load the rows of the next wave during the computation of this one.
     """
 
     sharing: bool = True
@@ -110,13 +118,13 @@ class TransferOptions:
 
 
 class WaveRequirements(NamedTuple):
-    """What a worker needs in each wave, in the order of the waves.
+    """Rows that a worker needs in each wave, in the order of the waves.
 
     Attributes:
         chunks: First and last own row (plus 1) of each chunk.
-        loads: Nodes whose rows it brings from HOST, by owner, then ascending.
-        remote: Nodes whose rows others bring for it, by owner, then ascending.
-        sent: For each wave and each worker, the nodes whose rows it sends, ascending.
+        loads: Nodes owners rows it loads from HOST, by owner, then ascending.
+        remote: Nodes owners rows other workers load for it, by owner, then ascending.
+        sent: For each wave and each worker, the nodes owners rows it sends, ascending.
     """
 
     chunks: list[RowRange]
@@ -126,49 +134,56 @@ class WaveRequirements(NamedTuple):
 
 
 def cut_chunks(graph: ChunkGraph, own: Tensor, count: int) -> list[RowRange]:
-    """``count`` ranges of own rows with about equally much computation (edges and nodes); some are empty if need be."""
+    """Return ``count`` ranges of own rows with similar work (edges plus nodes); surplus ranges are empty."""
     if not len(own):
         return [(0, 0)] * count
     sizes = graph.row_sizes(own) + 1
     before = torch.zeros(len(own) + 1, dtype=torch.int64)
     torch.cumsum(sizes, 0, out=before[1:])
     ends = balanced_range_ends(as_numpy(before), min(count, len(own))).tolist()
+    # All workers run the same number of waves, so a small worker pads with empty chunks.
     ends += [len(own)] * (count + 1 - len(ends))
     return list(pairwise(ends))
 
 
 def node_owners(shard: GraphShard) -> Tensor:
-    """``[V]`` integer: the worker of each node."""
+    """Return ``[V]`` integer: the worker of each node."""
     return shard.owner if isinstance(shard, PartitionShard) else torch.zeros(shard.topology.num_nodes, dtype=torch.int8)
 
 
 def exchange_requirements(
     shard: GraphShard, chunks: Sequence[RowRange], sources: Sequence[Tensor], *, sharing: bool
 ) -> WaveRequirements:
-    """What a worker needs in each wave. All workers call this together.
+    """Compute the rows that a worker needs in each wave. All workers call this together.
 
     Args:
-        shard: What the worker owns.
+        shard: The worker's part of the graph.
         chunks: The chunk of each wave.
-        sources: ``[N]`` int64, ascending: the nodes that each reads.
-        sharing: See `TransferOptions`.
+        sources: ``[N]`` int64, ascending: the nodes that each chunk reads.
+        sharing: Whether owners load rows for other workers; see `TransferOptions`.
     """
-    owner, comm = node_owners(shard), shard.comm
+    owner = node_owners(shard)
+    comm = shard.comm
     needs = WaveRequirements(list(chunks), [], [], [])
     for nodes in sources:
-        whose = owner[nodes]
+        owners = owner[nodes]
         if not sharing:
-            needs.loads.append(nodes[whose.argsort(stable=True)])
+            # Without sharing the worker reads rows of other owners from their files directly.
+            needs.loads.append(nodes[owners.argsort(stable=True)])
             needs.remote.append(nodes[:0])
             needs.sent.append([nodes[:0]] * comm.size)
             continue
-        own, others = nodes[whose == comm.rank], (whose != comm.rank).nonzero()[:, 0]
-        order = others[whose[others].argsort(stable=True)]
-        remote, wanted = nodes[order], torch.bincount(whose[order].long(), minlength=comm.size).tolist()
+        own = nodes[owners == comm.rank]
+        others = (owners != comm.rank).nonzero()[:, 0]
+        # A stable sort keeps nodes of one owner ascending, as `RowList` requires.
+        order = others[owners[others].argsort(stable=True)]
+        remote = nodes[order]
+        wanted = torch.bincount(owners[order].long(), minlength=comm.size).tolist()
         counts = tuple(given[comm.rank] for given in comm.all_gather_object(wanted))
         sent = list(
             comm.all_to_all(remote, SplitSizes(tuple(wanted), counts), Kind.IDS).wait().split_with_sizes(counts)
         )
+        # An owner loads the union of its own needs and those of its peers, each row once.
         needs.loads.append(unique_sorted(torch.cat([own, *sent])) if any(counts) else own)
         needs.remote.append(remote)
         needs.sent.append(sent)
@@ -176,12 +191,12 @@ def exchange_requirements(
 
 
 class WaveLayout(NamedTuple):
-    """A wave without its edges.
+    """The row lists of a wave, without its edges.
 
     Attributes:
-        loads: See `Wave`.
-        remote: See `Wave`.
-        sent: See `Wave`.
+        loads: Rows to load from HOST.
+        remote: Rows to receive from other workers.
+        sent: Rows of ``loads`` to send to other workers.
     """
 
     loads: RowList
@@ -195,53 +210,57 @@ def assign_slots(
     transfer_options: TransferOptions,
     on_layout: Callable[[int, WaveLayout, SlotAllocator], None],
 ) -> int:
-    """Give all rows of all waves their places.
+    """Assign slots to the rows of all waves.
 
     Args:
-        shard: What the worker owns.
-        requirements: What it needs.
-        transfer_options: Which techniques are used.
-        on_layout: Called for each wave with its number, what it holds, and all places at that time.
+        shard: The worker's part of the graph.
+        requirements: The rows that it needs in each wave.
+        transfer_options: The enabled techniques.
+        on_layout: Called for each wave with its number, its row lists, and the slots at that time.
 
     Returns:
-        Places that the buffer must have.
+        Number of slots that the buffer needs.
     """
-    owner, num_nodes = node_owners(shard), shard.topology.num_nodes
+    owner = node_owners(shard)
+    num_nodes = shard.topology.num_nodes
     row_V = _local_rows(owner, shard.comm.size)
-    places = SlotAllocator(num_nodes, loads_ahead=transfer_options.overlap)
-    load_turn = load_evict_events(requirements.loads, reuse=transfer_options.reuse)
-    remote_turn = load_evict_events(requirements.remote, reuse=transfer_options.reuse)
-    sent_turn = [
+    allocator = SlotAllocator(num_nodes, loads_ahead=transfer_options.overlap)
+    load_events = load_evict_events(requirements.loads, reuse=transfer_options.reuse)
+    remote_events = load_evict_events(requirements.remote, reuse=transfer_options.reuse)
+    sent_events = [
         load_evict_events(list(lists), reuse=transfer_options.reuse) for lists in zip(*requirements.sent, strict=True)
     ]
     for j, (loads, remote) in enumerate(zip(requirements.loads, requirements.remote, strict=True)):
-        at_loads, at_remote = places.next_wave(loads, load_turn[j], remote, remote_turn[j])
+        load_slots, remote_slots = allocator.next_wave(loads, load_events[j], remote, remote_events[j])
         sent = torch.cat(requirements.sent[j])
-        whose = torch.cat([turns[j] for turns in sent_turn])
+        owners = torch.cat([events[j] for events in sent_events])
         size = shard.comm.size
-        draft = WaveLayout(
-            RowList(_count_by_owner(owner[loads], size), row_V[loads], loads, at_loads, load_turn[j]),
-            RowList(_count_by_owner(owner[remote], size), row_V[remote], remote, at_remote, remote_turn[j]),
-            RowList(tuple(len(nodes) for nodes in requirements.sent[j]), row_V[sent], sent, places.slot_V[sent], whose),
+        layout = WaveLayout(
+            RowList(_count_by_owner(owner[loads], size), row_V[loads], loads, load_slots, load_events[j]),
+            RowList(_count_by_owner(owner[remote], size), row_V[remote], remote, remote_slots, remote_events[j]),
+            RowList(
+                tuple(len(nodes) for nodes in requirements.sent[j]), row_V[sent], sent, allocator.slot_V[sent], owners
+            ),
         )
-        on_layout(j, draft, places)
-    return places.num_slots
+        # Hand each wave out at once: its slots change with the next, and all waves together are large.
+        on_layout(j, layout, allocator)
+    return allocator.num_slots
 
 
 def build_wave(
     graph: ChunkGraph, own: Tensor, chunk: RowRange, layout: WaveLayout, slot_V: Tensor, num_src: int
 ) -> Wave:
-    """A wave with its edges."""
+    """Build a wave with its edges."""
     edges, start = graph.extract_chunk(own[chunk[0] : chunk[1]], slot_V, num_src)
     return Wave(*layout, *chunk, start, edges)
 
 
 def _local_rows(owner: Tensor, size: int) -> Tensor:
-    """``[V]`` int64: the number of each node among those of its owner."""
+    """Return ``[V]`` int64: the index of each node among the nodes of its owner."""
     out = torch.empty(len(owner), dtype=torch.int64)
     for worker in range(size):
-        mine = (owner == worker).nonzero()[:, 0]
-        out[mine] = torch.arange(len(mine))
+        owned = (owner == worker).nonzero()[:, 0]
+        out[owned] = torch.arange(len(owned))
     return out
 
 

@@ -54,8 +54,12 @@ class SlicedAggregation:
         row_device: torch.device | None = None,
         shares_weights: bool = False,
     ) -> None:
-        self.mapped_graph, self.row_device = mapped_graph, row_device
-        self.shard, self.comm, self.timeline, self.chunks = shard, shard.comm, timeline, chunks
+        self.mapped_graph = mapped_graph
+        self.row_device = row_device
+        self.shard = shard
+        self.comm = shard.comm
+        self.timeline = timeline
+        self.chunks = chunks
         self.column_exchange = ColumnExchange(shard.comm, shard.owned_nodes, row_device)
         self._blocks: dict[bool, Block] = {}
         self._pipelines: dict[bool, PipelinedSum] = {}
@@ -106,7 +110,8 @@ class SlicedAggregation:
             feature_slices: ``[V, 1, f]`` slices of the columns, where they are here; None if not.
         """
         width = rows_nD.shape[1] - propagation_conv(layers[0]).carried_columns
-        own_n1F, weights = rows_nD[:, None, :width], self._layer_weights(layers, rows_nD[:, width:])
+        own_n1F = rows_nD[:, None, :width]
+        weights = self._layer_weights(layers, rows_nD[:, width:])
         if feature_slices is None and self._can_pipeline(layers) and all(weight is weights[0] for weight in weights):
             return self._pipelined_sum(layers[0], own_n1F, weights[0], len(layers), kind)[:, 0]
         slices = self.column_exchange.to_slices(own_n1F, kind).wait() if feature_slices is None else feature_slices
@@ -135,7 +140,8 @@ class SlicedAggregation:
 
     def _compute_own_weights(self, layer: Layer, carried: Tensor) -> Tensor | None:
         """``[E, K]``: weights of all edges, each computed by the worker that owns its destination."""
-        conv, looped = propagation_conv(layer), layer.spec.self_loops
+        conv = propagation_conv(layer)
+        looped = layer.spec.self_loops
         if looped not in self._own_edges:
             self._own_edges[looped] = owned_in_edges(
                 self._layer_block(layer), self.shard.owned_nodes.to(self.comm.device), self.comm
@@ -206,7 +212,8 @@ class SlicedAggregation:
     def _pipeline_for(self, layer: Layer) -> PipelinedSum:
         looped = layer.spec.self_loops
         if looped not in self._pipelines:
-            share, edges = self.shard, self._layer_block(layer).edges
+            share = self.shard
+            edges = self._layer_block(layer).edges
             assert isinstance(share, PartitionShard)
             lanes = make_schedules(edges, self.chunks, share.owner, share.owned_nodes, self.comm.size, self.row_device)
             self._pipelines[looped] = PipelinedSum(

@@ -93,7 +93,8 @@ class ColumnExchange:
     """
 
     def __init__(self, comm: Comm, own: Tensor, row_device: torch.device | None = None) -> None:
-        self.comm, self.row_device = comm, row_device or comm.device
+        self.comm = comm
+        self.row_device = row_device or comm.device
         first = int(own[0]) if len(own) else -1
         ranges = comm.all_gather_object((first, len(own), are_consecutive(own)))
         self.num_owned = [count for _, count, _ in ranges]
@@ -117,7 +118,8 @@ class ColumnExchange:
     def to_slices(self, rows_nCF: Tensor, kind: Kind) -> PendingSlices:
         """The worker's columns of all nodes, under way. Differentiable."""
         _, channels, columns = rows_nCF.shape
-        cut, rank = column_ranges(columns, self.comm.size), self.comm.rank
+        cut = column_ranges(columns, self.comm.size)
+        rank = self.comm.rank
         first, last = cut[rank]
         shape = sum(self.num_owned), channels, last - first
         route = slice_split_sizes(self.num_owned, rank, channels, cut)
@@ -133,7 +135,8 @@ class ColumnExchange:
             columns: ``F``.
             kind: What they are.
         """
-        channels, rank = slices_VCf.shape[1], self.comm.rank
+        channels = slices_VCf.shape[1]
+        rank = self.comm.rank
         cut = column_ranges(columns, self.comm.size)
         route = slice_split_sizes(self.num_owned, rank, channels, cut).reverse
         slices_VCf = slices_VCf.to(self.row_device)
@@ -149,7 +152,8 @@ class ColumnExchange:
         return rows.to(self.comm.device)
 
     def _all_gather(self, rows_nK: Tensor, kind: Kind) -> Tensor:
-        size, own = self.comm.size, len(rows_nK)
+        size = self.comm.size
+        own = len(rows_nK)
         if size == 1:
             return rows_nK
         copies = rows_nK.expand(size, *rows_nK.shape).flatten(0, 1)
@@ -216,7 +220,8 @@ class _SplitSlices(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows_nCF: Tensor, cut: ColumnRanges) -> Tensor:
-        ctx.shape, ctx.cut = tuple(rows_nCF.shape), cut
+        ctx.shape = tuple(rows_nCF.shape)
+        ctx.cut = cut
         return split_slices(rows_nCF, cut)
 
     @staticmethod

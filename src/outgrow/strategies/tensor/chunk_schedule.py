@@ -124,7 +124,8 @@ def make_schedules(
     back = cached_transpose(edges)
 
     def make_schedule(indptr: Tensor, indices: Tensor, edge: Tensor | None) -> list[AggregationChunk]:
-        on_host, places = indptr.cpu(), (indices.device, row_device or indices.device)
+        on_host = indptr.cpu()
+        places = (indices.device, row_device or indices.device)
         ends = chunk_ends(on_host, chunks)
         reader = first_chunk_reading(on_host, indices.cpu(), ends, len(owner))
         maker = as_tensor(range_of_each(np.asarray(ends)))
@@ -132,7 +133,8 @@ def make_schedules(
         makes = _make_groups(maker, owner, own, len(ends) - 1, workers, places)
         found = []
         for (first, last), read, made in zip(pairwise(ends), reads, makes, strict=True):
-            low, high = int(on_host[first]), int(on_host[last])
+            low = int(on_host[first])
+            high = int(on_host[last])
             edges_of = None if edge is None else edge[low:high]
             rows = indptr[first : last + 1] - low
             found.append(AggregationChunk(first, last, rows, indices[low:high], edges_of, low, read, made))

@@ -35,12 +35,16 @@ class MappedGraph:
     """
 
     def __init__(self, folder: Path, topology: Topology, *, chunks: int, maps_slices: bool) -> None:
-        self.folder, self.topology, self.chunks, self.maps_slices = folder, topology, chunks, maps_slices
+        self.folder = folder
+        self.topology = topology
+        self.chunks = chunks
+        self.maps_slices = maps_slices
         self._weights: dict[tuple[object, ...], Tensor | None] = {}
 
     def make_block(self, *, self_loops: bool) -> Block:
         """All edges, as they are or with one self-loop for each node, with their transpose."""
-        graph, num_nodes = ChunkGraph(self.topology, self_loops=self_loops), self.topology.num_nodes
+        graph = ChunkGraph(self.topology, self_loops=self_loops)
+        num_nodes = self.topology.num_nodes
         edges = self._map_edges(graph)
         narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
         indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
@@ -61,7 +65,8 @@ class MappedGraph:
 
     def transpose_weights(self, weight_EC: Tensor, edges: Sequence[Tensor]) -> Tensor:
         """``[E, C]``: the weights of these edges, those of all chunks one after the other, in a file."""
-        out, at = allocate_mapped_tensor(self.folder, tuple(weight_EC.shape), weight_EC.dtype), 0
+        out = allocate_mapped_tensor(self.folder, tuple(weight_EC.shape), weight_EC.dtype)
+        at = 0
         for edge in edges:
             torch.index_select(weight_EC, 0, edge, out=out[at : at + len(edge)])
             at += len(edge)
@@ -75,8 +80,10 @@ class MappedGraph:
         topology = self.topology
         if not graph.self_loops:
             return replace(topology.block.edges, cache={})
-        place, most = topology.nodes.int(), topology.num_edges + topology.num_nodes
-        indptr, at = torch.zeros(topology.num_nodes + 1, dtype=torch.int64), 0
+        place = topology.nodes.int()
+        most = topology.num_edges + topology.num_nodes
+        indptr = torch.zeros(topology.num_nodes + 1, dtype=torch.int64)
+        at = 0
         given = {"indices": topology.indices, "relation": topology.relation, "weight": topology.weight}
         files = {
             name: allocate_mapped_tensor(self.folder, (most,), old.dtype)
@@ -91,13 +98,16 @@ class MappedGraph:
                 out[at : at + part.num_edges] = getattr(part, name)
             at += part.num_edges
         held = {name: out[:at] for name, out in files.items()}
-        weight, relation = held.get("weight"), held.get("relation")
+        weight = held.get("weight")
+        relation = held.get("relation")
         return Edges(
             indptr=indptr, indices=held["indices"], num_src=topology.num_nodes, relation=relation, weight=weight
         )
 
     def _compute_weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
-        out, source, none = None, NodeMessages(torch.empty(0, dtype=dtype), None), NodeMessages(None, None)
+        out = None
+        source = NodeMessages(torch.empty(0, dtype=dtype), None)
+        none = NodeMessages(None, None)
         for first, last in pairwise(chunk_ends(block.edges.indptr, self.chunks)):
             part = block.slice_destinations(first, last)
             weight = layer.conv.edge_weight(part, source, none)

@@ -67,7 +67,8 @@ def measure_graph_sizes(shard: GraphShard, features: Features, number_bytes: int
         features: ``[V, D]``, as the graph has them.
         number_bytes: Of a number of a row.
     """
-    topology, own = shard.topology, len(shard.owned_nodes)
+    topology = shard.topology
+    own = len(shard.owned_nodes)
     if isinstance(features, Tensor):
         given = own * features.shape[1] * number_bytes
     else:
@@ -87,7 +88,9 @@ def estimate_memory_needs(
         number_bytes: Of a number of a row.
         chunks: How many chunks edges are brought in.
     """
-    num_nodes, own, workers = sizes.num_nodes, sizes.num_own, sizes.num_workers
+    num_nodes = sizes.num_nodes
+    own = sizes.num_own
+    workers = sizes.num_workers
     num_edges = sizes.num_edges + num_nodes
     widest = max(_widest_slice(*each.layer.spec.source, workers) for each in layer_plans)
     slices = _SLICES * num_nodes * widest * number_bytes

@@ -46,23 +46,21 @@ class SlicedModelPass:
         *,
         cache_first_aggregate: bool = True,
     ) -> None:
-        self.model, self.aggregation, self.ledger = model, aggregation, shard.comm.ledger
+        self.model = model
+        self.aggregation = aggregation
+        self.ledger = shard.comm.ledger
         home = aggregation.column_exchange.row_device
         self.nodes = shard.owned_nodes.to(home)
         self.features = cast_features(model, shard.select_owned(features)).to(home)
         self.feature_slices = self.first_aggregate = None
         if model.source_is_features and model.input_dropout == 0:
             assert isinstance(self.features, Tensor)
-            self.feature_slices, first = (
-                aggregation.column_exchange.to_slices(self.features[:, None], Kind.FEATURES).wait(),
-                model.layers_list()[0],
-            )
+            self.feature_slices = aggregation.column_exchange.to_slices(self.features[:, None], Kind.FEATURES).wait()
+            first = model.layers_list()[0]
             if cache_first_aggregate and has_static_first_aggregate(model, features) and not only_propagates(first):
                 with torch.no_grad():
-                    self.first_aggregate, self.feature_slices = (
-                        aggregation.aggregate_slices(first, None, self.feature_slices, Kind.FEATURES),
-                        None,
-                    )
+                    self.first_aggregate = aggregation.aggregate_slices(first, None, self.feature_slices, Kind.FEATURES)
+                    self.feature_slices = None
 
     def compute_logits(self, key: int | None) -> Tensor:
         """``[n, C]`` of the own nodes, differentiable in the parameters. All workers together.

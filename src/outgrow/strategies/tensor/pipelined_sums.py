@@ -75,8 +75,12 @@ class PipelinedSum:
         row_device: torch.device | None = None,
     ) -> None:
         self.row_device = row_device or comm.device
-        self.comm, self.schedules, self.num_nodes, self.timeline = comm, schedules, num_nodes, timeline
-        self.mapped_graph, self.max_pending = mapped_graph, None if mapped_graph is None else _AHEAD
+        self.comm = comm
+        self.schedules = schedules
+        self.num_nodes = num_nodes
+        self.timeline = timeline
+        self.mapped_graph = mapped_graph
+        self.max_pending = None if mapped_graph is None else _AHEAD
         self.num_edges = sum(len(chunk.indices) for chunk in schedules.forward)
         self._transposed_weights: tuple[Tensor, Tensor] | None = None
 
@@ -112,7 +116,8 @@ class PipelinedSum:
 
     def pending_slices(self, rows_nCF: Tensor, chunks: Sequence[AggregationChunk], kind: Kind) -> Iterator[PendingRows]:
         """The splits of all that chunks read, in their order; those that follow are under way."""
-        cut, under = self.column_ranges(rows_nCF), deque[PendingRows]()
+        cut = self.column_ranges(rows_nCF)
+        under = deque[PendingRows]()
         for number, chunk in enumerate(chunks):
             arrival = self._send_columns(rows_nCF, chunk.read_group, cut, kind)
             under.append(PendingRows(arrival, f"split {number}", time.monotonic()))
@@ -172,8 +177,11 @@ class _PipelinedSumFunction(torch.autograd.Function):
     def forward(
         ctx: Any, rows_nCF: Tensor, weight_EC: Tensor | None, pipeline: PipelinedSum, count: int, kind: Kind
     ) -> Tensor:
-        chunks, cut = pipeline.schedules.forward, pipeline.column_ranges(rows_nCF)
-        under, gathers, kept = pipeline.pending_slices(rows_nCF, chunks, kind), list[PendingRows](), list[Tensor]()
+        chunks = pipeline.schedules.forward
+        cut = pipeline.column_ranges(rows_nCF)
+        under = pipeline.pending_slices(rows_nCF, chunks, kind)
+        gathers = list[PendingRows]()
+        kept = list[Tensor]()
         slices = pipeline.allocate_slices(rows_nCF)
         for number in range(count):
             made = pipeline.allocate_slices(rows_nCF)
@@ -199,12 +207,16 @@ class _PipelinedSumFunction(torch.autograd.Function):
         pipeline: PipelinedSum = ctx.pipeline
         kept = ctx.kept
         wants_rows, wants_weight = ctx.needs_input_grad[:2]
-        chunks, cut = pipeline.schedules.backward, pipeline.column_ranges(grad_nCF)
-        under, gathers = pipeline.pending_slices(grad_nCF, chunks, Kind.GRADIENTS), list[PendingRows]()
-        slices, total = pipeline.allocate_slices(grad_nCF), None
+        chunks = pipeline.schedules.backward
+        cut = pipeline.column_ranges(grad_nCF)
+        under = pipeline.pending_slices(grad_nCF, chunks, Kind.GRADIENTS)
+        gathers = list[PendingRows]()
+        slices = pipeline.allocate_slices(grad_nCF)
+        total = None
         transposed = None if weight_EC is None or wants_weight else pipeline.transpose_weights(weight_EC)
         for number in range(ctx.count):
-            made, d_weight = pipeline.allocate_slices(grad_nCF), _empty_like(weight_EC) if wants_weight else None
+            made = pipeline.allocate_slices(grad_nCF)
+            d_weight = _empty_like(weight_EC) if wants_weight else None
             for place, chunk in enumerate(chunks):
                 if number == 0:
                     pipeline.receive_slices(next(under), chunk.read_group, slices)

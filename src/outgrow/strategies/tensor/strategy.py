@@ -89,7 +89,8 @@ class TensorParallel(Strategy):
         """See `Strategy.shard_graph`: of what each chunk is the first to read, every worker owns an equal part."""
         if comm.size == 1:
             return FullGraphShard(graph.topology, comm)
-        owner, looped = None, model.layers_list()[0].spec.self_loops
+        owner = None
+        looped = model.layers_list()[0].spec.self_loops
         if comm.is_rank_zero:
             held = self.memory is None and self.on_disk in ("auto", "nothing")
             view = graph.topology.view(self_loops=looped and held)
@@ -138,7 +139,8 @@ def count_edge_chunks(num_edges: int) -> int:
 
 def _make_mapped_graph(problem: Problem, options: TensorParallel, stack: ExitStack) -> MappedGraph | None:
     """Where what is not in memory is; None if all is."""
-    share, fixed = problem.shard, all(has_fixed_weights(each) for each in problem.model.layers_list())
+    share = problem.shard
+    fixed = all(has_fixed_weights(each) for each in problem.model.layers_list())
     if options.on_disk in _DISK_LEVELS[1:]:
         _validate_fixed_weights(options, problem.model)
     chunks = max(options.chunks, count_edge_chunks(share.topology.num_edges))
@@ -163,7 +165,8 @@ def _max_memory_needs(problem: Problem, chunks: int) -> MemoryNeeds:
     share = problem.shard
     return_freed_memory()
     beside = problem.objective_bytes  # first, since a goal holds memory from when it is made
-    base, number_bytes = used_device_bytes(share.comm.device) + beside, problem.number_bytes
+    base = used_device_bytes(share.comm.device) + beside
+    number_bytes = problem.number_bytes
     traits = plan_layers(problem.model, problem.features, cache=True)
     held = measure_graph_sizes(share, problem.features, number_bytes)
     mine = estimate_memory_needs(held, traits, base=base, number_bytes=number_bytes, chunks=chunks)
@@ -217,11 +220,14 @@ class _TensorExecution:
     def __init__(
         self, problem: Problem, options: TensorParallel, mapped_graph: MappedGraph | None, stack: ExitStack
     ) -> None:
-        self.problem, self.comm, self._stack = problem, problem.shard.comm, stack
+        self.problem = problem
+        self.comm = problem.shard.comm
+        self._stack = stack
         home = options.parameter_device(self.comm.device)
         self.objective = problem.objective.to(home)
         shares = options.attention == "coefficients"
-        share, timeline = problem.shard, problem.timeline
+        share = problem.shard
+        timeline = problem.timeline
         sums = SlicedAggregation(
             share, timeline, chunks=options.chunks, mapped_graph=mapped_graph, row_device=home, shares_weights=shares
         )
@@ -233,7 +239,8 @@ class _TensorExecution:
         """See `Execution.steps`: one step."""
         if first > 0:
             return
-        key, timeline = fold_in(self.problem.seed, epoch, 0), self.problem.timeline
+        key = fold_in(self.problem.seed, epoch, 0)
+        timeline = self.problem.timeline
         with timeline.span("forward"):
             loss = self.objective.loss(self.model_pass.compute_logits(key), key)
         with timeline.span("backward"):
