@@ -222,7 +222,8 @@ class Session:
             "ledger": ledger.as_dict(),
             "counters": dict(ledger.counters),
             "exact": progress.exact,
-            "found": problem.run_facts,
+            "strategy_facts": problem.run_facts,
+            "found": problem.run_facts,  # the name before, which scripts read
             "seconds": dict(seconds),
             "graph": self.graph.name,
             "task": "nodes" if self.model.decoder is None else "links",

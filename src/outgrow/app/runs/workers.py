@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, get_type_hints
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, get_type_hints
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
@@ -11,23 +11,20 @@ from outgrow.graph.graph import Graph
 from outgrow.runtime.system.device import DEVICES
 from outgrow.runtime.system.environment import torchrun_world_size
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
     """How many workers train, on what, and when they are given up.
 
     Attributes:
-        number: Number of worker processes.
+        number: Number of worker processes; ``Workers(4)`` will do.
         device: What each computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"``: see
             `outgrow.runtime.system.device.choose_device`.
         max_restarts: How often all of them are started again, from the last checkpoint, after one has died.
         heartbeat_seconds: A worker that was silent for so long is taken for dead, 2 at least. A slow one is not silent.
     """
 
-    number: int = 1
+    number: int = field(default=1, kw_only=False)
     device: str = "auto"
     max_restarts: int = 0
     heartbeat_seconds: float = 30.0
