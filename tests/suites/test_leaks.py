@@ -54,7 +54,7 @@ def held(
         torch.manual_seed(0)
         batches: dict[str, Any] = {"batch_size": 20, "fanout": (5, 5)} if strategy.uses_minibatches else {}
         config = TrainConfig(epochs=EPOCHS, eval_every=5, **batches)
-        options: dict[str, Any] = {"directory": None, "resume": False, "may_restart": False}
+        options: dict[str, Any] = {"directory": None, "resume": False, "needs_checkpoints": False}
         model = SAGE(WIDTH, HIDDEN, 2, dropout=0.5)
         TrainingJob(store=store, model=model, config=config, strategy=strategy, **options)(
             replace(place, send_message=tell)
