@@ -33,9 +33,9 @@ def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | N
 
     Args:
         layer: The layer.
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         x_own: ``[n, D]`` input of the own nodes.
-        key: Key of the draws of this layer in this step; None draws nothing.
+        key: Random key of this layer in this step; None for no random draws.
         overlap: Whether to aggregate own rows while others are under way, where the layer allows it.
     """
     view = shard.layer_view(layer)
@@ -121,7 +121,7 @@ def full_forward(
 
     Args:
         model: The model.
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         inputs: Features of its nodes.
         key: Key of (seed, epoch, step).
         first_aggregate: ``[n, C, F]`` aggregate of the first layer, where it is constant; None to compute it.
@@ -202,7 +202,7 @@ class FullGraphEpoch:
 
     Args:
         model: The model; its gradients are left in its parameters.
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         inputs: Features of its nodes.
         objective: What is trained for.
         seed: Seed of every random draw.

@@ -66,7 +66,7 @@ def infer_shard(
 
     Args:
         model: The model.
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         inputs: Features of its nodes, or the input of the first of ``layers``.
         layers: Which consecutive layers of the model to compute; None for all.
         chunk_bytes: Largest size of the temporary rows of one chunk of nodes.

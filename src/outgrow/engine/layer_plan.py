@@ -105,7 +105,7 @@ def plan_layers(model: Model, features: Features, *, cache: bool) -> list[LayerP
 
     Args:
         model: The model.
-        features: ``[V, D]``, as the graph has them.
+        features: ``[V, D]``, as the graph stores them.
         cache: Whether aggregates without parameters are cached; else all are computed again.
     """
     stages = model.layers_list()
@@ -137,7 +137,7 @@ def describe_layers(model: Model, features: Features, *, cache_constants: bool =
 
     Args:
         model: The model.
-        features: ``[V, D]``, as the graph has them.
+        features: ``[V, D]``, as the graph stores them.
         cache_constants: Whether what is constant is kept, as where every step sees the whole graph.
     """
     lines = [_describe_layer(layer) for layer in model.layers_list()]

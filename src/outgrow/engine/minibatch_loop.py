@@ -42,7 +42,7 @@ class PrefetchConfig(NamedTuple):
 
     Attributes:
         threads: Threads of a worker that draw batches.
-        batches: Batches that are drawn, or being drawn, besides the one that is computed.
+        batches: Batches sampled, or being sampled, ahead of the one being computed.
     """
 
     threads: int
@@ -91,7 +91,7 @@ class MiniBatchLoop:
 
     Args:
         model: The model; its gradients are left in its parameters.
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         sampler: Draws neighbourhoods.
         feature_store: Features.
         loss: The worker's share of the loss, from logits ``[n, C]``, their seeds ``[n]``, and the number of seeds over

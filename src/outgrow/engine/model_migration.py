@@ -45,7 +45,7 @@ def send_model(model: nn.Module, comm: Comm, hop: int) -> None:
 
     Args:
         model: The model that is with this worker; it is changed in place.
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         hop: From 1 to the number of workers less 1.
     """
     target = (comm.rank + hop) % comm.size

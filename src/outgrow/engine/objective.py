@@ -80,7 +80,7 @@ class NodeObjective(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """See `RowwiseObjective.is_empty`."""
+        """Whether the objective has no rows."""
         return not len(self.rows)
 
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
@@ -88,7 +88,7 @@ class NodeObjective(NamedTuple):
         return 0
 
     def to(self, device: torch.device) -> NodeObjective:
-        """See `Objective.to`."""
+        """Return the objective for output on a device."""
         return self._replace(labels=self.labels.to(device), rows=self.rows.to(device))
 
     def for_row_range(self, first: int, last: int) -> NodeObjective:
@@ -112,11 +112,11 @@ class GradientObjective(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """See `RowwiseObjective.is_empty`."""
+        """Whether the objective has no rows."""
         return not len(self.grad)
 
     def to(self, device: torch.device) -> GradientObjective:
-        """See `RowwiseObjective.to`."""
+        """Return the objective for output on a device."""
         return GradientObjective(self.grad.to(device))
 
     def for_row_range(self, first: int, last: int) -> GradientObjective:

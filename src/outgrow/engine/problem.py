@@ -130,8 +130,8 @@ class Problem:
         """The problem on a share, from what is known of all nodes.
 
         Args:
-            shard: What the worker holds of the graph.
-            features: ``[V, D]``, as the graph has them.
+            shard: The worker's shard of the graph.
+            features: ``[V, D]``, as the graph stores them.
             labels: ``[V]`` integer, or ``[V, C]`` zeros and ones.
             train: Ids of all nodes to train on.
             task: What the logits mean.

@@ -22,7 +22,7 @@ class RowSendPlan:
     """The same rows to the same workers, as often as wanted. All workers send together. Final.
 
     Args:
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         split_sizes: How many rows go where.
         rows: ``[s]`` int64, which of the own rows go, those to worker 0 first.
         num_rows: Number of own rows.
@@ -72,7 +72,7 @@ class RowFetchPlan:
     """Rows of the same nodes of other workers, as often as wanted. All workers subscribe and fetch together. Final.
 
     Args:
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         own: ``[n]`` int64, the nodes that the worker owns, ascending.
         nodes: ``[h]`` int64, nodes of others, those of worker 0 first.
         counts: How many of them each worker owns.

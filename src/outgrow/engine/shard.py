@@ -47,7 +47,7 @@ class GraphShard(ABC):
 
     Attributes:
         topology: In-edges of all nodes of the graph.
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         owned_nodes: ``[n]`` int64, the nodes that the worker owns, ascending.
     """
 
@@ -158,7 +158,7 @@ class PartitionShard(GraphShard):
     Args:
         topology: In-edges of all nodes, memory-mapped where they are many.
         owner: ``[V]`` integer, the worker of each node.
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         self_loops: Which view to make where any will do, the one that layers want; the other is made when one wants it.
     """
 
@@ -250,7 +250,7 @@ def make_shard(
 
     Args:
         topology: In-edges of all nodes.
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         method: How nodes are dealt out.
         store: The store of the graph, where partitions are kept; None if it has none.
         self_loops: Whether layers want self-loops.

@@ -124,7 +124,7 @@ def assign_cache(cache: CacheSpec, features: Features, owner: Tensor, comm: Comm
         cache: What is hot, and how much is kept where.
         features: ``[V, D]``, for the size of rows.
         owner: ``[V]`` integer, the worker of each node.
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
     """
     shared = _SCOPES[cache.scope]
     here = [peer for peer, host in enumerate(comm.hosts) if host == comm.hosts[comm.rank]] if shared else [comm.rank]

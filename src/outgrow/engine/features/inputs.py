@@ -34,7 +34,7 @@ def fetch_shard_inputs(model: Model, shard: GraphShard, features: Features) -> S
 
     Args:
         model: The model.
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         features: ``[V, D]``, as the graph has them; memory-mapped where they are many.
     """
     own = cast_features(model, shard.select_owned(features)).to(shard.comm.device)
@@ -71,7 +71,7 @@ class TrainingLabels:
     """Labels of all nodes to train on, whoever owns them; fetched once, by all workers together. Final.
 
     Args:
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         labels: ``[n, ...]`` of its own nodes.
         nodes: ``[m]`` int64, the nodes to train on, over all workers.
     """

@@ -34,7 +34,7 @@ class RemoteFeatureStore:
     worker or of one beside it, and those in none.
 
     Args:
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         features: ``[V, D]`` dense or sparse, as the graph has them; memory-mapped where they are many.
         dtype: Type of the rows that are given out.
         cache: Copies of hot rows, fetched now by all workers together; None for none. A single worker keeps none.

@@ -19,7 +19,7 @@ class DeviceSide:
     Args:
         model: The model.
         bottom: Its bottom layer, as hot nodes go through it.
-        comm: Whose device and ledger.
+        comm: Communicator; gives the device and the ledger.
         max_staleness: How many updates old what is reused may be.
     """
 

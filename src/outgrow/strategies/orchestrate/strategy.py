@@ -69,7 +69,7 @@ class Orchestrate(Strategy):
         cache: Memory of the device for features of hot nodes that it computes itself, as bytes (``"64MiB"``) or as a
             share of all rows (0.1): as long as the device waits for the CPU, and there is room, the least hot nodes
             move there after each epoch; then two runs differ. 0 to leave all of them to the CPU.
-        sampling_threads: Threads of a worker that draw batches; None for half as many as compute.
+        sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
     """
 
     name = "orchestrate"
@@ -100,7 +100,7 @@ class Orchestrate(Strategy):
             )
 
     def options(self) -> dict[str, object]:
-        """See `Strategy.options`."""
+        """Return the options by name."""
         return asdict(self)
 
     def is_exact(self, batches: BatchConfig) -> bool:
@@ -183,7 +183,7 @@ class Orchestrate(Strategy):
         return ReuseSpec(self.reuse == "embedding", kept, kept and bottom.reads_target)
 
     def prepare(self, problem: Problem) -> Execution:
-        """See `Strategy.prepare`."""
+        """Return the execution that trains the problem."""
         return OrchestrateExecution(problem, self)
 
 
@@ -191,7 +191,7 @@ class OrchestrateExecution:
     """`Orchestrate` at work. Final.
 
     Args:
-        problem: What is trained.
+        problem: The training problem.
         options: How.
     """
 
@@ -224,7 +224,7 @@ class OrchestrateExecution:
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """See `Execution.steps`."""
+        """Yield the steps of an epoch."""
         memory_pool.reserve_slack(_SPARE)
         seconds, began = 0.0, time.perf_counter()
         with closing(self._run_epoch(epoch, first)) as steps:
@@ -253,11 +253,11 @@ class OrchestrateExecution:
                     yield Step(loss=loss, num_seeds=num_seeds)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """See `Execution.inference`."""
+        """Yield the logits of all own nodes as one piece."""
         return inference_after_batches(self.problem)
 
     def close(self) -> None:
-        """See `Execution.close`."""
+        """Release what the execution holds."""
         memory_pool.release_idle_memory()
 
     def _batch_loss(self, logits: Tensor, batch: SampledBatch) -> Tensor:
