@@ -78,6 +78,7 @@ def full_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
 
 def inference_after_batches(problem: Problem) -> Iterator[tuple[int, Tensor]]:
     """Yield `full_inference` after releasing the memory of batches."""
+    # Blocks kept for batches do not fit whole layers, and both together could exceed the memory.
     memory_pool.release_idle_memory()
     trim_memory()
     yield from full_inference(problem)
@@ -157,7 +158,7 @@ class MiniBatchExecution:
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """Yield the steps of an epoch."""
+        """Yield the steps of an epoch; an early close ends its threads."""
         batches = (self.batches or self.problem.seeds_of_epoch)(epoch)
         with closing(self.loop.steps(epoch, batches, self.plan_batch, first)) as steps:
             for loss, num_seeds in steps:
