@@ -1,7 +1,7 @@
 """Full-graph forward/backward on a shard; halo exchange; cached first aggregate.
 
-Source rows are computed by their owner and travel to the workers whose nodes they have edges to. Where a sum over edges
-may be taken in parts, that over the worker's own rows is taken while the others are under way.
+Source rows are computed by their owner and travel to the workers whose nodes they have edges to. Where a sum
+over edges may be taken in parts, that over the worker's own rows is taken while the others are under way.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _aggregate_in_parts(
     aggregation = layer.conv.aggregation
     mine = aggregation(local.local_edges, source.values, target.values, own_weight)
     theirs = aggregation(local.halo_edges, others.wait(), target.values, halo_weight)
-    # into memory that is there, as fresh pages cost more than the sum; views, of padded rows, may not be changed
+    # into memory that is there, as fresh pages cost more than the sum; views, of padded rows, may not be
+    # changed
     return mine + theirs if mine._is_view() else mine.add_(theirs)
 
 
@@ -178,8 +179,8 @@ def cached_first_aggregate(model: Model, block: Block, features: Features) -> Te
         features: ``[V, D]`` raw features.
 
     Returns:
-        ``[V, 1, D]``; None if it is not constant: the layer projects before it aggregates, its weights are trained, or
-        dropout precedes it.
+        ``[V, 1, D]``; None if it is not constant: the layer projects before it aggregates, its weights are
+        trained, or dropout precedes it.
     """
     layer = model.layers_list()[0]
     if not has_static_first_aggregate(model, features) or not isinstance(features, Tensor):

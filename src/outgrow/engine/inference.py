@@ -59,10 +59,10 @@ def infer_shard(
 ) -> Tensor:
     """Logits of the nodes that a worker owns, with all their neighbours and without random draws.
 
-    Each layer is computed for all nodes before the next, so nothing is computed twice and memory does not grow with
-    depth: it holds the input, the source rows and the output of one layer, and what one chunk needs on top. Features
-    of the model's type are read where they lie; those of another type are converted chunk by chunk, except that a
-    first layer that passes its input on has all of it, converted, as source rows.
+    Each layer is computed for all nodes before the next, so nothing is computed twice and memory does not
+    grow with depth: it holds the input, the source rows and the output of one layer, and what one chunk needs
+    on top. Features of the model's type are read where they lie; those of another type are converted chunk by
+    chunk, except that a first layer that passes its input on has all of it, converted, as source rows.
 
     Args:
         model: The model.

@@ -37,7 +37,8 @@ class LayerPlan(NamedTuple):
         reads_input: Whether it reads the input of its destinations.
         source_is_input: Whether its source rows are its input.
         reads_features: Whether its input are the features: it is the first, and there is no encoder.
-        encoder_width: Numbers that a row takes while it is encoded, in the first layer behind an encoder; else 0.
+        encoder_width: Numbers that a row takes while it is encoded, in the first layer behind an encoder;
+            else 0.
         input_requires_grad: Whether its input has a gradient.
         source_requires_grad: Whether its source rows have a gradient.
     """

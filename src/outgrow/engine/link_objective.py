@@ -26,8 +26,8 @@ _PER_PAIR = 96
 class LinkObjective:
     """Binary cross-entropy of the links of a graph and of as many times ``negatives`` that are drawn. Final.
 
-    Each worker scores the links into the nodes that it owns, and what is drawn in their place; rows of other nodes are
-    fetched. What is drawn depends on the seed, the epoch and the number of the edge alone (see
+    Each worker scores the links into the nodes that it owns, and what is drawn in their place; rows of other
+    nodes are fetched. What is drawn depends on the seed, the epoch and the number of the edge alone (see
     `outgrow.ops.link_scores.sample_negatives`).
 
     Args:

@@ -1,10 +1,10 @@
 """How high a model ranks true links among all that might be in their place: mean reciprocal rank, hits at k.
 
-For each link both ends are asked for: which node is the tail of this head and relation, which the head of this tail.
-Candidates are all nodes of the type of the answer but the one asked for: loops are no links. Other true answers are no
-competitors ("filtered"; Bordes et al., NeurIPS 2013), in whatever part of the split; of candidates with the same score
-half count as better.
-Letters: ``n`` own nodes, ``F`` columns, ``Q`` questions, ``A`` answers that are known.
+For each link both ends are asked for: which node is the tail of this head and relation, which the head of
+this tail. Candidates are all nodes of the type of the answer but the one asked for: loops are no links. Other
+true answers are no competitors ("filtered"; Bordes et al., NeurIPS 2013), in whatever part of the split; of
+candidates with the same score half count as better. Letters: ``n`` own nodes, ``F`` columns, ``Q`` questions,
+``A`` answers that are known.
 """
 
 from __future__ import annotations

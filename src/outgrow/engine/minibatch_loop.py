@@ -1,7 +1,7 @@
 """Training on sampled neighbourhoods: each worker samples around its seeds, fetches features, and computes.
 
-Sampling and gathering of later batches go on while one is computed, and the rows of other workers that the next group
-of seeds needs are under way meanwhile.
+Sampling and gathering of later batches go on while one is computed, and the rows of other workers that the
+next group of seeds needs are under way meanwhile.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class MiniBatchLoop:
         comm: Communicator of the workers.
         sampler: Draws neighbourhoods.
         feature_store: Features.
-        loss: The worker's share of the loss, from logits ``[n, C]``, their seeds ``[n]``, and the number of seeds over
-            all workers.
+        loss: The worker's share of the loss, from logits ``[n, C]``, their seeds ``[n]``, and the number of
+            seeds over all workers.
         prefetch: How much is made before its use.
-        gather_once: Whether the rows that all time steps of a batch need are asked for at once, each only once, before
-            the first; else each time step asks for its own.
+        gather_once: Whether the rows that all time steps of a batch need are asked for at once, each only
+            once, before the first; else each time step asks for its own.
     """
 
     def __init__(
@@ -126,9 +126,11 @@ class MiniBatchLoop:
         """Losses and numbers of seeds, over all workers, of an epoch's batches from ``first`` on. All together.
 
         Args:
-            epoch: Number of the epoch, which with the sampler's seed and the number of the batch decides all draws.
+            epoch: Number of the epoch, which with the sampler's seed and the number of the batch decides all
+                draws.
             batches: Seeds of each, over all workers.
-            plan_batch: What the worker computes of a batch, from its seeds; of as many time steps on all workers.
+            plan_batch: What the worker computes of a batch, from its seeds; of as many time steps on all
+                workers.
             first: Number of the first batch to train on.
         """
         memory_pool.reserve_slack(_SPARE)

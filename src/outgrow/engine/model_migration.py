@@ -1,8 +1,8 @@
 """Models that go from worker to worker: which seeds they meet where, and what they take along.
 
-Chen, He, Qu, Zhang: HopGNN: boosting distributed GNN training efficiency via feature-centric model migration, 2024.
-Each of ``P`` models has an equal share of the seeds of a batch. In time step ``t`` model ``d`` is with worker
-``(d + t) mod P`` and trains on those of its seeds that live there.
+Chen, He, Qu, Zhang: HopGNN: boosting distributed GNN training efficiency via feature-centric model migration,
+2024. Each of ``P`` models has an equal share of the seeds of a batch. In time step ``t`` model ``d`` is with
+worker ``(d + t) mod P`` and trains on those of its seeds that live there.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ def prefetch_results(work: Callable[[T], R], items: Iterable[T], *, threads: int
     Args:
         work: Called by several threads at once.
         items: What to work on.
-        threads: Number of threads; 0 for work that only starts something, such as a message: the thread that takes the
-            results calls it, in the items' order.
+        threads: Number of threads; 0 for work that only starts something, such as a message: the thread that
+            takes the results calls it, in the items' order.
         max_ahead: How many results, finished or not, there are at most besides the one in use.
 
     Raises:
@@ -59,16 +59,18 @@ class _WorkEnded(NamedTuple):
 class BackgroundWorker(Generic[T, R]):
     """A thread that works on items one after the other, while whoever takes the results does other things. Final.
 
-    So the work may talk to other workers that do the same work in the same order. The thread starts when the first item
-    is submitted or the first result is taken, and ends with the first error.
+    So the work may talk to other workers that do the same work in the same order. The thread starts when the
+    first item is submitted or the first result is taken, and ends with the first error.
 
     Args:
         work: Called by the thread.
         items: What to work on; None for what is submitted.
-        max_ahead: How many results of ``items``, finished or not, there are at most besides the one in use; at least 1.
-        lock: Held as long as the thread runs, so that workers that share it run one after the other; None if nothing
-            shares it.
-        name: Name of the thread; the timeline shows what it does in the lane of that name, without the prefix.
+        max_ahead: How many results of ``items``, finished or not, there are at most besides the one in use;
+            at least 1.
+        lock: Held as long as the thread runs, so that workers that share it run one after the other; None if
+            nothing shares it.
+        name: Name of the thread; the timeline shows what it does in the lane of that name, without the
+            prefix.
     """
 
     def __init__(
@@ -87,7 +89,8 @@ class BackgroundWorker(Generic[T, R]):
         self._results: SimpleQueue[R | _WorkEnded] = SimpleQueue()
         self._room = threading.Semaphore(max_ahead)
         self._closed = threading.Event()
-        # A daemon: at the end of a process nobody waits for work that may itself wait for a worker that is gone.
+        # A daemon: at the end of a process nobody waits for work that may itself wait for a worker that is
+        # gone.
         self._thread = threading.Thread(target=self._run_work, name=name, daemon=True)
 
     def submit(self, item: T) -> None:
@@ -122,8 +125,8 @@ class BackgroundWorker(Generic[T, R]):
         """Take no more items, so that the thread ends; what was submitted before is still done.
 
         Args:
-            wait: Whether to wait for that. If not, nobody waits for what is under way, which may itself wait for a
-                worker that is gone.
+            wait: Whether to wait for that. If not, nobody waits for what is under way, which may itself wait
+                for a worker that is gone.
         """
         self._closed.set()
         self._room.release()

@@ -32,8 +32,8 @@ class Problem:
         model: The model, the same on all workers; its parameters are changed in place.
         seed: Seed of every random draw.
         batches: What mini-batches are made of.
-        checkpoint_steps: Steps of an epoch between checkpoints within it, after which what a strategy has in memory is
-            lost if the run goes on from there; None for none.
+        checkpoint_steps: Steps of an epoch between checkpoints within it, after which what a strategy has in
+            memory is lost if the run goes on from there; None for none.
         find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
         run_facts: What a strategy found out, by name; plain values.
         resume_hints: What a run that went on before has found out, by strategy, and what shall be known when

@@ -33,8 +33,10 @@ class LayerView:
     """The edges of a share as a layer wants them.
 
     Attributes:
-        block: All in-edges of the share's own nodes. Their rows are the first source rows, those of the halo follow.
-        local_graph: The same with its edges in two parts, from own nodes and from the halo; None on the only worker.
+        block: All in-edges of the share's own nodes. Their rows are the first source rows, those of the halo
+            follow.
+        local_graph: The same with its edges in two parts, from own nodes and from the halo; None on the only
+            worker.
     """
 
     block: Block
@@ -85,7 +87,8 @@ class GraphShard(ABC):
     def with_halo(self, rows: Tensor, kind: Kind) -> Tensor:
         """``[n + h, ...]``: the own rows, then those of the halo.
 
-        Also where the halo is empty its rows are part of the result, so that their gradient travels on all workers.
+        Also where the halo is empty its rows are part of the result, so that their gradient travels on all
+        workers.
         """
         return torch.cat([rows, self.fetch_halo(rows, kind).wait()])
 
@@ -152,14 +155,15 @@ class FullGraphShard(GraphShard):
 class PartitionShard(GraphShard):
     """The nodes of one part of a partition. Final.
 
-    Own nodes are known at once. Edges are held from the time when a view, the halo or rows of the halo are first asked
-    for: whoever streams them need not hold them.
+    Own nodes are known at once. Edges are held from the time when a view, the halo or rows of the halo are
+    first asked for: whoever streams them need not hold them.
 
     Args:
         topology: In-edges of all nodes, memory-mapped where they are many.
         owner: ``[V]`` integer, the worker of each node.
         comm: Communicator of the workers.
-        self_loops: Which view to make where any will do, the one that layers want; the other is made when one wants it.
+        self_loops: Which view to make where any will do, the one that layers want; the other is made when one
+            wants it.
     """
 
     def __init__(self, topology: Topology, owner: Tensor, comm: Comm, *, self_loops: bool = False) -> None:

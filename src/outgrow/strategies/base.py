@@ -63,8 +63,8 @@ class Execution(Protocol):
         All workers call it together, between epochs, and exhaust it.
 
         Yields:
-            The first row, and the logits ``[n, C]``, of pieces that cover all own nodes, in order where ``in_memory``.
-            At least one piece, which has no rows on a worker without nodes.
+            The first row, and the logits ``[n, C]``, of pieces that cover all own nodes, in order where
+            ``in_memory``. At least one piece, which has no rows on a worker without nodes.
         """
 
     def close(self) -> None:
@@ -189,8 +189,10 @@ class Strategy(ABC):
 
     Attributes:
         name: Name on the command line.
-        exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its options.
-        uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be cached.
+        exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its
+            options.
+        uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be
+            cached.
         partition: How nodes are assigned to workers; by default ranges of nodes with equally many in-edges.
     """
 
@@ -233,7 +235,8 @@ class Strategy(ABC):
         """Check that it can train on a graph in these batches.
 
         Raises:
-            InputError: It cannot, for example because weights or relations that the fan-outs need are missing.
+            InputError: It cannot, for example because weights or relations that the fan-outs need are
+                missing.
         """
         if self.uses_minibatches:
             # The constructor makes the checks; nothing is sampled here.

@@ -1,8 +1,9 @@
 """`sampled`: mini-batches of seeds and their sampled neighbourhoods, whose features are fetched.
 
-The data-parallel training of DGL and DistDGL (Zheng et al., IA3 2020): every worker owns the features of one part of
-the graph, takes the seeds of each batch that it owns, samples their neighbourhood, fetches the features of its nodes
-from their owners, and computes. Sampling and fetching of later batches overlap with the computation.
+The data-parallel training of DGL and DistDGL (Zheng et al., IA3 2020): every worker owns the features of one
+part of the graph, takes the seeds of each batch that it owns, samples their neighbourhood, fetches the
+features of its nodes from their owners, and computes. Sampling and fetching of later batches overlap with the
+computation.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ class Sampled(Strategy):
     """Training on sampled mini-batches with fetched features. The reference of all mini-batch strategies.
 
     Attributes:
-        partition: How nodes, their features and their seeds are assigned to workers: see ``outgrow partition``.
+        partition: How nodes, their features and their seeds are assigned to workers: see ``outgrow
+            partition``.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
         prefetch: Batches sampled, or being sampled, ahead of the one being computed.
-        cache: Size of a cache of rows that other workers own, as bytes (``"64MiB"``) or as a share of all rows (0.1).
-        cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those that a worker
-            requests most often in an epoch that is sampled first and not trained (``"presampling"``).
-        cache_scope: Whether each worker has its own cache (``"worker"``), or the workers of a host share one, without
-            duplicates (``"host"``), for rows of other hosts.
+        cache: Size of a cache of rows that other workers own, as bytes (``"64MiB"``) or as a share of all
+            rows (0.1).
+        cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those that
+            a worker requests most often in an epoch that is sampled first and not trained
+            (``"presampling"``).
+        cache_scope: Whether each worker has its own cache (``"worker"``), or the workers of a host share one,
+            without duplicates (``"host"``), for rows of other hosts.
     """
 
     name = "sampled"

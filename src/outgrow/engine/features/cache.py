@@ -1,7 +1,7 @@
 """Hot-node selection, host cache, device cache.
 
-*Hot* is judged by the out-degree, as a node is sampled once for each edge that leaves it (PaGraph: Lin et al., SoCC
-2020), or counted in an epoch that is sampled beforehand (GNNLab: Yang et al., EuroSys 2022).
+*Hot* is judged by the out-degree, as a node is sampled once for each edge that leaves it (PaGraph: Lin et
+al., SoCC 2020), or counted in an epoch that is sampled beforehand (GNNLab: Yang et al., EuroSys 2022).
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ class CacheSpec:
 
     Attributes:
         hotness: ``[V]`` int64, how often this worker, or any, asks for a node; nodes with 0 are not kept.
-        size: What each worker keeps: bytes, such as ``"64MiB"``, or a share of all rows, such as 0.1. Bytes of sparse
-            rows are reckoned by their mean size.
-        scope: ``worker``: each keeps the hottest rows of all other workers. ``host``: the workers of a host keep the
-            hottest rows of other hosts, each row on one of them, and ask each other before they ask another host
-            (Quiver: Tan et al. 2023). On a single host that is nothing, since all rows are there already.
+        size: What each worker keeps: bytes, such as ``"64MiB"``, or a share of all rows, such as 0.1. Bytes
+            of sparse rows are reckoned by their mean size.
+        scope: ``worker``: each keeps the hottest rows of all other workers. ``host``: the workers of a host
+            keep the hottest rows of other hosts, each row on one of them, and ask each other before they ask
+            another host (Quiver: Tan et al. 2023). On a single host that is nothing, since all rows are there
+            already.
 
     Raises:
         InputError: No such place, or no such size.
@@ -57,7 +58,8 @@ class CacheAssignment(NamedTuple):
     """Who keeps copies of which rows.
 
     Attributes:
-        holder: ``[V]`` int32, whom a worker asks for each row; the number of workers stands for its own copies.
+        holder: ``[V]`` int32, whom a worker asks for each row; the number of workers stands for its own
+            copies.
         nodes: ``[c]`` int64, whose rows this worker keeps copies of, the hottest first.
     """
 
@@ -118,7 +120,8 @@ def count_accesses(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
 def assign_cache(cache: CacheSpec, features: Features, owner: Tensor, comm: Comm) -> CacheAssignment:
     """Which rows this worker and those beside it keep. All workers together.
 
-    For a cache of a host the hotness is summed over its workers, and the hottest rows are dealt out to them in turns.
+    For a cache of a host the hotness is summed over its workers, and the hottest rows are dealt out to them
+    in turns.
 
     Args:
         cache: What is hot, and how much is kept where.

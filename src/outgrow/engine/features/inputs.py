@@ -21,8 +21,8 @@ class ShardInputs(NamedTuple):
 
     Attributes:
         own: ``[n, D]`` of the own nodes.
-        source: ``[n + h, D]`` of these and of the halo, where the first layer passes features on as they are; else
-            ``own``.
+        source: ``[n + h, D]`` of these and of the halo, where the first layer passes features on as they are;
+            else ``own``.
     """
 
     own: Features

@@ -1,7 +1,7 @@
 """Feature rows of any nodes, for a worker that owns some of them: read, kept as copies, or asked for.
 
-All workers of a host map the same store, but a worker reads only rows of nodes that it owns, as if those of the others
-lay on disks that it cannot reach.
+All workers of a host map the same store, but a worker reads only rows of nodes that it owns, as if those of
+the others lay on disks that it cannot reach.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from outgrow.runtime.distributed.comm import Comm
 class RemoteFeatureStore:
     """A `FeatureStore` of all nodes; ``send_request`` and ``wait`` talk to the other workers. Final.
 
-    A remote row crosses a link once for each batch, in the features' type or in that of the result, whichever is
-    smaller.
+    A remote row crosses a link once for each batch, in the features' type or in that of the result, whichever
+    is smaller.
 
-    Counted in the ledger when rows are asked for: ``rows_loaded``, ``remote_rows`` that come from other workers, and,
-    with a cache, ``cache_hits`` and ``cache_misses`` among the rows that other workers own: those in a cache, of this
-    worker or of one beside it, and those in none.
+    Counted in the ledger when rows are asked for: ``rows_loaded``, ``remote_rows`` that come from other
+    workers, and, with a cache, ``cache_hits`` and ``cache_misses`` among the rows that other workers own:
+    those in a cache, of this worker or of one beside it, and those in none.
 
     Args:
         shard: The worker's shard of the graph.
         features: ``[V, D]`` dense or sparse, as the graph has them; memory-mapped where they are many.
         dtype: Type of the rows that are given out.
-        cache: Copies of hot rows, fetched now by all workers together; None for none. A single worker keeps none.
+        cache: Copies of hot rows, fetched now by all workers together; None for none. A single worker keeps
+            none.
         comm: The line on which rows are asked for; None for that of the shard.
     """
 
@@ -76,7 +77,8 @@ class RemoteFeatureStore:
     def send_request(self, request: FeatureRequest) -> PendingFeatures:
         """See `FeatureStore.send_request`.
 
-        Waits for what the others ask for: a count of 8 bytes (``metrics``), and 8 bytes for each row (``ids``).
+        Waits for what the others ask for: a count of 8 bytes (``metrics``), and 8 bytes for each row
+        (``ids``).
         """
         count = self.comm.ledger.add_count
         remote = request.remote

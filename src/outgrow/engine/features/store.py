@@ -1,7 +1,7 @@
 """Feature stores: the one way to get the features of a batch, in steps between which there is time to compute.
 
-A store may stand on another one: `CachedFeatureStore` keeps some rows on the device and asks the store below for the
-others.
+A store may stand on another one: `CachedFeatureStore` keeps some rows on the device and asks the store below
+for the others.
 """
 
 from __future__ import annotations

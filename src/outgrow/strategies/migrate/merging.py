@@ -38,8 +38,8 @@ class TimeStepMerger:
     def after_epoch(self, seconds: float) -> TimeStepMerger:
         """Return the state after one more epoch, which took ``seconds``.
 
-        As long as epochs get faster, the next one has one time step less, down to one. After an epoch that was not
-        faster than the one before, the number returns to the previous one and stays there.
+        As long as epochs get faster, the next one has one time step less, down to one. After an epoch that
+        was not faster than the one before, the number returns to the previous one and stays there.
         """
         if self.settled:
             return self

@@ -21,8 +21,8 @@ def assign_models(num_seeds: int, size: int) -> Tensor:
 def migration_schedule(seeds: Tensor, owners: Tensor, rank: int, size: int, num_dropped: int = 0) -> MicroBatchPlan:
     """Return the groups of seeds that a worker computes when models migrate.
 
-    Time steps are dropped one by one, always the one with the fewest seeds (the first of several). The seeds of a
-    model in a dropped step are spread evenly over its other time steps (§5.3).
+    Time steps are dropped one by one, always the one with the fewest seeds (the first of several). The seeds
+    of a model in a dropped step are spread evenly over its other time steps (§5.3).
 
     Args:
         seeds: ``[n]`` int64, seeds of the batch over all workers, in its order.
@@ -49,8 +49,8 @@ def migration_schedule(seeds: Tensor, owners: Tensor, rank: int, size: int, num_
 def _redistribute_seeds(time_step: Tensor, model: Tensor, dropped: int, remaining_steps: Tensor) -> None:
     """Move the seeds of a dropped time step to other time steps, in place.
 
-    Those of model ``d`` are assigned round-robin, starting with its ``d``-th time step, so that remainders do not
-    always fall to the first one.
+    Those of model ``d`` are assigned round-robin, starting with its ``d``-th time step, so that remainders do
+    not always fall to the first one.
     """
     moved = (time_step == dropped).nonzero()[:, 0]
     of = model[moved]

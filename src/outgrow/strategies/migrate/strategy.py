@@ -1,10 +1,11 @@
 """`migrate`: models move to the features, instead of features to the models.
 
-Chen, He, Qu, Zhang: HopGNN: boosting distributed GNN training efficiency via feature-centric model migration, 2024.
-Each seed is computed by its owner, which with a good partition also owns most of the neighbourhood. In the paper,
-models migrate from worker to worker with their gradients so far, to train on the seeds of their micro-batches on
-each worker. All models hold the same parameters until the batch ends, and gradients are summed then, so it is
-equivalent that each worker computes all seeds that it owns. That is the default here: only the sum is exchanged.
+Chen, He, Qu, Zhang: HopGNN: boosting distributed GNN training efficiency via feature-centric model migration,
+2024. Each seed is computed by its owner, which with a good partition also owns most of the neighbourhood. In
+the paper, models migrate from worker to worker with their gradients so far, to train on the seeds of their
+micro-batches on each worker. All models hold the same parameters until the batch ends, and gradients are
+summed then, so it is equivalent that each worker computes all seeds that it owns. That is the default here:
+only the sum is exchanged.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ class Migrate(Strategy):
 
     Attributes:
         partition: How nodes and their features are assigned to workers: see ``outgrow partition``.
-        move_model: Whether models move from worker to worker, as published, in one time step for each; else each
-            worker computes all of its seeds at once.
-        pregather: With ``move_model``: whether a worker fetches the rows of all time steps of a batch before the first
-            one, each row once; else each time step fetches its own.
-        merge: With ``move_model``: whether time steps are merged as long as epochs get faster. The first epoch is
-            ignored, since kernels and caches are cold. Merging changes nothing but rounding.
-        time_steps: With ``move_model``: number of time steps of a batch, at most one for each worker; None for that
-            many, or fewer by ``merge``.
+        move_model: Whether models move from worker to worker, as published, in one time step for each; else
+            each worker computes all of its seeds at once.
+        pregather: With ``move_model``: whether a worker fetches the rows of all time steps of a batch before
+            the first one, each row once; else each time step fetches its own.
+        merge: With ``move_model``: whether time steps are merged as long as epochs get faster. The first
+            epoch is ignored, since kernels and caches are cold. Merging changes nothing but rounding.
+        time_steps: With ``move_model``: number of time steps of a batch, at most one for each worker; None
+            for that many, or fewer by ``merge``.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
         prefetch: Batches sampled, or being sampled, ahead of the one being computed.
     """

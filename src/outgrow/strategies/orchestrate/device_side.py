@@ -55,7 +55,8 @@ class DeviceSide:
         if not len(batch.cold_positions):
             return hot_rows
         both = torch.cat([self._cold_rows(batch, x, key), hot_rows])
-        # Every position is written exactly once, so this is a permutation; ``index_copy`` carries the gradient.
+        # Every position is written exactly once, so this is a permutation; ``index_copy`` carries the
+        # gradient.
         return torch.zeros_like(both).index_copy(0, to, both)
 
     def _cold_rows(self, batch: SampledBatch, x: Features, key: int) -> Tensor:

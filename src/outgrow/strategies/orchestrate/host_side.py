@@ -85,7 +85,8 @@ class HostSide:
 
     Args:
         model: Result of `bottom_model`.
-        feature_store: Fetches features, through a communicator of the thread's own, which also gives the device.
+        feature_store: Fetches features, through a communicator of the thread's own, which also gives the
+            device.
         sampler: Samples batches, and neighbours of hot nodes anew for each super-batch.
         batches: The super-batches whose hot nodes are computed.
         hotness: ``[V]`` int64; the hottest are computed first.

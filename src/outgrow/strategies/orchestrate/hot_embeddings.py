@@ -24,7 +24,8 @@ class ReuseSpec(NamedTuple):
     Attributes:
         embedding: Whether the output of the bottom layer is kept; else it is computed from the aggregate.
         aggregate: Whether the aggregate is kept.
-        target: Whether the input of the nodes is kept: if there is an aggregate and the layer reads the input.
+        target: Whether the input of the nodes is kept: if there is an aggregate and the layer reads the
+            input.
     """
 
     embedding: bool
@@ -95,7 +96,8 @@ class HotEmbeddingTable:
     """
 
     def __init__(self, parts: Sequence[HotEmbeddings], num_nodes: int) -> None:
-        # Allocated on the load stream: if freed early, that stream could reuse memory that kernels still read.
+        # Allocated on the load stream: if freed early, that stream could reuse memory that kernels still
+        # read.
         self.parts = parts
         self.rows = concat_embeddings(parts)
         rows = self.rows
@@ -121,8 +123,9 @@ class HotEmbeddingTable:
 def compute_hot_output(layer: Layer, rows: HotEmbeddings, key: int | None) -> Tensor:
     """Return the output of hot nodes with dropout, ``[h, O]``.
 
-    With embeddings and aggregates, the values are those of the embeddings and the gradient is that of the output
-    under the current parameters: parameters used by `Layer.update` get a gradient, those before it none.
+    With embeddings and aggregates, the values are those of the embeddings and the gradient is that of the
+    output under the current parameters: parameters used by `Layer.update` get a gradient, those before it
+    none.
 
     Args:
         layer: The bottom layer.

@@ -16,7 +16,8 @@ class HotRatioTuner:
         num_hot: Number of hot nodes.
         max_hot: Largest number of hot nodes.
         is_growing: Whether the number doubles as long as epochs get faster.
-        num_cached: Number of hot nodes, the least hot, that the device computes like cold ones, with cached features.
+        num_cached: Number of hot nodes, the least hot, that the device computes like cold ones, with cached
+            features.
         previous_hot: The number before the last doubling, to return to.
         fastest: Seconds of the fastest epoch so far; None before the first that is judged.
         is_warm: Whether kernels and caches are warm; the first epoch is not judged.
@@ -40,10 +41,10 @@ class HotRatioTuner:
     def after_epoch(self, seconds: float, wait_seconds: float, free_rows: int) -> HotRatioTuner:
         """Return the state after one more epoch.
 
-        The number of hot nodes doubles as long as epochs get faster; after an epoch that was not faster it returns to
-        the previous number and stays there. From then on, nodes move from the CPU to the device as long as the device
-        waits for the CPU and has room (NeutronOrch §4.1.3): the share of the CPU's nodes equals the share of the epoch
-        that the device has waited.
+        The number of hot nodes doubles as long as epochs get faster; after an epoch that was not faster it
+        returns to the previous number and stays there. From then on, nodes move from the CPU to the device as
+        long as the device waits for the CPU and has room (NeutronOrch §4.1.3): the share of the CPU's nodes
+        equals the share of the epoch that the device has waited.
 
         Args:
             seconds: Seconds of the epoch.

@@ -31,8 +31,8 @@ class SuperBatchLoop:
         host_side: Creates the computation of hot nodes, for a sampler and its batches.
         loss: Returns the worker's share of the loss, from logits ``[n, C]`` of the seeds of a batch.
         prefetch: How far sampling runs ahead.
-        latest_parameters: Whether all slices are submitted at once, and use the newest parameters when they are
-            computed; else one with each batch, with the parameters at its start.
+        latest_parameters: Whether all slices are submitted at once, and use the newest parameters when they
+            are computed; else one with each batch, with the parameters at its start.
 
     Attributes:
         wait_seconds: Seconds in which the device waited for the CPU; the caller may reset them to 0.

@@ -31,8 +31,8 @@ class SampledBatch(NamedTuple):
         num_seeds: Number of seeds of the batch, over all workers.
         upper_blocks: A block for each layer but the bottom one.
         cold_block: The block of the bottom layer that the device computes.
-        cold_positions: ``[c]`` int64, rows of its destinations among the sources of the layer above; None for all
-            rows in order.
+        cold_positions: ``[c]`` int64, rows of its destinations among the sources of the layer above; None for
+            all rows in order.
         hot_nodes: ``[h]`` int64, the other sources of the layer above.
         hot_positions: ``[h]`` int64, their rows.
     """

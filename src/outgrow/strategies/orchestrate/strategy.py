@@ -1,10 +1,10 @@
 """`orchestrate`: the bottom layer is shared between the CPU and the device.
 
 Ai, Wang, Cao, Zhang, et al.: NeutronOrch: rethinking sample-based GNN training under CPU-GPU heterogeneous
-environments, PVLDB 17, 2024. While the device trains ``n`` batches, a *super-batch*, the CPU computes the bottom
-layer of the *hot* nodes of the next super-batch, so that the device need not fetch the raw features of their
-neighbourhoods. The result of a node is used in all batches of that super-batch, and is then at most ``2n - 1``
-updates old.
+environments, PVLDB 17, 2024. While the device trains ``n`` batches, a *super-batch*, the CPU computes the
+bottom layer of the *hot* nodes of the next super-batch, so that the device need not fetch the raw features of
+their neighbourhoods. The result of a node is used in all batches of that super-batch, and is then at most
+``2n - 1`` updates old.
 """
 
 from __future__ import annotations
@@ -54,21 +54,24 @@ class Orchestrate(Strategy):
     """Training on sampled mini-batches, where the CPU computes the bottom layer of hot nodes in advance.
 
     Attributes:
-        partition: How nodes, their features and their seeds are assigned to workers: see ``outgrow partition``.
-        hot_ratio: Share of all nodes that are hot: those that batches need most often in the bottom layer, counted in
-            epochs that are sampled first and not trained. None to start with 0.05 and to double it after each epoch
-            as long as epochs get faster; two runs then differ.
+        partition: How nodes, their features and their seeds are assigned to workers: see ``outgrow
+            partition``.
+        hot_ratio: Share of all nodes that are hot: those that batches need most often in the bottom layer,
+            counted in epochs that are sampled first and not trained. None to start with 0.05 and to double it
+            after each epoch as long as epochs get faster; two runs then differ.
         super_batch: ``n``, the number of batches that use the same results of hot nodes.
-        reuse: What is reused: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old; or
-            ``"aggregate"``, the sum of raw features, which has no parameters and does not age.
-            hot_gradient: Whether aggregates are sent with embeddings, so that hot nodes contribute to the gradient of the
-                bottom layer: of all its parameters if raw features can be summed first, else of those applied after the
-                aggregation. If False, embeddings are constants.
-            latest_parameters: Whether the CPU uses the newest parameters when it starts a slice; two runs then differ.
-                Else slice ``k`` uses those at the start of batch ``k`` of the super-batch.
-            cache: Device memory for features of hot nodes that the device computes itself, as bytes (``"64MiB"``) or as a
-                share of all rows (0.1): after each epoch, while the device waits for the CPU and has room, the least hot
-                nodes move there; two runs then differ. 0 to leave all of them to the CPU.
+        reuse: What is reused: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old;
+            or ``"aggregate"``, the sum of raw features, which has no parameters and does not age.
+            hot_gradient: Whether aggregates are sent with embeddings, so that hot nodes contribute to the
+            gradient of the
+                gradient of the bottom layer: of all its parameters if raw features can be summed first, else
+                of those applied after the aggregation. If False, embeddings are constants.
+            latest_parameters: Whether the CPU uses the newest parameters when it starts a slice; two runs
+                then differ. Else slice ``k`` uses those at the start of batch ``k`` of the super-batch.
+            cache: Device memory for features of hot nodes that the device computes itself, as bytes
+                (``"64MiB"``) or as a share of all rows (0.1): after each epoch, while the device waits for
+                the CPU and has room, the least hot nodes move there; two runs then differ. 0 to leave all of
+                them to the CPU.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
     """
 

@@ -18,8 +18,8 @@ from outgrow.runtime.distributed.comm import Comm
 class OwnFeatureStore:
     """A `FeatureStore` of a worker's own nodes that returns rows on the device, without communication. Final.
 
-    Counted in the ledger at each request: ``rows_loaded``; with a cache, ``cache_hits`` and ``cache_misses``. On a
-    GPU, the bytes moved to the device are counted, except those that fill the cache.
+    Counted in the ledger at each request: ``rows_loaded``; with a cache, ``cache_hits`` and ``cache_misses``.
+    On a GPU, the bytes moved to the device are counted, except those that fill the cache.
 
     Args:
         comm: Communicator; gives the device and the ledger.

@@ -1,12 +1,12 @@
 """Layers that all workers compute together, and partial sums.
 
-Every node is computed by the worker that owns it. The rows of its sources come from the workers that own them, in
-one message for each pair of workers, and their gradients go back in one: the source-to-destination scatter of
-GSplit (Polisetty et al. 2023, section 3.3).
+Every node is computed by the worker that owns it. The rows of its sources come from the workers that own
+them, in one message for each pair of workers, and their gradients go back in one: the source-to-destination
+scatter of GSplit (Polisetty et al. 2023, section 3.3).
 
-If the graph fixes the weights of a sum, a worker may send partial sums instead of the sources: one row for each
-destination that has in-edges from its nodes (section 3.3.2). For each pair of workers and each layer, the choice
-that takes fewer bytes wins, counting both directions and the request that partial sums need.
+If the graph fixes the weights of a sum, a worker may send partial sums instead of the sources: one row for
+each destination that has in-edges from its nodes (section 3.3.2). For each pair of workers and each layer,
+the choice that takes fewer bytes wins, counting both directions and the request that partial sums need.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def plan_partial_sums(
 ) -> PartialSumBlock:
     """Decide which workers send partial sums, and request these. All workers together, in the same order.
 
-    Sends three counts of 8 bytes to each other worker (``ids``), and to a worker that will send sums 4 bytes for
-    each sum and for each of its edges, and the weights of these edges (``topology``).
+    Sends three counts of 8 bytes to each other worker (``ids``), and to a worker that will send sums 4 bytes
+    for each sum and for each of its edges, and the weights of these edges (``topology``).
 
     Args:
         layer: The layer; `supports_partial_sums` holds for it.
@@ -133,8 +133,8 @@ def plan_partial_sums(
     summed &= partial_sums
     sums = split_in_edges(block.edges, sampled.num_owned, wanted, found, tuple(summed.tolist()))
     weighed = torch.zeros_like(found.edges) if weight is None else found.edges
-    # The receivers must know the lengths of the lists that follow. A count of 0 sums asks for the rows as they
-    # are; a count of 0 weights says that all are 1.
+    # The receivers must know the lengths of the lists that follow. A count of 0 sums asks for the rows as
+    # they are; a count of 0 weights says that all are 1.
     requested = torch.stack([found.destinations, found.edges, weighed]) * summed
     theirs = comm.all_to_all_counts(requested.T.contiguous(), Kind.IDS).T
     numbers = SplitSizes(tuple(requested[:2].sum(0).tolist()), tuple(theirs[:2].sum(0).tolist()))

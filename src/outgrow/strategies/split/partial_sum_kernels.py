@@ -36,11 +36,12 @@ class SplitEdges(NamedTuple):
 
     Attributes:
         local: Those from own sources, in the block's order.
-        remote: Edges from received rows: a source, or the partial sum of a destination over one worker's sources.
+        remote: Edges from received rows: a source, or the partial sum of a destination over one worker's
+            sources.
         local_edge_ids: ``[local edges]`` int64, number of each edge in the block.
         remote_edge_ids: ``[remote edges]`` int64, likewise; -1 for a partial sum.
-        sum_requests: ``[n]`` int32, for each worker that sends sums: the number of edges of each sum; then, for each
-            of these edges, its source among the nodes wanted from that worker.
+        sum_requests: ``[n]`` int32, for each worker that sends sums: the number of edges of each sum; then,
+            for each of these edges, its source among the nodes wanted from that worker.
         sum_request_edge_ids: ``[m]`` int64, numbers in the block of the edges in these requests.
         remote_row_counts: Rows received from each worker.
     """
@@ -202,8 +203,8 @@ def pack_partial_sums(
     Args:
         send_index: ``[a]`` int64, own sources that others want, by worker.
         send_counts: Number of sources that each worker wants.
-        counts: ``[3, P]`` int64: number of sums that each worker wants, 0 for the rows themselves; number of their
-            edges; and number of weights that it sent for them.
+        counts: ``[3, P]`` int64: number of sums that each worker wants, 0 for the rows themselves; number of
+            their edges; and number of weights that it sent for them.
         sum_requests: Requests of the workers that want sums, one after the other: see `SplitEdges`.
         num_own: Number of own sources.
 

@@ -1,9 +1,10 @@
 """Sampling of a mini-batch by all workers together.
 
-Every node of every layer belongs to the worker that owns it, and a draw is a function of the node. The batch is
-therefore the one that a single worker would sample, divided without overlaps (Polisetty et al.: GSplit: scaling
-graph neural network training on large graphs via split-parallelism, 2023, section 3.2). Sources that belong to
-other workers are sent to them, and they continue with these nodes in the next hop: no worker samples for all.
+Every node of every layer belongs to the worker that owns it, and a draw is a function of the node. The batch
+is therefore the one that a single worker would sample, divided without overlaps (Polisetty et al.: GSplit:
+scaling graph neural network training on large graphs via split-parallelism, 2023, section 3.2). Sources that
+belong to other workers are sent to them, and they continue with these nodes in the next hop: no worker
+samples for all.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class SampledSplitBlock(NamedTuple):
     """A worker's part of one layer of a batch.
 
     Attributes:
-        block: In-edges of its nodes. The first sources are its own nodes, the first of which are the destinations;
-            those of other workers follow, by owner.
+        block: In-edges of its nodes. The first sources are its own nodes, the first of which are the
+            destinations; those of other workers follow, by owner.
         num_owned: Number of own sources.
         recv_counts: Number of sources of each other worker.
         send_index: ``[a]`` int64, own sources whose rows other workers want, ordered by worker.
@@ -117,7 +118,8 @@ class SplitSampler:
     ) -> Generator[RemoteRequest, RemoteRequest, list[SampledSplitBlock]]:
         """Sample a worker's part of a batch, exchanging requests with the other workers.
 
-        For each hop outward from the seeds the generator yields its request to the others, and is sent their requests.
+        For each hop outward from the seeds the generator yields its request to the others, and is sent their
+        requests.
 
         Args:
             seeds: ``[n]`` int64, distinct own nodes; may be empty. The destinations of the last block.
@@ -139,8 +141,8 @@ class SplitSampler:
                 nodes, new, local = self._renumber_sources(layer, chosen, nodes)
                 request = RemoteRequest(as_tensor(new.others), new.sizes)
                 requested = yield request
-                # Nodes that others request join the own ones, as they are destinations of the next hop; sources of
-                # other workers therefore follow them, and only now the edges can be renumbered.
+                # Nodes that others request join the own ones, as they are destinations of the next hop;
+                # sources of other workers therefore follow them, and only now the edges can be renumbered.
                 nodes, rows = self._renumber_requested(as_numpy(requested.nodes), nodes)
                 num_local = map_sources(local, first, len(nodes), new.remap)
                 block = self._make_block(layer, chosen, local, nodes, new.others)
@@ -207,7 +209,8 @@ def sample_cooperatively(
 ) -> list[SampledSplitBlock]:
     """Sample a worker's part of a batch, one block for each layer. All workers together, in the same order.
 
-    For each hop it sends a count of 8 bytes to each other worker, and 8 bytes for each node requested (``ids``).
+    For each hop it sends a count of 8 bytes to each other worker, and 8 bytes for each node requested
+    (``ids``).
 
     Args:
         sampler: Samples around the worker's own nodes.

@@ -1,9 +1,9 @@
 """`split`: one mini-batch split over workers, so that nothing is loaded or computed twice.
 
-Polisetty, Liu, Falus, Fung, Lim, Guan, Serafini: GSplit: scaling graph neural network training on large graphs via
-split-parallelism, 2023. Every node of every layer of a batch belongs to the worker that owns it by a fixed
-partition; that worker loads its features or caches them on its device. Hidden features are exchanged along cut
-edges. Workers sample later batches, each for its own nodes, while they compute one.
+Polisetty, Liu, Falus, Fung, Lim, Guan, Serafini: GSplit: scaling graph neural network training on large
+graphs via split-parallelism, 2023. Every node of every layer of a batch belongs to the worker that owns it by
+a fixed partition; that worker loads its features or caches them on its device. Hidden features are exchanged
+along cut edges. Workers sample later batches, each for its own nodes, while they compute one.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class SplitParallel(Strategy):
     """Training on sampled mini-batches, each computed by all workers together.
 
     Attributes:
-        partition: How nodes, and with them all work and all features, are assigned to workers: see
-            ``outgrow partition``; or ``metis-access``, METIS balanced by seeds and by the in-edges of an epoch that is
+        partition: How nodes, and with them all work and all features, are assigned to workers: see ``outgrow
+            partition``; or ``metis-access``, METIS balanced by seeds and by the in-edges of an epoch that is
             sampled first and not trained.
         prefetch: Batches sampled, or being sampled, ahead of the one being computed.
-        cache: Size of a worker's cache on its device, for rows of its own nodes, as bytes (``"64MiB"``) or as a share
-            of all rows of the graph (0.1).
-        cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those requested most
-            often in an epoch that is sampled first and not trained (``"presampling"``).
+        cache: Size of a worker's cache on its device, for rows of its own nodes, as bytes (``"64MiB"``) or as
+            a share of all rows of the graph (0.1).
+        cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those
+            requested most often in an epoch that is sampled first and not trained (``"presampling"``).
         partial_sums: Whether workers send partial sums instead of sources if these are fewer bytes.
     """
 
@@ -126,7 +126,8 @@ class _SplitExecution:
         self.shard = problem.shard
         self.comm = problem.shard.comm
         self.prefetch = options.prefetch
-        # The thread of an epoch that was closed early may still be sampling when the next epoch starts its own.
+        # The thread of an epoch that was closed early may still be sampling when the next epoch starts its
+        # own.
         self.work_lock = threading.Lock()
         self.layers = problem.model.layers_list()
         self.partial_sums = options.partial_sums

@@ -40,8 +40,8 @@ class SlicedAggregation:
         chunks: Number of chunks of a weighted sum: rows of one are exchanged while another is aggregated.
         mapped_graph: Files with the edges and the fixed weights; None if these are in memory.
         row_device: Device of whole rows; None for the worker's device.
-        shares_weights: Whether the owner of an edge's destination computes the attention that is propagated, and
-            sends it to all; else every worker computes it from scores.
+        shares_weights: Whether the owner of an edge's destination computes the attention that is propagated,
+            and sends it to all; else every worker computes it from scores.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class SlicedAggregation:
             kind: Kind of the source rows, for the ledger.
         """
         block = self._layer_block(layer).with_rng_key(key)
-        # Scores are narrow, so every worker gets those of all nodes; only the wide columns are cut into slices.
+        # Scores are narrow, so every worker gets those of all nodes; only the wide columns are cut into
+        # slices.
         source_scores, target_scores = self._all_gather_scores([source.scores, target.scores])
         if self._can_pipeline([layer], target):
             weight = self._weigh_edges(
@@ -131,7 +132,8 @@ class SlicedAggregation:
 
     def _layer_weights(self, layers: Sequence[Layer], own_nJ: Tensor) -> list[Tensor | None]:
         """Return the edge weights of each layer, from the carried columns of own nodes; once for each rule."""
-        # Layers of the same rule get the same tensor: it has a row per edge, and identity permits the pipeline.
+        # Layers of the same rule get the same tensor: it has a row per edge, and identity permits the
+        # pipeline.
         found: dict[tuple[object, ...], Tensor | None] = {}
         carried = self.column_exchange.all_gather_rows(own_nJ, Kind.ACTIVATIONS) if own_nJ.shape[1] else own_nJ
         for conv, layer in ((propagation_conv(layer), layer) for layer in layers):

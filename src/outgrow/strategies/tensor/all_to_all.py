@@ -97,7 +97,8 @@ class ColumnExchange:
         self.comm = comm
         self.row_device = row_device or comm.device
         first = int(own[0]) if len(own) else -1
-        # If every worker owns a range and the ranges follow each other, exchanged rows are in node order already.
+        # If every worker owns a range and the ranges follow each other, exchanged rows are in node order
+        # already.
         ranges = comm.all_gather_object((first, len(own), are_consecutive(own)))
         self.num_owned = [count for _, count, _ in ranges]
         before = [sum(self.num_owned[:rank]) for rank in range(comm.size)]
@@ -163,8 +164,8 @@ class ColumnExchange:
         own = len(rows_nK)
         if size == 1:
             return rows_nK
-        # An all-to-all of copies: its backward keeps the workers' gradients apart, and that of ``expand`` adds
-        # them up in the order of the workers.
+        # An all-to-all of copies: its backward keeps the workers' gradients apart, and that of ``expand``
+        # adds them up in the order of the workers.
         copies = rows_nK.expand(size, *rows_nK.shape).flatten(0, 1)
         return self.comm.all_to_all(copies, SplitSizes((own,) * size, tuple(self.num_owned)), kind).wait()
 

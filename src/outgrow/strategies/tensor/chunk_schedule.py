@@ -1,8 +1,8 @@
 """Chunks of a graph's rows in the order of their aggregation, and the rows exchanged for each.
 
 A chunk is a range of rows with all their edges: destinations with their in-edges forward, sources with their
-out-edges backward. The rows that it is the first to read are split before it, its results are gathered after it;
-no row is exchanged twice. Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 4.2.
+out-edges backward. The rows that it is the first to read are split before it, its results are gathered after
+it; no row is exchanged twice. Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 4.2.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def first_chunk_reading(indptr: Tensor, indices: Tensor, ends: list[int], num_ro
 def assign_owners(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
     """Return the worker of each node, ``[V]`` int32.
 
-    Of the nodes that a chunk is the first to read, each worker gets an equal part; a remainder goes to another
-    worker for each chunk.
+    Of the nodes that a chunk is the first to read, each worker gets an equal part; a remainder goes to
+    another worker for each chunk.
 
     Args:
         indptr: ``[V + 1]`` int64 ends of the in-edges of each node.

@@ -1,7 +1,8 @@
 """A graph in mapped files, for slice-wise passes: edges in both directions, their weights, and column slices.
 
-Everything is read and written chunk by chunk, in the same order on every worker. The operating system caches as
-much of the files as fits into memory. Only fixed weights of sums can be stored, since they are known in advance.
+Everything is read and written chunk by chunk, in the same order on every worker. The operating system caches
+as much of the files as fits into memory. Only fixed weights of sums can be stored, since they are known in
+advance.
 """
 
 from __future__ import annotations

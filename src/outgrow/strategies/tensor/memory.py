@@ -1,6 +1,7 @@
 """Memory estimates of slice-wise passes, with edges or slices in memory or in files.
 
-Estimates are upper bounds: the sum of what a worker holds at the same time. Tests compare them with measured runs.
+Estimates are upper bounds: the sum of what a worker holds at the same time. Tests compare them with measured
+runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A pass of a whole model where every worker aggregates a slice of the columns over all nodes and edges.
 
-Between aggregations each worker computes whole rows of its own nodes. A layer takes a split before its aggregation
-and a gather after it. Layers that only propagate (`nn/propagation.py`) need neither between them: a decoupled model
-takes one split and one gather, however many rounds it propagates, and its attention one exchange of scores.
-Ai et al.: NeutronTP, PVLDB 18(2), 2024.
+Between aggregations each worker computes whole rows of its own nodes. A layer takes a split before its
+aggregation and a gather after it. Layers that only propagate (`nn/propagation.py`) need neither between them:
+a decoupled model takes one split and one gather, however many rounds it propagates, and its attention one
+exchange of scores. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Rounds of weighted sums on slices, chunk by chunk, overlapped with the exchange of other chunks' rows.
 
 The split of the rows that a chunk is the first to read overlaps with the aggregation of earlier chunks, the
-gather of its results with that of later ones. Every worker processes the chunks in the same order. The backward
-pass does the same over sources and their out-edges, so that the gradient of a source is complete when it is
-gathered. Ai et al.: NeutronTP, PVLDB 18(2), 2024, algorithm 1.
+gather of its results with that of later ones. Every worker processes the chunks in the same order. The
+backward pass does the same over sources and their out-edges, so that the gradient of a source is complete
+when it is gathered. Ai et al.: NeutronTP, PVLDB 18(2), 2024, algorithm 1.
 
-Letters: ``n`` own nodes, ``V`` all nodes, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F`` columns, ``f``
-those of the worker's slice.
+Letters: ``n`` own nodes, ``V`` all nodes, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F``
+columns, ``f`` those of the worker's slice.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class PipelinedSum:
         schedules: The chunks of both directions.
         num_nodes: ``V``.
         timeline: Records the spans.
-        mapped_graph: Files with the edges, which bounds the chunks exchanged at a time; None for edges in memory.
+        mapped_graph: Files with the edges, which bounds the chunks exchanged at a time; None for edges in
+            memory.
         row_device: Device of whole rows, from which they are sent; None for the worker's device.
     """
 
@@ -219,8 +220,8 @@ class _PipelinedSumFunction(torch.autograd.Function):
         gathers = list[PendingRows]()
         slices = pipeline.allocate_slices(grad_nCF)
         total = None
-        # Fixed weights are sorted once so that every pass reads them in sequence. Trained ones change with each
-        # step, so the fused kernel reads them by edge number instead.
+        # Fixed weights are sorted once so that every pass reads them in sequence. Trained ones change with
+        # each step, so the fused kernel reads them by edge number instead.
         transposed = None if weight_EC is None or wants_weight else pipeline.transpose_weights(weight_EC)
         for number in range(ctx.count):
             made = pipeline.allocate_slices(grad_nCF)

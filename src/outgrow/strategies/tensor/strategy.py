@@ -51,17 +51,20 @@ class TensorParallel(Strategy):
     """Full-graph training on column slices. One step per epoch.
 
     Attributes:
-        chunks: Number of chunks of the graph: rows of one are exchanged while another is aggregated; 1 for no overlap.
+        chunks: Number of chunks of the graph: rows of one are exchanged while another is aggregated; 1 for no
+            overlap.
         cache_first_aggregate: Whether a constant first aggregate is computed once; else in every epoch.
-        memory: The most memory that a worker may hold, such as ``"2GiB"``, including the interpreter; CPU only. What
-            does not fit is stored in files. None for no limit.
-        on_disk: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, or these and ``"slices"``;
-            ``"auto"`` for the least that makes the rest fit into ``memory``.
+        memory: The most memory that a worker may hold, such as ``"2GiB"``, including the interpreter; CPU
+            only. What does not fit is stored in files. None for no limit.
+        on_disk: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, or these and
+            ``"slices"``; ``"auto"`` for the least that makes the rest fit into ``memory``.
         scratch_dir: Folder on a disk for these; None for the system's temporary folder.
-        nn_device: Where all but aggregation is computed: on the ``"device"``, or, with a GPU, on the ``"cpu"``, which
-            then holds the parameters and exchanges the rows. Not for layers with trained weights of relations.
-        attention: What workers exchange for the attention of decoupled models: ``"scores"`` of nodes, from which each
-            computes the attention of all edges, or, as in the paper, the ``"coefficients"`` of in-edges of their nodes.
+        nn_device: Where all but aggregation is computed: on the ``"device"``, or, with a GPU, on the
+            ``"cpu"``, which then holds the parameters and exchanges the rows. Not for layers with trained
+            weights of relations.
+        attention: What workers exchange for the attention of decoupled models: ``"scores"`` of nodes, from
+            which each computes the attention of all edges, or, as in the paper, the ``"coefficients"`` of
+            in-edges of their nodes.
     """
 
     name = "tensor"
@@ -92,8 +95,8 @@ class TensorParallel(Strategy):
         looped = model.layers_list()[0].spec.self_loops
         if comm.is_rank_zero:
             held = self.memory is None and self.on_disk in ("auto", "nothing")
-            # A view with self-loops copies all edges, which a memory limit may forbid. Owners only balance work, so
-            # the plain edges serve as well.
+            # A view with self-loops copies all edges, which a memory limit may forbid. Owners only balance
+            # work, so the plain edges serve as well.
             view = graph.topology.view(self_loops=looped and held)
             owner = assign_owners(view.indptr, view.indices, self.chunks, comm.size)
         return PartitionShard(graph.topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=looped)
