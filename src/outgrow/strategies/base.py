@@ -52,15 +52,16 @@ class Execution(Protocol):
         """Whether rows of all own nodes fit into memory."""
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """Yield the steps of an epoch from step ``first`` on; the trainer updates the parameters at each yield.
+        """Yield the steps of an epoch from step ``first`` on; the trainer updates parameters at each yield.
 
         Closing the generator early stops its background work.
         """
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield logits of the own nodes, in memory, without random draws and gradients, for the current parameters.
+        """Yield logits of the own nodes, in memory, without random draws and gradients.
 
-        All workers call it together, between epochs, and exhaust it.
+        They are computed with the current parameters. All workers call it together, between epochs, and
+        exhaust it.
 
         Yields:
             The first row, and the logits ``[n, C]``, of pieces that cover all own nodes, in order where
@@ -116,7 +117,7 @@ class FullGraphExecution:
 
 @renamed_options(tour="plan_batch", ahead="prefetch", rows="feature_store")
 class MiniBatchExecution:
-    """Training on sampled mini-batches, where each worker computes its share of the seeds independently. Final.
+    """Training on sampled mini-batches, where each worker computes its share of the seeds alone. Final.
 
     Args:
         problem: The training problem.
@@ -266,7 +267,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def prepare(self, problem: Problem) -> Execution:
-        """Prepare training and return its execution, which counts its work and traffic in the communicator's ledger."""
+        """Prepare training and return its execution, which counts work and traffic in the ledger."""
 
 
 if not TYPE_CHECKING:

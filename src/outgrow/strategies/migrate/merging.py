@@ -56,7 +56,7 @@ class TimeStepMerger:
 
     @staticmethod
     def from_hint(hint: object, size: int) -> TimeStepMerger:
-        """Return the state of an interrupted run, or a fresh one if its hint is invalid or of another cluster size."""
+        """Return the state of an interrupted run; a fresh one if its hint is invalid or of another size."""
         fresh = TimeStepMerger(size=size)
         if not isinstance(hint, Mapping):
             return fresh

@@ -107,7 +107,7 @@ class SuperBatchLoop:
         return [slices[step - previous_steps.start]]
 
     def _wait_for_rows(self, draws: Iterable[SampledBatch]) -> Generator[tuple[SampledBatch, Features]]:
-        """Yield batches with the features of their cold nodes; the next batch is requested before one is yielded."""
+        """Yield batches with the features of their cold nodes, which are requested one batch ahead."""
 
         def prepare(draw: SampledBatch) -> tuple[SampledBatch, FeatureRequest]:
             with self.device.comm.timeline.span("gather"):

@@ -18,7 +18,7 @@ _HOT = -3  # steps of batches are numbered from 0
 
 
 def hot_step(first_step: int) -> int:
-    """Return the step number in the random key of the hot nodes of the super-batch that starts at ``first_step``."""
+    """Return the step in the random key of hot nodes, for the super-batch that starts at ``first_step``."""
     return _HOT - first_step
 
 
@@ -89,7 +89,7 @@ class HotColdSampler(NamedTuple):
 
 
 class SuperBatches:
-    """Consecutive sampled batches, grouped into super-batches on first access. Final; safe for several threads.
+    """Sampled batches, grouped into super-batches on first access. Final; safe for several threads.
 
     Args:
         batches: All sampled batches, in order.

@@ -107,7 +107,7 @@ class Orchestrate(Strategy):
         return asdict(self)
 
     def is_exact(self, batches: BatchConfig) -> bool:
-        """Whether the gradient is exact: without hot nodes, or if aggregates of whole neighbourhoods are reused."""
+        """Whether the gradient is exact: without hot nodes, or with aggregates of whole neighbourhoods."""
         return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.fanout_per_hop(1)[-1] == -1)
 
     def validate_graph(self, graph: Graph, batches: BatchConfig) -> None:
@@ -129,7 +129,7 @@ class Orchestrate(Strategy):
             )
 
     def validate_model(self, model: Model) -> None:
-        """Check that a model has a layer above the bottom one, and that its aggregates can be reused if wanted.
+        """Check that a model has a layer above the bottom one, and aggregates that can be reused if wanted.
 
         Raises:
             InputError: One of these is not so.
@@ -154,7 +154,7 @@ class Orchestrate(Strategy):
             )
 
     def bottom_layer(self, model: Model, features: Features) -> Layer:
-        """Return the bottom layer in the form that hot nodes use: raw features are summed first if this is equivalent.
+        """Return the bottom layer in the form that hot nodes use: features are summed first if equivalent.
 
         Reused aggregates then have no parameters, and embeddings a gradient for all of them.
 

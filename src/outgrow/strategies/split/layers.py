@@ -203,7 +203,7 @@ class SplitBlock(NamedTuple):
 def forward_cooperatively(
     layer: Layer, split_block: SplitBlock, x: Features, key: int | None, comm: Comm, kind: Kind
 ) -> Tensor:
-    """Return a layer's output for a worker's own destinations, ``[Vd, O]``. All workers together. Differentiable.
+    """Return a layer's output for own destinations, ``[Vd, O]``. All workers together. Differentiable.
 
     Args:
         layer: The layer.

@@ -1,4 +1,4 @@
-"""In-edges of a worker's nodes by where they are summed: by the worker itself, or by the owner of the sources.
+"""In-edges of a worker's nodes, divided by the worker that sums them: itself, or the owner of the sources.
 
 Letters: ``Vd`` destinations, ``E`` in-edges, ``r`` sources that others own, by worker; ``P`` workers.
 """
@@ -198,7 +198,7 @@ def _split_in_edges_kernel(
 def pack_partial_sums(
     send_index: Tensor, send_counts: tuple[int, ...], counts: Tensor, sum_requests: Tensor, num_own: int
 ) -> tuple[Edges, Tensor]:
-    """Return the edges of the rows that a worker sends: partial sums, or for some workers own rows as they are.
+    """Return the edges of the rows that a worker sends: partial sums, or own rows as they are.
 
     Args:
         send_index: ``[a]`` int64, own sources that others want, by worker.

@@ -131,7 +131,7 @@ class SlicedAggregation:
         return self.column_exchange.to_rows(slices, width, Kind.ACTIVATIONS)[:, 0]
 
     def _layer_weights(self, layers: Sequence[Layer], own_nJ: Tensor) -> list[Tensor | None]:
-        """Return the edge weights of each layer, from the carried columns of own nodes; once for each rule."""
+        """Return the edge weights of each layer, from the carried columns of own nodes."""
         # Layers of the same rule get the same tensor: it has a row per edge, and identity permits the
         # pipeline.
         found: dict[tuple[object, ...], Tensor | None] = {}
@@ -167,7 +167,7 @@ class SlicedAggregation:
     def _pipelined_sum(
         self, layer: Layer, rows: Tensor | None, weight: Tensor | None, count: int, kind: Kind
     ) -> Tensor:
-        """Return ``count`` rounds of a weighted sum, ``[n, C, F]``, with exchange and aggregation overlapped."""
+        """Return ``count`` rounds of a weighted sum, ``[n, C, F]``, overlapped with the exchange."""
         assert rows is not None
         for _ in range(count):
             self._count_work(layer)

@@ -69,7 +69,7 @@ class ChunkSchedules(NamedTuple):
 
 
 def chunk_ends(indptr: Tensor, chunks: int) -> list[int]:
-    """Return ``chunks + 1`` ends of ranges with about equal numbers of rows plus edges; fewer for few rows."""
+    """Return ``chunks + 1`` ends of ranges with about equally many rows plus edges; fewer for few rows."""
     num_rows = len(indptr) - 1
     if num_rows == 0:
         return [0, 0]

@@ -18,7 +18,7 @@ from outgrow.nn.layer import Features
 from outgrow.strategies.tensor.all_to_all import column_ranges
 
 _PER_NODE = 160
-"""Bytes of a node on every worker: edge offsets, degrees, owner, and positions in chunks in both directions."""
+"""Bytes of a node on every worker: edge offsets, degrees, owner, and positions in chunks, both ways."""
 PER_EDGE = 40
 """Bytes of an edge while its chunk is in memory."""
 _SLICES = 3

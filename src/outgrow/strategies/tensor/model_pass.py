@@ -92,7 +92,7 @@ class SlicedModelPass:
         return self.aggregation.aggregate_rows(layer, key, *layer.source_and_target(x, x), self._source_kind(index))
 
     def _propagate_run(self, index: int, layers: list[Layer], x: Features) -> Tensor:
-        """Return the output of layers that only propagate, ``[n, O]``; the first of them is layer ``index``."""
+        """Return the output of layers that only propagate, ``[n, O]``, starting with layer ``index``."""
         assert isinstance(x, Tensor)
         raw = self.feature_slices if index == 0 else None
         out = self.aggregation.propagate_layers(layers, x, self._source_kind(index), raw)

@@ -86,7 +86,7 @@ class PipelinedSum:
         self._transposed_weights: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, rows_nCF: Tensor, weight_EC: Tensor | None, count: int, kind: Kind) -> Tensor:
-        """Return the rows of the own nodes after some rounds, ``[n, C, F]``. Differentiable in rows and weights.
+        """Return the own rows after some rounds, ``[n, C, F]``. Differentiable in rows and weights.
 
         Args:
             rows_nCF: Rows of the own nodes.
@@ -117,7 +117,7 @@ class PipelinedSum:
         return self.mapped_graph.transpose_weights(weight_EC, edges)
 
     def pending_slices(self, rows_nCF: Tensor, chunks: Sequence[AggregationChunk], kind: Kind) -> Iterator[PendingRows]:
-        """Send what chunks read, and yield the exchanges in the order of the chunks; later ones are in progress."""
+        """Send what chunks read, and yield the exchanges in the order of the chunks."""
         cut = self.column_ranges(rows_nCF)
         pending = deque[PendingRows]()
         for number, chunk in enumerate(chunks):
