@@ -116,7 +116,6 @@ def plan_layers(model: Model, features: Features, *, cache: bool) -> list[LayerP
             policy = AggregatePolicy.CONSTANT
         # The backward pass starts with the last layer, so its aggregate is still in memory.
         elif index == len(stages) - 1:
-            # The backward pass starts with this layer, so its aggregate is still in memory.
             policy = AggregatePolicy.LAST
         else:
             policy = AggregatePolicy.CACHED if cache and has_fixed_weights(layer) else AggregatePolicy.RECOMPUTED

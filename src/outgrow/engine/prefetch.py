@@ -1,4 +1,4 @@
-"""Work done ahead of its use, in order and in bounded number: prefetched results, and a thread in the background."""
+"""Work done ahead of its use, in order and bounded: prefetched results, and a background thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def prefetch_results(work: Callable[[T], R], items: Iterable[T], *, threads: int, max_ahead: int) -> Generator[R]:
-    """What some work gives for each item, in the items' order, made while earlier results are in use.
+    """Yield the results of work on each item, in order, computed while earlier results are in use.
 
     Close the iterator to end the threads early: they finish what they have begun.
 
@@ -40,6 +40,7 @@ def prefetch_results(work: Callable[[T], R], items: Iterable[T], *, threads: int
             while pending:
                 yield pending.popleft().result()
         finally:
+            # Work that has not begun is useless now; the pool waits for the rest.
             for future in pending:
                 future.cancel()
 
@@ -51,16 +52,17 @@ def _finished_future(result: R) -> Future[R]:
 
 
 class _WorkEnded(NamedTuple):
-    """There are no more results; the error that has ended the work, if one has."""
+    """The end of the results, with the error that ended the work, if any."""
 
     error: BaseException | None
 
 
 class BackgroundWorker(Generic[T, R]):
-    """A thread that works on items one after the other, while whoever takes the results does other things. Final.
+    """A thread that works on items one after the other, while the caller does other things. Final.
 
-    So the work may talk to other workers that do the same work in the same order. The thread starts when the
-    first item is submitted or the first result is taken, and ends with the first error.
+    With one thread, the work may communicate with other workers that do the same work in the same order. The
+    thread starts when the first item is submitted or the first result is taken, and ends with the first
+    error.
 
     Args:
         work: Called by the thread.
@@ -129,6 +131,7 @@ class BackgroundWorker(Generic[T, R]):
                 for a worker that is gone.
         """
         self._closed.set()
+        # The thread may wait for room or for an item: both are woken.
         self._room.release()
         self._submitted.put(None)
         if wait and self._thread.ident is not None:
@@ -142,7 +145,8 @@ class BackgroundWorker(Generic[T, R]):
         self._start_thread()
         result = self._results.get()
         if isinstance(result, _WorkEnded):
-            self._results.put(result)  # for whoever asks again
+            # Later callers get the end as well, instead of waiting forever.
+            self._results.put(result)
         else:
             self._room.release()
         return result
@@ -159,7 +163,7 @@ class BackgroundWorker(Generic[T, R]):
             yield item
 
     def _run_work(self) -> None:
-        """In the thread."""
+        """Run the thread."""
         error: BaseException | None = None
         try:
             with self._lock or nullcontext():
