@@ -78,6 +78,7 @@ def _weights_by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tenso
         return None, None
     order = local.edge_order
     num_own = local.local_edges.edges.num_edges
+    # Trained weights differ in each step, and their gradients have to be merged again.
     if weight_EK.requires_grad:
         return _SplitWeights.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
     # By identity: a fixed weight is the same tensor in every step.

@@ -110,6 +110,7 @@ def _encode_rows(model: Model, shard: GraphShard, x: Features, dtype: torch.dtyp
         assert isinstance(out, Tensor)
         return out
 
+    # The first chunk shows shape and type of the result.
     part = encode_chunk(0)
     if len(x) <= step:
         return part
@@ -128,6 +129,7 @@ def _compute_sources(layer: Layer, x: Features, dtype: torch.dtype, chunk_bytes:
     # Nothing to convert, or small enough to convert at once.
     if x.dtype == dtype or len(x) <= step:
         return layer.source(x.to(dtype))
+    # The first chunk shows which parts there are, and their shapes.
     first_rows = layer.source(slice_rows(x, 0, step).to(dtype))
     out = NodeMessages(
         *(None if part is None else pooled_empty_rows(len(x), tuple(part.shape[1:]), part) for part in first_rows)
@@ -169,7 +171,7 @@ def _compute_layer(
 
 
 def _destination_chunks(layer: Layer, block: Block, number_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last destination of each chunk: as many as fit with their in-edges, at least one."""
+    """Yield the range of destinations of each chunk: as many as fit with their in-edges, at least one."""
     row_bytes, edge_bytes = _temporary_bytes(layer, number_bytes)
     indptr = block.edges.indptr.cpu()
     num_dst = len(block.dst_nodes)

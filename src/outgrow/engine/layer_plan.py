@@ -75,7 +75,7 @@ class LayerPlan(NamedTuple):
 
     @property
     def reads_unreferenced_rows(self) -> bool:
-        """Whether its aggregation reads rows without edges, which must therefore not be overwritten meanwhile."""
+        """Whether its aggregation reads rows without edges, which must not be overwritten meanwhile."""
         return isinstance(self.layer.conv.aggregation, Gated | PyGAggregation)
 
     @property
@@ -120,6 +120,7 @@ def plan_layers(model: Model, features: Features, *, cache: bool) -> list[LayerP
         else:
             policy = AggregatePolicy.CACHED if cache and has_fixed_weights(layer) else AggregatePolicy.RECOMPUTED
         reads_features = index == 0 and model.encoder is None
+        # Only the first layer holds rows of the encoder: it encodes them chunk by chunk.
         encoded = model.in_features + model.encoder.activation_width if index == 0 and model.encoder is not None else 0
         # Raw features get no gradient; rows projected from them do, since the projection is trained.
         trains = not reads_features
@@ -130,8 +131,9 @@ def plan_layers(model: Model, features: Features, *, cache: bool) -> list[LayerP
 
 
 def has_fixed_weights(layer: Layer) -> bool:
-    """Whether the gradient of a layer's source rows depends on the graph and its aggregate's gradient alone."""
+    """Whether the gradient of source rows depends on the graph and the aggregate's gradient alone."""
     widths = layer.spec
+    # Then the backward pass is the same sum over out-edges, and no source row is needed for it.
     fixed = widths.static_edge_weight and widths.target == (0, 0) and widths.score == 0
     return fixed and isinstance(layer.conv.aggregation, WeightedSum)
 

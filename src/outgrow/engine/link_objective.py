@@ -46,6 +46,7 @@ class LinkObjective:
         self.negatives = negatives
         links, number = collect_in_links(shard.topology, shard.owned_nodes)
         self.links = links.select_links(links.non_loop_mask)
+        # Numbers of edges in the whole graph key the random draws, so negatives do not depend on the partition.
         self.number = number[links.non_loop_mask]
         self.total = int(shard.comm.all_reduce(torch.tensor(len(self.links))))
 

@@ -60,10 +60,11 @@ class KnownLinks:
         self._num_nodes = num_nodes
         self._relations = int(links.relation.max()) + 1 if len(links) else 1
         sides = [self._encode_triples(_queries_of_side(links, side)) for side in (0, 1)]
+        # Undirected links answer in both directions, so one list serves queries of both sides.
         self._sides = [torch.unique(names) for names in (sides if directed else [torch.cat(sides)])]
 
     def answers_to(self, queries: _RankingQueries, side: int) -> tuple[Tensor, Tensor]:
-        """Return the number of a query and an answer to it, ``[A]`` and ``[A]`` int64, for all distinct answers.
+        """Return all distinct answers, as the number of a query and the answer, ``[A]`` and ``[A]`` int64.
 
         Args:
             queries: The queries.
@@ -138,6 +139,7 @@ class LinkRanker:
     def _iterate_queries(self, first: int, last: int) -> Iterator[tuple[_RankingQueries, int]]:
         """Yield chunks of queries with answers from ``first`` to ``last - 1``, and their side."""
         share = self.shard
+        # The same chunks on all workers, since each chunk takes part in an exchange.
         size = max(1, CHUNK_BYTES * share.comm.size // (8 * max(1, share.topology.num_nodes)))
         for side in (0, 1):
             asked = _queries_of_side(self.links, side)
@@ -168,6 +170,7 @@ class LinkRanker:
         bar = right[question]
         for row, taken in enumerate((~(theirs <= bar), theirs == bar)):
             better[row] -= torch.bincount(question[taken.cpu()], minlength=len(queries.node))
+        # Every candidate belongs to one worker, so the counts of all workers add up.
         above, same = torch.unbind(comm.all_reduce(better).double())
         return 1 + above + same / 2
 
@@ -175,6 +178,7 @@ class LinkRanker:
         """Return the query rows on all workers, ``[Q, F]``, from the owner of each node."""
         at, mine = _positions_in(self.shard.owned_nodes, ranking_queries.node)
         queries = out.new_zeros(len(at), out.shape[1])
+        # Zero on the workers that do not own the node, so a sum hands each row to all of them.
         queries[mine] = self.decoder.link_queries(out[at[mine]], ranking_queries.relation[mine].to(out.device))
         return self.shard.comm.all_reduce(queries, Kind.ACTIVATIONS)
 

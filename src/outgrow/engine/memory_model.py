@@ -33,7 +33,9 @@ def full_graph_bytes(
         # Twice: values and their gradients.
         sources = 2 * num_sources * each.source_width
         total += sources + 2 * num_own * (each.aggregate_width + 2 * widths.out_features + target_width(each))
+        # Attention, weights or a foreign layer's rows, again with gradients.
         total += 2 * num_edges * numbers_per_edge(each)
+    # Three indices for each edge: its source, and source and number in the transpose.
     return base + FIXED_BYTES + total * number_bytes + num_edges * 3 * INDEX_BYTES
 
 

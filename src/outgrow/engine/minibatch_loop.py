@@ -134,6 +134,7 @@ class MiniBatchLoop:
                 all workers.
             first: Number of the first batch to train on.
         """
+        # Sizes of batches vary: without slack the pool would return and fetch pages with every step.
         memory_pool.reserve_slack(_SPARE)
 
         def sample_step(step: int) -> list[MicroBatch]:
@@ -221,6 +222,7 @@ class MiniBatchLoop:
             with comm.timeline.span("backward"):
                 torch.autograd.backward(share)
             loss += share.detach().cpu()
+        # Counted without seeds as well, so that ledgers of all workers have the same entries.
         for block in micro_batch.blocks:
             count_sampled_layer(comm.ledger, block.edges)
         return loss

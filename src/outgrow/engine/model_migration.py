@@ -52,6 +52,7 @@ def send_model(model: nn.Module, comm: Comm, hop: int) -> None:
     source = (comm.rank - hop) % comm.size
     route = SplitSizes(_one_hot_counts(target, comm.size), _one_hot_counts(source, comm.size))
     parameters = list(model.parameters())
+    # A message has one type; mixed precision takes one pair of messages for each.
     for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
         _send_parameters([parameter for parameter in parameters if parameter.dtype == dtype], comm, route)
 

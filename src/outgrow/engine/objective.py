@@ -39,13 +39,13 @@ class Objective(Protocol):
         """The objective as a sum over rows; None if it is not such a sum."""
 
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
-        """Return the bytes that it needs in addition to the layers, for output of these columns and numbers."""
+        """Return the bytes needed in addition to the layers, for output of these columns and numbers."""
 
     def to(self, device: torch.device) -> Objective:
         """Return the objective for output on a device."""
 
     def loss(self, out: Tensor, key: int) -> Tensor:
-        """Return the worker's share of the loss, differentiable. All workers together, unless it is `as_rowwise`.
+        """Return the worker's share of the loss, differentiable. All workers together, unless `as_rowwise`.
 
         Args:
             out: ``[n, C]`` of the own nodes.
@@ -93,11 +93,13 @@ class NodeObjective(NamedTuple):
 
     def for_row_range(self, first: int, last: int) -> NodeObjective:
         """Return the objective of a range of own rows alone."""
+        # Rows ascend, so those of a chunk are a slice and labels need no copy.
         here = row_range(self.rows, first, last)
         return self._replace(labels=self.labels[here], rows=self.rows[here] - first)
 
     def loss(self, out: Tensor, key: int = 0) -> Tensor:
         """Return the sum over the worker's nodes to train on, divided by ``total``."""
+        # Divided by the total over all workers, so that shares of the loss add up.
         return self.task.loss(out, self.labels, self.total, self.rows)
 
 

@@ -85,6 +85,7 @@ class Problem:
     @property
     def number_bytes(self) -> int:
         """Bytes of a number that the model computes."""
+        # Activations have the type of the parameters.
         return next(self.model.parameters()).element_size()
 
     @property
@@ -113,6 +114,7 @@ class Problem:
             labels: ``[n, ...]`` of the same seeds.
             num_seeds: Number of seeds over all workers.
         """
+        # Divided by the seeds of all workers, so that shares of the loss and of the gradient add up.
         return self.node_targets.task.loss(logits, labels.to(logits.device), num_seeds)
 
     @staticmethod
@@ -139,6 +141,7 @@ class Problem:
             seed: Seed of every random draw.
             batches: Configuration of mini-batches.
         """
+        # Each worker keeps labels of own nodes only; others are fetched if a strategy needs them.
         own = shard.select_owned(labels)
         assert isinstance(own, Tensor)
         return Problem(

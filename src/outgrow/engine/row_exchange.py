@@ -63,6 +63,7 @@ class _GatherForPeers(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         # A sum over the transposed edges: its order is fixed, where a scatter-add of threads would not be.
         back = cached_transpose(ctx.sent)
+        # The sum takes channels and columns; rows of scores have one channel.
         wide = grad if grad.ndim == 3 else grad[:, None]
         out = pooled_empty_rows(ctx.shape[0], tuple(wide.shape[1:]), grad)
         spmm(back.indptr, back.edge, None, None, wide, out)

@@ -89,7 +89,7 @@ class GraphShard(ABC):
 
     @abstractmethod
     def plan_fetch(self, nodes: Tensor) -> RowFetchPlan:
-        """Plan fetching rows of other workers' nodes; these are ascending and distinct. All workers together."""
+        """Plan fetching rows of ascending, distinct nodes of other workers. All workers together."""
 
     @abstractmethod
     def gather_to_rank_zero(self, rows: Tensor) -> Tensor | None:
@@ -108,6 +108,7 @@ class FullGraphShard(GraphShard):
         self.topology = topology
         self.comm = comm or SingleProcessComm()
         self.owned_nodes = topology.nodes
+        # By whether there are self-loops, as all other needs of layers are equal.
         self._device_blocks: dict[bool, Block] = {}
 
     def layer_view(self, layer: Layer) -> LayerView:
@@ -168,6 +169,7 @@ class PartitionShard(GraphShard):
         self.self_loops = self_loops
         self.owned_nodes = (owner == comm.rank).nonzero()[:, 0]
         first = int(self.owned_nodes[0]) if len(self.owned_nodes) else 0
+        # Consecutive nodes permit slices of mapped features instead of copies.
         self._range = (first, first + len(self.owned_nodes)) if are_consecutive(self.owned_nodes) else None
         self._views: dict[bool, LayerView] = {}
 
@@ -192,6 +194,7 @@ class PartitionShard(GraphShard):
         return local_graph
 
     def _make_view(self, *, self_loops: bool) -> LayerView:
+        # Layers with equal needs share a view, and with it the transpose and weights that its edges cache.
         if self_loops not in self._views:
             comm = self.comm
             local_graph = build_local_graph(self.topology, self.owner, comm.rank, comm.size, self_loops=self_loops).to(
@@ -258,6 +261,7 @@ def make_shard(
     """
     if comm.size == 1:
         return FullGraphShard(topology, comm)
+    # One worker partitions, so that all agree and the graph is not partitioned once for each.
     owner = load_or_make_partition(topology, method, comm.size, store=store).part if comm.is_rank_zero else None
     return PartitionShard(topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
 

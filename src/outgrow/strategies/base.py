@@ -103,6 +103,7 @@ class FullGraphExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """Yield the one step of a full-graph epoch."""
+        # The only step of the epoch: a run that resumes after it has nothing left to do.
         if first == 0:
             yield Step(loss=self.epoch_pass.run_epoch(epoch), num_seeds=self.problem.num_train)
 

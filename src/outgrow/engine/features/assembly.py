@@ -73,6 +73,7 @@ class SparseMatrixBuilder(MatrixBuilder):
         """Return the matrix."""
         # Sizes of sparse rows differ, so parts are concatenated first and put in order at the end.
         first, *others = self.parts
+        # A single part in order is the matrix already.
         if not others and self.positions[0] is None:
             return first
         sizes = [part.indptr[1:] - part.indptr[:-1] for part in self.parts]

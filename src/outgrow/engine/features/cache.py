@@ -230,12 +230,14 @@ class DeviceCache:
 
     def __init__(self, copies: Features, nodes: Tensor, num_nodes: int) -> None:
         self.copies = copies
+        # A table of int32 for all nodes: one read for each node of a batch, without a search.
         self._slot = torch.full((num_nodes,), _MISSING, dtype=torch.int32)
         self._slot[nodes] = torch.arange(len(nodes), dtype=torch.int32)
 
     def look_up(self, nodes: Tensor) -> tuple[Tensor, CacheLookup]:
-        """Return the nodes that are not cached among distinct nodes ``[n]``, and all positions. In any thread."""
+        """Return the nodes not cached among distinct nodes ``[n]``, and all positions. In any thread."""
         slot = self._slot[nodes].long()
+        # Missing rows are group 0, cached ones group 1.
         places, (num_missing, _) = group_by_owner(torch.arange(len(nodes)), (slot != _MISSING).to(torch.int8), 2)
         to = places[:num_missing]
         kept_to = places[num_missing:]

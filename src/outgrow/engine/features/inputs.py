@@ -80,6 +80,7 @@ class TrainingLabels:
     def __init__(self, shard: GraphShard, labels: Tensor, nodes: Tensor) -> None:
         ascending = nodes.sort().values
         own_nodes = shard.filter_owned(ascending)
+        # Labels of other workers' nodes count as features: they are data of nodes that cross once.
         others = shard.plan_fetch(ascending[~torch.isin(ascending, own_nodes)])
         fetched = others.fetch_rows(labels, Kind.FEATURES).wait()
         known = torch.cat([own_nodes, others.nodes])

@@ -113,6 +113,7 @@ class RemoteFeatureStore:
         if remote is None:
             return PendingFeatures(request, None)
         asked_for = comm.all_to_all_counts(torch.tensor(remote.sizes), Kind.METRICS)
+        # Requests go out along this route, and rows come back along its reverse.
         route = SplitSizes(remote.sizes, tuple(asked_for.tolist()))
         asked = comm.all_to_all(remote.nodes, route, Kind.IDS).wait()
         with comm.timeline.span("gather"):

@@ -73,6 +73,7 @@ class PendingFeatures(NamedTuple):
         """Return the rows in the order of the nodes, ``[n, D]``. Call it once, in the requesting thread."""
         builder = self.request.builder
         remote = self.request.remote
+        # Written last, as they are the last to come in; the positions make the order irrelevant.
         if self.remote_rows is not None and remote is not None:
             builder.write_rows(self.remote_rows.wait(), None, remote.positions)
         return builder.build_matrix()
@@ -111,6 +112,7 @@ class LocalFeatureStore:
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
         """Gather the local rows that are not cached on the device."""
         builder = make_matrix_builder(len(nodes), self.features, self.dtype)
+        # Read here, in a sampling thread, so that a mapped file does not stall the computation.
         builder.write_rows(self.features, nodes, None)
         return FeatureRequest(builder=builder, num_rows=len(nodes))
 
@@ -147,6 +149,7 @@ class CachedFeatureStore:
             nodes: ``[c]`` int64, distinct.
             num_nodes: ``V``.
         """
+        # From the other store and not through this one: the old cache is about to be replaced.
         rows = self._store.send_request(self._store.prepare_request(nodes)).wait()
         self._cache = DeviceCache(self._to_device(rows), nodes, num_nodes)
 
@@ -154,11 +157,13 @@ class CachedFeatureStore:
         """Gather the local rows that are not cached on the device."""
         if self._cache is None:
             return self._store.prepare_request(nodes)
+        # Cached rows are left out before anything is read or sent for them.
         missing, lookup = self._cache.look_up(nodes)
         return replace(self._store.prepare_request(missing), lookup=lookup)
 
     def send_request(self, request: FeatureRequest) -> AwaitableFeatures:
         """Start fetching the other rows; they move to the device when they are waited for."""
+        # Not moved yet: rows of other workers are still being received.
         return _PendingOnDevice(self, request, self._store.send_request(request))
 
     def assemble_rows(self, request: FeatureRequest, missing_rows: Features) -> Features:
