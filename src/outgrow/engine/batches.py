@@ -46,7 +46,7 @@ class BatchConfig:
         return (-1,) * layers if self.fanout is None else self.fanout
 
     def describe(self) -> str:
-        """Return the fan-outs as a user types them: ``"10,10"``, ``"4:2,10"`` with relations, or ``"all"``."""
+        """Return the fan-outs as typed by a user: ``"10,10"``, ``"4:2,10"`` with relations, or ``"all"``."""
         if self.fanout is None:
             return "all"
         return ",".join(str(hop) if isinstance(hop, int) else ":".join(map(str, hop)) for hop in self.fanout)

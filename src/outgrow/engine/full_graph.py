@@ -46,6 +46,7 @@ def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | N
     elif overlap and layer.conv.aggregation.additive:
         aggregate = _aggregate_in_parts(layer, shard, view.local_graph, block, source, target)
     else:
+        # An aggregation that is no sum of parts needs all source rows at once.
         aggregate = layer.aggregate(block, gather_sources(shard, source), target)
     return layer.update(x_own, aggregate, block)
 
@@ -245,6 +246,7 @@ class FullGraphEpoch:
         Args:
             epoch: Number of the epoch; with the seed it determines all random draws.
         """
+        # The epoch has a single step, number 0.
         key = fold_in(self.seed, epoch, 0)
         timeline = self.comm.timeline
         with timeline.span("forward"):

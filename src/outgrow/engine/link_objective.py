@@ -46,7 +46,7 @@ class LinkObjective:
         self.negatives = negatives
         links, number = collect_in_links(shard.topology, shard.owned_nodes)
         self.links = links.select_links(links.non_loop_mask)
-        # Numbers of edges in the whole graph key the random draws, so negatives do not depend on the partition.
+        # Edge numbers of the whole graph key the random draws: negatives do not depend on the partition.
         self.number = number[links.non_loop_mask]
         self.total = int(shard.comm.all_reduce(torch.tensor(len(self.links))))
 
@@ -78,6 +78,7 @@ class LinkObjective:
         drawn = [sample_negatives(head, tail, self.number, self.ends, fold_in(key, k)) for k in range(self.negatives)]
         first, second = (torch.cat(parts) for parts in zip((tail, head), *drawn, strict=True))
         target = torch.zeros(len(first), dtype=torch.bool)
+        # The links of the graph come first, then the negatives.
         target[: len(head)] = True
         return first, second, relation.repeat(1 + self.negatives), target
 

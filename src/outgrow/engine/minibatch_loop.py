@@ -210,6 +210,7 @@ class MiniBatchLoop:
         """Return the worker's share of the loss, and add to the gradients."""
         comm = self.comm
         loss = torch.zeros((), dtype=torch.float64)
+        # Without seeds a worker computes nothing, but still takes part in all exchanges.
         if len(micro_batch.seeds):
             with comm.timeline.span("forward"):
                 blocks = [block.to(comm.device) for block in micro_batch.blocks]

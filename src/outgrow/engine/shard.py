@@ -216,6 +216,7 @@ class PartitionShard(GraphShard):
 
     def local_index(self, nodes: Tensor) -> Tensor:
         """Return the own rows of the own nodes among these."""
+        # Own nodes ascend, so a search replaces a table for all nodes of the graph.
         return torch.searchsorted(self.owned_nodes, self.filter_owned(nodes))
 
     def fetch_halo(self, rows: Tensor, kind: Kind) -> ExchangeHandle:

@@ -146,6 +146,7 @@ class HostSide:
         # Drawn by this thread if training has not come so far yet; slices of one super-batch share the order.
         if work.slice_index == 0:
             self._hot_nodes = self._order_hot_nodes(work.number)
+        # As many slices as steps of the current super-batch, which spreads the work evenly over them.
         nodes = torch.tensor_split(self._hot_nodes, work.num_slices)[work.slice_index]
         block = self._sampler.bottom_block(nodes, hot_step(work.first_step))
         x = self._feature_store.send_request(self._feature_store.prepare_request(block.src_nodes)).wait()

@@ -101,6 +101,7 @@ class HotEmbeddingTable:
         self.parts = parts
         self.rows = concat_embeddings(parts)
         rows = self.rows
+        # A table for all nodes, since every batch of the super-batch looks rows up.
         self._slot = torch.full((num_nodes,), -1, dtype=torch.int32)
         self._slot[rows.nodes] = torch.arange(len(rows.nodes), dtype=torch.int32)
 
@@ -138,6 +139,7 @@ def compute_hot_output(layer: Layer, rows: HotEmbeddings, key: int | None) -> Te
     nodes = rows.nodes.to(rows.aggregate.device)
     target = rows.aggregate.new_empty(len(nodes), 0) if rows.target is None else rows.target
     if rows.embedding is None:
+        # The aggregate does not age: the current parameters give the exact output.
         return layer.update_nodes(target, rows.aggregate, nodes, key)
     fresh = layer.update_nodes(target, rows.aggregate, nodes, None)
     # The difference is zero: it leaves the value alone and adds the gradient of the fresh output.

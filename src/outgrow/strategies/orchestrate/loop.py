@@ -101,6 +101,7 @@ class SuperBatchLoop:
         slices = [
             HotSlice(number, previous_steps.stop, part, len(previous_steps)) for part in range(len(previous_steps))
         ]
+        # All at once: each takes the newest parameters when the CPU gets to it.
         if self.latest_parameters:
             return slices if step == previous_steps.start else []
         # Slice k takes the parameters of batch k, so that results do not depend on timing.

@@ -216,6 +216,7 @@ class OrchestrateExecution:
         rows = partial(RemoteFeatureStore, self.shard, problem.features, input_dtype(self.model, problem.features))
         self.cold_store = CachedFeatureStore(rows(), partial(to_device_counted, comm=self.comm))
         self.hotness = self._count_hotness()
+        # Sorted by hotness, so that any number of hot nodes is a prefix.
         self.hot_nodes = hottest_nodes(self.hotness, len(self.hotness))
         self.tuner = self._make_tuner()
         bottom = options.bottom_layer(self.model, problem.features)
@@ -282,6 +283,7 @@ class OrchestrateExecution:
         """Return how hot each node is for this worker, ``[V]`` int64."""
         num_nodes = self.shard.topology.num_nodes
         if self.options.hot_ratio == 0:
+            # Nothing is hot: presampling would be wasted.
             return torch.zeros(num_nodes, dtype=torch.int64)
         seeds = self.problem.seeds_of_epoch
         none = torch.zeros(num_nodes, dtype=torch.bool)
@@ -296,6 +298,7 @@ class OrchestrateExecution:
         """Return the tuner with the worker's share of the hot nodes before the first epoch."""
         ratio = self.options.hot_ratio
         share = len(self.hotness) / self.comm.size
+        # Each worker ranks nodes by its own batches, so it gets an equal share of the ratio.
         possible = len(self.hot_nodes)
         if ratio is None:
             return HotRatioTuner(
@@ -310,6 +313,7 @@ class OrchestrateExecution:
         if not self.options.cache:
             return 0
         free = int(free_device_bytes(device) / mean_row_bytes(features))
+        # The option and the free memory both limit the cache.
         return max(0, min(cache_capacity_rows(self.options.cache, features) - self.tuner.num_cached, free))
 
     def _record_hot_nodes(self) -> None:
