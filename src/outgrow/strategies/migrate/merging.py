@@ -1,4 +1,4 @@
-"""How many time steps models travel in: fewer as long as epochs get faster (HopGNN §5.3)."""
+"""The number of time steps of a batch, reduced as long as epochs get faster (HopGNN §5.3)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import NoneType
 
 @dataclass(frozen=True, kw_only=True)
 class TimeStepMerger:
-    """What is known after some epochs. The same on all workers, since all hear the same seconds.
+    """The state of merging after some epochs. Equal on all workers, since they use the same mean of seconds.
 
     Attributes:
-        size: Number of workers, and of time steps at first.
-        dropped: How many time steps the next epoch does without.
-        settled: Whether that stays so.
+        size: Number of workers, and of time steps at the start.
+        dropped: Number of time steps that the next epoch omits.
+        settled: Whether that number is final.
         fastest: Seconds of the fastest epoch so far; None before the first.
-        log: Time steps and seconds of each epoch until it was settled.
+        log: Time steps and seconds of each epoch until the number was final.
     """
 
     size: int
@@ -27,35 +27,36 @@ class TimeStepMerger:
 
     @property
     def time_steps(self) -> int:
-        """In how many time steps the next epoch trains a batch."""
+        """Number of time steps in which the next epoch trains a batch."""
         return self.size - self.dropped
 
     @property
     def may_drop(self) -> bool:
-        """Whether this or a later epoch may do without a time step."""
+        """Whether this or a later epoch may omit a time step."""
         return self.dropped > 0 or not self.settled
 
     def after_epoch(self, seconds: float) -> TimeStepMerger:
-        """What is known after one more epoch, which took so many seconds.
+        """Return the state after one more epoch, which took ``seconds``.
 
-        As long as epochs get faster the next one has a time step less, down to one. After an epoch that was not faster
-        than the one before, the number goes back to that one's, for good.
+        As long as epochs get faster, the next one has one time step less, down to one. After an epoch that
+        was not faster than the one before, the number returns to the previous one and stays there.
         """
         if self.settled:
             return self
-        told = replace(self, log=(*self.log, (self.time_steps, seconds)))
+        logged = replace(self, log=(*self.log, (self.time_steps, seconds)))
+        # One merge too many: it makes models compute more seeds away from their features than it saves.
         if self.fastest is not None and seconds >= self.fastest:
-            return replace(told, dropped=self.dropped - 1, settled=True)
+            return replace(logged, dropped=self.dropped - 1, settled=True)
         last = self.time_steps == 1
-        return replace(told, fastest=seconds, dropped=self.dropped + (not last), settled=last)
+        return replace(logged, fastest=seconds, dropped=self.dropped + (not last), settled=last)
 
     def as_hint(self) -> dict[str, object]:
-        """As plain values."""
+        """Return the state as plain values."""
         return asdict(self)
 
     @staticmethod
     def from_hint(hint: object, size: int) -> TimeStepMerger:
-        """What is known from a run that was interrupted; nothing, if its hint is of other workers or is none."""
+        """Return the state of an interrupted run; a fresh one if its hint is invalid or of another size."""
         fresh = TimeStepMerger(size=size)
         if not isinstance(hint, Mapping):
             return fresh
@@ -63,10 +64,12 @@ class TimeStepMerger:
             known = TimeStepMerger(**{**hint, "log": tuple((int(steps), float(took)) for steps, took in hint["log"])})
         except (TypeError, ValueError, KeyError, OverflowError):
             return fresh
+        # A hint comes from a file that users may edit, and must never stop a run.
         return known if known._is_possible(size) else fresh
 
     def _is_possible(self, size: int) -> bool:
-        """Whether a run on so many workers may have come to this."""
+        """Whether a run on ``size`` workers can have this state."""
+        # Exact types, since True is an int as well.
         plain = type(self.size) is int and type(self.dropped) is int and type(self.settled) is bool
         if not plain or self.size != size or type(self.fastest) not in (int, float, NoneType):
             return False

@@ -1,4 +1,4 @@
-"""Partitions that are even in what batches draw."""
+"""Partitions that balance the edges that batches sample."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 
 
 def make_presampled_partition(views: Sequence[Topology], nodes: Tensor, batches: BatchConfig) -> PresampledMetis:
-    """METIS with parts that are even in the in-edges of an epoch that is drawn first and not trained, and in seeds.
+    """Return METIS balanced by seeds and by the in-edges of an epoch that is sampled first and not trained.
 
     Args:
-        views: The graph as each layer sees it.
+        views: The graph of each layer, with or without self-loops.
         nodes: ``[n]`` int64, the nodes to train on.
-        batches: What batches are made of.
+        batches: Configuration of the batches.
     """
 
     def compute_weights() -> Tensor:
