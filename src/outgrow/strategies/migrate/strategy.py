@@ -28,8 +28,7 @@ from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.shard import PartitionShard
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Step, Strategy
-from outgrow.strategies.migrate.merging import TimeStepMerger
-from outgrow.strategies.migrate.schedule import migration_schedule
+from outgrow.strategies.migrate.schedule import TimeStepMerger, migration_schedule
 
 _MIGRATION_OPTIONS: Mapping[str, object] = {"pregather": True, "merge": True, "time_steps": None}
 """Options that apply to migrating models only, and their defaults."""

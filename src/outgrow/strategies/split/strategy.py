@@ -9,7 +9,7 @@ along cut edges. Workers sample later batches, each for its own nodes, while the
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, get_type_hints
@@ -28,7 +28,9 @@ from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.engine.shard import PartitionShard, layer_topology
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Partitioner
-from outgrow.graph.partition.presampled import PresampledMetis
+from outgrow.graph.partition.presampled import PresampledMetis, presample_weights, sampling_signature
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
@@ -43,10 +45,10 @@ from outgrow.strategies.split.layers import (
     plan_partial_sums,
     supports_partial_sums,
 )
-from outgrow.strategies.split.partition import make_presampled_partition
 from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler, sample_cooperatively
 
 PRESAMPLED_PARTITION = PresampledMetis.name
+_ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
 _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 _SPARE = 0.5  # no two batches are of one size
 
@@ -230,3 +232,24 @@ def _row_cost(model: Model, index: int, feature_dtype: torch.dtype) -> RowBytes:
     raw = index == 0 and model.source_is_features
     dtype = feature_dtype if raw else next(model.parameters()).dtype
     return RowBytes(dtype=dtype, columns=widths.source[0] * widths.source[1], has_gradient=not raw)
+
+
+def make_presampled_partition(views: Sequence[Topology], nodes: Tensor, batches: BatchConfig) -> PresampledMetis:
+    """Return METIS balanced by seeds and by the in-edges of an epoch that is sampled first and not trained.
+
+    Args:
+        views: The graph of each layer, with or without self-loops.
+        nodes: ``[n]`` int64, the nodes to train on.
+        batches: Configuration of the batches.
+    """
+
+    def compute_weights() -> Tensor:
+        sampler = NeighborSampler(views, batches.fanout_per_hop(len(views)), _ANY_SEED, weighted=batches.weighted)
+        return presample_weights(
+            sampler,
+            _PRESAMPLING_EPOCH,
+            batches.seeds_of_epoch(nodes, _ANY_SEED, _PRESAMPLING_EPOCH),
+            views[0].num_nodes,
+        )
+
+    return PresampledMetis(course=sampling_signature(views, nodes, batches), weights=compute_weights)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.graph.partition.balanced_ranges import balanced_range_ends, range_of_each
+from outgrow.graph.partition.partition import balanced_range_ends, range_of_each
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.csc import cached_transpose
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from outgrow.engine.layer_plan import LayerPlan
-from outgrow.engine.memory_model import full_graph_bytes
+from outgrow.engine.layer_plan import LayerPlan, full_graph_bytes
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.strategies.tensor.all_to_all import column_ranges
