@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -65,7 +65,7 @@ def rows_from_host_misplaced() -> Iterator[Hits]:
         yield hits
 
 
-def degrees_of_the_chunk() -> Any:
+def degrees_of_the_chunk() -> AbstractContextManager[Hits]:
     """The degree of a source is how often it occurs in the chunk."""
 
     def changed(block: Block) -> Block:
@@ -74,7 +74,7 @@ def degrees_of_the_chunk() -> Any:
     return _other_blocks(changed)
 
 
-def draws_by_place() -> Any:
+def draws_by_place() -> AbstractContextManager[Hits]:
     """Dropout of a row depends on its place in the chunk, not on its node."""
     return _other_blocks(lambda block: replace(block, dst_nodes=torch.arange(len(block.dst_nodes))))
 

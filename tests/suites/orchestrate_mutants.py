@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor
@@ -92,14 +91,14 @@ def rows_for_the_cpu_misplaced() -> Iterator[Hits]:
         yield hits
 
 
-def hot_rows_in_the_place_of_others() -> Any:
+def hot_rows_in_the_place_of_others() -> AbstractContextManager[Hits]:
     """Rows of hot nodes are put where those of other hot nodes belong."""
     return _other_draws(
         lambda draw: draw._replace(hot_positions=draw.hot_positions.roll(1)), lambda draw: len(draw.hot_positions) > 1
     )
 
 
-def mean_over_own_seeds() -> Any:
+def mean_over_own_seeds() -> AbstractContextManager[Hits]:
     """The loss is the mean over the worker's own seeds."""
     return _other_draws(
         lambda draw: draw._replace(num_seeds=max(1, len(draw.seeds))),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +20,7 @@ from outgrow.strategies.sampled import Sampled
 from suites.hits import Hits
 
 
-def degrees_of_the_sample() -> Any:
+def degrees_of_the_sample() -> AbstractContextManager[Hits]:
     """The degree of a source is how often it occurs in the block."""
 
     def changed(block: Block) -> Block:
@@ -29,7 +29,7 @@ def degrees_of_the_sample() -> Any:
     return _other_blocks(changed)
 
 
-def edge_numbers_of_the_sample() -> Any:
+def edge_numbers_of_the_sample() -> AbstractContextManager[Hits]:
     """Edges are numbered within the block, so draws for edges differ."""
     return _other_blocks(lambda block: replace(block, edge_ids=torch.arange(block.edges.num_edges)))
 

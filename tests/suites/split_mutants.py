@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -101,7 +101,7 @@ def _with_block(hop: SampledSplitBlock, **changed: Any) -> SampledSplitBlock:
     return hop._replace(block=replace(hop.block, **changed)) if hop.block.edges.num_edges else hop
 
 
-def degrees_of_the_sample() -> Any:
+def degrees_of_the_sample() -> AbstractContextManager[Hits]:
     """The degree of a source is how often it occurs in the worker's part of the block."""
 
     def changed(hop: SampledSplitBlock) -> SampledSplitBlock:
@@ -111,7 +111,7 @@ def degrees_of_the_sample() -> Any:
     return _other_hops(lambda hops: [*map(changed, hops)])
 
 
-def edge_numbers_of_the_part() -> Any:
+def edge_numbers_of_the_part() -> AbstractContextManager[Hits]:
     """Edges are numbered within the worker's part of the block, so draws for edges differ."""
     return _other_hops(
         lambda hops: [_with_block(hop, edge_ids=torch.arange(hop.block.edges.num_edges)) for hop in hops]
@@ -165,7 +165,7 @@ def _other_sums(change: Callable[[SplitEdges], SplitEdges]) -> Iterator[Hits]:
         yield hits
 
 
-def parts_counted_twice() -> Any:
+def parts_counted_twice() -> AbstractContextManager[Hits]:
     """A part of a sum that another worker has taken is added twice."""
 
     def changed(found: SplitEdges) -> SplitEdges:
@@ -177,7 +177,7 @@ def parts_counted_twice() -> Any:
     return _other_sums(changed)
 
 
-def weights_of_other_edges() -> Any:
+def weights_of_other_edges() -> AbstractContextManager[Hits]:
     """The weights that are told for parts of sums are those of the edge before."""
     return _other_sums(lambda found: found._replace(sum_request_edge_ids=found.sum_request_edge_ids.roll(1)))
 
