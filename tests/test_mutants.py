@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Collection, Iterable
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from mutants import ROOT, Mutant, list_mutants
+from suites import links
+from suites.mutants import MUTANTS as GRADIENTS
 
 TESTS = Path(__file__).parent
 NUMBERS = {
@@ -55,6 +61,17 @@ def unmarked(tree: ast.Module) -> list[str]:
     ]
 
 
+def unlisted(modules: Iterable[ModuleType], listed: Collection[object]) -> list[str]:
+    """Contexts that break code, by their type, and are in no table."""
+    return [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, made in vars(module).items()
+        if inspect.isfunction(made) and made.__module__ == module.__name__ and not name.startswith("_")
+        if made.__annotations__["return"] in ("Iterator[Hits]", "AbstractContextManager[Hits]") and made not in listed
+    ]
+
+
 def test_every_mutant_has_a_test_that_runs_it() -> None:
     marked = [file for file in TESTS.rglob("test_*.py") if "@pytest.mark.mutant\n" in file.read_text("utf-8")]
     files = sorted(file.relative_to(ROOT).as_posix() for file in marked if file != Path(__file__))
@@ -89,6 +106,14 @@ def test_what_mutants_change_is_still_there() -> None:
         except Exception as error:
             error.add_note(f"{mutant.name} changes what is no longer there")
             raise
+
+
+def test_no_mutant_is_left_out_of_its_table() -> None:
+    modules = [links, *(import_module(f"suites.{file.stem}") for file in TESTS.glob("suites/*_mutants.py"))]
+    listed = {*links.MUTANTS.values(), *(mutant.broken for mutant in GRADIENTS.values())}
+    assert unlisted(modules, listed) == []
+    for each in listed:
+        assert len(unlisted(modules, listed - {each})) == 1
 
 
 def test_tests_of_mutants_are_marked() -> None:
