@@ -237,7 +237,25 @@ ENOUGH = {
     "offload-7-without-techniques": [Case(conv, "weighted") for conv in KINDS],
 }
 """Cases of ways that take long; other ways run in all cases."""
-QUICK = [(way, case) for way in WAYS for case in ENOUGH.get(way, [] if way.startswith("offload") else CASES)]
+EVERY_WAY = {way: ENOUGH.get(way, [] if way.startswith("offload") else CASES) for way in WAYS}
+EVERY_CASE = [(way, case) for way, cases in EVERY_WAY.items() for case in cases]
+FEW_CASES = 5
+"""A quick test of a way with more cases than this has a third of them."""
+
+
+def quick_cases(shift: int, cases: Sequence[Case]) -> list[Case]:
+    """A third of some cases, each layer at least once; another third for another shift."""
+    if len(cases) <= FEW_CASES:
+        return list(cases)
+    by_conv = {conv: [case for case in cases if case.conv == conv] for conv in dict.fromkeys(c.conv for c in cases)}
+    return [
+        case
+        for start, of_conv in enumerate(by_conv.values(), shift)
+        for case in (of_conv[start % 3 :: 3] or [of_conv[start % len(of_conv)]])
+    ]
+
+
+QUICK = [(way, case) for shift, (way, cases) in enumerate(EVERY_WAY.items()) for case in quick_cases(shift, cases)]
 CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.conv in (*KINDS, *DECOUPLED))]
 EVERY_CHUNKING = [(way, case) for way in WAYS for case in CHUNKED if way.startswith("offload")]
 DEALT = [way for way in WAYS if not way.startswith("offload") or way == "offload-3"]

@@ -9,6 +9,7 @@ import pytest
 
 from pool import run_workers
 from suites.exactness import (
+    EVERY_CASE,
     EVERY_CHUNKING,
     EVERY_DEAL,
     QUICK,
@@ -55,6 +56,17 @@ def require_equal(found: Found, expected: Found) -> None:
 @any_number
 def test_every_strategy_and_layer(workers: int, expected: Found) -> None:
     require_equal(seen(workers)[0].right, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_every_strategy_in_every_case(workers: int) -> None:
+    expected = references(EVERY_CASE)
+    first, *others = run_workers(partial(gradients, keys=EVERY_CASE), workers)
+    require_equal(first, expected)
+    for other in others:
+        assert [key for key in first if not first[key].same_bits(other[key])] == []
 
 
 @pytest.mark.slow
