@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-capabilities lint format docs nightly ci constraints clean
+.PHONY: help setup demo test test-capabilities lint format docs nightly mutants ci constraints clean
 
 PYTHON ?= python3
 TIMES ?= 3
@@ -38,8 +38,11 @@ format: $(DEV_READY) ## format the code and sort its imports
 docs: $(DEV_READY) ## build the documentation, in build/site
 	$(BIN)/mkdocs build --strict
 
-nightly: $(DEV_READY) ## run all tests, the slow ones too
+nightly: $(DEV_READY) ## run all tests, the slow ones and all mutants too
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'slow or not slow' $(ARGS)
+
+mutants: $(DEV_READY) ## run every mutant, the slow ones too; each must be found
+	OUTGROW_KERNELS=serial $(BIN)/python -m pytest -n auto --dist loadfile -m mutant $(ARGS)
 
 ci: ## do what continuous integration does
 	.ci/run

@@ -45,7 +45,7 @@ class Workers:
     owner: Tensor
     size: int
 
-    def minibatch_loop(self, seeds: Tensor, step: int) -> list[list[Block]]:
+    def micro_batches(self, seeds: Tensor, step: int) -> list[list[Block]]:
         """Blocks of each model: around a share of the seeds at random."""
         model = assign_models(len(seeds), self.size)
         return [self.sampler.sample_blocks(seeds[model == rank], EPOCH, step) for rank in range(self.size)]

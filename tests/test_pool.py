@@ -37,7 +37,7 @@ def test_tasks_are_done_where_and_with_what_the_test_has(
     heard: list[object] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SET", "for one")
-    [(process, folder, settings)] = pool.run(looking, 1, hear=heard.append)
+    [(process, folder, settings)] = pool.run(looking, 1, on_message=heard.append)
     assert (folder, settings, heard) == (str(tmp_path), [], ["task-1"])
     assert process != os.getpid()
     ask = lambda place: looking(place, "SET", "GLOO_SOCKET_IFNAME")  # noqa: E731
@@ -68,6 +68,6 @@ def test_workers_end_when_the_test_is_interrupted(pool: Pool) -> None:
     pool.run(looking, 1)
     [(process, _)] = pool.workers
     with pytest.raises(TimeoutError):
-        pool.run(looking, 1, stop=interrupt)
+        pool.run(looking, 1, should_stop=interrupt)
     assert process.returncode is not None
     assert pool.workers == []

@@ -16,7 +16,7 @@ from outgrow.app.runs.workers import Workers
 from outgrow.app.strategy_registry import make_strategy, use_new_option_names
 from outgrow.core.deprecation import renamed_options_of
 from outgrow.core.errors import InputError
-from outgrow.moved_modules import MOVED
+from outgrow.core.old_names import MOVED
 from outgrow.nn.layer import Conv
 from outgrow.strategies.base import Strategy
 

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from outgrow._version import __version__ as __version__
-from outgrow.moved_modules import install_moved_modules
+from outgrow.core.old_names import install_moved_modules
 from outgrow.runtime.system.environment import configure_threads, gc_paused_import
 
 if TYPE_CHECKING:

@@ -106,6 +106,7 @@ def test_convert_refuses_and_leaves_nothing(
     assert sorted(path.name for path in Path().iterdir()) == [npz.name, "taken"]
 
 
+@pytest.mark.parallel_kernels
 def test_doctor_is_well(outgrow: Command) -> None:
     report = outgrow("doctor", "--json").summary
     assert set(report["checks"].values()) == {"ok"}

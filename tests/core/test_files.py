@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -171,37 +171,84 @@ RENAME_FIRST = (
     "os.replace(written, path)\n        fsync_path(path)",
 )
 NO_OLD_FILE = ("        yield written\n", "        path.unlink(missing_ok=True)\n        yield written\n")
-MUTANTS: list[tuple[str, str, Check]] = [
-    ("fsync_path(written)", "pass", check_order),
-    ("fsync_path(path.parent)", "pass", check_order),
-    ("fsync_path(path.parent)", "fsync_path(path)", check_order),
-    ("os.replace(written, path)", "path.write_bytes(written.read_bytes())", check_order),
-    ("path.with_name(", "Path('/tmp').joinpath(", check_order),
-    (*NO_OLD_FILE, check_body_that_fails),
-    ("except BaseException", "except Exception", check_body_that_fails),
-    ("except BaseException", "except OSError", check_body_that_fails),
-    ("        raise\n", "", check_body_that_fails),
-    ("written.unlink(missing_ok=True)", "pass", check_body_that_fails),
-    (*RENAME_FIRST, check_disk_that_fails),
-    ("with suppress(OSError)", "with suppress(KeyError)", check_removal_that_fails),
-    (".{secrets.token_hex(4)}", "", check_two_writers),
-    ("temporary or ", "", check_two_writers),
-]
 
 
-@pytest.mark.parametrize(("old", "new", "check"), MUTANTS)
-def test_the_checks_find_mutants(
-    old: str, new: str, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = ast.unparse(ast.parse(inspect.getsource(files)))
-    function = ast.unparse(ast.parse(inspect.getsource(atomic_write)))
-    changed = function.replace('"', "'").replace(old, new)
-    assert source.count(function) == 1
-    assert changed != function.replace('"', "'")
-    names: dict[str, Any] = {}
-    exec(source.replace(function, changed), names)
+class Mutant(NamedTuple):
+    """`atomic_write` with another piece of source, what is wrong with it, and the check that must find it."""
+
+    check: Check
+    old: str
+    new: str
+    breaks: str
+
+    def make_write(self) -> AtomicWrite:
+        """The function that is broken. An error if it is written in another way by now."""
+        source = ast.unparse(ast.parse(inspect.getsource(files)))
+        function = ast.unparse(ast.parse(inspect.getsource(atomic_write)))
+        assert source.count(function) == 1
+        quoted = function.replace('"', "'")
+        assert self.old in quoted
+        names: dict[str, Any] = {}
+        exec(source.replace(function, quoted.replace(self.old, self.new)), names)
+        return names["atomic_write"]
+
+
+MUTANTS = {
+    "contents_not_flushed": Mutant(
+        check_order, "fsync_path(written)", "pass", "The bytes are not flushed before the file has its name."
+    ),
+    "name_not_flushed": Mutant(
+        check_order, "fsync_path(path.parent)", "pass", "The folder is not flushed after the file has its name."
+    ),
+    "file_flushed_for_its_folder": Mutant(
+        check_order, "fsync_path(path.parent)", "fsync_path(path)", "The file is flushed again instead of its folder."
+    ),
+    "copied_to_its_place": Mutant(
+        check_order,
+        "os.replace(written, path)",
+        "path.write_bytes(written.read_bytes())",
+        "The file is copied to its place, not renamed.",
+    ),
+    "written_in_another_folder": Mutant(
+        check_order, "path.with_name(", "Path('/tmp').joinpath(", "The file is written in another folder first."
+    ),
+    "old_file_removed_first": Mutant(
+        check_body_that_fails, *NO_OLD_FILE, "The old file is removed before the new one is written."
+    ),
+    "left_after_an_interrupt": Mutant(
+        check_body_that_fails, "except BaseException", "except Exception", "An interrupt leaves half of a file."
+    ),
+    "left_after_a_mistake": Mutant(
+        check_body_that_fails, "except BaseException", "except OSError", "Errors that are not the disk's leave half."
+    ),
+    "error_swallowed": Mutant(check_body_that_fails, "        raise\n", "", "An error is not passed on."),
+    "half_not_removed": Mutant(
+        check_body_that_fails, "written.unlink(missing_ok=True)", "pass", "Half of a file is never removed."
+    ),
+    "renamed_before_flushed": Mutant(
+        check_disk_that_fails, *RENAME_FIRST, "The file has its name before its bytes are on the disk."
+    ),
+    "error_of_the_removal_told": Mutant(
+        check_removal_that_fails,
+        "with suppress(OSError)",
+        "with suppress(KeyError)",
+        "An error of the removal hides why there was one.",
+    ),
+    "one_temporary_name": Mutant(
+        check_two_writers, ".{secrets.token_hex(4)}", "", "All writers of a file write under one temporary name."
+    ),
+    "temporary_name_ignored": Mutant(
+        check_two_writers, "temporary or ", "", "A temporary name that the caller gives is not taken."
+    ),
+}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_checks_find_mutants(mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = MUTANTS[mutant].make_write()
     with pytest.raises((AssertionError, OSError)):
-        check(names["atomic_write"], tmp_path, monkeypatch)
+        MUTANTS[mutant].check(write, tmp_path, monkeypatch)
 
 
 def test_many_writers_of_one_file(tmp_path: Path) -> None:

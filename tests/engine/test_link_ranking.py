@@ -64,7 +64,7 @@ class World(NamedTuple):
         return LinkRanker(held, self.decoder, links_of(self.asked), answers, torch.tensor(self.ends))
 
     def on_part(self, share: PartitionShard) -> LinkRanks:
-        return self.ranking(share).ranks(self.out[share.owned_nodes])
+        return self.ranking(share).rank_links(self.out[share.owned_nodes])
 
 
 def links_of(facts: list[Fact]) -> LinkTriples:
@@ -119,7 +119,7 @@ def worlds(draw: st.DrawFn) -> World:
 def test_ranks_are_those_of_loops(world: World, chunk_bytes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(link_ranking, "CHUNK_BYTES", chunk_bytes)
-        found = world.ranking().ranks(world.out)
+        found = world.ranking().rank_links(world.out)
     assert found.rank.dtype == torch.float64
     assert sorted(found.rank.tolist()) == naive(world)
 
@@ -157,14 +157,14 @@ ROUNDED = {f"{name}, rounded": rounded(world) for name, world in WORLDS.items()}
 @pytest.mark.parametrize("name", WORLDS)
 def test_ranks_of_many_links_are_those_of_loops(name: str) -> None:
     world = WORLDS[name]
-    assert sorted(world.ranking().ranks(world.out).rank.tolist()) == naive(world)
+    assert sorted(world.ranking().rank_links(world.out).rank.tolist()) == naive(world)
     assert any(rank % 1 for rank in naive(world))
 
 
 @pytest.mark.parametrize("name", ROUNDED)
 def test_nodes_that_are_alike_tie_however_products_are_rounded(name: str) -> None:
     world = ROUNDED[name]
-    assert sorted(world.ranking().ranks(world.out).rank.tolist()) == naive(world)
+    assert sorted(world.ranking().rank_links(world.out).rank.tolist()) == naive(world)
     assert any(rank % 1 for rank in naive(world))
 
 
@@ -195,7 +195,7 @@ def by_workers(workers: int) -> list[Found]:
 
 def differing(workers: int, name: str, world: World) -> list[tuple[str, str, int]]:
     """Where some worker does not find the ranks that one alone finds."""
-    alone = world.ranking().ranks(world.out).rank
+    alone = world.ranking().rank_links(world.out).rank
     found = [(key, ranks) for seen in by_workers(workers) for key, ranks in seen.items() if key[0] == name]
     assert len(found) == workers * len(DEALS) * 2
     return [key for key, ranks in found if not torch.equal(ranks, alone)]
@@ -222,7 +222,7 @@ def test_figures() -> None:
 
 def test_nothing_asked_is_no_figure() -> None:
     world = WORLDS["relations of types"]._replace(asked=[])
-    figures = world.ranking().ranks(world.out).figures()
+    figures = world.ranking().rank_links(world.out).compute_metrics()
     assert all(math.isnan(value) for value in figures.values())
 
 
@@ -232,7 +232,7 @@ def test_what_is_known_is_no_competitor_whatever_its_part() -> None:
     world = World((0, 4), [(0, 0, 1), (0, 0, 3)], [(0, 0, 3)], 1, True, out)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DistMult, "column_scale", lambda self, like: torch.ones(1, WIDTH, dtype=torch.float64))
-        tail, head = world.ranking().ranks(out).rank.tolist()
+        tail, head = world.ranking().rank_links(out).rank.tolist()
     assert (tail, head) == (2.0, 3.0)
 
 
@@ -245,4 +245,4 @@ def test_a_model_that_gives_no_numbers_is_last() -> None:
         directed=True,
         out=torch.full((9, WIDTH), torch.nan, dtype=torch.float64),
     )
-    assert world.ranking().ranks(world.out).rank.tolist() == [8, 8]
+    assert world.ranking().rank_links(world.out).rank.tolist() == [8, 8]

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 import store_files
+from broken_readers import MUTANTS
 from cases import ACCEPTED, Case
 from keeper import Keeper
 from readers import READERS, Inputs, kind_of, main
@@ -33,29 +34,15 @@ def test_readers_keep_their_promises(reader: str, tmp_path: Path) -> None:
     assert not wrong
 
 
-BROKEN = {
-    "raises": "raised KeyError",
-    "runs_code": "has done exec",
-    "starts_a_program": "has done os.system",
-    "writes": "left cwd/seen",
-    "leaves_half": "left out/made.store",
-    "takes_memory": "raised MemoryError",
-    "keeps_memory": "MiB for 8 bytes",
-    "hangs": "took more than 1 s",
-    "dies": "died by SIGABRT",
-    "says_nothing": "a bad message",
-    "refuses": "refused what should be accepted",
-}
-
-
-@pytest.mark.parametrize("mutant", BROKEN)
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_broken_reader_is_noticed(mutant: str, tmp_path: Path) -> None:
-    keeper = Keeper(f"mutants:{mutant}", tmp_path, [], 1 if mutant == "hangs" else 60)
+    keeper = Keeper(f"broken_readers:{mutant}", tmp_path, [], 1 if mutant == "hangs" else 60)
     try:
         wrong = keeper.judge(CASE, convert=True).violations
     finally:
         keeper.close()
-    assert any(BROKEN[mutant] in what for what in wrong), wrong
+    assert any(MUTANTS[mutant].violation in what for what in wrong), wrong
 
 
 def test_inputs_depend_on_seed_and_number_alone() -> None:
@@ -77,7 +64,7 @@ def test_changes_of_a_manifest_leave_the_values_that_are_drawn() -> None:
 
 
 def test_the_script_keeps_what_was_not_as_promised(tmp_path: Path) -> None:
-    words = ["--reader", "edge_list", "--inputs", "2", "--target", "mutants:raises"]
+    words = ["--reader", "edge_list", "--inputs", "2", "--target", "broken_readers:raises"]
     kept = tmp_path / "kept"
     assert main([*words, "--failures", str(kept), "--json", str(tmp_path / "out.json")]) == 1
     (row,) = json.loads((tmp_path / "out.json").read_text())["readers"]

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layer_mutants import KEY, MUTANTS
 from layer_table import CONVS, FINISHES, IN, OUT, RELATIONS, layer_of
-from torch import Tensor
 
 import layer_plans
 from layer_plans import Plan, largest_difference, plans_for, results
-from outgrow.core.block import Block
 from outgrow.engine.shard import layer_topology
 from outgrow.graph.topology import Topology
-from outgrow.nn import Epilogue, GCNConv, Layer, NodeMessages, SAGEConv
-from outgrow.ops.csc import in_degree
-from outgrow.ops.edge_weight import mean_weight, symmetric_weight
+from outgrow.nn import Layer
 from support import normal, random_topology, topologies, topology_of, with_relations
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
-KEY = 0xFEDCBA9876543210
 GRAPHS = {
     name: with_relations(topology, RELATIONS)
     for name, topology in {
@@ -124,67 +118,9 @@ def test_draws_follow_the_key(conv: str) -> None:
     assert not torch.equal(one, none)
 
 
-class StreamDropout(torch.nn.Module):
-    """A mutant: dropout from torch's stream of random numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.dropout(x, 0.3)
-
-
-class BlockMeanSAGE(SAGEConv):
-    """A mutant: divides by the number of in-edges in the block."""
-
-    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        return mean_weight(dataclasses.replace(block, dst_degree=in_degree(block.edges.indptr, None)), torch.float64)
-
-
-class BlockDegreeGCN(GCNConv):
-    """A mutant: normalises a source by its number of out-edges in the block, as if that were its degree."""
-
-    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        degree = torch.bincount(block.edges.indices, minlength=block.edges.num_src).double()
-        return symmetric_weight(dataclasses.replace(block, src_degree=degree), torch.float64)
-
-
-class PositionKeyedSAGE(SAGEConv):
-    """A mutant: its draws are keyed, but by the position of a row instead of by its node."""
-
-    def update(self, x_VD: Tensor, aggregate_VCF: Tensor) -> Tensor:  # type: ignore[override]
-        from outgrow.ops.rng import dropout
-
-        return dropout(super().update(x_VD, aggregate_VCF), torch.arange(len(x_VD)), KEY, 0.5)
-
-
-@pytest.mark.parametrize("plan", [layer_plans.chunks, layer_plans.gathered])
-def test_the_suite_catches_dropout_from_a_stream(plan: Plan) -> None:
-    layer = layer_of(CONVS["gcn"](), "bare")
-    layer.epilogue = Epilogue(activation=StreamDropout())
+@pytest.mark.mutant
+@pytest.mark.parametrize(("mutant", "plan"), [(name, plan) for name in MUTANTS for plan in MUTANTS[name].plans])
+def test_a_mutant_is_found(mutant: str, plan: Plan) -> None:
+    layer, promised = MUTANTS[mutant].make(), MUTANTS[mutant].promised
+    assert (plan in plans_for(layer)) == promised
     assert difference(plan, layer, GRAPHS["multi-graph"]) > 1e-3
-
-
-@pytest.mark.parametrize("plan", [layer_plans.chunks, layer_plans.gathered])
-def test_the_suite_catches_dropout_keyed_by_position(plan: Plan) -> None:
-    layer = layer_of(PositionKeyedSAGE(IN, OUT), "bare")
-    assert difference(plan, layer, GRAPHS["multi-graph"]) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("mutant", "plan"),
-    [
-        (BlockMeanSAGE, layer_plans.edge_parts),
-        (BlockDegreeGCN, layer_plans.edge_parts),
-        (BlockDegreeGCN, layer_plans.chunks),
-        (BlockDegreeGCN, layer_plans.gathered),
-    ],
-)
-def test_the_suite_catches_degrees_of_the_block(mutant: type[SAGEConv] | type[GCNConv], plan: Plan) -> None:
-    layer = layer_of(mutant(IN, OUT), "bare")
-    assert plan in plans_for(layer)
-    assert difference(plan, layer, random_topology(40, 250, seed=3)) > 1e-3
-
-
-@pytest.mark.parametrize("conv", ["gat-averaged", "sage-max", "rgcn-aggregate-first", "rgcn-diagonal"])
-def test_the_suite_catches_what_is_no_sum(conv: str) -> None:
-    """Why `edge_parts` is not promised to every layer: a softmax, a maximum and counts of relations would fail it."""
-    layer = layer_of(CONVS[conv](), "bare")
-    assert difference(layer_plans.edge_parts, layer, GRAPHS["multi-graph"]) > 1e-3

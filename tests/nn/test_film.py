@@ -49,4 +49,4 @@ def test_a_negative_number_of_relations_is_refused() -> None:
 
 def test_the_model_passes_relations_on() -> None:
     model = FiLM(IN, 8, OUT, num_relations=RELATIONS, layers=2)
-    assert [layer.widths.source[0] for layer in model.layers] == [RELATIONS, RELATIONS]
+    assert [layer.spec.source[0] for layer in model.layers] == [RELATIONS, RELATIONS]

@@ -62,7 +62,7 @@ def test_it_holds_in_all_threads_until_it_ends() -> None:
         with use_bfloat16_matmul():
             assert uses_bfloat16()
             assert pool.submit(uses_bfloat16).result()
-            with use_bfloat16_matmul(wanted=False):
+            with use_bfloat16_matmul(enabled=False):
                 assert not uses_bfloat16()
             assert uses_bfloat16()
         assert not uses_bfloat16()

@@ -71,7 +71,7 @@ def test_features_that_cross_a_slow_network_are_moved_least() -> None:
         for each in (first, second)
     ]
     assert network[0] <= network[1]
-    assert first.estimate.seconds > second.estimate.seconds
+    assert first.estimate.epoch_seconds > second.estimate.epoch_seconds
 
 
 def test_with_a_limit_only_those_are_chosen_that_keep_to_it() -> None:

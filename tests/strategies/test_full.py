@@ -66,4 +66,4 @@ def test_it_is_exact_and_lets_go_of_its_blocks(world: Planted) -> None:
     assert Full.name == "full"
     execution = Full().prepare(world.problem())
     execution.close()
-    assert execution.work.edges == []  # type: ignore[attr-defined]
+    assert execution.epoch_pass.edges == []  # type: ignore[attr-defined]

@@ -191,13 +191,13 @@ def links_numbered_by_each_worker() -> Iterator[Hits]:
     """Negatives are drawn by the place of a link among those of its worker."""
     hits, right = Hits(), link_objective.collect_in_links
 
-    def mutant(topology: Topology, nodes: Tensor) -> tuple[LinkTriples, Tensor]:
+    def in_links(topology: Topology, nodes: Tensor) -> tuple[LinkTriples, Tensor]:
         links, number = right(topology, nodes)
         own = torch.arange(len(number))
         hits.note(not torch.equal(own, number))
         return links, own
 
-    with patch.object(link_objective, "collect_in_links", mutant):
+    with patch.object(link_objective, "collect_in_links", in_links):
         yield hits
 
 
@@ -231,7 +231,7 @@ def mean_over_own_links() -> Iterator[Hits]:
 
 
 @contextmanager
-def rows_of_others_misplaced() -> Iterator[Hits]:
+def fetched_rows_misplaced() -> Iterator[Hits]:
     """Fetched rows are one place off."""
     hits, right = Hits(), LinkObjective._gather_rows
 
@@ -276,7 +276,7 @@ BETWEEN_WORKERS = (
     links_numbered_by_each_worker,
     fetched_rows_without_gradient,
     mean_over_own_links,
-    rows_of_others_misplaced,
+    fetched_rows_misplaced,
 )
 ANYWHERE: tuple[Mutant, ...] = (same_negatives_in_every_epoch, ends_of_one_type)
 MUTANTS: Mapping[str, Mutant] = {mutant.__name__: mutant for mutant in (*BETWEEN_WORKERS, *ANYWHERE)}

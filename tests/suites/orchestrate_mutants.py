@@ -93,7 +93,7 @@ def rows_for_the_cpu_misplaced() -> Iterator[Hits]:
 
 
 def hot_rows_in_the_place_of_others() -> Any:
-    """They are put where other hot nodes belong."""
+    """Rows of hot nodes are put where those of other hot nodes belong."""
     return _other_draws(
         lambda draw: draw._replace(hot_positions=draw.hot_positions.roll(1)), lambda draw: len(draw.hot_positions) > 1
     )

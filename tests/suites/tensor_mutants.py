@@ -129,7 +129,7 @@ def slices_in_another_order() -> Iterator[Hits]:
 
     with ExitStack() as stack:
         for module in (all_to_all, pipelined_sums):
-            stack.enter_context(patch.object(module, "joined", joined))
+            stack.enter_context(patch.object(module, "merge_slices", joined))
         yield hits
 
 

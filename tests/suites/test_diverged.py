@@ -62,7 +62,7 @@ def errors(place: WorkerContext, stores: Mapping[str, Path]) -> dict[tuple[str, 
         for name, strategy in STRATEGIES.items():
             batches: dict[str, Any] = {"batch_size": 20, "fanout": (-1, -1)} if strategy.uses_minibatches else {}
             config = TrainConfig(epochs=2, **batches)
-            options: dict[str, Any] = {"directory": None, "resume": False, "may_restart": False}
+            options: dict[str, Any] = {"directory": None, "resume": False, "needs_checkpoints": False}
             job = TrainingJob(store=store, model=large_model(), config=config, strategy=strategy, **options)
             try:
                 job(replace(place, send_message=lambda message: None))

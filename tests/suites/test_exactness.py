@@ -94,6 +94,7 @@ def test_the_cases_are_as_odd_as_they_should_be() -> None:
     assert any(each.halo > 10 for each in held)
 
 
+@pytest.mark.mutant
 @several
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str, workers: int, broken: Mapping[str, Found]) -> None:
@@ -105,6 +106,7 @@ def test_a_mutant_is_found(name: str, workers: int, broken: Mapping[str, Found])
         assert not max(differences) <= VISIBLE, way
 
 
+@pytest.mark.mutant
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_no_mutant_is_wrong_on_one_worker(name: str, broken: Mapping[str, Found]) -> None:

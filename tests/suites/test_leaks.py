@@ -32,6 +32,14 @@ MATRIX_BYTES = NODES * HIDDEN * 4
 MOST_GROWTH = 4 << 20
 
 
+def half_a_matrix_leaks() -> torch.Tensor:
+    """Half a row matrix is kept in each epoch."""
+    return torch.ones(MATRIX_BYTES // 8)
+
+
+MUTANTS = {mutant.__name__: mutant for mutant in (half_a_matrix_leaks,)}
+
+
 def growth(held: list[int]) -> int:
     """By how much more is held after the last epochs than after those in which all had been done once."""
     return max(held[-SETTLED:]) - max(held[SETTLED : 2 * SETTLED])
@@ -54,7 +62,7 @@ def held(
         torch.manual_seed(0)
         batches: dict[str, Any] = {"batch_size": 20, "fanout": (5, 5)} if strategy.uses_minibatches else {}
         config = TrainConfig(epochs=EPOCHS, eval_every=5, **batches)
-        options: dict[str, Any] = {"directory": None, "resume": False, "may_restart": False}
+        options: dict[str, Any] = {"directory": None, "resume": False, "needs_checkpoints": False}
         model = SAGE(WIDTH, HIDDEN, 2, dropout=0.5)
         TrainingJob(store=store, model=model, config=config, strategy=strategy, **options)(
             replace(place, send_message=tell)
@@ -81,12 +89,13 @@ def test_memory_does_not_grow(strategy: str, workers: int) -> None:
     assert growth(bytes_after) < MOST_GROWTH
 
 
+@pytest.mark.mutant
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_leak_is_noticed(tmp_path: Path) -> None:
-    """Of half a row matrix in each epoch."""
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_leak_is_noticed(mutant: str, tmp_path: Path) -> None:
     write_store(graph_of(planted()), tmp_path / "store")
     kept: list[torch.Tensor] = []
-    keep = lambda: kept.append(torch.ones(MATRIX_BYTES // 8))  # noqa: E731
+    keep = lambda: kept.append(MUTANTS[mutant]())  # noqa: E731
     task = partial(held, plans={"full": STRATEGIES["full"]}, store=tmp_path / "store", keep=keep)
     assert growth(run_workers(task, 1)[0]["full"]) > MOST_GROWTH

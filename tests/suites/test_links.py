@@ -82,6 +82,7 @@ def test_every_parameter_has_a_gradient_that_matters() -> None:
         assert [name for name, grad in found.parameters.items() if not grad.abs().max() > 1e-4] == []
 
 
+@pytest.mark.mutant
 @several
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str, workers: int) -> None:
@@ -92,6 +93,7 @@ def test_a_mutant_is_found(name: str, workers: int) -> None:
     assert min(differences) > VISIBLE
 
 
+@pytest.mark.mutant
 @pytest.mark.parametrize("mutant", ANYWHERE, ids=lambda mutant: mutant.__name__)
 def test_a_mutant_that_needs_no_others_is_found_on_one_worker(mutant: Mutant) -> None:
     with mutant() as hits:

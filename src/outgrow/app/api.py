@@ -94,7 +94,7 @@ def train(
         config: Options of the loop; None for the defaults of `TrainConfig`.
         **options: ``device``, what workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each; ``"auto"``, the
             CPU for now, leaves it to ``workers``. And fields of `TrainConfig`, such as ``epochs=200``, that differ from
-            ``config``.
+            ``config``; ``num_neighbors`` is ``fanout``.
 
     Returns:
         The run.

@@ -5,10 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
-
 
 def log_message(text: str) -> None:
     """Write a line to standard error, at once: standard output is for results."""
@@ -51,6 +47,11 @@ def print_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
     Args:
         ledger: Bytes as ``{link: {kind: bytes}}``, over all workers.
     """
+    # Only the command line prints tables: training from Python does not load rich.
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
     used = {link: kinds for link, kinds in ledger.items() if kinds}
     if not used:
         return

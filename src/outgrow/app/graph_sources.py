@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array, issparse
 
 from outgrow.core.errors import InputError
+from outgrow.core.synonyms import accept_synonyms
 from outgrow.core.validation import validate_choice
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.datasets import ResolvedSource, resolve_source
@@ -24,6 +25,14 @@ from outgrow.graph.store.reader import is_store
 _SPLITS = ("train", "val", "test")
 
 
+class EdgeSynonyms(TypedDict, total=False):
+    """Names of PyG for arguments of `from_arrays`."""
+
+    edge_type: Any
+    edge_weight: Any
+
+
+@accept_synonyms(edge_type="relation", edge_weight="weight")
 def from_arrays(
     edge_index: Any,
     *,
@@ -34,6 +43,7 @@ def from_arrays(
     relation: Any = None,
     weight: Any = None,
     undirected: bool = False,
+    **synonyms: Unpack[EdgeSynonyms],
 ) -> Graph:
     """A graph from arrays or tensors.
 
@@ -47,10 +57,13 @@ def from_arrays(
         relation: ``[E]`` integer type of each edge.
         weight: ``[E]`` floating weight of each edge.
         undirected: Add the missing reverse of every edge.
+        **synonyms: ``edge_type`` is also ``relation``, ``edge_weight`` also ``weight``, as PyG calls them.
 
     Raises:
-        InputError: The arrays do not fit each other.
+        InputError: The arrays do not fit each other, or one is given by both of its names.
     """
+    if synonyms:  # the decorator has translated those that exist
+        raise TypeError(f"from_arrays() got an unexpected keyword argument {next(iter(synonyms))!r}")
     brief = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16  # which NumPy does not know
     given = {} if split is None else _split_arrays(split)
     parts = {name: np.flatnonzero(nodes) if _is_mask(nodes) else nodes for name, nodes in given.items()}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, TypeVar
 
-from outgrow.core.errors import InputError
+from outgrow.core.synonyms import rename_keys
 
 Kind = TypeVar("Kind", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -59,7 +59,7 @@ def use_new_names(kind: type, options: Mapping[str, object]) -> dict[str, object
     Raises:
         InputError: An option is given by its old name and by its new one.
     """
-    return _rename_keys(kind.__name__, options, renamed_options_of(kind))
+    return rename_keys(kind.__name__, options, renamed_options_of(kind))
 
 
 def renamed_members(**names: str) -> Callable[[Kind], Kind]:
@@ -158,24 +158,9 @@ def _accept_old_keywords(owner: str, function: Callable[..., Any], names: Mappin
         old_names = options.keys() & names.keys()
         for old in old_names:
             warn_renamed(f"option {old} of {owner}", names[old])
-        return function(*args, **(_rename_keys(owner, options, names) if old_names else options))
+        return function(*args, **(rename_keys(owner, options, names) if old_names else options))
 
     return call
-
-
-def _rename_keys(owner: str, options: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
-    renamed: dict[str, object] = {}
-    for name, value in options.items():
-        new = names.get(name, name)
-        if new in renamed:
-            raise InputError(
-                f"option {new} of {owner} is given twice",
-                needed="one value",
-                got=", ".join(each for each in options if names.get(each, each) == new),
-                repair=f"give {new} only",
-            )
-        renamed[new] = value
-    return renamed
 
 
 def _subclass_hook(kind: Any, names: Mapping[str, str]) -> Callable[..., None]:

@@ -1,6 +1,14 @@
-"""Old names of what users' subclasses define or use, where there are many; each for `outgrow.core.deprecation`."""
+"""Old names of members and modules that work for one more version, with a warning: see `outgrow.core.deprecation`."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from outgrow.core.deprecation import renamed_names
 
 CONV_SPEC = {
     "fixed_weight": "static_edge_weight",
@@ -34,3 +42,42 @@ COMM = {
     "swapped": "all_to_all_counts",
     "sum_gradients": "all_reduce_gradients",
 }
+
+
+MOVED: dict[str, tuple[str, dict[str, str]]] = {
+    "outgrow.engine.full_pass": ("outgrow.engine.full_graph", {"full_pass": "full_forward"}),
+    "outgrow.engine.journey": ("outgrow.engine.model_migration", {"Tour": "MicroBatchPlan"}),
+    "outgrow.engine.micro_batches": (
+        "outgrow.engine.minibatch_loop",
+        {"Ahead": "PrefetchConfig", "sampler_of": "make_sampler"},
+    ),
+    "outgrow.engine.rows": (
+        "outgrow.engine.features.remote",
+        {"RowStore": "RemoteFeatureStore", "row_type": "input_dtype"},
+    ),
+    "outgrow.nn.opaque": ("outgrow.nn.pyg", {"PyGConv": "PyGConv", "edge_index": "edge_index"}),
+    "outgrow.ops.keyed": ("outgrow.ops.rng", {"derive": "fold_in"}),
+    "outgrow.ops.weighted_sum": ("outgrow.ops.aggregation.weighted_sum", {"WeightedSum": "WeightedSum"}),
+}
+"""Of each old path: where its names are now, and what they are called there."""
+
+
+class MovedModuleFinder(MetaPathFinder, Loader):
+    """Finds modules by their old paths, as modules that give their old names."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        return ModuleSpec(fullname, self) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See `importlib.abc.Loader`."""
+        new_module, names = MOVED[module.__name__]
+        setattr(module, "__getattr__", renamed_names(module.__name__, names, new_module))  # noqa: B010 - mypy refuses it
+
+
+def install_moved_modules() -> None:
+    """Let imports find the old paths, after all that exists."""
+    if not any(isinstance(finder, MovedModuleFinder) for finder in sys.meta_path):
+        sys.meta_path.append(MovedModuleFinder())

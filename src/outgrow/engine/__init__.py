@@ -1,1 +1,1 @@
-"""What at least two strategies share (layer 3)."""
+"""Parts of training that at least two strategies share (layer 3)."""

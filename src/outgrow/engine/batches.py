@@ -1,4 +1,4 @@
-"""Which nodes are the seeds of a step, and how many neighbours each hop draws.
+"""Mini-batches: the seeds of each step, and the number of neighbours that each hop samples.
 
 The order of the seeds is a keyed permutation of (seed, epoch), so it is the same on any number of workers.
 """
@@ -24,12 +24,12 @@ _MOST = (1 << 31) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig:
-    """What mini-batches are made of.
+    """Configuration of mini-batches.
 
     Attributes:
         size: Seeds of a step over all workers; None for all nodes to train on.
-        fanout: For each hop outward from the seeds, what is drawn; None for all neighbours.
-        weighted: Whether neighbours are drawn by the weights of edges.
+        fanout: Neighbours sampled in each hop outward from the seeds; None for all neighbours.
+        weighted: Whether neighbours are sampled by the weights of edges.
     """
 
     size: int | None = None
@@ -38,27 +38,28 @@ class BatchConfig:
 
     @property
     def is_full_graph(self) -> bool:
-        """Whether a step is all that there is: all seeds and all neighbours."""
+        """Whether a step has all seeds and all neighbours."""
         return self == FULL_GRAPH
 
     def fanout_per_hop(self, layers: int) -> tuple[Fanout, ...]:
-        """What each hop of a model draws."""
+        """Return the fan-out of each hop of a model."""
         return (-1,) * layers if self.fanout is None else self.fanout
 
     def describe(self) -> str:
-        """The hops as they are typed: ``"10,10"``, or ``"4:2,10"`` with relations; ``"all"`` for all neighbours."""
+        """Return the fan-outs as typed by a user: ``"10,10"``, ``"4:2,10"`` with relations, or ``"all"``."""
         if self.fanout is None:
             return "all"
         return ",".join(str(hop) if isinstance(hop, int) else ":".join(map(str, hop)) for hop in self.fanout)
 
     def seeds_of_epoch(self, nodes: Tensor, seed: int, epoch: int) -> list[Tensor]:
-        """The seeds of each step of an epoch, over all workers; the last step may have fewer.
+        """Return the seeds of each step of an epoch, over all workers; the last step may have fewer.
 
         Args:
             nodes: ``[n]`` int64, the nodes to train on.
             seed: Seed of the run.
             epoch: Number of the epoch.
         """
+        # Shuffled before they are divided among workers, so that batches do not depend on their number.
         ordered = nodes[keyed_permutation(nodes, fold_in(seed, epoch, _ORDER))]
         return [ordered] if self.size is None else list(torch.split(ordered, self.size))
 
@@ -68,14 +69,14 @@ FULL_GRAPH = BatchConfig()
 
 
 def count_sampled_layer(ledger: Ledger, edges: Edges) -> None:
-    """Count what a layer computes of a batch: ``sampled_edges``, ``edges_aggregated``, ``rows_computed``."""
+    """Count the work of a layer on a batch: ``sampled_edges``, ``edges_aggregated``, ``rows_computed``."""
     ledger.add_count("sampled_edges", edges.num_edges)
     ledger.add_count("edges_aggregated", edges.num_edges)
     ledger.add_count("rows_computed", edges.num_dst)
 
 
 def parse_fanouts(value: object) -> tuple[Fanout, ...] | None:
-    """Fan-outs from what a user gives: ``"10,10"``, ``"4:2,10"``, a sequence of numbers, or None.
+    """Parse fan-outs given as ``"10,10"``, ``"4:2,10"``, a sequence of numbers, or None.
 
     Raises:
         InputError: Something else, or a number that is neither -1 nor positive.
@@ -114,6 +115,7 @@ def _split_parts(value: object, separator: str) -> Iterable[object]:
 
 
 def _parse_int(value: object) -> int:
+    # True is an int for ``operator.index``, but no number of neighbours.
     if isinstance(value, bool):
         raise TypeError
     return int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Full-graph forward/backward on a shard; halo exchange; cached first aggregate.
+"""Full-graph forward and backward passes on a shard, with halo exchange and a cached first aggregate.
 
-Source rows are computed by their owner and travel to the workers whose nodes they have edges to. Where a sum over edges
-may be taken in parts, that over the worker's own rows is taken while the others are under way.
+Source rows are computed by their owner and sent to the workers whose nodes they have edges to. If a sum over
+edges may be computed in parts, the sum over own rows overlaps with the exchange of the others.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _WEIGHT_KEY = "weights by part"
 
 
 def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | None, *, overlap: bool = True) -> Tensor:
-    """``[n, O]``: a layer's output for the nodes that the worker owns.
+    """Return a layer's output for the nodes that the worker owns, ``[n, O]``.
 
     Args:
         layer: The layer.
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         x_own: ``[n, D]`` input of the own nodes.
-        key: Key of the draws of this layer in this step; None draws nothing.
-        overlap: Whether to aggregate own rows while others are under way, where the layer allows it.
+        key: Random key of this layer in this step; None for no random draws.
+        overlap: Whether to aggregate own rows while others are received, if the layer permits it.
     """
     view = shard.layer_view(layer)
     block = view.block.with_rng_key(key)
@@ -46,12 +46,13 @@ def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | N
     elif overlap and layer.conv.aggregation.additive:
         aggregate = _aggregate_in_parts(layer, shard, view.local_graph, block, source, target)
     else:
+        # An aggregation that is no sum of parts needs all source rows at once.
         aggregate = layer.aggregate(block, gather_sources(shard, source), target)
     return layer.update(x_own, aggregate, block)
 
 
 def gather_sources(shard: GraphShard, source: NodeMessages) -> NodeMessages:
-    """The rows of all sources of a share, from those of its own nodes."""
+    """Return the messages of all sources of a shard, from those of its own nodes."""
     columns, score = (None if part is None else shard.with_halo(part, Kind.ACTIVATIONS) for part in source)
     return NodeMessages(columns, score)
 
@@ -60,30 +61,33 @@ def _aggregate_in_parts(
     layer: Layer, shard: GraphShard, local: LocalGraph, block: Block, source: NodeMessages, target: NodeMessages
 ) -> Tensor:
     assert source.values is not None
+    # Started first, and waited for after the sum over own rows. Scores are narrow and needed for all weights.
     others = shard.fetch_halo(source.values, Kind.ACTIVATIONS)
     score = None if source.scores is None else shard.with_halo(source.scores, Kind.ACTIVATIONS)
     weight = layer.conv.edge_weight(block, NodeMessages(source.values, score), target)
     own_weight, halo_weight = _weights_by_part(local, weight)
     aggregation = layer.conv.aggregation
-    mine = aggregation(local.local_edges, source.values, target.values, own_weight)
-    theirs = aggregation(local.halo_edges, others.wait(), target.values, halo_weight)
-    # into memory that is there, as fresh pages cost more than the sum; views, of padded rows, may not be changed
-    return mine + theirs if mine._is_view() else mine.add_(theirs)
+    local_sum = aggregation(local.local_edges, source.values, target.values, own_weight)
+    halo_sum = aggregation(local.halo_edges, others.wait(), target.values, halo_weight)
+    # In place, as fresh pages cost more than the sum; but a view of padded rows must not be changed.
+    return local_sum + halo_sum if local_sum._is_view() else local_sum.add_(halo_sum)
 
 
 def _weights_by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The weights of the edges of each part. Those that the graph fixes are dealt out once."""
+    """Return the weights of the edges of each part; those that the graph fixes are split once."""
     if weight_EK is None:
         return None, None
     order = local.edge_order
     num_own = local.local_edges.edges.num_edges
+    # Trained weights differ in each step, and their gradients have to be merged again.
     if weight_EK.requires_grad:
         return _SplitWeights.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
-    kept: Any = local.block.edges.cache.get(_WEIGHT_KEY)
-    if kept is None or kept[0] is not weight_EK:
-        kept = weight_EK, *_split_weights(weight_EK, order, num_own)
-        local.block.edges.cache[_WEIGHT_KEY] = kept
-    return kept[1], kept[2]
+    # By identity: a fixed weight is the same tensor in every step.
+    cached: Any = local.block.edges.cache.get(_WEIGHT_KEY)
+    if cached is None or cached[0] is not weight_EK:
+        cached = weight_EK, *_split_weights(weight_EK, order, num_own)
+        local.block.edges.cache[_WEIGHT_KEY] = cached
+    return cached[1], cached[2]
 
 
 def _split_weights(weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
@@ -91,7 +95,7 @@ def _split_weights(weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tens
 
 
 class _SplitWeights(torch.autograd.Function):
-    """Weights of all edges, dealt out to two parts."""
+    """Split the weights of all edges into two parts."""
 
     @staticmethod
     def forward(ctx: Any, weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
@@ -103,7 +107,8 @@ class _SplitWeights(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, own: Tensor, halo: Tensor) -> tuple[Tensor, None, None]:
         out = own.new_empty(len(ctx.order), *own.shape[1:])
-        out[ctx.order[: ctx.num_own]], out[ctx.order[ctx.num_own :]] = own, halo
+        out[ctx.order[: ctx.num_own]] = own
+        out[ctx.order[ctx.num_own :]] = halo
         return out, None, None
 
 
@@ -117,21 +122,22 @@ def full_forward(
     first_aggregate: Tensor | None = None,
     overlap: bool = True,
 ) -> Tensor:
-    """Logits of the nodes that the worker owns, with all their neighbours.
+    """Return logits of the nodes that the worker owns, with all their neighbours.
 
     Args:
         model: The model.
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         inputs: Features of its nodes.
-        key: Key of (seed, epoch, step).
-        first_aggregate: ``[n, C, F]`` aggregate of the first layer, where it is constant; None to compute it.
-        overlap: Whether to aggregate own rows while others are under way.
+        key: Random key of (seed, epoch, step).
+        first_aggregate: ``[n, C, F]`` aggregate of the first layer if it is constant; None to compute it.
+        overlap: Whether to aggregate own rows while others are received.
 
     Returns:
         ``[n, C]``, differentiable in the parameters.
     """
     first, *others = model.layers_list()
     block = shard.layer_view(first).block.with_rng_key(layer_key(key, 0))
+    # Features of the halo are inputs already, so the first layer needs no exchange if it reads them directly.
     x_src = model.encode_input(inputs.source, block.src_nodes[: len(inputs.source)], key)
     x = x_src if len(inputs.own) == len(x_src) else slice_rows(x_src, 0, len(inputs.own))
     if first_aggregate is not None:
@@ -156,37 +162,37 @@ class _CachedAggregate(NamedTuple):
 
 
 def has_static_first_aggregate(model: Model, features: Features) -> bool:
-    """Whether the first layer aggregates raw features with weights that the graph fixes, and no dropout before it."""
+    """Whether the first layer aggregates raw features with fixed weights, and no dropout precedes it."""
     given = isinstance(features, Tensor) and model.source_is_features
     return given and model.layers_list()[0].has_static_aggregate and model.input_dropout == 0
 
 
 def first_aggregate_if_cached(layer: Layer, block: Block, features: Features) -> Tensor | None:
-    """The aggregate of raw features that `first_aggregate` keeps, for a layer of its kind; None if it keeps none."""
-    kept = block.edges.cache.get(_AGGREGATE_KEY)
-    if isinstance(kept, _CachedAggregate) and kept.features is features and kept.conv is type(layer.conv):
-        return kept.aggregate if layer.has_static_aggregate else None
+    """Return the aggregate stored by `cached_first_aggregate` for such a layer; None if there is none."""
+    cached = block.edges.cache.get(_AGGREGATE_KEY)
+    if isinstance(cached, _CachedAggregate) and cached.features is features and cached.conv is type(layer.conv):
+        return cached.aggregate if layer.has_static_aggregate else None
     return None
 
 
 def cached_first_aggregate(model: Model, block: Block, features: Features) -> Tensor | None:
-    """The aggregate of the first layer, computed once and kept with the block's edges.
+    """Return the aggregate of the first layer, computed once and cached with the block's edges.
 
     Args:
         model: The model.
-        block: The whole graph, as the first layer wants it.
+        block: The whole graph, with or without self-loops as the first layer needs it.
         features: ``[V, D]`` raw features.
 
     Returns:
-        ``[V, 1, D]``; None if it is not constant: the layer projects before it aggregates, its weights are trained, or
-        dropout precedes it.
+        ``[V, 1, D]``; None if it is not constant, because the layer projects before it aggregates, its
+        weights are trained, or dropout precedes it.
     """
     layer = model.layers_list()[0]
     if not has_static_first_aggregate(model, features) or not isinstance(features, Tensor):
         return None
-    kept = first_aggregate_if_cached(layer, block, features)
-    if kept is not None:
-        return kept
+    cached = first_aggregate_if_cached(layer, block, features)
+    if cached is not None:
+        return cached
     with torch.no_grad():
         aggregate = layer.aggregate(block.with_rng_key(None), layer.source(features), NodeMessages(None, None))
     block.edges.cache[_AGGREGATE_KEY] = _CachedAggregate(features, type(layer.conv), aggregate)
@@ -194,19 +200,19 @@ def cached_first_aggregate(model: Model, block: Block, features: Features) -> Te
 
 
 class FullGraphEpoch:
-    """Full-graph epochs on what a worker holds of a graph, with the rows of all layers in memory.
+    """Full-graph epochs on a shard, with the rows of all layers in memory.
 
-    An aggregate of the first layer that is constant is computed here, once.
+    A constant aggregate of the first layer is computed once, in the constructor.
 
     Counted in the ledger: ``edges_aggregated`` and ``rows_computed``, of all layers.
 
     Args:
-        model: The model; its gradients are left in its parameters.
-        shard: What the worker holds of the graph.
+        model: The model; gradients are left in its parameters.
+        shard: The worker's shard of the graph.
         inputs: Features of its nodes.
-        objective: What is trained for.
+        objective: The training objective.
         seed: Seed of every random draw.
-        overlap: Whether to aggregate own rows while others are under way.
+        overlap: Whether to aggregate own rows while others are received.
     """
 
     def __init__(
@@ -235,11 +241,12 @@ class FullGraphEpoch:
             self.ledger.add_count("edges_aggregated", self.edges[0].num_edges)
 
     def run_epoch(self, epoch: int) -> float:
-        """The loss over all workers; every parameter's ``.grad`` then holds the global gradient. All workers together.
+        """Return the loss over all workers, and leave the global gradient in ``.grad``. All workers together.
 
         Args:
-            epoch: Number of the epoch, which with the seed decides the draws.
+            epoch: Number of the epoch; with the seed it determines all random draws.
         """
+        # The epoch has a single step, number 0.
         key = fold_in(self.seed, epoch, 0)
         timeline = self.comm.timeline
         with timeline.span("forward"):
@@ -250,6 +257,7 @@ class FullGraphEpoch:
         with timeline.span("backward"):
             torch.autograd.backward(loss)
         self.comm.all_reduce_gradients(self.model)
+        # A cached aggregate was counted when it was computed.
         for index, edges in enumerate(self.edges):
             if index > 0 or self.first_aggregate is None:
                 self.ledger.add_count("edges_aggregated", edges.num_edges)
@@ -257,7 +265,7 @@ class FullGraphEpoch:
         return self.comm.all_reduce(loss.detach().double().cpu()).item()
 
     def close(self) -> None:
-        """Release what it holds, and the memory that layers lent."""
+        """Release the edges, the cached aggregate and idle memory."""
         self.edges = []
         self.first_aggregate = None
         memory_pool.release_idle_memory()

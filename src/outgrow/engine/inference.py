@@ -1,4 +1,4 @@
-"""Layer-wise inference over the full neighbourhood, in chunks of destinations: evaluation and `predict` for all."""
+"""Layer-wise inference over full neighbourhoods, in chunks of destinations, for evaluation and `predict`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def infer_full_graph(
     layers: Sequence[Layer] | None = None,
     chunk_bytes: int = _CHUNK_BYTES,
 ) -> Tensor:
-    """Logits of every node, on one worker; see `infer_shard`.
+    """Return logits of every node, on one worker; see `infer_shard`.
 
     Args:
         model: The model.
@@ -57,16 +57,16 @@ def infer_shard(
     layers: Sequence[Layer] | None = None,
     chunk_bytes: int = _CHUNK_BYTES,
 ) -> Tensor:
-    """Logits of the nodes that a worker owns, with all their neighbours and without random draws.
+    """Return logits of the nodes that a worker owns, with all their neighbours and without random draws.
 
-    Each layer is computed for all nodes before the next, so nothing is computed twice and memory does not grow with
-    depth: it holds the input, the source rows and the output of one layer, and what one chunk needs on top. Features
-    of the model's type are read where they lie; those of another type are converted chunk by chunk, except that a
-    first layer that passes its input on has all of it, converted, as source rows.
+    Each layer is computed for all nodes before the next, so nothing is computed twice and memory does not
+    grow with depth: it holds the input, the source rows and the output of one layer, and the temporary rows
+    of one chunk. Features of the model's type are read in place; those of another type are converted chunk by
+    chunk, except for a first layer whose source rows are its input, which needs all of them converted.
 
     Args:
         model: The model.
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         inputs: Features of its nodes, or the input of the first of ``layers``.
         layers: Which consecutive layers of the model to compute; None for all.
         chunk_bytes: Largest size of the temporary rows of one chunk of nodes.
@@ -85,6 +85,7 @@ def infer_shard(
         block = shard.layer_view(layer).block
         first = index == 0 and not encoded
         known = first_aggregate_if_cached(layer, block, inputs.source) if first else None
+        # Training has computed it already; it depends on no parameters.
         if known is not None:
             source = NodeMessages(known, None)
         elif first and layer.spec.source_is_input:
@@ -98,7 +99,7 @@ def infer_shard(
 
 
 def _encode_rows(model: Model, shard: GraphShard, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
-    """``[n, O]``: what the encoder makes of the own nodes, chunk by chunk."""
+    """Encode the own nodes, chunk by chunk, ``[n, O]``."""
     assert model.encoder is not None
     step = max(1, chunk_bytes // ((model.in_features + model.encoder.activation_width) * dtype.itemsize))
     nodes = shard.owned_nodes.to(shard.comm.device)
@@ -109,6 +110,7 @@ def _encode_rows(model: Model, shard: GraphShard, x: Features, dtype: torch.dtyp
         assert isinstance(out, Tensor)
         return out
 
+    # The first chunk shows shape and type of the result.
     part = encode_chunk(0)
     if len(x) <= step:
         return part
@@ -120,12 +122,14 @@ def _encode_rows(model: Model, shard: GraphShard, x: Features, dtype: torch.dtyp
 
 
 def _compute_sources(layer: Layer, x: Features, dtype: torch.dtype, chunk_bytes: int) -> NodeMessages:
-    """Source rows of all nodes, from an input that is converted to ``dtype`` chunk by chunk where it is of another."""
+    """Compute the source rows of all nodes; an input of another type is converted chunk by chunk."""
     widths = layer.spec
     row_numbers = widths.in_features + widths.source[0] * widths.source[1] + widths.score
     step = max(1, chunk_bytes // (row_numbers * dtype.itemsize))
+    # Nothing to convert, or small enough to convert at once.
     if x.dtype == dtype or len(x) <= step:
         return layer.source(x.to(dtype))
+    # The first chunk shows which parts there are, and their shapes.
     first_rows = layer.source(slice_rows(x, 0, step).to(dtype))
     out = NodeMessages(
         *(None if part is None else pooled_empty_rows(len(x), tuple(part.shape[1:]), part) for part in first_rows)
@@ -159,6 +163,7 @@ def _compute_layer(
     chunks = list(_destination_chunks(layer, whole, source.values.element_size(), chunk_bytes))
     if len(chunks) <= 1:
         return update_chunk(whole, 0, num_dst)
+    # Written chunk by chunk: concatenating would hold the output twice.
     out = source.values.new_empty(num_dst, layer.spec.out_features, dtype=accumulate_dtype(source.values.dtype))
     for first, last in chunks:
         out[first:last] = update_chunk(whole.slice_destinations(first, last), first, last)
@@ -166,7 +171,7 @@ def _compute_layer(
 
 
 def _destination_chunks(layer: Layer, block: Block, number_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """First and last destination of each chunk: as many as fit with their in-edges, but at least one."""
+    """Yield the range of destinations of each chunk: as many as fit with their in-edges, at least one."""
     row_bytes, edge_bytes = _temporary_bytes(layer, number_bytes)
     indptr = block.edges.indptr.cpu()
     num_dst = len(block.dst_nodes)
@@ -176,6 +181,7 @@ def _destination_chunks(layer: Layer, block: Block, number_bytes: int, chunk_byt
 
     first = 0
     while first < num_dst:
+        # Bytes before a destination ascend, so a binary search finds the end without a loop over nodes.
         end = bisect_right(range(num_dst + 1), bytes_before(first) + chunk_bytes, lo=first + 1, key=bytes_before) - 1
         last = max(end, first + 1)
         yield first, last
@@ -183,13 +189,14 @@ def _destination_chunks(layer: Layer, block: Block, number_bytes: int, chunk_byt
 
 
 def _temporary_bytes(layer: Layer, number_bytes: int) -> tuple[int, int]:
-    """Bytes of temporary rows that a destination needs, and those that each of its in-edges needs."""
+    """Return the temporary bytes of a destination, and those of each of its in-edges."""
     widths = layer.spec
     aggregation = layer.conv.aggregation
     channels, columns = widths.aggregate
     target = widths.target[0] * widths.target[1]
     row = widths.in_features + target + channels * columns + 2 * widths.out_features
     edge = channels  # at most one weight for each channel
-    if not (aggregation.sliceable or aggregation.additive):  # nothing is known of it: it may make rows per edge
+    # Nothing is known of a foreign aggregation, which may compute a row for each edge.
+    if not (aggregation.sliceable or aggregation.additive):
         edge += widths.in_features + widths.out_features
     return row * number_bytes, edge * number_bytes + _INDEX_BYTES

@@ -1,7 +1,8 @@
-"""Per layer: what is kept, recomputed, constant."""
+"""Plans of layers: which aggregates are constant, cached or recomputed, and the bytes of whole-layer training."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from itertools import groupby
 from typing import NamedTuple
@@ -18,9 +19,15 @@ from outgrow.ops.aggregation.gated import Gated
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.epilogue import is_fused_activation
 
+FIXED_BYTES = 80 << 20
+"""Kernels loaded on their first call, staging buffers of reading threads, and their stacks."""
+INDEX_BYTES = 8
+_PER_SCORE = 3
+"""Numbers of attention for each edge and head: weights before and after dropout, and a temporary one."""
+
 
 class AggregatePolicy(Enum):
-    """How the backward pass comes by a layer's aggregate."""
+    """How the backward pass gets a layer's aggregate."""
 
     CONSTANT = "computed once"
     CACHED = "read from host"
@@ -29,15 +36,15 @@ class AggregatePolicy(Enum):
 
 
 class LayerPlan(NamedTuple):
-    """A layer as one of a model.
+    """Properties of a layer within its model.
 
     Attributes:
         layer: The layer.
-        aggregate_policy: How its aggregate comes about in the backward pass.
+        aggregate_policy: How the backward pass gets its aggregate.
         reads_input: Whether it reads the input of its destinations.
         source_is_input: Whether its source rows are its input.
-        reads_features: Whether its input are the features: it is the first, and there is no encoder.
-        encoder_width: Numbers that a row takes while it is encoded, in the first layer behind an encoder; else 0.
+        reads_features: Whether its input is the features: it is the first, and there is no encoder.
+        encoder_width: Numbers of a row during encoding, for the first layer after an encoder; else 0.
         input_requires_grad: Whether its input has a gradient.
         source_requires_grad: Whether its source rows have a gradient.
     """
@@ -75,17 +82,17 @@ class LayerPlan(NamedTuple):
 
     @property
     def reads_unreferenced_rows(self) -> bool:
-        """Whether its aggregation looks at rows that no edge comes from: then none may come in meanwhile."""
+        """Whether its aggregation reads rows without edges, which must not be overwritten meanwhile."""
         return isinstance(self.layer.conv.aggregation, Gated | PyGAggregation)
 
     @property
     def needs_transpose(self) -> bool:
-        """Whether the gradient of its source rows needs the out-edges of these."""
+        """Whether the gradient of its source rows needs their out-edges."""
         return self.source_requires_grad and not isinstance(self.layer.conv.aggregation, PyGAggregation)
 
     @property
     def keeps_input(self) -> bool:
-        """Whether the input that its destinations read is kept apart from source rows."""
+        """Whether the input that its destinations read is stored apart from source rows."""
         return self.reads_input and not self.source_is_input
 
     @property
@@ -94,51 +101,57 @@ class LayerPlan(NamedTuple):
         return self.reads_input and self.source_is_input
 
     def unflatten_source(self, rows_NW: Tensor) -> NodeMessages:
-        """Source rows as the layer takes them."""
+        """Return flat source rows as messages, the columns by channel and the scores apart."""
         channels, columns = self.layer.spec.source
         wide = torch.unflatten(rows_NW[:, : channels * columns], 1, (channels, columns))
         return NodeMessages(wide, rows_NW[:, channels * columns :] if self.layer.spec.score else None)
 
 
 def plan_layers(model: Model, features: Features, *, cache: bool) -> list[LayerPlan]:
-    """All layers of a model.
+    """Return the plans of all layers of a model.
 
     Args:
         model: The model.
-        features: ``[V, D]``, as the graph has them.
-        cache: Whether aggregates without parameters are cached; else all are computed again.
+        features: ``[V, D]``, as the graph stores them.
+        cache: Whether aggregates without parameters are cached; else all are recomputed.
     """
     stages = model.layers_list()
     found = []
     for index, layer in enumerate(stages):
         raw = layer.spec.source_is_input
         if index == 0 and has_static_first_aggregate(model, features):
-            way = AggregatePolicy.CONSTANT
+            policy = AggregatePolicy.CONSTANT
+        # The backward pass starts with the last layer, so its aggregate is still in memory.
         elif index == len(stages) - 1:
-            way = AggregatePolicy.LAST
+            policy = AggregatePolicy.LAST
         else:
-            way = AggregatePolicy.CACHED if cache and has_fixed_weights(layer) else AggregatePolicy.RECOMPUTED
+            policy = AggregatePolicy.CACHED if cache and has_fixed_weights(layer) else AggregatePolicy.RECOMPUTED
         reads_features = index == 0 and model.encoder is None
+        # Only the first layer holds rows of the encoder: it encodes them chunk by chunk.
         encoded = model.in_features + model.encoder.activation_width if index == 0 and model.encoder is not None else 0
+        # Raw features get no gradient; rows projected from them do, since the projection is trained.
         trains = not reads_features
-        found.append(LayerPlan(layer, way, layer.reads_target, raw, reads_features, encoded, trains, trains or not raw))
+        found.append(
+            LayerPlan(layer, policy, layer.reads_target, raw, reads_features, encoded, trains, trains or not raw)
+        )
     return found
 
 
 def has_fixed_weights(layer: Layer) -> bool:
-    """Whether the gradient of a layer's source rows needs nothing but that of its aggregate, and the graph."""
+    """Whether the gradient of source rows depends on the graph and the aggregate's gradient alone."""
     widths = layer.spec
+    # Then the backward pass is the same sum over out-edges, and no source row is needed for it.
     fixed = widths.static_edge_weight and widths.target == (0, 0) and widths.score == 0
     return fixed and isinstance(layer.conv.aggregation, WeightedSum)
 
 
 def describe_layers(model: Model, features: Features, *, cache_constants: bool = True) -> list[str]:
-    """One line for each layer, or for several alike: in which order it works, what is kept, what is fused.
+    """Describe each layer, or several equal ones, in a line: its order of steps, and what is cached or fused.
 
     Args:
         model: The model.
-        features: ``[V, D]``, as the graph has them.
-        cache_constants: Whether what is constant is kept, as where every step sees the whole graph.
+        features: ``[V, D]``, as the graph stores them.
+        cache_constants: Whether constants are cached, as if every step sees the whole graph.
     """
     lines = [_describe_layer(layer) for layer in model.layers_list()]
     found = []
@@ -197,3 +210,42 @@ def _describe_features(model: Model, features: Features, *, cache_constants: boo
     if keeps_half(model, features):
         said += f"; features stay in {str(features.dtype).removeprefix('torch.')}"
     return said + "; no gradient for the features"
+
+
+def full_graph_bytes(
+    base: int, layer_plans: Sequence[LayerPlan], num_own: int, num_sources: int, num_edges: int, number_bytes: int
+) -> int:
+    """Return an upper bound of a worker's resident bytes when it trains everything at once.
+
+    Args:
+        base: Bytes that it holds already.
+        layer_plans: The layers.
+        num_own: Number of own nodes.
+        num_sources: Number of own nodes and sources of their in-edges together.
+        num_edges: Number of in-edges of own nodes.
+        number_bytes: Bytes of a number of a row.
+    """
+    total = layer_plans[0].layer.spec.in_features * num_sources + layer_plans[0].encoder_width * num_own
+    for each in layer_plans:
+        widths = each.layer.spec
+        # Twice: values and their gradients.
+        sources = 2 * num_sources * each.source_width
+        total += sources + 2 * num_own * (each.aggregate_width + 2 * widths.out_features + target_width(each))
+        # Attention, weights or a foreign layer's rows, again with gradients.
+        total += 2 * num_edges * numbers_per_edge(each)
+    # Three indices for each edge: its source, and source and number in the transpose.
+    return base + FIXED_BYTES + total * number_bytes + num_edges * 3 * INDEX_BYTES
+
+
+def target_width(layer_plan: LayerPlan) -> int:
+    """Return the numbers that a layer computes for each destination before it aggregates."""
+    channels, columns = layer_plan.layer.spec.target
+    return channels * columns
+
+
+def numbers_per_edge(layer_plan: LayerPlan) -> int:
+    """Return the numbers that a layer holds for each edge at a time."""
+    widths = layer_plan.layer.spec
+    if isinstance(layer_plan.layer.conv.aggregation, PyGAggregation):
+        return widths.in_features + widths.out_features + 2
+    return max(1, _PER_SCORE * widths.score, widths.aggregate[0])

@@ -1,7 +1,7 @@
 """Training on sampled neighbourhoods: each worker samples around its seeds, fetches features, and computes.
 
-Sampling and gathering of later batches go on while one is computed, and the rows of other workers that the next group
-of seeds needs are under way meanwhile.
+Sampling and gathering of later batches overlap with the computation, and so does the exchange of the rows
+that the next group of seeds needs from other workers.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _SPARE = 0.5  # no two batches are of one size
 
 @renamed_members(of="from_options")
 class PrefetchConfig(NamedTuple):
-    """How much is made before its use.
+    """How far sampling runs ahead of the computation.
 
     Attributes:
         threads: Threads of a worker that draw batches.
-        batches: Batches that are drawn, or being drawn, besides the one that is computed.
+        batches: Batches sampled, or being sampled, ahead of the one being computed.
     """
 
     threads: int
@@ -51,28 +51,29 @@ class PrefetchConfig(NamedTuple):
     @staticmethod
     @renamed_arguments(ahead="batches")
     def from_options(threads: int | None, batches: int) -> PrefetchConfig:
-        """Some threads, or half as many as compute."""
+        """Return the configuration; ``threads`` of None stands for half as many as compute."""
         return PrefetchConfig(threads or max(1, num_threads() // 2), batches)
 
 
 def make_sampler(topology: Topology, model: Model, batches: BatchConfig, seed: int) -> NeighborSampler:
-    """Draws the batches of a model."""
+    """Return the sampler of a model's batches."""
     layers = model.layers_list()
     views = [layer_topology(topology, layer) for layer in layers]
     return NeighborSampler(views, batches.fanout_per_hop(len(layers)), seed, weighted=batches.weighted)
 
 
 class MicroBatch(NamedTuple):
-    """What a worker computes in one time step of a batch.
+    """A worker's part of one time step of a batch.
 
     Attributes:
         step: Number of the batch in the epoch.
-        seeds: ``[n]`` int64, the worker's own in this time step.
+        seeds: ``[n]`` int64, the worker's seeds in this time step.
         num_seeds: Number of seeds of the batch, over all workers and time steps.
         blocks: Their sampled neighbourhood, a block for each layer.
-        request: Rows to ask for now; None if they have come with those of an earlier time step.
-        row_positions: ``[m]`` int64, which of these rows the neighbourhood needs; None for all in order.
-        hop: By how many workers models move on before it; 0 if this is the first of its batch.
+        request: Features to request now; None if an earlier time step has fetched them.
+        row_positions: ``[m]`` int64, which of the fetched rows the neighbourhood needs; None for all in
+            order.
+        hop: By how many workers models move before this time step; 0 for the first of a batch.
         is_last: Whether it is the last of its batch.
     """
 
@@ -87,18 +88,18 @@ class MicroBatch(NamedTuple):
 
 
 class MiniBatchLoop:
-    """Epochs of one worker. Final.
+    """Mini-batch epochs of one worker. Final.
 
     Args:
-        model: The model; its gradients are left in its parameters.
-        comm: The line to the other workers.
-        sampler: Draws neighbourhoods.
-        feature_store: Features.
-        loss: The worker's share of the loss, from logits ``[n, C]``, their seeds ``[n]``, and the number of seeds over
-            all workers.
-        prefetch: How much is made before its use.
-        gather_once: Whether the rows that all time steps of a batch need are asked for at once, each only once, before
-            the first; else each time step asks for its own.
+        model: The model; gradients are left in its parameters.
+        comm: Communicator of the workers.
+        sampler: Samples neighbourhoods.
+        feature_store: Fetches features.
+        loss: Returns the worker's share of the loss, from logits ``[n, C]``, their seeds ``[n]``, and the
+            number of seeds over all workers.
+        prefetch: How far sampling runs ahead.
+        gather_once: Whether the rows of all time steps of a batch are fetched before the first one, each row
+            once; else each time step fetches its own.
     """
 
     def __init__(
@@ -123,14 +124,17 @@ class MiniBatchLoop:
     def steps(
         self, epoch: int, batches: Sequence[Tensor], plan_batch: Callable[[Tensor], MicroBatchPlan], first: int = 0
     ) -> Generator[tuple[float, int]]:
-        """Losses and numbers of seeds, over all workers, of an epoch's batches from ``first`` on. All together.
+        """Yield the loss and the number of seeds, over all workers, of each batch. All workers together.
 
         Args:
-            epoch: Number of the epoch, which with the sampler's seed and the number of the batch decides all draws.
-            batches: Seeds of each, over all workers.
-            plan_batch: What the worker computes of a batch, from its seeds; of as many time steps on all workers.
+            epoch: Number of the epoch; with the sampler's seed and the batch number it determines all random
+                draws.
+            batches: Seeds of each batch, over all workers.
+            plan_batch: Returns the worker's part of a batch, from its seeds; with equally many time steps on
+                all workers.
             first: Number of the first batch to train on.
         """
+        # Sizes of batches vary: without slack the pool would return and fetch pages with every step.
         memory_pool.reserve_slack(_SPARE)
 
         def sample_step(step: int) -> list[MicroBatch]:
@@ -139,68 +143,74 @@ class MiniBatchLoop:
         numbers = range(first, len(batches))
         with closing(
             prefetch_results(sample_step, numbers, threads=self.prefetch.threads, max_ahead=self.prefetch.batches - 1)
-        ) as drawn:
+        ) as sampled:
             total = torch.zeros((), dtype=torch.float64)
             timeline = self.comm.timeline
-            ready = timeline.record_waits("wait for batches", drawn)
-            for stop, x in self._wait_for_rows(stop for stops in ready for stop in stops):
-                if stop.hop:
+            ready = timeline.record_waits("wait for batches", sampled)
+            for micro_batch, x in self._wait_for_rows(each for batch in ready for each in batch):
+                if micro_batch.hop:
                     with timeline.span("models travel"):
-                        send_model(self.model, self.comm, stop.hop)
-                total += self._train_micro_batch(epoch, stop, x)
-                if stop.is_last:
+                        send_model(self.model, self.comm, micro_batch.hop)
+                total += self._train_micro_batch(epoch, micro_batch, x)
+                # Gradients of all models meet only here: until the batch ends, all hold the same parameters.
+                if micro_batch.is_last:
                     self.comm.all_reduce_gradients(self.model)
-                    yield self.comm.all_reduce(total).item(), stop.num_seeds
+                    yield self.comm.all_reduce(total).item(), micro_batch.num_seeds
                     total = torch.zeros((), dtype=torch.float64)
 
     def _sample_batch(self, epoch: int, step: int, plan: MicroBatchPlan, num_seeds: int) -> list[MicroBatch]:
-        """Runs in any thread."""
+        """Sample a batch and gather local features; runs in any thread."""
         timeline = self.comm.timeline
         with timeline.span("draw"):
             blocks = [self.sampler.sample_blocks(seeds, epoch, step) for seeds in plan.groups]
         nodes = [each[0].src_nodes for each in blocks]
         with timeline.span("gather"):
-            wanted, places = self._request_rows(nodes)
-        strides = (0, *plan.hops)
+            requests, positions = self._request_rows(nodes)
+        hops = (0, *plan.hops)
         last = len(nodes) - 1
-        of = zip(plan.groups, blocks, wanted, places, strides, strict=True)
+        parts = zip(plan.groups, blocks, requests, positions, hops, strict=True)
         return [
-            MicroBatch(step, seeds, num_seeds, drawn, want, place, stride, index == last)
-            for index, (seeds, drawn, want, place, stride) in enumerate(of)
+            MicroBatch(step, seeds, num_seeds, sampled, request, rows, hop, index == last)
+            for index, (seeds, sampled, request, rows, hop) in enumerate(parts)
         ]
 
     def _request_rows(self, nodes: list[Tensor]) -> tuple[list[FeatureRequest | None], list[Tensor | None]]:
         if len(nodes) == 1 or not self.gather_once:
             return [self.feature_store.prepare_request(each) for each in nodes], [None] * len(nodes)
-        distinct, places = torch.unique(torch.cat(nodes), return_inverse=True)
+        # One request before the first time step: a node that several of them need is fetched once.
+        distinct, positions = torch.unique(torch.cat(nodes), return_inverse=True)
         later: list[FeatureRequest | None] = [None] * (len(nodes) - 1)
         return [self.feature_store.prepare_request(distinct), *later], [
-            *torch.split(places, [len(each) for each in nodes])
+            *torch.split(positions, [len(each) for each in nodes])
         ]
 
     def _wait_for_rows(self, micro_batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, Features]]:
-        """Stops with their rows."""
+        """Yield micro-batches with their features."""
         x: Features | None = None
-        for stop, waiting in self._send_requests(micro_batches):
-            if waiting is not None:
-                x = waiting.wait()
+        for micro_batch, pending in self._send_requests(micro_batches):
+            # Later time steps of a batch read the rows that its first one has fetched.
+            if pending is not None:
+                x = pending.wait()
             assert x is not None
-            yield stop, x if stop.row_positions is None else index_rows(x, stop.row_positions)
+            yield micro_batch, x if micro_batch.row_positions is None else index_rows(x, micro_batch.row_positions)
 
     def _send_requests(
         self, micro_batches: Iterable[MicroBatch]
     ) -> Iterator[tuple[MicroBatch, AwaitableFeatures | None]]:
-        """Stops with their rows under way; those of the next one are asked for before a stop is given."""
+        """Yield micro-batches with their pending features, requested one micro-batch ahead."""
 
-        def send(stop: MicroBatch) -> tuple[MicroBatch, AwaitableFeatures | None]:
-            return stop, None if stop.request is None else self.feature_store.send_request(stop.request)
+        def send(micro_batch: MicroBatch) -> tuple[MicroBatch, AwaitableFeatures | None]:
+            request = micro_batch.request
+            return micro_batch, None if request is None else self.feature_store.send_request(request)
 
+        # No threads: the computing thread sends, so that all workers send in the same order.
         return prefetch_results(send, micro_batches, threads=0, max_ahead=1)
 
     def _train_micro_batch(self, epoch: int, micro_batch: MicroBatch, x: Features) -> Tensor:
-        """The worker's share of the loss; adds to the gradients."""
+        """Return the worker's share of the loss, and add to the gradients."""
         comm = self.comm
         loss = torch.zeros((), dtype=torch.float64)
+        # Without seeds a worker computes nothing, but still takes part in all exchanges.
         if len(micro_batch.seeds):
             with comm.timeline.span("forward"):
                 blocks = [block.to(comm.device) for block in micro_batch.blocks]
@@ -209,10 +219,11 @@ class MiniBatchLoop:
                     move_features_to_device(x, comm),
                     fold_in(self.sampler.sampling.seed, epoch, micro_batch.step),
                 )
-                found = self.loss(logits, micro_batch.seeds, micro_batch.num_seeds)
+                share = self.loss(logits, micro_batch.seeds, micro_batch.num_seeds)
             with comm.timeline.span("backward"):
-                torch.autograd.backward(found)
-            loss += found.detach().cpu()
+                torch.autograd.backward(share)
+            loss += share.detach().cpu()
+        # Counted without seeds as well, so that ledgers of all workers have the same entries.
         for block in micro_batch.blocks:
             count_sampled_layer(comm.ledger, block.edges)
         return loss

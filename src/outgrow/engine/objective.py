@@ -19,16 +19,16 @@ class RowwiseObjective(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row is in it."""
+        """Whether the objective has no rows."""
 
     def to(self, device: torch.device) -> RowwiseObjective:
-        """The same for output on a device."""
+        """Return the objective for output on a device."""
 
     def for_row_range(self, first: int, last: int) -> RowwiseObjective:
-        """The same of own rows ``first`` to ``last - 1`` alone, counted from ``first``."""
+        """Return the objective of own rows ``first`` to ``last - 1`` alone, counted from ``first``."""
 
     def loss(self, out: Tensor) -> Tensor:
-        """The worker's share of the loss, differentiable; ``out [n, C]``."""
+        """Return the worker's share of the loss, differentiable; ``out [n, C]``."""
 
 
 class Objective(Protocol):
@@ -36,35 +36,35 @@ class Objective(Protocol):
 
     @property
     def as_rowwise(self) -> RowwiseObjective | None:
-        """The same as a sum over rows; None if it is none."""
+        """The objective as a sum over rows; None if it is not such a sum."""
 
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
-        """Memory that it needs beside the layers, for output of so many columns and numbers of so many bytes."""
+        """Return the bytes needed in addition to the layers, for output of these columns and numbers."""
 
     def to(self, device: torch.device) -> Objective:
-        """The same for output on a device."""
+        """Return the objective for output on a device."""
 
     def loss(self, out: Tensor, key: int) -> Tensor:
-        """The worker's share of the loss, differentiable. All workers together, unless it is `as_rowwise`.
+        """Return the worker's share of the loss, differentiable. All workers together, unless `as_rowwise`.
 
         Args:
             out: ``[n, C]`` of the own nodes.
-            key: Key of (seed, epoch, step).
+            key: Random key of (seed, epoch, step).
         """
 
 
 def row_range(rows_N: Tensor, first: int, last: int) -> slice:
-    """Where, in ascending rows, those from ``first`` to ``last - 1`` are."""
+    """Return the slice of ascending rows that are from ``first`` to ``last - 1``."""
     return slice(*torch.searchsorted(rows_N, torch.tensor([first, last])).tolist())
 
 
 class NodeObjective(NamedTuple):
-    """What logits of nodes shall come to say.
+    """The objective for labelled nodes.
 
     Attributes:
-        task: What they mean.
+        task: The task, which defines the loss.
         labels: ``[m]`` integer, or ``[m, C]`` zeros and ones, of the worker's nodes to train on.
-        rows: ``[m]`` int64, ascending, rows of these among the own nodes.
+        rows: ``[m]`` int64, ascending, rows of these nodes among the own ones.
         total: Number of nodes to train on, over all workers.
     """
 
@@ -75,56 +75,59 @@ class NodeObjective(NamedTuple):
 
     @property
     def as_rowwise(self) -> NodeObjective:
-        """See `Objective.as_rowwise`: itself."""
+        """The objective itself, which is a sum over rows."""
         return self
 
     @property
     def is_empty(self) -> bool:
-        """See `RowwiseObjective.is_empty`."""
+        """Whether the objective has no rows."""
         return not len(self.rows)
 
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
-        """See `Objective.extra_bytes`: the estimates of layers have room for labels."""
+        """Return 0: the estimates of layers include labels."""
         return 0
 
     def to(self, device: torch.device) -> NodeObjective:
-        """See `Objective.to`."""
+        """Return the objective for output on a device."""
         return self._replace(labels=self.labels.to(device), rows=self.rows.to(device))
 
     def for_row_range(self, first: int, last: int) -> NodeObjective:
-        """See `RowwiseObjective.for_row_range`."""
+        """Return the objective of a range of own rows alone."""
+        # Rows ascend, so those of a chunk are a slice and labels need no copy.
         here = row_range(self.rows, first, last)
         return self._replace(labels=self.labels[here], rows=self.rows[here] - first)
 
     def loss(self, out: Tensor, key: int = 0) -> Tensor:
-        """See `Objective.loss`: a sum over the nodes to train on, divided by ``total``."""
+        """Return the sum over the worker's nodes to train on, divided by ``total``."""
+        # Divided by the total over all workers, so that shares of the loss add up.
         return self.task.loss(out, self.labels, self.total, self.rows)
 
 
 class GradientObjective(NamedTuple):
-    """A loss whose gradient is known: what is left of a goal that is no sum over rows, once it was computed.
+    """A rowwise objective with a known gradient, which replaces an objective that is no sum over rows.
 
     Attributes:
-        grad: ``[n, C]`` gradient of the output of the own nodes.
+        grad: ``[n, C]``, gradient of the output of the own nodes.
     """
 
     grad: Tensor
 
     @property
     def is_empty(self) -> bool:
-        """See `RowwiseObjective.is_empty`."""
+        """Whether the objective has no rows."""
         return not len(self.grad)
 
     def to(self, device: torch.device) -> GradientObjective:
-        """See `RowwiseObjective.to`."""
+        """Return the objective for output on a device."""
         return GradientObjective(self.grad.to(device))
 
     def for_row_range(self, first: int, last: int) -> GradientObjective:
-        """See `RowwiseObjective.for_row_range`."""
+        """Return the objective of a range of own rows alone."""
         return GradientObjective(self.grad[first:last])
 
     def loss(self, out: Tensor) -> Tensor:
-        """See `RowwiseObjective.loss`; its value says nothing."""
+        """Return a value without meaning, whose gradient is ``grad``."""
+        # Linear in the output, so that autograd returns the stored gradient.
         return (out * self.grad).sum()
 
 
@@ -136,7 +139,7 @@ class NodeTargets:
         labels: ``[n]`` integer, or ``[n, C]`` zeros and ones, of the own nodes.
         train_rows: ``[m]`` int64, rows of the own nodes to train on.
         nodes: ``[num_train]`` int64, ids of the nodes to train on, over all workers.
-        task: What the logits mean.
+        task: The task, which defines the loss.
     """
 
     labels: Tensor
@@ -150,7 +153,7 @@ class NodeTargets:
         return len(self.nodes)
 
     def make_objective(self, shard: GraphShard, model: Model) -> Objective:
-        """What logits of all own nodes are trained for."""
+        """Return the objective for logits of all own nodes."""
         return NodeObjective(
             task=self.task, labels=self.labels[self.train_rows], rows=self.train_rows, total=self.num_targets
         )
@@ -162,7 +165,7 @@ class LinkTargets:
 
     Attributes:
         ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
-        negatives: Links drawn for each of the graph.
+        negatives: Number of negative links sampled for each link of the graph.
         num_targets: Number of edges, over all workers.
     """
 
@@ -171,6 +174,6 @@ class LinkTargets:
     num_targets: int
 
     def make_objective(self, shard: GraphShard, model: Model) -> Objective:
-        """What the output of all own nodes is trained for. All workers together."""
+        """Return the objective for the output of all own nodes. All workers together."""
         assert model.decoder is not None
         return LinkObjective(shard, model.decoder, self.ends, negatives=self.negatives)

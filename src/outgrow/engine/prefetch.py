@@ -1,4 +1,4 @@
-"""Work done ahead of its use, in order and in bounded number: prefetched results, and a thread in the background."""
+"""Work done ahead of its use, in order and bounded: prefetched results, and a background thread."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ R = TypeVar("R")
 
 
 def prefetch_results(work: Callable[[T], R], items: Iterable[T], *, threads: int, max_ahead: int) -> Generator[R]:
-    """What some work gives for each item, in the items' order, made while earlier results are in use.
+    """Yield the results of work on each item, in order, computed while earlier results are in use.
 
     Close the iterator to end the threads early: they finish what they have begun.
 
     Args:
         work: Called by several threads at once.
         items: What to work on.
-        threads: Number of threads; 0 for work that only starts something, such as a message: the thread that takes the
-            results calls it, in the items' order.
+        threads: Number of threads; 0 for work that only starts something, such as a message: the thread that
+            takes the results calls it, in the items' order.
         max_ahead: How many results, finished or not, there are at most besides the one in use.
 
     Raises:
@@ -40,6 +40,7 @@ def prefetch_results(work: Callable[[T], R], items: Iterable[T], *, threads: int
             while pending:
                 yield pending.popleft().result()
         finally:
+            # Work that has not begun is useless now; the pool waits for the rest.
             for future in pending:
                 future.cancel()
 
@@ -51,24 +52,27 @@ def _finished_future(result: R) -> Future[R]:
 
 
 class _WorkEnded(NamedTuple):
-    """There are no more results; the error that has ended the work, if one has."""
+    """The end of the results, with the error that ended the work, if any."""
 
     error: BaseException | None
 
 
 class BackgroundWorker(Generic[T, R]):
-    """A thread that works on items one after the other, while whoever takes the results does other things. Final.
+    """A thread that works on items one after the other, while the caller does other things. Final.
 
-    So the work may talk to other workers that do the same work in the same order. The thread starts when the first item
-    is submitted or the first result is taken, and ends with the first error.
+    With one thread, the work may communicate with other workers that do the same work in the same order. The
+    thread starts when the first item is submitted or the first result is taken, and ends with the first
+    error.
 
     Args:
         work: Called by the thread.
         items: What to work on; None for what is submitted.
-        max_ahead: How many results of ``items``, finished or not, there are at most besides the one in use; at least 1.
-        lock: Held as long as the thread runs, so that workers that share it run one after the other; None if nothing
-            shares it.
-        name: Name of the thread; the timeline shows what it does in the lane of that name, without the prefix.
+        max_ahead: How many results of ``items``, finished or not, there are at most besides the one in use;
+            at least 1.
+        lock: Held as long as the thread runs, so that workers that share it run one after the other; None if
+            nothing shares it.
+        name: Name of the thread; the timeline shows what it does in the lane of that name, without the
+            prefix.
     """
 
     def __init__(
@@ -87,7 +91,8 @@ class BackgroundWorker(Generic[T, R]):
         self._results: SimpleQueue[R | _WorkEnded] = SimpleQueue()
         self._room = threading.Semaphore(max_ahead)
         self._closed = threading.Event()
-        # A daemon: at the end of a process nobody waits for work that may itself wait for a worker that is gone.
+        # A daemon: at the end of a process nobody waits for work that may itself wait for a worker that is
+        # gone.
         self._thread = threading.Thread(target=self._run_work, name=name, daemon=True)
 
     def submit(self, item: T) -> None:
@@ -122,10 +127,11 @@ class BackgroundWorker(Generic[T, R]):
         """Take no more items, so that the thread ends; what was submitted before is still done.
 
         Args:
-            wait: Whether to wait for that. If not, nobody waits for what is under way, which may itself wait for a
-                worker that is gone.
+            wait: Whether to wait for that. If not, nobody waits for what is under way, which may itself wait
+                for a worker that is gone.
         """
         self._closed.set()
+        # The thread may wait for room or for an item: both are woken.
         self._room.release()
         self._submitted.put(None)
         if wait and self._thread.ident is not None:
@@ -139,7 +145,8 @@ class BackgroundWorker(Generic[T, R]):
         self._start_thread()
         result = self._results.get()
         if isinstance(result, _WorkEnded):
-            self._results.put(result)  # for whoever asks again
+            # Later callers get the end as well, instead of waiting forever.
+            self._results.put(result)
         else:
             self._room.release()
         return result
@@ -156,7 +163,7 @@ class BackgroundWorker(Generic[T, R]):
             yield item
 
     def _run_work(self) -> None:
-        """In the thread."""
+        """Run the thread."""
         error: BaseException | None = None
         try:
             with self._lock or nullcontext():

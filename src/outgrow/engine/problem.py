@@ -1,4 +1,4 @@
-"""What is trained, as one worker sees it."""
+"""The training problem of one worker: its shard, inputs, targets and model."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from outgrow.nn.tasks import NodeTask
 @renamed_members(share="shard", facts="run_facts", hints="resume_hints", goal="objective")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """What is trained: a model on the nodes of a graph, as one worker sees it.
+    """A training problem as one worker sees it: a model, a shard of a graph, and targets.
 
     Attributes:
-        shard: What the worker holds of the graph; rows below are those of its own nodes.
-        features: ``[V, D]`` of all nodes, as the graph has them: memory-mapped where they are many.
-        targets: What its output is trained for.
+        shard: The worker's shard of the graph; rows below are those of its own nodes.
+        features: ``[V, D]`` of all nodes, as the graph stores them, possibly memory-mapped.
+        targets: Nodes or links to train on.
         model: The model, the same on all workers; its parameters are changed in place.
         seed: Seed of every random draw.
-        batches: What mini-batches are made of.
-        checkpoint_steps: Steps of an epoch between checkpoints within it, after which what a strategy has in memory is
-            lost if the run goes on from there; None for none.
-        find_feature_file: Gives the .npy file that dense features are mapped from; None if there is none.
-        run_facts: What a strategy found out, by name; plain values.
-        resume_hints: What a run that went on before has found out, by strategy, and what shall be known when
-            this one is resumed; plain values, which change no result, and may be missing.
+        batches: Configuration of mini-batches.
+        checkpoint_steps: Steps between checkpoints within an epoch. A run that resumes from one loses what
+            the strategy had in memory. None for no such checkpoints.
+        find_feature_file: Returns the .npy file from which dense features are mapped; None if there is none.
+        run_facts: Facts that a strategy reports about the run, by name; plain values.
+        resume_hints: Hints by strategy, from the interrupted run and for the next one; plain values that
+            change no result, and may be missing.
     """
 
     shard: GraphShard
@@ -53,7 +53,7 @@ class Problem:
 
     @property
     def timeline(self) -> Timeline:
-        """Told when what was done."""
+        """The timeline that records spans."""
         return self.shard.comm.timeline
 
     @property
@@ -63,56 +63,58 @@ class Problem:
 
     @property
     def node_targets(self) -> NodeTargets:
-        """Labelled nodes to train on, where these are what is trained on."""
+        """Labelled nodes to train on; only for problems of nodes."""
         assert isinstance(self.targets, NodeTargets)
         return self.targets
 
     @cached_property
     def input(self) -> ShardInputs:
-        """Features of the worker's nodes, in memory; made when first asked for, which all workers do together."""
+        """Features of the worker's nodes, in memory; fetched on first access, by all workers together."""
         return fetch_shard_inputs(self.model, self.shard, self.features)
 
     @cached_property
     def feature_file(self) -> Path | None:
-        """The .npy file of the features; looked for when first asked for, as few strategies read it."""
+        """The .npy file of the features; searched for on first access, since few strategies read it."""
         return self.find_feature_file()
 
     @cached_property
     def objective(self) -> Objective:
-        """What the output of all own nodes is trained for; made when first asked for, which all workers do together."""
+        """The objective for the output of all own nodes; made on first access, by all workers together."""
         return self.targets.make_objective(self.shard, self.model)
 
     @property
     def number_bytes(self) -> int:
-        """Of a number that the model computes."""
+        """Bytes of a number that the model computes."""
+        # Activations have the type of the parameters.
         return next(self.model.parameters()).element_size()
 
     @property
     def objective_bytes(self) -> int:
-        """Memory that the goal needs beside the layers."""
+        """Bytes that the objective needs in addition to the layers."""
         return self.objective.extra_bytes(self.model.layers_list()[-1].spec.out_features, self.number_bytes)
 
     def seeds_of_epoch(self, epoch: int) -> list[Tensor]:
-        """The seeds of each step of an epoch, over all workers."""
+        """Return the seeds of each step of an epoch, over all workers."""
         return self.batches.seeds_of_epoch(self.node_targets.nodes, self.seed, epoch)
 
     @cached_property
     def seed_labels(self) -> TrainingLabels:
-        """Labels of all nodes to train on; fetched when first asked for, which all workers do together."""
+        """Labels of all nodes to train on; fetched on first access, by all workers together."""
         return TrainingLabels(self.shard, self.node_targets.labels, self.node_targets.nodes)
 
     def own_labels(self, seeds: Tensor) -> Tensor:
-        """``[n, ...]`` labels of some of the worker's own nodes, in the order given."""
+        """Return labels of some own nodes, ``[n, ...]``, in the given order."""
         return self.node_targets.labels[self.shard.local_index(seeds)]
 
     def batch_loss(self, logits: Tensor, labels: Tensor, num_seeds: int) -> Tensor:
-        """The worker's share of the loss of a batch, differentiable.
+        """Return the worker's share of the loss of a batch, differentiable.
 
         Args:
             logits: ``[n, C]`` of the seeds that it computes.
-            labels: ``[n, ...]`` of these.
+            labels: ``[n, ...]`` of the same seeds.
             num_seeds: Number of seeds over all workers.
         """
+        # Divided by the seeds of all workers, so that shares of the loss and of the gradient add up.
         return self.node_targets.task.loss(logits, labels.to(logits.device), num_seeds)
 
     @staticmethod
@@ -127,18 +129,19 @@ class Problem:
         seed: int,
         batches: BatchConfig = FULL_GRAPH,
     ) -> Problem:
-        """The problem on a share, from what is known of all nodes.
+        """Return the problem on a shard, from labels of all nodes.
 
         Args:
-            shard: What the worker holds of the graph.
-            features: ``[V, D]``, as the graph has them.
+            shard: The worker's shard of the graph.
+            features: ``[V, D]``, as the graph stores them.
             labels: ``[V]`` integer, or ``[V, C]`` zeros and ones.
             train: Ids of all nodes to train on.
-            task: What the logits mean.
+            task: The task, which defines the loss.
             model: The model, the same on all workers.
             seed: Seed of every random draw.
-            batches: What mini-batches are made of.
+            batches: Configuration of mini-batches.
         """
+        # Each worker keeps labels of own nodes only; others are fetched if a strategy needs them.
         own = shard.select_owned(labels)
         assert isinstance(own, Tensor)
         return Problem(

@@ -1,4 +1,4 @@
-"""Repeated exchange of the same rows, gradients back."""
+"""Repeated exchange of the same rows between workers, with gradients in the backward pass."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from outgrow.runtime.distributed.comm import Comm, ExchangeHandle
 
 
 class RowSendPlan:
-    """The same rows to the same workers, as often as wanted. All workers send together. Final.
+    """A plan to send the same rows to the same workers repeatedly. All workers send together. Final.
 
     Args:
-        comm: The line to the other workers.
-        split_sizes: How many rows go where.
-        rows: ``[s]`` int64, which of the own rows go, those to worker 0 first.
+        comm: Communicator of the workers.
+        split_sizes: Number of rows sent to and received from each worker.
+        rows: ``[s]`` int64, own rows to send, ordered by receiver.
         num_rows: Number of own rows.
     """
 
@@ -32,15 +32,15 @@ class RowSendPlan:
         self.comm = comm
         self.split_sizes = split_sizes
         self._send_edges = Edges(indptr=torch.arange(len(rows) + 1), indices=rows, num_src=num_rows)
-        """One edge from each row that goes, in the order in which they go."""
+        """One edge from each sent row, in the order of sending."""
         self._edges_by_device: dict[torch.device, Edges] = {}
 
     def send_rows(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
-        """``[h, ...]``: rows of others, under way. Differentiable.
+        """Start the exchange that gives the rows of others, ``[h, ...]``. Differentiable.
 
         Args:
-            rows: ``[n, ...]`` own ones.
-            kind: What they are.
+            rows: ``[n, ...]`` own rows.
+            kind: Kind of the rows, for the ledger.
         """
         if rows.device not in self._edges_by_device:
             self._edges_by_device[rows.device] = self._send_edges.to(rows.device)
@@ -49,7 +49,7 @@ class RowSendPlan:
 
 
 class _GatherForPeers(torch.autograd.Function):
-    """Rows for others, once for each worker that wants them; the gradients of a row are added in the workers' order."""
+    """Gather rows for others, once for each receiver; a row's gradients are added in the order of workers."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, send_edges: Edges) -> Tensor:
@@ -61,7 +61,9 @@ class _GatherForPeers(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        # A sum over the transposed edges: its order is fixed, where a scatter-add of threads would not be.
         back = cached_transpose(ctx.sent)
+        # The sum takes channels and columns; rows of scores have one channel.
         wide = grad if grad.ndim == 3 else grad[:, None]
         out = pooled_empty_rows(ctx.shape[0], tuple(wide.shape[1:]), grad)
         spmm(back.indptr, back.edge, None, None, wide, out)
@@ -69,13 +71,13 @@ class _GatherForPeers(torch.autograd.Function):
 
 
 class RowFetchPlan:
-    """Rows of the same nodes of other workers, as often as wanted. All workers subscribe and fetch together. Final.
+    """A plan to fetch rows of the same nodes repeatedly. All workers create it and fetch together. Final.
 
     Args:
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         own: ``[n]`` int64, the nodes that the worker owns, ascending.
-        nodes: ``[h]`` int64, nodes of others, those of worker 0 first.
-        counts: How many of them each worker owns.
+        nodes: ``[h]`` int64, nodes of other workers, ordered by owner.
+        counts: Number of these nodes that each worker owns.
     """
 
     def __init__(self, comm: Comm, own: Tensor, nodes: Tensor, counts: tuple[int, ...]) -> None:
@@ -86,23 +88,24 @@ class RowFetchPlan:
 
     @cached_property
     def split_sizes(self) -> SplitSizes:
-        """How many rows go where. Made when first asked for, which all workers do together."""
+        """Numbers of rows sent and received; exchanged on first access, by all workers together."""
         wanted = self.comm.all_gather_object(self.counts)
         return SplitSizes(tuple(counts[self.comm.rank] for counts in wanted), self.counts)
 
     @cached_property
     def _send_plan(self) -> RowSendPlan:
-        """Made by all together."""
+        """The plan of the owners' side; exchanged on first access, by all workers together."""
+        # Owners learn once which rows to send; every later fetch exchanges rows only.
         asked = self.comm.all_to_all(self.nodes, self.split_sizes.reverse, Kind.IDS).wait()
         return RowSendPlan(
             self.comm, self.split_sizes, torch.searchsorted(self.owned_nodes, asked), len(self.owned_nodes)
         )
 
     def fetch_rows(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
-        """``[h, ...]``, under way from their owners. All workers give their own rows. Differentiable.
+        """Start fetching the rows from their owners, ``[h, ...]``. All workers together. Differentiable.
 
         Args:
             rows: ``[n, ...]`` of the own nodes.
-            kind: What they are.
+            kind: Kind of the rows, for the ledger.
         """
         return self._send_plan.send_rows(rows, kind)

@@ -1,6 +1,6 @@
-"""A worker's share of a graph: the nodes that it owns with all their in-edges, and what it needs of the others.
+"""Shards: a worker's part of a graph, with the nodes that it owns and all their in-edges.
 
-The *halo* of a share are the nodes of other workers that edges into its own nodes come from.
+The *halo* of a shard consists of the other workers' nodes with edges into its own nodes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from outgrow.runtime.distributed.comm import Comm, ExchangeHandle, SingleProcess
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerView:
-    """The edges of a share as a layer wants them.
+    """The edges of a shard, with or without self-loops.
 
     Attributes:
-        block: All in-edges of the share's own nodes. Their rows are the first source rows, those of the halo follow.
-        local_graph: The same with its edges in two parts, from own nodes and from the halo; None on the only worker.
+        block: All in-edges of the own nodes. Own rows are the first source rows, those of the halo follow.
+        local_graph: The same with edges divided by source, own or halo; None on a single worker.
     """
 
     block: Block
@@ -43,11 +43,11 @@ class LayerView:
 
 @renamed_members(mine="filter_owned")
 class GraphShard(ABC):
-    """What one worker holds of a graph. Blocks are on the worker's device, all that is said of nodes in memory.
+    """A worker's part of a graph. Blocks are on the worker's device, tensors of nodes in memory.
 
     Attributes:
         topology: In-edges of all nodes of the graph.
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         owned_nodes: ``[n]`` int64, the nodes that the worker owns, ascending.
     """
 
@@ -57,109 +57,109 @@ class GraphShard(ABC):
 
     @abstractmethod
     def layer_view(self, layer: Layer) -> LayerView:
-        """The edges as a layer wants them: as they are, or with one self-loop per node."""
+        """Return the edges as a layer needs them: as they are, or with one self-loop per node."""
 
     @abstractmethod
     def select_owned(self, values: Features) -> Features:
-        """The own rows of ``[V, ...]`` values."""
+        """Return the own rows of ``[V, ...]`` values."""
 
     @abstractmethod
     def filter_owned(self, nodes: Tensor) -> Tensor:
-        """Those of these nodes that the worker owns, in the order given."""
+        """Return the nodes that the worker owns among these, in the given order."""
 
     @abstractmethod
     def local_index(self, nodes: Tensor) -> Tensor:
-        """Rows, among the own ones, of those of these nodes that the worker owns; in the order given."""
+        """Return the own rows of the nodes that the worker owns among these, in the given order."""
 
     @abstractmethod
     def fetch_halo(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
-        """Rows of the halo, ``[h, ...]``, under way from their owners. All workers give their own rows. Differentiable.
+        """Start fetching the rows of the halo, ``[h, ...]``. All workers together. Differentiable.
 
-        The first time workers also tell each other which rows they need: see `RowFetchPlan`.
+        The first call also exchanges which rows each worker needs: see `RowFetchPlan`.
 
         Args:
             rows: ``[n, ...]`` of the own nodes.
-            kind: What they are.
+            kind: Kind of the rows, for the ledger.
         """
 
     def with_halo(self, rows: Tensor, kind: Kind) -> Tensor:
-        """``[n + h, ...]``: the own rows, then those of the halo.
-
-        Also where the halo is empty its rows are part of the result, so that their gradient travels on all workers.
-        """
+        """Return the own rows, then those of the halo, ``[n + h, ...]``."""
+        # Concatenated even if empty, so that the backward pass takes part in the exchange on every worker.
         return torch.cat([rows, self.fetch_halo(rows, kind).wait()])
 
     @abstractmethod
     def plan_fetch(self, nodes: Tensor) -> RowFetchPlan:
-        """Rows of nodes of other workers, any of them, ascending, none twice. All workers together."""
+        """Plan fetching rows of ascending, distinct nodes of other workers. All workers together."""
 
     @abstractmethod
     def gather_to_rank_zero(self, rows: Tensor) -> Tensor | None:
-        """``[V, ...]`` from all workers' own rows, on the worker that leads; None on the others."""
+        """Gather ``[V, ...]`` from all workers' own rows, on rank 0; return None on the others."""
 
 
 class FullGraphShard(GraphShard):
-    """The whole graph, on the only worker. Final.
+    """The whole graph, on a single worker. Final.
 
     Args:
         topology: In-edges of all nodes.
-        comm: The line to nobody; None for a new one.
+        comm: Communicator of the single worker; None for a new one.
     """
 
     def __init__(self, topology: Topology, comm: Comm | None = None) -> None:
         self.topology = topology
         self.comm = comm or SingleProcessComm()
         self.owned_nodes = topology.nodes
+        # By whether there are self-loops, as all other needs of layers are equal.
         self._device_blocks: dict[bool, Block] = {}
 
     def layer_view(self, layer: Layer) -> LayerView:
-        """See `GraphShard.layer_view`."""
+        """Return all edges."""
         self_loops = layer.spec.self_loops
         if self_loops not in self._device_blocks:
             self._device_blocks[self_loops] = layer_topology(self.topology, layer).block.to(self.comm.device)
         return LayerView(block=self._device_blocks[self_loops])
 
     def select_owned(self, values: Features) -> Features:
-        """All rows."""
+        """Return all rows."""
         return values
 
     def filter_owned(self, nodes: Tensor) -> Tensor:
-        """All of them."""
+        """Return all of the nodes."""
         return nodes
 
     def local_index(self, nodes: Tensor) -> Tensor:
-        """All of them."""
+        """Return all of the nodes."""
         return nodes
 
     def fetch_halo(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
-        """No rows."""
+        """Fetch no rows."""
         return self.comm.all_to_all(rows[:0], SplitSizes((0,), (0,)), kind)
 
     def with_halo(self, rows: Tensor, kind: Kind) -> Tensor:
-        """The same rows: there is no halo."""
+        """Return the rows as they are, since there is no halo."""
         return rows
 
     def plan_fetch(self, nodes: Tensor) -> RowFetchPlan:
-        """There are none."""
+        """Plan fetching no rows."""
         assert not len(nodes)
         return RowFetchPlan(self.comm, self.owned_nodes, nodes, (0,))
 
     def gather_to_rank_zero(self, rows: Tensor) -> Tensor | None:
-        """The same rows."""
+        """Return the rows as they are."""
         return rows
 
 
 class PartitionShard(GraphShard):
     """The nodes of one part of a partition. Final.
 
-    Own nodes are known at once. Edges are held from the time when a view, the halo or rows of the halo are first asked
-    for: whoever streams them need not hold them.
+    Own nodes are known at once. Edges are loaded when a view or the halo is first used, so strategies that
+    stream edges need not hold them.
 
     Args:
         topology: In-edges of all nodes, memory-mapped where they are many.
         owner: ``[V]`` integer, the worker of each node.
-        comm: The line to the other workers.
-        self_loops: Which view to make where any will do, the one that layers want; the other is made when one wants it.
+        comm: Communicator of the workers.
+        self_loops: Which view to build first if any serves: the one that layers need. The other is built on
+            demand.
     """
 
     def __init__(self, topology: Topology, owner: Tensor, comm: Comm, *, self_loops: bool = False) -> None:
@@ -169,16 +169,17 @@ class PartitionShard(GraphShard):
         self.self_loops = self_loops
         self.owned_nodes = (owner == comm.rank).nonzero()[:, 0]
         first = int(self.owned_nodes[0]) if len(self.owned_nodes) else 0
+        # Consecutive nodes permit slices of mapped features instead of copies.
         self._range = (first, first + len(self.owned_nodes)) if are_consecutive(self.owned_nodes) else None
         self._views: dict[bool, LayerView] = {}
 
     def layer_view(self, layer: Layer) -> LayerView:
-        """See `GraphShard.layer_view`. Needs no other worker."""
+        """Return the in-edges of own nodes, without communication."""
         return self._make_view(self_loops=layer.spec.self_loops)
 
     @property
     def halo_nodes(self) -> Tensor:
-        """``[h]`` int64, nodes of other workers with an edge to an own node; by owner, then ascending."""
+        """Nodes of other workers with an edge to an own node, ``[h]`` int64; by owner, then ascending."""
         return self._any_local_graph.halo
 
     @cached_property
@@ -187,53 +188,57 @@ class PartitionShard(GraphShard):
 
     @property
     def _any_local_graph(self) -> LocalGraph:
-        """The edges in some view: the halo is the same in both."""
-        held = self._make_view(self_loops=next(iter(self._views), self.self_loops)).local_graph
-        assert held is not None
-        return held
+        """The edges in either view: the halo is the same in both."""
+        local_graph = self._make_view(self_loops=next(iter(self._views), self.self_loops)).local_graph
+        assert local_graph is not None
+        return local_graph
 
     def _make_view(self, *, self_loops: bool) -> LayerView:
+        # Layers with equal needs share a view, and with it the transpose and weights that its edges cache.
         if self_loops not in self._views:
             comm = self.comm
-            held = build_local_graph(self.topology, self.owner, comm.rank, comm.size, self_loops=self_loops).to(
+            local_graph = build_local_graph(self.topology, self.owner, comm.rank, comm.size, self_loops=self_loops).to(
                 comm.device
             )
-            self._views[self_loops] = LayerView(block=held.block, local_graph=held)
+            self._views[self_loops] = LayerView(block=local_graph.block, local_graph=local_graph)
         return self._views[self_loops]
 
     def select_owned(self, values: Features) -> Features:
-        """See `GraphShard.select_owned`: without a copy where the own nodes are consecutive."""
+        """Return the own rows, without a copy if the own nodes are consecutive."""
         if self._range is not None:
             first, last = self._range
             return slice_rows(values, first, last)
         return index_rows(values, self.owned_nodes)
 
     def filter_owned(self, nodes: Tensor) -> Tensor:
-        """See `GraphShard.filter_owned`."""
+        """Return the own nodes among these."""
         return nodes[self.owner[nodes] == self.comm.rank]
 
     def local_index(self, nodes: Tensor) -> Tensor:
-        """See `GraphShard.local_index`."""
+        """Return the own rows of the own nodes among these."""
+        # Own nodes ascend, so a search replaces a table for all nodes of the graph.
         return torch.searchsorted(self.owned_nodes, self.filter_owned(nodes))
 
     def fetch_halo(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
-        """See `GraphShard.fetch_halo`."""
+        """Start fetching the rows of the halo from their owners."""
         return self._halo_fetch_plan.fetch_rows(rows, kind)
 
     def plan_fetch(self, nodes: Tensor) -> RowFetchPlan:
-        """See `GraphShard.plan_fetch`."""
+        """Plan fetching rows of these nodes from their owners."""
         owner = self.owner[nodes]
         counts = torch.bincount(owner, minlength=self.comm.size).tolist()
+        # A stable sort keeps nodes of an owner ascending, as the plan of the halo has them.
         return RowFetchPlan(self.comm, self.owned_nodes, nodes[owner.argsort(stable=True)], tuple(counts))
 
     def gather_to_rank_zero(self, rows: Tensor) -> Tensor | None:
-        """See `GraphShard.gather_to_rank_zero`."""
+        """Gather the rows of all workers on rank 0."""
         comm = self.comm
         counts = comm.all_gather_object(len(self.owned_nodes))
         route = SplitSizes(
             tuple(len(self.owned_nodes) if peer == 0 else 0 for peer in range(comm.size)),
             tuple(counts) if comm.is_rank_zero else (0,) * comm.size,
         )
+        # Only rank 0 needs the order, but all take part in the exchange of ids.
         nodes = comm.all_to_all(self.owned_nodes, route, Kind.IDS).wait()
         found = comm.all_to_all(rows, route, Kind.ACTIVATIONS).wait()
         if not comm.is_rank_zero:
@@ -246,21 +251,22 @@ class PartitionShard(GraphShard):
 def make_shard(
     topology: Topology, comm: Comm, method: Partitioner, store: Path | None, *, self_loops: bool
 ) -> GraphShard:
-    """What a worker holds of a graph: all of it, or one part. The worker that leads makes the partition.
+    """Return a worker's shard: the whole graph, or one part of the partition that rank 0 loads or makes.
 
     Args:
         topology: In-edges of all nodes.
-        comm: The line to the other workers.
-        method: How nodes are dealt out.
-        store: The store of the graph, where partitions are kept; None if it has none.
-        self_loops: Whether layers want self-loops.
+        comm: Communicator of the workers.
+        method: The partitioner.
+        store: The store of the graph, where partitions are cached; None if it has none.
+        self_loops: Whether layers need self-loops.
     """
     if comm.size == 1:
         return FullGraphShard(topology, comm)
+    # One worker partitions, so that all agree and the graph is not partitioned once for each.
     owner = load_or_make_partition(topology, method, comm.size, store=store).part if comm.is_rank_zero else None
     return PartitionShard(topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
 
 
 def layer_topology(topology: Topology, layer: Layer) -> Topology:
-    """The graph as a layer wants it: as it is, or with one self-loop per node."""
+    """Return the graph as a layer needs it: as it is, or with one self-loop per node."""
     return topology.view(self_loops=layer.spec.self_loops)

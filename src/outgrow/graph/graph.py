@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outgrow.graph.store.mapped_files import MappedFiles
 from outgrow.graph.topology import Topology
+from outgrow.ops.csc import destination
 from outgrow.ops.sparse import SparseRows
 
 
@@ -103,6 +104,46 @@ class Graph:
     def sparse(self) -> bool:
         """Whether features are stored as sparse rows."""
         return isinstance(self.features, SparseRows)
+
+    @property
+    def x(self) -> Tensor | SparseRows | None:
+        """`features`, as PyG calls them."""
+        return self.features
+
+    @property
+    def y(self) -> Tensor | None:
+        """`labels`, as PyG calls them."""
+        return self.labels
+
+    @property
+    def edge_index(self) -> Tensor:
+        """``[2, E]`` int64: sources above destinations, as PyG has them; 16 bytes an edge, made anew each time.
+
+        Edges are sorted by destination, then by source, then by relation: the order of ``topology.relation`` and
+        ``topology.weight``.
+        """
+        edges = self.topology.block.edges
+        return torch.stack([edges.indices.long(), destination(edges)])
+
+    @property
+    def train_mask(self) -> Tensor:
+        """``[V]`` bool: the nodes of ``split.train``, as PyG has them; made anew each time."""
+        return self._make_mask(self.split.train)
+
+    @property
+    def val_mask(self) -> Tensor:
+        """``[V]`` bool: the nodes of ``split.val``, as PyG has them; made anew each time."""
+        return self._make_mask(self.split.val)
+
+    @property
+    def test_mask(self) -> Tensor:
+        """``[V]`` bool: the nodes of ``split.test``, as PyG has them; made anew each time."""
+        return self._make_mask(self.split.test)
+
+    def _make_mask(self, nodes: Tensor) -> Tensor:
+        mask = torch.zeros(self.num_nodes, dtype=torch.bool)
+        mask[nodes] = True
+        return mask
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_features} features)"

@@ -67,3 +67,8 @@ if not TYPE_CHECKING:
             "Widths": "ConvSpec",
         },
     )
+
+
+def __dir__() -> list[str]:
+    # Neither submodules, which importing them leaves here, nor `TYPE_CHECKING`.
+    return sorted(name for name, value in globals().items() if not name.startswith("_") and callable(value))

@@ -6,13 +6,16 @@ Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 4.1; with fixed weights it is t
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from outgrow.nn.encoder import AttentionScores, Encoder, SequentialEncoder
 from outgrow.nn.layer import Conv, Layer, require_counts
 from outgrow.nn.model import Model
 from outgrow.nn.propagation import AttentionPropagateConv, PropagateConv, RelationPropagateConv
-from outgrow.nn.stack import Stack
+from outgrow.nn.stack import StackOptions, accept_stack_options, make_stack
 
 
+@accept_stack_options()
 def Decoupled(
     in_features: int,
     hidden: int,
@@ -22,7 +25,7 @@ def Decoupled(
     gamma: float = 1.0,
     heads: int = 0,
     num_relations: int = 0,
-    **stack: object,
+    **stack: Unpack[StackOptions],
 ) -> Model:
     """``Z_0 = MLP(X)``, then ``Z_k = gamma * A Z_(k-1)`` for each round ``k``; the last ``Z`` are the logits.
 
@@ -37,12 +40,12 @@ def Decoupled(
         gamma: Factor of each round, in (0, 1].
         heads: Heads of attention; 0 for weights that the graph fixes.
         num_relations: Number of relations of edges, each with diagonal weights; 0 if they are not read.
-        **stack: Fields of `Stack`, for the MLP.
+        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`, for the MLP.
 
     Raises:
         ValueError: ``rounds``, ``gamma`` or ``heads`` is out of range, or both heads and relations are given.
     """
-    options = Stack(**stack)  # type: ignore[arg-type]
+    options = make_stack(stack)
     count = options.layers if rounds is None else rounds
     if count < 1:
         raise ValueError(f"rounds must be at least 1, got {count}")
@@ -65,6 +68,7 @@ def Decoupled(
     return Model(layers, input_dropout=options.input_dropout, encoder=SequentialEncoder(encoders))
 
 
+@accept_stack_options()
 def DecoupledGAT(
     in_features: int,
     hidden: int,
@@ -73,8 +77,8 @@ def DecoupledGAT(
     rounds: int | None = None,
     gamma: float = 1.0,
     heads: int = 8,
-    **stack: object,
+    **stack: Unpack[StackOptions],
 ) -> Model:
     """`Decoupled` with attention, of at least one head; of as many as a `GAT` has unless given."""
     require_counts(heads=heads)
-    return Decoupled(in_features, hidden, out_features, rounds=rounds, gamma=gamma, heads=heads, **stack)  # type: ignore[arg-type]
+    return Decoupled(in_features, hidden, out_features, rounds=rounds, gamma=gamma, heads=heads, **stack)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 
+from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.nn.encoder import Encoder, LinearEncoder
 from outgrow.nn.layer import Conv, Epilogue, Layer
 from outgrow.nn.model import Model
+
+ModelFunction = TypeVar("ModelFunction", bound=Callable[..., Model])
+
+_SYNONYMS = {"num_layers": "layers"}
 
 
 class LayerPosition(NamedTuple):
@@ -22,12 +29,13 @@ class LayerPosition(NamedTuple):
     is_last: bool
 
 
+@accept_synonyms(**_SYNONYMS)
 @dataclass(frozen=True, kw_only=True)
 class Stack:
     """How convolutions are stacked to a model.
 
     Attributes:
-        layers: Number of layers, at least 1.
+        layers: Number of layers, at least 1. The constructor also takes it as ``num_layers``.
         dropout: Probability of zeroing an element of a hidden output, in [0, 1).
         input_dropout: The same for the input features.
         norm: Layer norm after each hidden convolution.
@@ -73,3 +81,45 @@ class Stack:
     def _make_epilogue(self, same_width: bool) -> Epilogue:
         residual = self.residual and same_width
         return Epilogue(norm=self.norm, activation=self.activation, residual=residual, dropout=self.dropout)
+
+
+class StackOptions(TypedDict, total=False):
+    """The fields of `Stack` as keywords of a function that makes a model. ``num_layers`` is a synonym of ``layers``."""
+
+    layers: int
+    num_layers: int
+    dropout: float
+    input_dropout: float
+    norm: bool
+    residual: bool
+    activation: Callable[[Tensor], Tensor] | None
+
+
+def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFunction], ModelFunction]:
+    """Decorator of a function with ``**stack: Unpack[StackOptions]``: `help` shows each of them with its default.
+
+    Args:
+        **defaults: Those that are not the defaults of `Stack`.
+    """
+
+    def decorate(function: ModelFunction) -> ModelFunction:
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Model:
+            return function(*args, **{**defaults, **rename_keys(function.__name__, options, _SYNONYMS)})
+
+        signature = inspect.signature(function)
+        *named, _ = signature.parameters.values()
+        fields = [
+            each.replace(default=defaults.get(name, each.default))
+            for name, each in inspect.signature(Stack).parameters.items()
+        ]
+        shown: Any = call
+        shown.__signature__ = signature.replace(parameters=[*named, *fields])
+        return shown  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def make_stack(options: StackOptions) -> Stack:
+    """A stack of the options that a function with `accept_stack_options` was called with."""
+    return Stack(**options)  # type: ignore[misc]

@@ -6,6 +6,8 @@ ICCV 2019) with 7 layers, ``FiLM(..., layers=10, norm=True, residual=True)`` a G
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch.nn import functional
 
@@ -16,10 +18,13 @@ from outgrow.nn.gated import GGCNConv, GGNNConv
 from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
 from outgrow.nn.relational import RGCNConv, RGCNDiagonalConv
-from outgrow.nn.stack import LayerPosition, Stack
+from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
 
 
-def GCN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
+@accept_stack_options()
+def GCN(
+    in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: Unpack[StackOptions]
+) -> Model:
     """A stack of `GCNConv`.
 
     Args:
@@ -27,15 +32,16 @@ def GCN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool 
         hidden: Width of hidden layers.
         out_features: Number of classes.
         sparse_input: The features are sparse: the first layer projects before it aggregates.
-        **stack: Fields of `Stack`.
+        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return GCNConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
 
-    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
+@accept_stack_options()
 def SAGE(
     in_features: int,
     hidden: int,
@@ -43,7 +49,7 @@ def SAGE(
     *,
     pool: str = "mean",
     sparse_input: bool = False,
-    **stack: object,
+    **stack: Unpack[StackOptions],
 ) -> Model:
     """A stack of `SAGEConv` (``pool="mean"``) or `SAGEMaxConv` (``pool="max"``).
 
@@ -53,7 +59,7 @@ def SAGE(
         out_features: Number of classes.
         pool: How neighbours are combined.
         sparse_input: The features are sparse: the first layer projects before it aggregates.
-        **stack: Fields of `Stack`.
+        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
 
     Raises:
         ValueError: Another ``pool``.
@@ -66,9 +72,10 @@ def SAGE(
             return SAGEMaxConv(width_in, width_out)
         return SAGEConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
 
-    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
+@accept_stack_options(activation=functional.elu)
 def GAT(
     in_features: int,
     hidden: int,
@@ -79,7 +86,7 @@ def GAT(
     attention_dropout: float = 0.0,
     num_relations: int = 0,
     edge_weights: bool = False,
-    **stack: object,
+    **stack: Unpack[StackOptions],
 ) -> Model:
     """A stack of `GATConv` with ELU; other arguments as in `GCN`.
 
@@ -92,7 +99,7 @@ def GAT(
         attention_dropout: Probability of dropping an edge of a head, in [0, 1).
         num_relations: Number of relations of edges, each with scores of its own; 0 if they are not read.
         edge_weights: Whether the weight of an edge adds to its scores.
-        **stack: Fields of `Stack`.
+        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
@@ -106,33 +113,43 @@ def GAT(
             edge_weights=edge_weights,
         )
 
-    return _make_stack({"activation": functional.elu, **stack}).build((in_features, hidden, out_features), make_conv)
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
-def GIN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
+@accept_stack_options()
+def GIN(
+    in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: Unpack[StackOptions]
+) -> Model:
     """A stack of `GINConv`; arguments as in `SAGE`."""
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return GINConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
 
-    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
-def CommNet(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
+@accept_stack_options(activation=torch.tanh)
+def CommNet(
+    in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: Unpack[StackOptions]
+) -> Model:
     """A stack of `CommNetConv` with tanh; arguments as in `SAGE`."""
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return CommNetConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
 
-    return _make_stack({"activation": torch.tanh, **stack}).build((in_features, hidden, out_features), make_conv)
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
-def GGCN(in_features: int, hidden: int, out_features: int, **stack: object) -> Model:
+@accept_stack_options()
+def GGCN(in_features: int, hidden: int, out_features: int, **stack: Unpack[StackOptions]) -> Model:
     """A stack of `GGCNConv`; arguments as in `GCN`."""
-    return _make_stack(stack).build((in_features, hidden, out_features), lambda i, o, place: GGCNConv(i, o))
+    return make_stack(stack).build((in_features, hidden, out_features), lambda i, o, place: GGCNConv(i, o))
 
 
-def GGNN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: object) -> Model:
+@accept_stack_options(activation=None)
+def GGNN(
+    in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: Unpack[StackOptions]
+) -> Model:
     """A stack of `GGNNConv` without activations; arguments as in `SAGE`.
 
     The first layer projects the input to a state of width ``hidden`` where the widths differ, the last layer projects
@@ -142,10 +159,13 @@ def GGNN(in_features: int, hidden: int, out_features: int, *, sparse_input: bool
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return GGNNConv(width_in, width_out, state=hidden, project_first=position.is_first and sparse_input)
 
-    return _make_stack({"activation": None, **stack}).build((in_features, hidden, out_features), make_conv)
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
-def FiLM(in_features: int, hidden: int, out_features: int, *, num_relations: int = 0, **stack: object) -> Model:
+@accept_stack_options()
+def FiLM(
+    in_features: int, hidden: int, out_features: int, *, num_relations: int = 0, **stack: Unpack[StackOptions]
+) -> Model:
     """A stack of `FiLMConv`; other arguments as in `GCN`.
 
     Args:
@@ -153,15 +173,16 @@ def FiLM(in_features: int, hidden: int, out_features: int, *, num_relations: int
         hidden: Width of hidden layers.
         out_features: Number of classes.
         num_relations: Number of relations of edges, each with weights of its own; 0 if they are not read.
-        **stack: Fields of `Stack`.
+        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return FiLMConv(width_in, width_out, num_relations=num_relations)
 
-    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
+@accept_stack_options()
 def RGCN(
     in_features: int,
     hidden: int,
@@ -170,7 +191,7 @@ def RGCN(
     num_relations: int,
     bases: int = 4,
     sparse_input: bool = False,
-    **stack: object,
+    **stack: Unpack[StackOptions],
 ) -> Model:
     """A stack of `RGCNConv`; other arguments as in `GCN`.
 
@@ -181,28 +202,27 @@ def RGCN(
         num_relations: Number of relations of edges.
         bases: Weights that the relations of a layer share.
         sparse_input: The features are sparse: the first layer projects before it aggregates.
-        **stack: Fields of `Stack`.
+        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         first = _first_projection_option(position, sparse_input)
         return RGCNConv(width_in, width_out, num_relations, bases=bases, project_first=first)
 
-    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
-def RGCNDiagonal(in_features: int, hidden: int, out_features: int, *, num_relations: int, **stack: object) -> Model:
+@accept_stack_options()
+def RGCNDiagonal(
+    in_features: int, hidden: int, out_features: int, *, num_relations: int, **stack: Unpack[StackOptions]
+) -> Model:
     """A stack of `RGCNDiagonalConv`; arguments as in `RGCN`."""
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return RGCNDiagonalConv(width_in, width_out, num_relations)
 
-    return _make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
 def _first_projection_option(position: LayerPosition, sparse_input: bool) -> bool | None:
     return True if position.is_first and sparse_input else None
-
-
-def _make_stack(options: dict[str, object]) -> Stack:
-    return Stack(**options)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Strategies: ways to train the same model on the same graph (layer 4).
 
-What a strategy of one's own is written with; names are imported when first used.
+The names here are those that a user's own strategy needs; each is imported when first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a strategy is, and what the trainer sees of it."""
+"""The interface of strategies, and the executions that several of them share."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from outgrow.runtime.system.process_memory import trim_memory
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One optimizer step is due: every parameter's ``.grad`` holds the global gradient.
+    """A completed gradient: every parameter's ``.grad`` holds the global gradient for one optimizer step.
 
     Attributes:
-        loss: Loss of the step, over all workers.
-        num_seeds: Nodes or links that it is the mean of.
+        loss: Loss of the step over all workers.
+        num_seeds: Number of nodes or links that the loss is the mean of.
     """
 
     loss: float
@@ -45,26 +45,27 @@ class Step:
 
 
 class Execution(Protocol):
-    """A strategy at work on a problem."""
+    """The execution of a strategy on a problem."""
 
     @property
     def in_memory(self) -> bool:
         """Whether rows of all own nodes fit into memory."""
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """The steps of an epoch from step ``first`` on. The trainer steps the optimizer at each yield, then resumes.
+        """Yield the steps of an epoch from step ``first`` on; the trainer updates parameters at each yield.
 
-        Closed early, it ends what it has begun.
+        Closing the generator early stops its background work.
         """
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """Logits of the own nodes in memory, without draws and gradients, by the parameters as they are.
+        """Yield logits of the own nodes, in memory, without random draws and gradients.
 
-        All workers call it together, between epochs, and exhaust it.
+        They are computed with the current parameters. All workers call it together, between epochs, and
+        exhaust it.
 
         Yields:
-            The first row, and the logits ``[n, C]``, of pieces that cover all own nodes, in order where ``in_memory``.
-            At least one piece, which has no rows on a worker without nodes.
+            The first row, and the logits ``[n, C]``, of pieces that cover all own nodes, in order where
+            ``in_memory``. At least one piece, which has no rows on a worker without nodes.
         """
 
     def close(self) -> None:
@@ -72,12 +73,13 @@ class Execution(Protocol):
 
 
 def full_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
-    """See `Execution.inference`: the logits of all own nodes as one piece, with the rows of whole layers in memory."""
+    """Yield the logits of all own nodes as one piece, with the rows of whole layers in memory."""
     yield 0, infer_shard(problem.model, problem.shard, problem.input).cpu()
 
 
 def inference_after_batches(problem: Problem) -> Iterator[tuple[int, Tensor]]:
-    """`full_inference`, before which memory is given back that batches have left: whole layers are of other sizes."""
+    """Yield `full_inference` after releasing the memory of batches."""
+    # Blocks kept for batches do not fit whole layers, and both together could exceed the memory.
     memory_pool.release_idle_memory()
     trim_memory()
     yield from full_inference(problem)
@@ -87,8 +89,8 @@ class FullGraphExecution:
     """Training on all nodes at once, with the rows of all layers in memory. Final.
 
     Args:
-        problem: What is trained.
-        overlap: Whether to aggregate a worker's own rows while those of others are under way.
+        problem: The training problem.
+        overlap: Whether to aggregate a worker's own rows while those of others are received.
     """
 
     in_memory = True
@@ -100,30 +102,31 @@ class FullGraphExecution:
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """See `Execution.steps`: one step."""
+        """Yield the one step of a full-graph epoch."""
+        # The only step of the epoch: a run that resumes after it has nothing left to do.
         if first == 0:
             yield Step(loss=self.epoch_pass.run_epoch(epoch), num_seeds=self.problem.num_train)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """See `Execution.inference`."""
+        """Yield the logits of all own nodes as one piece."""
         return full_inference(self.problem)
 
     def close(self) -> None:
-        """See `Execution.close`."""
+        """Release what the execution holds."""
         self.epoch_pass.close()
 
 
 @renamed_options(tour="plan_batch", ahead="prefetch", rows="feature_store")
 class MiniBatchExecution:
-    """Training on sampled mini-batches, of which each worker computes some seeds by itself. Final.
+    """Training on sampled mini-batches, where each worker computes its share of the seeds alone. Final.
 
     Args:
-        problem: What is trained.
-        sampler: Draws neighbourhoods.
-        feature_store: Features.
-        plan_batch: What the worker computes of a batch: see `MiniBatchLoop.steps`.
-        labels: ``[n, ...]`` labels of the seeds ``[n]`` that it computes.
-        prefetch: How much is made before its use.
+        problem: The training problem.
+        sampler: Samples neighbourhoods.
+        feature_store: Fetches features.
+        plan_batch: Returns the worker's part of a batch: see `MiniBatchLoop.steps`.
+        labels: Returns the labels ``[n, ...]`` of the seeds ``[n]`` that it computes.
+        prefetch: How far sampling runs ahead.
         gather_once: See `MiniBatchLoop`.
         batches: Seeds of each step of an epoch; None for those of the problem.
     """
@@ -142,7 +145,10 @@ class MiniBatchExecution:
         gather_once: bool = True,
         batches: Callable[[int], Sequence[Tensor]] | None = None,
     ) -> None:
-        self.problem, self.plan_batch, self.labels, self.batches = problem, plan_batch, labels, batches
+        self.problem = problem
+        self.plan_batch = plan_batch
+        self.labels = labels
+        self.batches = batches
         self.loop = MiniBatchLoop(
             problem.model,
             problem.shard.comm,
@@ -154,18 +160,18 @@ class MiniBatchExecution:
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """See `Execution.steps`."""
+        """Yield the steps of an epoch; an early close ends its threads."""
         batches = (self.batches or self.problem.seeds_of_epoch)(epoch)
         with closing(self.loop.steps(epoch, batches, self.plan_batch, first)) as steps:
             for loss, num_seeds in steps:
                 yield Step(loss=loss, num_seeds=num_seeds)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """See `Execution.inference`."""
+        """Yield the logits of all own nodes as one piece."""
         return inference_after_batches(self.problem)
 
     def close(self) -> None:
-        """See `Execution.close`."""
+        """Release what the execution holds."""
         memory_pool.release_idle_memory()
 
     def _batch_loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
@@ -185,9 +191,11 @@ class Strategy(ABC):
 
     Attributes:
         name: Name on the command line.
-        exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its options.
-        uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be kept.
-        partition: How nodes are dealt out to workers; by default ranges of nodes with equally many in-edges.
+        exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its
+            options.
+        uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be
+            cached.
+        partition: How nodes are assigned to workers; by default ranges of nodes with equally many in-edges.
     """
 
     name: ClassVar[str]
@@ -196,41 +204,44 @@ class Strategy(ABC):
     partition: str = "range-edges"
 
     def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
-        """What each worker holds of a graph: the nodes that it owns by the partition.
+        """Return a worker's shard of a graph: the nodes that it owns by the partition.
 
         Args:
             graph: The graph.
-            comm: The line to the other workers.
-            model: What is to be trained on it.
-            batches: What mini-batches are made of.
+            comm: Communicator of the workers.
+            model: The model to train.
+            batches: Configuration of mini-batches.
         """
         method = self.partition_method(graph, model, batches)
+        # A hint: the view that the first layer needs is built first, others on demand.
         looped = model.layers_list()[0].spec.self_loops
         return make_shard(graph.topology, comm, method, graph.store, self_loops=looped)
 
     def partition_method(self, graph: Graph, model: Model, batches: BatchConfig) -> Partitioner:
-        """How nodes are dealt out; by default as ``partition`` says, whatever is trained."""
+        """Return the partitioner; by default the one that ``partition`` names, for any model."""
         return WITHOUT_CHUNKS[self.partition]
 
     def options(self) -> dict[str, object]:
-        """Its options by name; by default it has none."""
+        """Return the options by name; by default there are none."""
         return {}
 
     def is_exact(self, batches: BatchConfig) -> bool:
-        """Whether the gradient equals the reference's, with these options and in these batches."""
+        """Whether the gradient equals the reference's with these options and batches."""
         return self.exact
 
     def parameter_device(self, device: torch.device) -> torch.device:
-        """Where a model's parameters are, and the rows that it makes, of a worker that computes on ``device``."""
+        """Return the device of the parameters, and of the rows computed, for a worker with this device."""
         return device
 
     def validate_graph(self, graph: Graph, batches: BatchConfig) -> None:
-        """Check that it can train on a graph in these batches: on any as a whole, or in any that can be drawn.
+        """Check that it can train on a graph in these batches.
 
         Raises:
-            InputError: It cannot: weights to draw by are missing, say, or relations for numbers of their own.
+            InputError: It cannot, for example because weights or relations that the fan-outs need are
+                missing.
         """
         if self.uses_minibatches:
+            # The constructor makes the checks; nothing is sampled here.
             for hop in {*(batches.fanout or (-1,))}:
                 EdgeSampler(graph.topology, hop, weighted=batches.weighted)
         elif not batches.is_full_graph:
@@ -242,7 +253,7 @@ class Strategy(ABC):
             )
 
     def validate_model(self, model: Model) -> None:
-        """Check that it can train a model; by default any, but in batches none of links.
+        """Check that it can train a model; by default any, but in mini-batches no link model.
 
         Raises:
             InputError: It cannot.
@@ -257,7 +268,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def prepare(self, problem: Problem) -> Execution:
-        """Get ready to train; what crosses links and what is computed is counted in the ledger of the worker's line."""
+        """Prepare training and return its execution, which counts work and traffic in the ledger."""
 
 
 if not TYPE_CHECKING:

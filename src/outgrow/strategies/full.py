@@ -1,6 +1,7 @@
 """`full`: every node, every neighbour, every epoch. The reference of all full-graph strategies.
 
-On N workers each owns the nodes of one part of a partition and sends, layer by layer, the rows that others need.
+With several workers, each owns the nodes of one part of a partition and sends, layer by layer, the rows that
+others need.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Stra
 
 @dataclass(frozen=True, kw_only=True)
 class Full(Strategy):
-    """Full-graph training. One step per epoch. Nothing moves on one worker; rows of the halo on several.
+    """Full-graph training. One step per epoch. Several workers exchange the rows of their halos.
 
     Attributes:
-        partition: How nodes are dealt out to workers: see ``outgrow partition``.
-        overlap: Whether to aggregate a worker's own rows while those of others are under way.
+        partition: How nodes are assigned to workers: see ``outgrow partition``.
+        overlap: Whether to aggregate a worker's own rows while those of others are received.
     """
 
     name = "full"
@@ -33,9 +34,9 @@ class Full(Strategy):
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
 
     def options(self) -> dict[str, object]:
-        """See `Strategy.options`."""
+        """Return the options by name."""
         return asdict(self)
 
     def prepare(self, problem: Problem) -> Execution:
-        """See `Strategy.prepare`."""
+        """Return the execution that trains the problem."""
         return FullGraphExecution(problem, overlap=self.overlap)

@@ -1,8 +1,9 @@
-"""`sampled`: mini-batches of seeds and their sampled neighbourhoods, with the features moved to them.
+"""`sampled`: mini-batches of seeds and their sampled neighbourhoods, whose features are fetched.
 
-The data-parallel training of DGL and DistDGL (Zheng et al., IA3 2020): every worker owns the features of one part of
-the graph, takes the seeds of each batch that it owns, samples their neighbourhood, fetches the features of its nodes
-from their owners, and computes. Sampling and fetching of later batches go on while one is computed.
+The data-parallel training of DGL and DistDGL (Zheng et al., IA3 2020): every worker owns the features of one
+part of the graph, takes the seeds of each batch that it owns, samples their neighbourhood, fetches the
+features of its nodes from their owners, and computes. Sampling and fetching of later batches overlap with the
+computation.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 @renamed_options(threads="sampling_threads", ahead="prefetch", cache_over="cache_scope")
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Strategy):
-    """Training on sampled mini-batches. Features move to the batch. The reference of all mini-batch strategies.
+    """Training on sampled mini-batches with fetched features. The reference of all mini-batch strategies.
 
     Attributes:
-        partition: How nodes, their features and their seeds are dealt out to workers: see ``outgrow partition``.
-        sampling_threads: Threads of a worker that draw batches; None for half as many as compute.
-        prefetch: Batches that are drawn, or being drawn, besides the one that is computed.
-        cache: Size of a cache of rows that other workers own, as bytes (``"64MiB"``) or as a share of all rows (0.1).
-        cache_by: Which rows are cached: those of nodes with most out-edges (``"degree"``), or those that a worker asks
-            for most in an epoch that is sampled first and not trained (``"presampling"``).
-        cache_scope: Whether each worker has a cache (``"worker"``), or those of a host share one, without duplicates
-            (``"host"``), of rows that live on other hosts.
+        partition: How nodes, their features and their seeds are assigned to workers: see ``outgrow
+            partition``.
+        sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
+        prefetch: Batches sampled, or being sampled, ahead of the one being computed.
+        cache: Size of a cache of rows that other workers own, as bytes (``"64MiB"``) or as a share of all
+            rows (0.1).
+        cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those that
+            a worker requests most often in an epoch that is sampled first and not trained
+            (``"presampling"``).
+        cache_scope: Whether each worker has its own cache (``"worker"``), or the workers of a host share one,
+            without duplicates (``"host"``), for rows of other hosts.
     """
 
     name = "sampled"
@@ -60,31 +64,32 @@ class Sampled(Strategy):
         validate_positive(self.name, sampling_threads=self.sampling_threads, prefetch=self.prefetch)
 
     def options(self) -> dict[str, object]:
-        """See `Strategy.options`."""
+        """Return the options by name."""
         return asdict(self)
 
     def prepare(self, problem: Problem) -> Execution:
-        """See `Strategy.prepare`."""
-        share = problem.shard
-        sampler = make_sampler(share.topology, problem.model, problem.batches, problem.seed)
-        cache = self._make_cache(problem, sampler) if self.cache and share.comm.size > 1 else None
+        """Return the execution that trains the problem."""
+        shard = problem.shard
+        sampler = make_sampler(shard.topology, problem.model, problem.batches, problem.seed)
+        # A single worker owns all rows, so there is nothing to cache.
+        cache = self._make_cache(problem, sampler) if self.cache and shard.comm.size > 1 else None
         return MiniBatchExecution(
             problem,
             sampler,
-            RemoteFeatureStore(share, problem.features, input_dtype(problem.model, problem.features), cache),
-            lambda seeds: MicroBatchPlan.in_one_step(share.filter_owned(seeds)),
+            RemoteFeatureStore(shard, problem.features, input_dtype(problem.model, problem.features), cache),
+            lambda seeds: MicroBatchPlan.in_one_step(shard.filter_owned(seeds)),
             labels=problem.own_labels,
             prefetch=PrefetchConfig.from_options(self.sampling_threads, self.prefetch),
         )
 
     def _make_cache(self, problem: Problem, sampler: NeighborSampler) -> CacheSpec:
-        """The cache that is asked for, not filled yet."""
-        share = problem.shard
+        """Return the specification of the cache; the feature store fills it."""
+        shard = problem.shard
 
         def presample_nodes() -> Iterator[Tensor]:
-            """The nodes whose rows each batch of an epoch asks for that is not trained."""
+            """Yield the nodes whose rows each batch of an untrained epoch requests."""
             for step, seeds in enumerate(problem.seeds_of_epoch(_PRESAMPLING_EPOCH)):
-                yield sampler.sample_blocks(share.filter_owned(seeds), _PRESAMPLING_EPOCH, step)[0].src_nodes
+                yield sampler.sample_blocks(shard.filter_owned(seeds), _PRESAMPLING_EPOCH, step)[0].src_nodes
 
-        hotness = compute_hotness(self.cache_by, share.topology, presample_nodes)
+        hotness = compute_hotness(self.cache_by, shard.topology, presample_nodes)
         return CacheSpec(hotness=hotness, size=self.cache, scope=self.cache_scope)

@@ -18,6 +18,7 @@ from torch import nn
 
 from outgrow.core.deprecation import renamed_members
 from outgrow.core.errors import InputError
+from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import validate_choice, validate_types
 from outgrow.engine.batches import BatchConfig, parse_fanouts
 from outgrow.graph.sampling.edge_sampler import Fanout
@@ -46,8 +47,10 @@ class AdamW(torch.optim.AdamW):
 
 
 BFLOAT16 = "bfloat16"
+_SYNONYMS = {"num_neighbors": "fanout"}
 
 
+@accept_synonyms(**_SYNONYMS)
 @renamed_members(in_bfloat16="uses_bfloat16", batches="batch_config")
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -62,7 +65,8 @@ class TrainConfig:
         seed: Seed of all random draws in training.
         batch_size: Seed nodes per step, over all workers; None for all training nodes.
         fanout: Neighbours to sample per hop, from the seeds outward, -1 for all, as ``(10, 10)`` or
-            ``"10,10"``; an entry may be a tuple of one number per relation. None for all neighbours.
+            ``"10,10"``; an entry may be a tuple of one number per relation. None for all neighbours. It is also
+            taken as ``num_neighbors``.
         weighted: Whether neighbours are sampled in proportion to edge weights.
         negatives: Link prediction: negative links per link of the graph.
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
@@ -126,9 +130,10 @@ class TrainConfig:
         """Return a copy with some options changed.
 
         Raises:
-            InputError: An option does not exist (the message offers the nearest names), or a value has a
-                wrong type or is out of range.
+            InputError: An option does not exist (the message offers the nearest names), it is given by both of its
+                names, or a value has a wrong type or is out of range.
         """
+        options = rename_keys("training", options, _SYNONYMS)
         known = {field.name: field for field in fields(self)}
         for name in options:
             validate_choice("training option", name, known)

@@ -9,7 +9,6 @@ from tests.support import random_topology, topology_of
 
 import outgrow as og
 from outgrow.core.errors import InputError
-from outgrow.graph.partition.balanced_ranges import balanced_range_ends
 from outgrow.graph.partition.methods import (
     METHODS,
     ChunkedPartitioner,
@@ -18,6 +17,7 @@ from outgrow.graph.partition.methods import (
     RangePartitioner,
     make_partitioner,
 )
+from outgrow.graph.partition.partition import balanced_range_ends
 from outgrow.graph.partition.quality import measure_quality
 from outgrow.graph.topology import Topology
 

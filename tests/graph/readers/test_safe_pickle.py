@@ -86,4 +86,4 @@ def test_matrices_have_indices_in_range(tmp_path):
         object.__setattr__(matrix, key, np.array(value))
         (tmp_path / "p").write_bytes(pickle.dumps(matrix, 2))
         with pytest.raises(ValueError, match=r"."):
-            load_plain_pickle(tmp_path / "p").array()
+            load_plain_pickle(tmp_path / "p").to_array()

@@ -24,12 +24,12 @@ def model(signal=SIGNAL, seed=0, **changes):
 
 
 def all_edges(source):
-    chunks = list(source.edges())
+    chunks = list(source.read_edges())
     return np.concatenate([c.src for c in chunks]), np.concatenate([c.dst for c in chunks])
 
 
 def communities(structure):
-    return np.repeat(np.arange(structure.communities), np.diff(structure.starts()))
+    return np.repeat(np.arange(structure.communities), np.diff(structure.community_starts()))
 
 
 def nodes_by_rank(made):

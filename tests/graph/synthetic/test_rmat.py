@@ -11,7 +11,7 @@ from outgrow.ops.rng import permute_range
 
 
 def all_edges(source):
-    chunks = list(source.edges())
+    chunks = list(source.read_edges())
     return np.concatenate([c.src for c in chunks]), np.concatenate([c.dst for c in chunks])
 
 

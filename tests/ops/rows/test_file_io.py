@@ -62,11 +62,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 )
 def test_read(module: ModuleType, file: int, rows: list[int], gap_rows: int, run_rows: int, wide: bool, seed: int):
     values = normal(ROWS, WIDTH, seed=seed).float()
-    module.put(file, OFFSET, values.numpy())
+    module.pwrite_from(file, OFFSET, values.numpy())
     to = np.random.default_rng(seed).permutation(ROWS)[: len(rows)].astype(np.int32)
     out = torch.zeros(ROWS, WIDTH, dtype=torch.float64 if wide else torch.float32)
     staged, given_rows = torch.empty(run_rows, WIDTH), np.array(rows, dtype=np.int32)
-    runs, _ = module.read_rows(file, OFFSET, given_rows, gap_rows, staged, out, to)
+    runs, _ = module.read_file_rows(file, OFFSET, given_rows, gap_rows, staged, out, to)
     expected = torch.zeros_like(out)
     expected[torch.from_numpy(to).long()] = values[rows].to(out.dtype)
     assert torch.equal(out, expected)
@@ -85,12 +85,12 @@ def test_add(module: ModuleType, file: int, rows: list[int], gap_rows: int, run_
     random = np.random.default_rng(seed)
     held, added = normal(ROWS, WIDTH, seed=seed).float(), normal(20, WIDTH, seed=seed + 1).float()
     at = random.integers(0, 20, len(rows))
-    module.put(file, OFFSET, held.numpy())
+    module.pwrite_from(file, OFFSET, held.numpy())
     staged, given_rows = torch.full((run_rows, WIDTH), float("nan")), np.array(rows, dtype=np.int64)
     runs, pages, written = module.add_file_rows(file, OFFSET, given_rows, gap_rows, staged, (added, at))
     expected = held.clone()
     expected[rows] += added[at]
-    module.fill(file, OFFSET, found := np.empty((ROWS, WIDTH), dtype=np.float32))
+    module.pread_into(file, OFFSET, found := np.empty((ROWS, WIDTH), dtype=np.float32))
     assert np.array_equal(found, expected.numpy())
     assert written >= len(rows) * WIDTH * 4
     assert written == len(rows) * WIDTH * 4 or gap_rows
@@ -100,10 +100,10 @@ def test_add(module: ModuleType, file: int, rows: list[int], gap_rows: int, run_
 
 def test_runs_and_pages_are_counted(module: ModuleType, file: int) -> None:
     rows, width = np.array([0, 3, 9, 10, 30]), 1024
-    module.put(file, 0, np.zeros((40, width), dtype=np.float32))
+    module.pwrite_from(file, 0, np.zeros((40, width), dtype=np.float32))
     staged, out = torch.empty(8, width), torch.empty(5, width)
-    assert module.read_rows(file, 0, rows, 2, staged, out, np.arange(5)) == (3, 4 + 2 + 1)
-    assert module.read_rows(file, 100, rows, 2, staged, out, np.arange(5)) == (3, 5 + 3 + 2)
+    assert module.read_file_rows(file, 0, rows, 2, staged, out, np.arange(5)) == (3, 4 + 2 + 1)
+    assert module.read_file_rows(file, 100, rows, 2, staged, out, np.arange(5)) == (3, 5 + 3 + 2)
     added = torch.ones(5, width), np.arange(5)
     assert module.add_file_rows(file, 0, rows, 2, staged, added) == (3, 7, 7 * 4096)
     assert module.add_file_rows(file, 100, rows, 1, staged, added) == (4, 9, 5 * 4096)
@@ -115,7 +115,7 @@ def test_far_into_a_file(module: ModuleType, tmp_path: Path) -> None:
     added, out = normal(2, 256).float(), torch.empty(2, 256)
     os.truncate(file, 10 << 30)
     module.add_file_rows(file, 3, rows, 0, torch.empty(4, 256), (added, at))
-    module.read_rows(file, 3, rows, 4, torch.empty(4, 256), out, at)
+    module.read_file_rows(file, 3, rows, 4, torch.empty(4, 256), out, at)
     assert torch.equal(out, added)
     assert os.pread(file, 1024, 3 + 9_000_002 * 1024) == added[1].numpy().tobytes()
     os.close(file)
@@ -128,13 +128,13 @@ def test_the_end_of_a_file_and_other_errors(module: ModuleType, file: int, tmp_p
     for each in (file, tmp_path / "closed"):
         os.truncate(each, size)
     with pytest.raises(EOFError):
-        module.fill(file, size - 7, some)
+        module.pread_into(file, size - 7, some)
     with pytest.raises(EOFError):
-        module.read_rows(file, size - 7, at, 0, staged, values, at)
+        module.read_file_rows(file, size - 7, at, 0, staged, values, at)
     with pytest.raises(EOFError):
         module.add_file_rows(file, size - 7, at, 0, staged, (values, at))
     for call in (
-        lambda: module.put(closed, 0, some),
+        lambda: module.pwrite_from(closed, 0, some),
         lambda: module.add_file_rows(closed, 0, at, 0, staged, (values, at)),
     ):
         with pytest.raises(OSError, match="Bad file descriptor") as caught:
@@ -142,11 +142,11 @@ def test_the_end_of_a_file_and_other_errors(module: ModuleType, file: int, tmp_p
         assert caught.value.errno == errno.EBADF
     os.close(closed)
     with open("/dev/full", "r+b", buffering=0) as full, pytest.raises(OSError, match="No space") as caught:
-        module.put(full.fileno(), 0, some)
+        module.pwrite_from(full.fileno(), 0, some)
     assert caught.value.errno == errno.ENOSPC
     folder = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(IsADirectoryError):
-        module.fill(folder, 0, some)
+        module.pread_into(folder, 0, some)
     os.close(folder)
 
 
@@ -182,7 +182,7 @@ def test_kernels_are_kept_on_disk(file: int) -> None:
     file_io.pwrite_from(file, 0, np.zeros(100, dtype=np.uint8))
     copies = [file_io, another("file_rows_again")]
     for module in copies:
-        module.read_rows(file, 0, rows, 0, staged, out, rows)
+        module.read_file_rows(file, 0, rows, 0, staged, out, rows)
         module.add_file_rows(file, 0, rows, 0, staged, (out, rows))
     for kernel in (copies[1]._read_rows, copies[1]._add_rows):
         assert sum(kernel.stats.cache_hits.values()) == 1

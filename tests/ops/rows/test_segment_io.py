@@ -27,7 +27,7 @@ def form(request: pytest.FixtureRequest):
         return
     with pytest.MonkeyPatch.context() as patch:
         for name in (
-            "_read_parcels", "_write_parcels", "_end_of_read", "_deal_out", "_read_in_order", "_write_in_order"
+            "_read_segments", "_write_segments", "_end_of_read", "_scatter_words", "_read_in_order", "_write_in_order"
         ):  # fmt: skip
             patch.setattr(segment_io, name, getattr(segment_io, name).py_func)
         yield

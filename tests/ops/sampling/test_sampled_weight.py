@@ -78,5 +78,5 @@ def test_destinations_keep_what_they_stand_for() -> None:
     block = every_other(with_relations(random_topology(40, 400), RELATIONS))
     low, high = int(block.edges.indptr[10]), int(block.edges.indptr[25])
     part = block.slice_destinations(10, 25)
-    for name in ("stands_for", "relation_degree"):
+    for name in ("sample_weight", "relation_degree"):
         assert torch.equal(getattr(part, name), getattr(block, name)[low:high])

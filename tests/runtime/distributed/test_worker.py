@@ -100,7 +100,7 @@ def test_what_a_worker_writes_down() -> None:
         raise InputError("no graph", needed="a graph", got="nothing", repair="give one")
     except InputError as error:
         record = pickle.loads(pickle.dumps(make_failure_record(error)))
-    assert record.line == "outgrow.core.errors.InputError: no graph"
+    assert record.message == "outgrow.core.errors.InputError: no graph"
     assert isinstance(record.error, InputError)
     assert record.error.repair == "give one"
     assert not record.is_peer_failure

@@ -156,7 +156,7 @@ def test_several_reads_are_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyP
     disk = IoPool(in_flight=3, gap_bytes=0, run_bytes=PAGE)
     rows = page_rows(disk, tmp_path / "rows", 24)
     together = threading.Barrier(3, timeout=20)
-    for name in ("fill", "read_rows"):
+    for name in ("pread_into", "read_file_rows"):
         real = getattr(disk_module, name)
         monkeypatch.setattr(disk_module, name, lambda *what, real=real: (together.wait(), real(*what))[1])
     out = torch.empty(24, PAGE // 4)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outgrow.strategies.migrate.merging import TimeStepMerger
+from outgrow.strategies.migrate.schedule import TimeStepMerger
 
 
 def told(size: int, *seconds: float) -> list[TimeStepMerger]:

@@ -25,7 +25,7 @@ from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.migrate import strategy as migrate
-from outgrow.strategies.migrate.merging import TimeStepMerger
+from outgrow.strategies.migrate.schedule import TimeStepMerger
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.sampled import Sampled
 from planted import NODES, model_of, planted

@@ -198,7 +198,7 @@ def test_an_error_of_a_thread_is_the_error_of_the_epoch(world: Planted, disk: Pa
         (WaveOrderedRows, "write_rows"),
         (ChunkRows, "write_rows"),
         (WaveOrderedGradients, "write_wave"),
-        (WaveOrderedGradients, "piece"),
+        (WaveOrderedGradients, "read_range"),
     ):
         with pytest.raises(OSError, match="no disk"), patch.object(kind, method, no_disk):
             epochs_of(world.problem(), Offload(chunks=5, scratch_dir=str(disk)))

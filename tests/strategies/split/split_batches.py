@@ -75,7 +75,7 @@ def case_of(way: str, size: int, deal: str = "scattered") -> Case:
 def assert_equal(one: Hops, other: Hops) -> None:
     """Every number of every layer."""
     for a, b in zip(one, other, strict=True):
-        for name in ("num_own", "wanted", "asked_sizes", "num_local_edges"):
+        for name in ("num_owned", "recv_counts", "send_counts", "num_local_edges"):
             assert getattr(a, name) == getattr(b, name), name
         assert torch.equal(a.send_index, b.send_index)
         for x, y in ((a.block, b.block), (a.block.edges, b.block.edges)):
@@ -84,4 +84,4 @@ def assert_equal(one: Hops, other: Hops) -> None:
                 if isinstance(mine, Tensor):
                     assert torch.equal(mine, theirs), field.name
                 else:
-                    assert field.name in ("edges", "derived") or mine == theirs, field.name
+                    assert field.name in ("edges", "cache") or mine == theirs, field.name

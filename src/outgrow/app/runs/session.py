@@ -242,6 +242,8 @@ class Session:
             "ledger": ledger.as_dict(),
             "counters": dict(ledger.counters),
             "exact": progress.exact,
+            "strategy_facts": problem.run_facts,
+            # The previous name, which scripts read.
             "found": problem.run_facts,
             "seconds": dict(seconds),
             "graph": self.graph.name,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, get_type_hints
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, get_type_hints
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
@@ -11,16 +11,13 @@ from outgrow.graph.graph import Graph
 from outgrow.runtime.system.device import DEVICES
 from outgrow.runtime.system.environment import torchrun_world_size
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
     """Number of workers, their device, and what to do when one dies.
 
     Attributes:
-        number: Number of worker processes.
+        number: Number of worker processes; ``Workers(4)`` sets it by position.
         device: Device that each computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or
             ``"auto"``: see `outgrow.runtime.system.device.choose_device`.
         max_restarts: How often to restart all workers from the last checkpoint after one has died.
@@ -28,7 +25,7 @@ class Workers:
             workers send heartbeats too.
     """
 
-    number: int = 1
+    number: int = field(default=1, kw_only=False)
     device: str = "auto"
     max_restarts: int = 0
     heartbeat_seconds: float = 30.0

@@ -1,1 +1,1 @@
-"""Feature fetching, one protocol."""
+"""Feature stores: how batches and shards get the features of their nodes."""

@@ -1,4 +1,4 @@
-"""Rows put together from several places, and rows on their way between workers; dense or sparse."""
+"""Matrices assembled from rows of several sources, and the exchange of rows; dense or sparse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outgrow.runtime.distributed.comm import Comm, ExchangeHandle
 
 
 class MatrixBuilder(ABC):
-    """A matrix that is being written."""
+    """A matrix under construction."""
 
     @abstractmethod
     def write_rows(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
@@ -26,33 +26,33 @@ class MatrixBuilder(ABC):
 
     @abstractmethod
     def build_matrix(self) -> Features:
-        """The matrix, once all of its rows are written."""
+        """Return the matrix, once all rows are written."""
 
 
 class DenseMatrixBuilder(MatrixBuilder):
-    """A dense matrix. Final.
+    """A dense matrix under construction. Final.
 
     Args:
-        num_rows: Rows of it.
-        like: ``[V, D]`` that rows come from.
-        dtype: Its type.
+        num_rows: Number of rows.
+        like: ``[V, D]`` matrix that rows come from.
+        dtype: Type of the result.
     """
 
     def __init__(self, num_rows: int, like: Tensor, dtype: torch.dtype) -> None:
         self.out = pooled_empty((num_rows, like.shape[1]), like, dtype)
 
     def write_rows(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
-        """See `Draft.write_rows`."""
+        """Write rows of a matrix to rows of this one."""
         assert isinstance(rows, Tensor)
         gather_rows(rows, at, self.out, to)
 
     def build_matrix(self) -> Features:
-        """See `Draft.build_matrix`."""
+        """Return the matrix."""
         return self.out
 
 
 class SparseMatrixBuilder(MatrixBuilder):
-    """A sparse matrix. Final.
+    """A sparse matrix under construction. Final.
 
     Args:
         dtype: Type of its values.
@@ -64,14 +64,16 @@ class SparseMatrixBuilder(MatrixBuilder):
         self.positions: list[Tensor | None] = []
 
     def write_rows(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
-        """See `Draft.write_rows`."""
+        """Write rows of a matrix to rows of this one."""
         assert isinstance(rows, SparseRows)
         self.parts.append((rows if at is None else rows.index_rows(at)).to(self.dtype))
         self.positions.append(to)
 
     def build_matrix(self) -> Features:
-        """See `Draft.build_matrix`."""
+        """Return the matrix."""
+        # Sizes of sparse rows differ, so parts are concatenated first and put in order at the end.
         first, *others = self.parts
+        # A single part in order is the matrix already.
         if not others and self.positions[0] is None:
             return first
         sizes = [part.indptr[1:] - part.indptr[:-1] for part in self.parts]
@@ -88,21 +90,21 @@ class SparseMatrixBuilder(MatrixBuilder):
 
 
 def make_matrix_builder(num_rows: int, like: Features, dtype: torch.dtype) -> MatrixBuilder:
-    """A new matrix of rows of another, dense or sparse as that is."""
+    """Return a builder for rows of a matrix, dense or sparse like it."""
     return SparseMatrixBuilder(dtype) if isinstance(like, SparseRows) else DenseMatrixBuilder(num_rows, like, dtype)
 
 
 class AwaitableFeatures(Protocol):
-    """Rows under way, dense or sparse."""
+    """Rows that are being received, dense or sparse."""
 
     def wait(self) -> Features:
-        """``[R, D]``: the rows, those of worker 0 first."""
+        """Wait for the rows and return them, ``[R, D]``, ordered by sender."""
 
 
 def send_features(comm: Comm, rows: Features, split_sizes: SplitSizes) -> AwaitableFeatures:
-    """Send rows to their workers. All workers together, all dense or all sparse.
+    """Send rows to other workers. All workers together, all dense or all sparse.
 
-    Of sparse rows their sizes go ahead, and are waited for.
+    For sparse rows, their sizes are exchanged first and waited for.
     """
     return (
         _PendingSparseRows(comm, rows, split_sizes)
@@ -113,11 +115,14 @@ def send_features(comm: Comm, rows: Features, split_sizes: SplitSizes) -> Awaita
 
 class _PendingSparseRows:
     def __init__(self, comm: Comm, rows: SparseRows, split_sizes: SplitSizes) -> None:
-        mine = rows.indptr[1:] - rows.indptr[:-1]
-        theirs = comm.all_to_all(mine, split_sizes, Kind.FEATURES).wait()
-        self.sizes = theirs
+        own_sizes = rows.indptr[1:] - rows.indptr[:-1]
+        # Receivers must know the number of values before they can allocate them.
+        received_sizes = comm.all_to_all(own_sizes, split_sizes, Kind.FEATURES).wait()
+        self.sizes = received_sizes
         self.num_columns = rows.num_columns
-        values = SplitSizes(_sum_by_peer(mine, split_sizes.send), _sum_by_peer(theirs, split_sizes.receive))
+        values = SplitSizes(
+            _sum_by_peer(own_sizes, split_sizes.send), _sum_by_peer(received_sizes, split_sizes.receive)
+        )
         self.parts: tuple[ExchangeHandle, ...] = tuple(
             comm.all_to_all(part, values, Kind.FEATURES) for part in (rows.indices, rows.values)
         )

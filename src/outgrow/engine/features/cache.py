@@ -1,7 +1,7 @@
-"""Hot-node selection, host cache, device cache.
+"""Caches of feature rows: selection of hot nodes, caches in host memory and on the device.
 
-*Hot* is judged by the out-degree, as a node is sampled once for each edge that leaves it (PaGraph: Lin et al., SoCC
-2020), or counted in an epoch that is sampled beforehand (GNNLab: Yang et al., EuroSys 2022).
+*Hot* is judged by the out-degree, as a node is sampled once for each edge that leaves it (PaGraph: Lin et
+al., SoCC 2020), or counted in an epoch that is sampled beforehand (GNNLab: Yang et al., EuroSys 2022).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _NODES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CacheSpec:
-    """Copies of hot rows. Only rows that a batch would otherwise get from elsewhere are worth one.
+    """Specification of a cache of hot rows that other workers own.
 
     Attributes:
-        hotness: ``[V]`` int64, how often this worker, or any, asks for a node; nodes with 0 are not kept.
-        size: What each worker keeps: bytes, such as ``"64MiB"``, or a share of all rows, such as 0.1. Bytes of sparse
-            rows are reckoned by their mean size.
-        scope: ``worker``: each keeps the hottest rows of all other workers. ``host``: the workers of a host keep the
-            hottest rows of other hosts, each row on one of them, and ask each other before they ask another host
-            (Quiver: Tan et al. 2023). On a single host that is nothing, since all rows are there already.
+        hotness: ``[V]`` int64, how often this worker, or any, requests a node; nodes with 0 are not cached.
+        size: Size of each worker's cache: bytes, such as ``"64MiB"``, or a share of all rows, such as 0.1.
+            Sparse rows count with their mean size.
+        scope: ``worker``: each worker caches the hottest rows of all others. ``host``: the workers of a host
+            share a cache of the hottest rows of other hosts, each row on one of them (Quiver: Tan et al.
+            2023). On a single host that cache is empty, since all rows are there already.
 
     Raises:
-        InputError: No such place, or no such size.
+        InputError: The scope or the size is invalid.
     """
 
     hotness: Tensor
@@ -54,11 +54,12 @@ class CacheSpec:
 
 
 class CacheAssignment(NamedTuple):
-    """Who keeps copies of which rows.
+    """Assignment of cached rows to workers.
 
     Attributes:
-        holder: ``[V]`` int32, whom a worker asks for each row; the number of workers stands for its own copies.
-        nodes: ``[c]`` int64, whose rows this worker keeps copies of, the hottest first.
+        holder: ``[V]`` int32, the worker to request each row from; the number of workers stands for the own
+            cache.
+        nodes: ``[c]`` int64, nodes whose rows this worker caches, the hottest first.
     """
 
     holder: Tensor
@@ -66,10 +67,10 @@ class CacheAssignment(NamedTuple):
 
 
 def validate_cache(size: str | float, scope: str, by: str = "degree") -> None:
-    """Check the size and the place of a cache, and what is hot: see `CacheSpec` and `compute_hotness`.
+    """Check the size, the scope and the criterion of a cache: see `CacheSpec` and `compute_hotness`.
 
     Raises:
-        InputError: No such place, no such size, or nothing of that name is hot.
+        InputError: One of them is invalid.
     """
     validate_choice("cache_by", by, dict.fromkeys(("degree", "presampling")))
     validate_choice("place of a cache", scope, _SCOPES)
@@ -85,25 +86,25 @@ def validate_cache(size: str | float, scope: str, by: str = "degree") -> None:
 
 
 def compute_hotness(by: str, topology: Topology, batches: Callable[[], Iterable[Tensor]]) -> Tensor:
-    """``[V]`` int64: how hot each node is.
+    """Return how hot each node is, ``[V]`` int64.
 
     Args:
         by: ``degree`` for `count_out_degrees`, ``presampling`` for `count_accesses`.
         topology: The edges.
-        batches: Gives what `count_accesses` takes.
+        batches: Returns the batches for `count_accesses`.
     """
     return count_out_degrees(topology) if by == "degree" else count_accesses(batches(), topology.num_nodes)
 
 
 def count_out_degrees(topology: Topology) -> Tensor:
-    """``[V]`` int64: how many edges leave each node."""
+    """Count the out-edges of each node, ``[V]`` int64."""
     counts = torch.zeros(topology.num_nodes, dtype=torch.int64)
     add_bincount(counts, topology.indices)
     return counts
 
 
 def count_accesses(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
-    """``[V]`` int64: how many of these batches ask for each node.
+    """Count the batches that request each node, ``[V]`` int64.
 
     Args:
         batches: ``[n]`` int64 distinct input nodes of each of a worker's batches, such as those of one epoch.
@@ -116,29 +117,31 @@ def count_accesses(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
 
 
 def assign_cache(cache: CacheSpec, features: Features, owner: Tensor, comm: Comm) -> CacheAssignment:
-    """Which rows this worker and those beside it keep. All workers together.
+    """Assign the rows that this worker and the others of its scope cache. All workers together.
 
-    For a cache of a host the hotness is summed over its workers, and the hottest rows are dealt out to them in turns.
+    For a cache of a host, hotness is summed over its workers, and the hottest rows are assigned round-robin.
 
     Args:
-        cache: What is hot, and how much is kept where.
+        cache: Specification of the cache.
         features: ``[V, D]``, for the size of rows.
         owner: ``[V]`` integer, the worker of each node.
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
     """
     shared = _SCOPES[cache.scope]
     here = [peer for peer, host in enumerate(comm.hosts) if host == comm.hosts[comm.rank]] if shared else [comm.rank]
     hotness = _sum_counts(cache.hotness, here, comm) if shared else cache.hotness
+    # Rows that a worker of the scope owns are never cached: they are as near already.
     elsewhere = torch.tensor([peer not in here for peer in range(comm.size)])[owner.long()]
     chosen = hottest_nodes(hotness * elsewhere, len(here) * cache_capacity_rows(cache.size, features))
     holder = owner.to(torch.int32, copy=True)
+    # Round-robin, so that the load of the hottest rows is shared by all workers of the host.
     for turn, peer in enumerate(here):
         holder[chosen[turn :: len(here)]] = comm.size if peer == comm.rank else peer
     return CacheAssignment(holder, chosen[here.index(comm.rank) :: len(here)])
 
 
 def hottest_owned(hotness: Tensor, own: Tensor, size: str | float, features: Features) -> Tensor:
-    """``[c]`` int64: the hottest of a worker's own nodes, as many as a cache of that size holds.
+    """Return the hottest own nodes, as many as fit into a cache, ``[c]`` int64.
 
     Args:
         hotness: ``[V]`` int64, see `CacheSpec`.
@@ -150,7 +153,7 @@ def hottest_owned(hotness: Tensor, own: Tensor, size: str | float, features: Fea
 
 
 def sort_by_hotness(nodes: Tensor, hotness: Tensor) -> Tensor:
-    """Some nodes ``[n]`` int64 by how hot they are; of equally hot ones in the order given.
+    """Sort nodes ``[n]`` int64 by hotness, the hottest first; equally hot ones keep their order.
 
     Args:
         nodes: Ids.
@@ -161,7 +164,7 @@ def sort_by_hotness(nodes: Tensor, hotness: Tensor) -> Tensor:
 
 
 def hottest_nodes(counts: Tensor, max_nodes: int) -> Tensor:
-    """``[h]`` int64: the nodes that were counted most often, at most so many; of several, those with smaller ids.
+    """Return the nodes with the highest counts, ``[h]`` int64; of equal ones, those with smaller ids.
 
     Args:
         counts: ``[V]`` int64; nodes with 0 are not hot.
@@ -171,18 +174,19 @@ def hottest_nodes(counts: Tensor, max_nodes: int) -> Tensor:
 
 
 def cache_capacity_rows(size: str | float, features: Features) -> int:
-    """How many rows a cache holds; see `CacheSpec` for its size."""
+    """Return how many rows fit into a cache; see `CacheSpec` for its size."""
     return rows_within_size(size, len(features), mean_row_bytes(features))
 
 
 def rows_within_size(size: str | float, num_rows: int, row_bytes: float) -> int:
-    """How many of so many rows a cache holds, each of which has so many bytes; see `CacheSpec` for its size."""
+    """Return how many of ``num_rows`` rows fit into a cache; see `CacheSpec` for its size."""
     return int(parse_bytes(size) / row_bytes) if isinstance(size, str) else int(size * num_rows)
 
 
 def _sum_counts(counts: Tensor, peers: list[int], comm: Comm) -> Tensor:
-    """The sum of the counts of some workers, which all of them ask for."""
+    """Return the sum of the counts of some workers, on each of them."""
     sums = [counts[:0]]
+    # In pieces, as every peer of the host sends a copy of its counts.
     for part in torch.split(counts, _NODES_AT_ONCE):
         sizes = tuple(len(part) if peer in peers else 0 for peer in range(comm.size))
         everyones = comm.all_to_all(part.repeat(len(peers)), SplitSizes(sizes, sizes), Kind.METRICS).wait()
@@ -191,7 +195,7 @@ def _sum_counts(counts: Tensor, peers: list[int], comm: Comm) -> Tensor:
 
 
 def mean_row_bytes(features: Features) -> float:
-    """Of a row of features; of sparse ones in the mean."""
+    """Return the bytes of a row of features; for sparse features, the mean."""
     if isinstance(features, SparseRows):
         stored = len(features.values) * (features.indices.itemsize + features.values.itemsize)
         return features.indptr.itemsize + stored / max(1, len(features))
@@ -202,12 +206,12 @@ _MISSING = -1
 
 
 class CacheLookup(NamedTuple):
-    """Where rows of some nodes belong.
+    """Positions of cached and missing rows in a result.
 
     Attributes:
-        missing_positions: ``[m]`` int64, for those that are not kept.
-        cached_slots: ``[n - m]`` int64, rows among the kept ones.
-        cached_positions: ``[n - m]`` int64, where these belong.
+        missing_positions: ``[m]`` int64, positions of rows that are not cached.
+        cached_slots: ``[n - m]`` int64, rows of the cache.
+        cached_positions: ``[n - m]`` int64, positions of these rows in the result.
     """
 
     missing_positions: Tensor
@@ -216,29 +220,31 @@ class CacheLookup(NamedTuple):
 
 
 class DeviceCache:
-    """Copies of rows of some nodes. Final.
+    """A cache of rows on the device. Final.
 
     Args:
         copies: ``[c, D]``, on the device.
-        nodes: ``[c]`` int64, whose they are.
+        nodes: ``[c]`` int64, the nodes of these rows.
         num_nodes: ``V``.
     """
 
     def __init__(self, copies: Features, nodes: Tensor, num_nodes: int) -> None:
         self.copies = copies
+        # A table of int32 for all nodes: one read for each node of a batch, without a search.
         self._slot = torch.full((num_nodes,), _MISSING, dtype=torch.int32)
         self._slot[nodes] = torch.arange(len(nodes), dtype=torch.int32)
 
     def look_up(self, nodes: Tensor) -> tuple[Tensor, CacheLookup]:
-        """Those of some distinct nodes ``[n]`` that are not kept, and where rows belong. In any thread."""
+        """Return the nodes not cached among distinct nodes ``[n]``, and all positions. In any thread."""
         slot = self._slot[nodes].long()
+        # Missing rows are group 0, cached ones group 1.
         places, (num_missing, _) = group_by_owner(torch.arange(len(nodes)), (slot != _MISSING).to(torch.int8), 2)
         to = places[:num_missing]
         kept_to = places[num_missing:]
         return nodes[to], CacheLookup(to, slot[kept_to], kept_to)
 
     def assemble_rows(self, missing_rows: Features, lookup: CacheLookup, dtype: torch.dtype) -> Features:
-        """``[n, D]``: rows of all nodes, in their order, from those that are not kept; on the device."""
+        """Combine missing and cached rows in the order of the nodes, ``[n, D]``, on the device."""
         device = self.copies.device
         draft = make_matrix_builder(len(missing_rows) + len(lookup.cached_slots), self.copies, dtype)
         draft.write_rows(self.copies, lookup.cached_slots.to(device), lookup.cached_positions.to(device))

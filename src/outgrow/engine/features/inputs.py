@@ -1,4 +1,4 @@
-"""Dtype and device of inputs; labels of foreign seeds."""
+"""Inputs of a shard: type and device of features, and labels of seeds of any worker."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ShardInputs(NamedTuple):
 
     Attributes:
         own: ``[n, D]`` of the own nodes.
-        source: ``[n + h, D]`` of these and of the halo, where the first layer passes features on as they are; else
-            ``own``.
+        source: ``[n + h, D]`` of these and of the halo, where the first layer passes features on as they are;
+            else ``own``.
     """
 
     own: Features
@@ -30,30 +30,31 @@ class ShardInputs(NamedTuple):
 
 
 def fetch_shard_inputs(model: Model, shard: GraphShard, features: Features) -> ShardInputs:
-    """The features that a worker needs; those of the halo are fetched from their owners, once.
+    """Return the features that a worker needs; those of the halo are fetched from their owners, once.
 
     Args:
         model: The model.
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         features: ``[V, D]``, as the graph has them; memory-mapped where they are many.
     """
     own = cast_features(model, shard.select_owned(features)).to(shard.comm.device)
     if not model.source_is_features:
         return ShardInputs(own, own)
     assert isinstance(own, Tensor)
+    # Own rows are a view of these, so that they are not stored twice.
     source = shard.with_halo(own, Kind.FEATURES)
     return ShardInputs(source[: len(own)], source)
 
 
 def move_features_to_device(rows: Features, comm: Comm) -> Features:
-    """Feature rows of a batch on a worker's device; bytes that cross for it are counted."""
+    """Move feature rows to a worker's device, and count the bytes moved."""
     if comm.device != rows.device:
         comm.ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.FEATURES, rows.nbytes)
     return rows.to(comm.device)
 
 
 def cast_features(model: Model, features: Features) -> Features:
-    """Features as a model computes with them: of the type of its parameters.
+    """Convert features to the type of a model's parameters.
 
     Constant features in half precision stay so where the first layer widens them row by row.
     """
@@ -61,7 +62,7 @@ def cast_features(model: Model, features: Features) -> Features:
 
 
 def keeps_half(model: Model, features: Features) -> bool:
-    """Whether features in half precision stay so."""
+    """Whether features in half precision are not converted."""
     fits = accumulate_dtype(features.dtype) == next(model.parameters()).dtype and isinstance(features, Tensor)
     return is_half(features.dtype) and fits and model.first_reader.accepts_half and model.input_dropout == 0
 
@@ -71,25 +72,27 @@ class TrainingLabels:
     """Labels of all nodes to train on, whoever owns them; fetched once, by all workers together. Final.
 
     Args:
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         labels: ``[n, ...]`` of its own nodes.
         nodes: ``[m]`` int64, the nodes to train on, over all workers.
     """
 
     def __init__(self, shard: GraphShard, labels: Tensor, nodes: Tensor) -> None:
         ascending = nodes.sort().values
-        mine = shard.filter_owned(ascending)
-        others = shard.plan_fetch(ascending[~torch.isin(ascending, mine)])
+        own_nodes = shard.filter_owned(ascending)
+        # Labels of other workers' nodes count as features: they are data of nodes that cross once.
+        others = shard.plan_fetch(ascending[~torch.isin(ascending, own_nodes)])
         fetched = others.fetch_rows(labels, Kind.FEATURES).wait()
-        known = torch.cat([mine, others.nodes])
+        known = torch.cat([own_nodes, others.nodes])
         order = known.argsort()
         self._nodes = known[order]
-        self._labels = torch.cat([labels[shard.local_index(mine)], fetched])[order]
+        self._labels = torch.cat([labels[shard.local_index(own_nodes)], fetched])[order]
 
     def lookup(self, seeds: Tensor) -> Tensor:
-        """``[s, ...]``: labels of these nodes to train on, in the order given.
+        """Return the labels of these nodes, ``[s, ...]``, in the given order.
 
         Args:
-            seeds: ``[s]`` int64, any of them.
+            seeds: ``[s]`` int64, any nodes to train on.
         """
+        # Nodes are sorted, so a search replaces a table with a row for every node of the graph.
         return self._labels[torch.searchsorted(self._nodes, seeds)]

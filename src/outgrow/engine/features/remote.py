@@ -1,7 +1,7 @@
-"""Feature rows of any nodes, for a worker that owns some of them: read, kept as copies, or asked for.
+"""Feature rows of any nodes, for a worker that owns some of them: read, cached, or fetched from others.
 
-All workers of a host map the same store, but a worker reads only rows of nodes that it owns, as if those of the others
-lay on disks that it cannot reach.
+All workers of a host map the same store, but a worker reads only rows of nodes that it owns, as if the others
+were on disks that it cannot access.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from outgrow.runtime.distributed.comm import Comm
 
 
 class RemoteFeatureStore:
-    """A `FeatureStore` of all nodes; ``send_request`` and ``wait`` talk to the other workers. Final.
+    """A `FeatureStore` of all nodes; ``send_request`` and ``wait`` communicate with other workers. Final.
 
-    A remote row crosses a link once for each batch, in the features' type or in that of the result, whichever is
+    A remote row is sent once for each batch, in the features' type or in that of the result, whichever is
     smaller.
 
-    Counted in the ledger when rows are asked for: ``rows_loaded``, ``remote_rows`` that come from other workers, and,
-    with a cache, ``cache_hits`` and ``cache_misses`` among the rows that other workers own: those in a cache, of this
-    worker or of one beside it, and those in none.
+    Counted in the ledger at each request: ``rows_loaded``, ``remote_rows`` received from other workers, and,
+    with a cache, ``cache_hits`` and ``cache_misses`` among the rows that other workers own: those in a cache
+    of this worker or of another on its host, and those in none.
 
     Args:
-        shard: What the worker holds of the graph.
+        shard: The worker's shard of the graph.
         features: ``[V, D]`` dense or sparse, as the graph has them; memory-mapped where they are many.
-        dtype: Type of the rows that are given out.
-        cache: Copies of hot rows, fetched now by all workers together; None for none. A single worker keeps none.
-        comm: The line on which rows are asked for; None for that of the shard.
+        dtype: Type of the returned rows.
+        cache: Specification of the cache, which all workers fill together now; None for none. A single worker
+            has none.
+        comm: Communicator for requests; None for that of the shard.
     """
 
     def __init__(
@@ -62,21 +63,22 @@ class RemoteFeatureStore:
             self._add_cache(kept, self._exchange_rows(self._prepare_rows(kept.nodes, self.wire_dtype)).wait())
 
     def _add_cache(self, assignment: CacheAssignment, copies: Features) -> None:
-        """From now on serve copies, and ask whoever has some."""
+        """Serve cached rows from now on, and request others from their holders."""
         self.holder = assignment.holder
-        self.copies = copies.clone() if isinstance(copies, Tensor) else copies  # a draft has more memory than it needs
+        # A built matrix may occupy more memory than its rows need.
+        self.copies = copies.clone() if isinstance(copies, Tensor) else copies
         self.slot = torch.full((len(assignment.holder),), -1, dtype=torch.int32)
         self.slot[assignment.nodes] = torch.arange(len(assignment.nodes), dtype=torch.int32)
         memory_pool.release_idle_memory()
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
-        """See `FeatureStore.prepare_request`."""
+        """Gather own and cached rows, and group the others by holder."""
         return self._prepare_rows(nodes, self.dtype)
 
     def send_request(self, request: FeatureRequest) -> PendingFeatures:
-        """See `FeatureStore.send_request`.
+        """Send a request, and answer those of the other workers.
 
-        Waits for what the others ask for: a count of 8 bytes (``metrics``), and 8 bytes for each row (``ids``).
+        Waits for their requests: a count of 8 bytes (``metrics``), and 8 bytes for each row (``ids``).
         """
         count = self.comm.ledger.add_count
         remote = request.remote
@@ -92,15 +94,15 @@ class RemoteFeatureStore:
             return LocalFeatureStore(self.features, dtype).prepare_request(nodes)
         builder = make_matrix_builder(len(nodes), self.features, dtype)
         rank = self.comm.rank
-        places, sizes = group_by_owner(
-            nodes, self.holder, self.comm.size + 1
-        )  # the last group are copies that are kept here
+        # The last group is cached by this worker.
+        places, sizes = group_by_owner(nodes, self.holder, self.comm.size + 1)
         *by_worker, copied = torch.split(places, sizes)
         builder.write_rows(self.features, nodes[by_worker[rank]], by_worker[rank])
         if self.copies is not None:
             builder.write_rows(self.copies, self.slot[nodes[copied]].long(), copied)
         others = torch.cat([places[:0], *by_worker[:rank], *by_worker[rank + 1 :]])
         remote = RemoteRows(nodes[others], others, (*sizes[:rank], 0, *sizes[rank + 1 : -1]))
+        # A row held by its owner is in no cache; any other holder has a cached copy.
         misses = int((self.owner[remote.nodes] == self.holder[remote.nodes]).sum())
         hits = len(copied) + len(others) - misses
         return FeatureRequest(builder=builder, num_rows=len(nodes), remote=remote, hits=hits, misses=misses)
@@ -111,14 +113,16 @@ class RemoteFeatureStore:
         if remote is None:
             return PendingFeatures(request, None)
         asked_for = comm.all_to_all_counts(torch.tensor(remote.sizes), Kind.METRICS)
+        # Requests go out along this route, and rows come back along its reverse.
         route = SplitSizes(remote.sizes, tuple(asked_for.tolist()))
         asked = comm.all_to_all(remote.nodes, route, Kind.IDS).wait()
         with comm.timeline.span("gather"):
+            # In the smaller type, so that no row is widened before it is sent.
             answer = self._prepare_rows(asked, self.wire_dtype)
         assert answer.remote is None or len(answer.remote.nodes) == 0
         return PendingFeatures(request, send_features(comm, answer.builder.build_matrix(), route.reverse))
 
 
 def input_dtype(model: Model, features: Features) -> torch.dtype:
-    """The type in which a model takes features: that of its parameters, or half precision that stays so."""
+    """Return the type of features as a model reads them: that of its parameters, or half precision."""
     return features.dtype if keeps_half(model, features) else next(model.parameters()).dtype

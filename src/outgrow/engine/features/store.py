@@ -1,7 +1,7 @@
-"""Feature stores: the one way to get the features of a batch, in steps between which there is time to compute.
+"""Feature stores: the one way to get the features of a batch, in steps that can overlap with computation.
 
-A store may stand on another one: `CachedFeatureStore` keeps some rows on the device and asks the store below for the
-others.
+Stores can be stacked: `CachedFeatureStore` keeps some rows on the device and fetches the others from another
+store.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from outgrow.nn.layer import Features
 
 
 class RemoteRows(NamedTuple):
-    """Rows that other workers have.
+    """Rows to fetch from other workers.
 
     Attributes:
-        nodes: ``[r]`` int64, whose rows they are; those to ask worker 0 for first.
-        positions: ``[r]`` int64, where the rows belong.
-        sizes: How many to ask each worker for.
+        nodes: ``[r]`` int64, nodes of these rows, ordered by worker.
+        positions: ``[r]`` int64, positions of the rows in the result.
+        sizes: Number of rows to fetch from each worker.
     """
 
     nodes: Tensor
@@ -34,15 +34,15 @@ class RemoteRows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FeatureRequest:
-    """Rows for a batch, of which those in this worker's memory are written.
+    """Rows for a batch, of which the local ones are gathered already.
 
     Attributes:
-        builder: The rows that are not kept on the device.
-        num_rows: How many these are.
-        remote: Those that are elsewhere; None if there is no elsewhere.
+        builder: Builder of the rows that are not cached on the device.
+        num_rows: Number of these rows.
+        remote: Rows to fetch from other workers; None without other workers.
         hits: Rows that are not the worker's own and are in a cache in memory, its own or a peer's.
         misses: Rows that are not the worker's own and are in no such cache.
-        lookup: Where these rows and those that are kept on the device belong; None for all in order.
+        lookup: Positions of these rows and of those cached on the device; None for all in order.
     """
 
     builder: MatrixBuilder
@@ -54,25 +54,26 @@ class FeatureRequest:
 
     @property
     def num_on_device(self) -> int:
-        """How many rows are kept on the device."""
+        """Number of rows cached on the device."""
         return 0 if self.lookup is None else len(self.lookup.cached_slots)
 
 
 class PendingFeatures(NamedTuple):
-    """Rows for a batch in memory, of which some are under way.
+    """Rows for a batch, some of which are being received.
 
     Attributes:
-        request: What was asked for.
-        remote_rows: Rows of others; None if there are no others.
+        request: The request.
+        remote_rows: Rows of other workers; None if there are none.
     """
 
     request: FeatureRequest
     remote_rows: AwaitableFeatures | None
 
     def wait(self) -> Features:
-        """``[n, D]``: the rows in the order of the nodes. To be called once, by the thread that asked."""
+        """Return the rows in the order of the nodes, ``[n, D]``. Call it once, in the requesting thread."""
         builder = self.request.builder
         remote = self.request.remote
+        # Written last, as they are the last to come in; the positions make the order irrelevant.
         if self.remote_rows is not None and remote is not None:
             builder.write_rows(self.remote_rows.wait(), None, remote.positions)
         return builder.build_matrix()
@@ -83,25 +84,25 @@ class FeatureStore(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the rows that are given out."""
+        """Type of the returned rows."""
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
-        """Gather the rows that are here, and find out whom to ask for the others. In any thread; sends nothing.
+        """Gather local rows, and group the others by worker. In any thread; sends nothing.
 
         Args:
             nodes: ``[n]`` int64, distinct.
         """
 
     def send_request(self, request: FeatureRequest) -> AwaitableFeatures:
-        """Ask for the other rows, which are under way when this returns. All workers together, also for nothing."""
+        """Start fetching the other rows. All workers together, even if there are none."""
 
 
 class LocalFeatureStore:
-    """Rows that this worker reads itself. Counts nothing. Final.
+    """A store of rows that this worker reads itself. Counts nothing. Final.
 
     Args:
         features: ``[V, D]`` dense or sparse, as the graph has them; memory-mapped where they are many.
-        dtype: Type of the rows that are given out.
+        dtype: Type of the returned rows.
     """
 
     def __init__(self, features: Features, dtype: torch.dtype) -> None:
@@ -109,22 +110,23 @@ class LocalFeatureStore:
         self.dtype = dtype
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
-        """See `FeatureStore.prepare_request`."""
+        """Gather the local rows that are not cached on the device."""
         builder = make_matrix_builder(len(nodes), self.features, self.dtype)
+        # Read here, in a sampling thread, so that a mapped file does not stall the computation.
         builder.write_rows(self.features, nodes, None)
         return FeatureRequest(builder=builder, num_rows=len(nodes))
 
     def send_request(self, request: FeatureRequest) -> PendingFeatures:
-        """See `FeatureStore.send_request`; does not communicate."""
+        """Return the gathered rows, without communication."""
         return PendingFeatures(request, None)
 
 
 class CachedFeatureStore:
-    """Rows on the device, where copies of some are kept; the others come from the store below. Final.
+    """A store of rows on the device, with a cache there; other rows come from another store. Final.
 
     Args:
-        store: Gives rows in memory.
-        to_device: Brings rows to the device, and counts the bytes that cross.
+        store: The store of rows in memory.
+        to_device: Moves rows to the device, and counts the bytes.
         cache: Rows on the device; None for none.
     """
 
@@ -137,32 +139,35 @@ class CachedFeatureStore:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the rows that are given out."""
+        """Type of the returned rows."""
         return self._store.dtype
 
     def fill_cache(self, nodes: Tensor, num_nodes: int) -> None:
-        """Keep the rows of some nodes, and no others. All workers together, while no request is under way.
+        """Cache the rows of these nodes alone. All workers together, while no request is pending.
 
         Args:
             nodes: ``[c]`` int64, distinct.
             num_nodes: ``V``.
         """
+        # From the other store and not through this one: the old cache is about to be replaced.
         rows = self._store.send_request(self._store.prepare_request(nodes)).wait()
         self._cache = DeviceCache(self._to_device(rows), nodes, num_nodes)
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
-        """See `FeatureStore.prepare_request`."""
+        """Gather the local rows that are not cached on the device."""
         if self._cache is None:
             return self._store.prepare_request(nodes)
+        # Cached rows are left out before anything is read or sent for them.
         missing, lookup = self._cache.look_up(nodes)
         return replace(self._store.prepare_request(missing), lookup=lookup)
 
     def send_request(self, request: FeatureRequest) -> AwaitableFeatures:
-        """See `FeatureStore.send_request`; rows cross to the device when they are waited for."""
+        """Start fetching the other rows; they move to the device when they are waited for."""
+        # Not moved yet: rows of other workers are still being received.
         return _PendingOnDevice(self, request, self._store.send_request(request))
 
     def assemble_rows(self, request: FeatureRequest, missing_rows: Features) -> Features:
-        """``[n, D]`` on the device: the rows of a request, from those in memory that were not kept."""
+        """Return the rows of a request on the device, ``[n, D]``, from those that were not cached."""
         moved = self._to_device(missing_rows)
         if self._cache is None or request.lookup is None:
             return moved
@@ -170,7 +175,7 @@ class CachedFeatureStore:
 
 
 class _PendingOnDevice(NamedTuple):
-    """Rows on their way to the device."""
+    """Rows that move to the device when they are waited for."""
 
     store: CachedFeatureStore
     request: FeatureRequest

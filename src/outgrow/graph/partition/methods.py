@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
-from outgrow.graph.partition.balanced_ranges import balanced_range_ends, range_of_each
 from outgrow.graph.partition.metis import run_metis
-from outgrow.graph.partition.partition import Partition
+from outgrow.graph.partition.partition import Partition, balanced_range_ends, range_of_each
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy
 from outgrow.ops.rng import fold_in, permute_range

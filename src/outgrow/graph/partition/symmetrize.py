@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.graph.partition.balanced_ranges import balanced_range_ends
+from outgrow.graph.partition.partition import balanced_range_ends
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy, parallel_kernel, prange, serial_kernel
 from outgrow.ops.kernels.work_split import PARTS

@@ -30,7 +30,7 @@ from outgrow.planning.workload import (
 )
 from outgrow.runtime.distributed.serialization import serialize
 from outgrow.strategies.offload.wave_plan import TransferOptions
-from outgrow.strategies.split.partition import make_presampled_partition
+from outgrow.strategies.split.strategy import make_presampled_partition
 from outgrow.strategies.tensor.chunk_schedule import assign_owners
 
 

@@ -1,1 +1,1 @@
-"""HopGNN: `Migrate`, models that go to the features."""
+"""The `migrate` strategy: models move to the features (HopGNN)."""

@@ -1,10 +1,11 @@
-"""`migrate`: models go to the features, instead of features to the models.
+"""`migrate`: models move to the features, instead of features to the models.
 
-Chen, He, Qu, Zhang: HopGNN: boosting distributed GNN training efficiency via feature-centric model migration, 2024.
-Seeds are computed where they live, and so, with a good partition, where most of their neighbourhood does. In the paper
-models go round, with the gradients that they have so far, to meet the seeds of their micro-batches on each worker.
-Since all models hold the same parameters until the batch ends, and gradients are summed then, that is the same as to
-let each worker compute all seeds that live with it: the default here, in which only that sum travels.
+Chen, He, Qu, Zhang: HopGNN: boosting distributed GNN training efficiency via feature-centric model migration,
+2024. Each seed is computed by its owner, which with a good partition also owns most of the neighbourhood. In
+the paper, models migrate from worker to worker with their gradients so far, to train on the seeds of their
+micro-batches on each worker. All models hold the same parameters until the batch ends, and gradients are
+summed then, so it is equivalent that each worker computes all seeds that it owns. That is the default here:
+only the sum is exchanged.
 """
 
 from __future__ import annotations
@@ -27,30 +28,29 @@ from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.shard import PartitionShard
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Step, Strategy
-from outgrow.strategies.migrate.merging import TimeStepMerger
-from outgrow.strategies.migrate.schedule import migration_schedule
+from outgrow.strategies.migrate.schedule import TimeStepMerger, migration_schedule
 
 _MIGRATION_OPTIONS: Mapping[str, object] = {"pregather": True, "merge": True, "time_steps": None}
-"""Options that only travelling models have, and what they are if not given."""
+"""Options that apply to migrating models only, and their defaults."""
 
 
 @renamed_options(travel="move_model", threads="sampling_threads", ahead="prefetch")
 @dataclass(frozen=True, kw_only=True)
 class Migrate(Strategy):
-    """Training on sampled mini-batches, whose seeds are computed where they live. Models move, or their gradients do.
+    """Training on sampled mini-batches whose seeds are computed by their owners. Models or gradients move.
 
     Attributes:
-        partition: How nodes and their features are dealt out to workers: see ``outgrow partition``.
-        move_model: Whether models go from worker to worker, as published, a time step for each; else each
-            worker computes all of its seeds at once.
-        pregather: Where models travel: whether a worker fetches the rows of all time steps of a batch before the
-            first, each once; else each time step fetches its own.
-        merge: Where models travel: whether time steps are merged as long as epochs get faster. The first epoch is not
-            judged, in which kernels and caches get warm. Rounding, and nothing else, depends on what is merged.
-        time_steps: Where models travel: in how many time steps a batch is trained, at most one for each worker; None
+        partition: How nodes and their features are assigned to workers: see ``outgrow partition``.
+        move_model: Whether models move from worker to worker, as published, in one time step for each; else
+            each worker computes all of its seeds at once.
+        pregather: With ``move_model``: whether a worker fetches the rows of all time steps of a batch before
+            the first one, each row once; else each time step fetches its own.
+        merge: With ``move_model``: whether time steps are merged as long as epochs get faster. The first
+            epoch is ignored, since kernels and caches are cold. Merging changes nothing but rounding.
+        time_steps: With ``move_model``: number of time steps of a batch, at most one for each worker; None
             for that many, or fewer by ``merge``.
-        sampling_threads: Threads of a worker that draw batches; None for half as many as compute.
-        prefetch: Batches that are drawn, or being drawn, besides the one that is computed.
+        sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
+        prefetch: Batches sampled, or being sampled, ahead of the one being computed.
     """
 
     name = "migrate"
@@ -75,23 +75,23 @@ class Migrate(Strategy):
         if given and not self.move_model:
             raise InputError(
                 f"{' and '.join(given)} of strategy migrate would do nothing",
-                needed="move_model=true: only where models travel is there more than one time step",
+                needed="move_model=true: without it a batch has only one time step",
                 got=", ".join(f"{name}={getattr(self, name)}" for name in given) + " without move_model",
                 repair="add move_model=true, or set "
                 + ", ".join(f"{name}={_describe_value(_MIGRATION_OPTIONS[name])}" for name in given),
             )
 
     def options(self) -> dict[str, object]:
-        """See `Strategy.options`."""
+        """Return the options by name."""
         return asdict(self)
 
     def prepare(self, problem: Problem) -> Execution:
-        """See `Strategy.prepare`."""
+        """Return the execution that trains the problem."""
         return _MigrateExecution(problem, self)
 
 
 def _describe_value(usual: object) -> str:
-    """As it is typed."""
+    """Return a value as a user types it."""
     return "null" if usual is None else str(usual).lower()
 
 
@@ -99,7 +99,9 @@ class _MigrateExecution:
     in_memory = True
 
     def __init__(self, problem: Problem, options: Migrate) -> None:
-        self.problem, self.shard, self.comm = problem, problem.shard, problem.shard.comm
+        self.problem = problem
+        self.shard = problem.shard
+        self.comm = problem.shard.comm
         self.batches = MiniBatchExecution(
             problem,
             make_sampler(self.shard.topology, problem.model, problem.batches, problem.seed),
@@ -112,16 +114,20 @@ class _MigrateExecution:
         moves_model = options.move_model and isinstance(self.shard, PartitionShard)
         self.merger = self._make_merger(options) if moves_model else None
         if self.merger is not None and self.merger.may_drop:
-            _ = problem.seed_labels  # fetched now, by all workers together
+            # Fetched now, by all workers together: later accesses come at times of their own.
+            _ = problem.seed_labels
         self.is_warm = False
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        seconds, began = 0.0, time.perf_counter()
+        seconds = 0.0
+        began = time.perf_counter()
         with closing(self.batches.steps(epoch, first)) as steps:
             for step in steps:
+                # Stopped at the yield, as the trainer's own work says nothing about time steps.
                 seconds += time.perf_counter() - began
                 yield step
                 began = time.perf_counter()
+        # A resumed epoch is partial, and the first one compiles kernels: neither can be compared.
         if self.merger is not None and self.is_warm and first == 0:
             self._record_seconds(self.merger, seconds)
         self.is_warm = True
@@ -139,12 +145,12 @@ class _MigrateExecution:
         return migration_schedule(seeds, self.shard.owner[seeds], self.comm.rank, self.comm.size, self.merger.dropped)
 
     def _labels_of(self, seeds: Tensor) -> Tensor:
-        """Where time steps are dropped, seeds may be others' than the worker's own."""
+        """Return labels of seeds, which may belong to other workers when time steps are dropped."""
         dropped = self.merger is not None and self.merger.may_drop
         return self.problem.seed_labels.lookup(seeds) if dropped else self.problem.own_labels(seeds)
 
     def _make_merger(self, options: Migrate) -> TimeStepMerger:
-        """How many time steps there are, and whether that may change; an interrupted run may have found it out."""
+        """Return the state of merging, from the options or from an interrupted run."""
         size = self.comm.size
         if options.time_steps is not None or not options.merge:
             return TimeStepMerger(size=size, dropped=size - min(size, options.time_steps or size), settled=True)
@@ -153,8 +159,9 @@ class _MigrateExecution:
         return known
 
     def _record_seconds(self, merger: TimeStepMerger, seconds: float) -> None:
-        """Decide on the next epoch by what this one took, in the mean over all workers."""
+        """Update the state by the seconds of an epoch, averaged over all workers."""
         if not merger.settled:
+            # All workers must decide alike, or their schedules would not match.
             mean = self.comm.all_reduce(torch.tensor(seconds, dtype=torch.float64)).item() / self.comm.size
             self.merger = merger.after_epoch(mean)
             self._record_merger(self.merger)

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.engine.layer_plan import LayerPlan
-from outgrow.engine.memory_model import full_graph_bytes
+from outgrow.engine.layer_plan import LayerPlan, full_graph_bytes
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.strategies.offload.memory import (

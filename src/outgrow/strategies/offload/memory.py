@@ -11,8 +11,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
-from outgrow.engine.memory_model import FIXED_BYTES, INDEX_BYTES, numbers_per_edge, target_width
+from outgrow.engine.layer_plan import (
+    FIXED_BYTES,
+    INDEX_BYTES,
+    AggregatePolicy,
+    LayerPlan,
+    numbers_per_edge,
+    target_width,
+)
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.strategies.offload.wave import LOADED
 from outgrow.strategies.offload.wave_plan import TransferOptions, WaveRequirements, load_evict_events

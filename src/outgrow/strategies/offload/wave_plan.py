@@ -19,7 +19,7 @@ from torch import Tensor
 from outgrow.core.ledger import Kind
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.graph.chunk_graph import ChunkGraph, unique_sorted
-from outgrow.graph.partition.balanced_ranges import balanced_range_ends
+from outgrow.graph.partition.partition import balanced_range_ends
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.strategies.offload.wave import EVICTED, LOADED, RowList, Wave

@@ -1,1 +1,1 @@
-"""NeutronOrch: `Orchestrate`, the bottom layer shared between a CPU and a device."""
+"""The `orchestrate` strategy: the CPU and the device share the bottom layer (NeutronOrch)."""

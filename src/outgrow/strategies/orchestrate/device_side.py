@@ -1,4 +1,4 @@
-"""Cold nodes, features, layers above."""
+"""The device's part: the bottom layer of cold nodes, and all layers above."""
 
 from __future__ import annotations
 
@@ -14,43 +14,49 @@ from outgrow.strategies.orchestrate.sampling import SampledBatch
 
 
 class DeviceSide:
-    """Computes batches. Final.
+    """Computes batches on the device. Final.
 
     Args:
         model: The model.
-        bottom: Its bottom layer, as hot nodes go through it.
-        comm: Whose device and ledger.
-        max_staleness: How many updates old what is reused may be.
+        bottom: The bottom layer in the form that hot nodes use.
+        comm: Communicator; gives the device and the ledger.
+        max_staleness: Largest permitted age of a reused embedding, in parameter updates.
     """
 
     def __init__(self, model: Model, bottom: Layer, comm: Comm, max_staleness: int) -> None:
-        self.model, self.bottom, self.comm, self.max_staleness = model, bottom, comm, max_staleness
+        self.model = model
+        self.bottom = bottom
+        self.comm = comm
+        self.max_staleness = max_staleness
 
     def compute_logits(self, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None, key: int) -> Tensor:
-        """``[n, C]`` of the seeds of a batch.
+        """Compute logits of the seeds of a batch, ``[n, C]``.
 
         Args:
-            batch: Their neighbourhood.
+            batch: The sampled batch.
             x: ``[Vs, D]`` features of the sources of its cold nodes, on the device.
-            hot: What the CPU has made of its hot nodes; None if it has none.
-            key: Of (seed, epoch, step).
+            hot: Results of the CPU for its hot nodes; None if it has none.
+            key: Random key of (seed, epoch, step).
         """
         above = [block.to(self.comm.device) for block in batch.upper_blocks]
         return self.model.forward_from_second(above, self._bottom_rows(batch, x, hot, key), key)
 
     def _bottom_rows(self, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None, key: int) -> Tensor:
-        """``[Vs, O]`` of the sources of the second layer."""
+        """Return the output of the bottom layer for the sources of the second layer, ``[Vs, O]``."""
         if batch.cold_positions is None:
             return self._cold_rows(batch, x, key)
         assert hot is not None
         rows = hot.select_nodes(batch.hot_nodes)
         self._validate_freshness(rows, batch.step)
         self.comm.ledger.add_count("cache_hits", len(batch.hot_nodes))
-        warm = compute_hot_output(self.bottom, rows, layer_key(key, 0))
-        to = torch.cat([batch.cold_positions, batch.hot_positions]).to(warm.device)
+        hot_rows = compute_hot_output(self.bottom, rows, layer_key(key, 0))
+        to = torch.cat([batch.cold_positions, batch.hot_positions]).to(hot_rows.device)
+        # All nodes are hot, and hot positions are in order.
         if not len(batch.cold_positions):
-            return warm
-        both = torch.cat([self._cold_rows(batch, x, key), warm])
+            return hot_rows
+        both = torch.cat([self._cold_rows(batch, x, key), hot_rows])
+        # Every position is written exactly once, so this is a permutation; ``index_copy`` carries the
+        # gradient.
         return torch.zeros_like(both).index_copy(0, to, both)
 
     def _cold_rows(self, batch: SampledBatch, x: Features, key: int) -> Tensor:
@@ -61,15 +67,16 @@ class DeviceSide:
         return cold
 
     def _validate_freshness(self, rows: HotEmbeddings, step: int) -> None:
-        """No embedding is older than it may be."""
+        """Check that no embedding is older than permitted."""
         if rows.embedding is None:
             return
+        # Versions count updates as steps do, so the difference is the age (NeutronOrch bounds it by 2n - 1).
         oldest = step - int(rows.versions.min())
         assert oldest <= self.max_staleness, f"an embedding is {oldest} updates old, of {self.max_staleness} at most"
         self.comm.ledger.update_max("staleness_max", oldest)
 
 
 def to_device_counted(rows: Features, comm: Comm) -> Features:
-    """Feature rows on the device. What crosses is counted, also where the CPU is the device: as it would on a GPU."""
+    """Move feature rows to the device and count their bytes, on a CPU as on a GPU."""
     comm.ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.FEATURES, rows.nbytes)
     return rows.to(comm.device)

@@ -1,4 +1,4 @@
-"""What the CPU has made of hot nodes, and what the device makes of that."""
+"""Results of the CPU for hot nodes, and the output that the device computes from them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ T = TypeVar("T", Tensor | None, Features | None)
 
 
 class ReuseSpec(NamedTuple):
-    """What is made of hot nodes for the next super-batch. `HotEmbeddings` says what the parts are for.
+    """Which results of hot nodes are computed for the next super-batch; see `HotEmbeddings` for their use.
 
     Attributes:
-        embedding: Whether the output of the bottom layer is; else it is computed from the aggregate.
-        aggregate: Whether the aggregate is.
-        target: Whether the input of the nodes themselves is: where the layer reads it and the aggregate is there.
+        embedding: Whether the output of the bottom layer is kept; else it is computed from the aggregate.
+        aggregate: Whether the aggregate is kept.
+        target: Whether the input of the nodes is kept: if there is an aggregate and the layer reads the
+            input.
     """
 
     embedding: bool
@@ -33,14 +34,14 @@ class ReuseSpec(NamedTuple):
 
 
 class HotEmbeddings(NamedTuple):
-    """Hot nodes in the bottom layer, computed with parameters of one version or several.
+    """Results of hot nodes in the bottom layer, computed with parameters of one version or several.
 
     Attributes:
         nodes: ``[h]`` int64.
-        versions: ``[h]`` int64, how many updates of the epoch the parameters had seen.
+        versions: ``[h]`` int64, number of updates of the epoch that the parameters include.
         embedding: ``[h, O]`` output without dropout; None if it is computed from the aggregate.
-        aggregate: ``[h, C, F]``, for the gradient or for the output; None if neither is wanted.
-        target: ``[h, D]`` input of the nodes; None where nothing reads it.
+        aggregate: ``[h, C, F]``, for the gradient or for the output; None if neither is needed.
+        target: ``[h, D]`` input of the nodes; None if nothing reads it.
     """
 
     nodes: Tensor
@@ -50,7 +51,7 @@ class HotEmbeddings(NamedTuple):
     target: Features | None
 
     def move_to_device(self, comm: Comm) -> HotEmbeddings:
-        """The same on the device. What crosses is counted, also where the CPU is the device: as it would on a GPU."""
+        """Return the rows on the device, and count their bytes, on a CPU as on a GPU."""
 
         def move_part(part: T, kind: Kind) -> T:
             if part is None:
@@ -66,7 +67,7 @@ class HotEmbeddings(NamedTuple):
 
 
 def concat_embeddings(parts: Sequence[HotEmbeddings]) -> HotEmbeddings:
-    """Several as one, in this order."""
+    """Concatenate embeddings in this order."""
     first = parts[0]
     return HotEmbeddings(
         torch.cat([part.nodes for part in parts]),
@@ -87,21 +88,25 @@ def _concat_features(parts: Sequence[Features]) -> Features:
 
 
 class HotEmbeddingTable:
-    """The hot rows of a super-batch, by node. Final.
+    """The results of the hot nodes of a super-batch, by node. Final.
 
     Args:
-        parts: All of them, on the device. They are held as long as this is: their memory is another stream's.
+        parts: All slices, on the device; referenced for the lifetime of the table.
         num_nodes: ``V``.
     """
 
     def __init__(self, parts: Sequence[HotEmbeddings], num_nodes: int) -> None:
-        self.parts, self.rows = parts, concat_embeddings(parts)
+        # Allocated on the load stream: if freed early, that stream could reuse memory that kernels still
+        # read.
+        self.parts = parts
+        self.rows = concat_embeddings(parts)
         rows = self.rows
+        # A table for all nodes, since every batch of the super-batch looks rows up.
         self._slot = torch.full((num_nodes,), -1, dtype=torch.int32)
         self._slot[rows.nodes] = torch.arange(len(rows.nodes), dtype=torch.int32)
 
     def select_nodes(self, nodes: Tensor) -> HotEmbeddings:
-        """Those of some nodes ``[n]`` that are in it."""
+        """Return the rows of some nodes ``[n]``, all of which must be in the table."""
         slots = self._slot[nodes].long()
         assert int(slots.min()) >= 0
         rows = self.rows
@@ -117,15 +122,16 @@ class HotEmbeddingTable:
 
 
 def compute_hot_output(layer: Layer, rows: HotEmbeddings, key: int | None) -> Tensor:
-    """``[h, O]``: output of hot nodes, with dropout.
+    """Return the output of hot nodes with dropout, ``[h, O]``.
 
-    Where there are embeddings and aggregates, the values are those of the embeddings, and the gradient is that of the
-    output which the parameters as they are would give: what `Layer.update` does gets one, what comes before it none.
+    With embeddings and aggregates, the values are those of the embeddings and the gradient is that of the
+    output under the current parameters: parameters used by `Layer.update` get a gradient, those before it
+    none.
 
     Args:
         layer: The bottom layer.
-        rows: Of the nodes, on the device.
-        key: Of the layer in this step.
+        rows: Results of the nodes, on the device.
+        key: Random key of the layer in this step; None for no dropout.
     """
     if rows.aggregate is None:
         assert rows.embedding is not None
@@ -133,11 +139,13 @@ def compute_hot_output(layer: Layer, rows: HotEmbeddings, key: int | None) -> Te
     nodes = rows.nodes.to(rows.aggregate.device)
     target = rows.aggregate.new_empty(len(nodes), 0) if rows.target is None else rows.target
     if rows.embedding is None:
+        # The aggregate does not age: the current parameters give the exact output.
         return layer.update_nodes(target, rows.aggregate, nodes, key)
     fresh = layer.update_nodes(target, rows.aggregate, nodes, None)
+    # The difference is zero: it leaves the value alone and adds the gradient of the fresh output.
     return _apply_dropout(layer, rows.embedding + (fresh - fresh.detach()), nodes, key)
 
 
 def _apply_dropout(layer: Layer, y_VO: Tensor, nodes_V: Tensor, key: int | None) -> Tensor:
-    """The dropout that ends a layer."""
+    """Apply the dropout at the end of a layer."""
     return y_VO if key is None else dropout(y_VO, nodes_V.to(y_VO.device), key, layer.epilogue.dropout)

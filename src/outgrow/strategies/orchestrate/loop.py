@@ -1,4 +1,4 @@
-"""Super-batches of four stages that overlap: sampling, the CPU's embeddings, gathering, and training on the device."""
+"""The loop over super-batches: sampling, embeddings on the CPU, gathering and training overlap."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class SuperBatchLoop:
     Args:
         device: Computes batches.
         cold_store: Rows of cold nodes, on the device.
-        host_side: Makes what computes hot nodes, for some batches and how they are drawn.
-        loss: The worker's share of the loss, from logits ``[n, C]`` of the seeds of a draw.
-        prefetch: How much is drawn before its use.
-        latest_parameters: Whether all slices are given at once, and take the newest parameters when they are
-            begun; else one with each batch, with the parameters that this begins with.
+        host_side: Creates the computation of hot nodes, for a sampler and its batches.
+        loss: Returns the worker's share of the loss, from logits ``[n, C]`` of the seeds of a batch.
+        prefetch: How far sampling runs ahead.
+        latest_parameters: Whether all slices are submitted at once, and use the newest parameters when they
+            are computed; else one with each batch, with the parameters at its start.
 
     Attributes:
-        wait_seconds: Seconds for which the device has waited for the CPU; whoever reads them may set them to 0.
+        wait_seconds: Seconds in which the device waited for the CPU; the caller may reset them to 0.
     """
 
     def __init__(
@@ -48,15 +48,20 @@ class SuperBatchLoop:
         prefetch: PrefetchConfig,
         latest_parameters: bool,
     ) -> None:
-        self.device, self.cold_store, self.host_side, self.loss = device, cold_store, host_side, loss
-        self.prefetch, self.latest_parameters, self.wait_seconds = prefetch, latest_parameters, 0.0
+        self.device = device
+        self.cold_store = cold_store
+        self.host_side = host_side
+        self.loss = loss
+        self.prefetch = prefetch
+        self.latest_parameters = latest_parameters
+        self.wait_seconds = 0.0
 
     def steps(self, sampler: HotColdSampler, supers: Sequence[range]) -> Generator[tuple[float, int]]:
-        """Losses and numbers of seeds, over all workers, of the batches of super-batches. All workers together.
+        """Yield the loss and the number of seeds, over all workers, of each batch. All workers together.
 
         Args:
-            sampler: How batches are drawn.
-            supers: Their numbers; no node is hot in the first.
+            sampler: Samples the batches.
+            supers: Batch numbers of each super-batch; in the first one no node is hot.
         """
         timeline = self.device.comm.timeline
 
@@ -65,9 +70,9 @@ class SuperBatchLoop:
                 return sampler.sample_batch(step, all_cold=step in supers[0])
 
         every = range(supers[0].start, supers[-1].stop)
-        drawn = prefetch_results(sample_step, every, threads=self.prefetch.threads, max_ahead=self.prefetch.batches)
+        sampled = prefetch_results(sample_step, every, threads=self.prefetch.threads, max_ahead=self.prefetch.batches)
         with (
-            closing(SuperBatches(drawn, [len(each) for each in supers])) as batches,
+            closing(SuperBatches(sampled, [len(each) for each in supers])) as batches,
             closing(self.host_side(sampler, batches)) as host,
             closing(self._wait_for_rows(batches)) as ready,
         ):
@@ -75,6 +80,7 @@ class SuperBatchLoop:
                 hot = self._wait_for_host(host, len(supers[number - 1]), len(sampler.is_hot)) if number else None
                 for step in steps:
                     if number + 1 < len(supers):
+                        # Before the step, so that the CPU computes them while the device trains.
                         host.submit_slices(
                             self._make_slices(number + 1, steps, step), snapshot_parameters(self.device.model, step)
                         )
@@ -83,7 +89,7 @@ class SuperBatchLoop:
                     yield self._train_step(sampler, *batch, hot)
 
     def _wait_for_host(self, host: HostSide, num_slices: int, num_nodes: int) -> HotEmbeddingTable:
-        """What the CPU has made; the device waits for it."""
+        """Wait for the slices of the CPU and return their table."""
         began = time.perf_counter()
         with self.device.comm.timeline.span("wait for the CPU"):
             table = HotEmbeddingTable([host.next_slice() for _ in range(num_slices)], num_nodes)
@@ -91,16 +97,18 @@ class SuperBatchLoop:
         return table
 
     def _make_slices(self, number: int, previous_steps: range, step: int) -> list[HotSlice]:
-        """The CPU's work for a super-batch that may begin before a step of the one before."""
+        """Return the slices of a super-batch that the CPU may start before a step of the previous one."""
         slices = [
             HotSlice(number, previous_steps.stop, part, len(previous_steps)) for part in range(len(previous_steps))
         ]
+        # All at once: each takes the newest parameters when the CPU gets to it.
         if self.latest_parameters:
             return slices if step == previous_steps.start else []
+        # Slice k takes the parameters of batch k, so that results do not depend on timing.
         return [slices[step - previous_steps.start]]
 
     def _wait_for_rows(self, draws: Iterable[SampledBatch]) -> Generator[tuple[SampledBatch, Features]]:
-        """Draws with the rows of their cold nodes; those of the next are under way before one is given."""
+        """Yield batches with the features of their cold nodes, which are requested one batch ahead."""
 
         def prepare(draw: SampledBatch) -> tuple[SampledBatch, FeatureRequest]:
             with self.device.comm.timeline.span("gather"):
@@ -110,6 +118,7 @@ class SuperBatchLoop:
             draw, request = prepared
             return draw, self.cold_store.send_request(request)
 
+        # One thread gathers. Requests are sent by this thread alone, so in the same order on all workers.
         with closing(prefetch_results(prepare, draws, threads=1, max_ahead=1)) as requests:
             for draw, pending in prefetch_results(send, requests, threads=0, max_ahead=1):
                 yield draw, pending.wait()
@@ -117,7 +126,9 @@ class SuperBatchLoop:
     def _train_step(
         self, sampler: HotColdSampler, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None
     ) -> tuple[float, int]:
-        comm, model, loss = self.device.comm, self.device.model, torch.zeros((), dtype=torch.float64)
+        comm = self.device.comm
+        model = self.device.model
+        loss = torch.zeros((), dtype=torch.float64)
         if len(batch.seeds):
             key = fold_in(sampler.sampler.sampling.seed, sampler.epoch, batch.step)
             with comm.timeline.span("forward"):
@@ -125,6 +136,7 @@ class SuperBatchLoop:
             with comm.timeline.span("backward"):
                 torch.autograd.backward(found)
             loss += found.detach().cpu()
+        # Also without seeds, since all workers take part.
         comm.all_reduce_gradients(model)
         for block in (batch.cold_block, *batch.upper_blocks):
             count_sampled_layer(comm.ledger, block.edges)

@@ -1,4 +1,4 @@
-"""What is drawn of the batches of an epoch, and how these are put together to super-batches."""
+"""Sampled batches with hot and cold nodes, and their grouping into super-batches."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _HOT = -3  # steps of batches are numbered from 0
 
 
 def hot_step(first_step: int) -> int:
-    """The step by which hot nodes draw that the super-batch from step ``first_step`` on will use."""
+    """Return the step in the random key of hot nodes, for the super-batch that starts at ``first_step``."""
     return _HOT - first_step
 
 
 class SampledBatch(NamedTuple):
-    """The sampled neighbourhood of a worker's seeds, of which hot nodes have none in the bottom layer.
+    """The sampled neighbourhood of a worker's seeds, without the bottom layer of hot nodes.
 
     Attributes:
         step: Number of the batch in the epoch.
-        seeds: ``[n]`` int64, the worker's own.
+        seeds: ``[n]`` int64, the worker's own seeds.
         num_seeds: Number of seeds of the batch, over all workers.
         upper_blocks: A block for each layer but the bottom one.
-        cold_block: The block of the bottom layer: what the device computes.
-        cold_positions: ``[c]`` int64, rows of its destinations among the sources of the layer above; None
-            for all in order.
+        cold_block: The block of the bottom layer that the device computes.
+        cold_positions: ``[c]`` int64, rows of its destinations among the sources of the layer above; None for
+            all rows in order.
         hot_nodes: ``[h]`` int64, the other sources of the layer above.
         hot_positions: ``[h]`` int64, their rows.
     """
@@ -48,14 +48,14 @@ class SampledBatch(NamedTuple):
 
 
 class HotColdSampler(NamedTuple):
-    """How batches of an epoch are drawn.
+    """Samples the batches of an epoch.
 
     Attributes:
-        sampler: Draws neighbourhoods.
+        sampler: Samples neighbourhoods.
         epoch: Number of the epoch.
         batches: Seeds of each step, over all workers.
-        filter_owned: Those of some seeds that the worker computes.
-        is_hot: ``[V]`` bool.
+        filter_owned: Returns the seeds that the worker computes.
+        is_hot: ``[V]`` bool, whether each node is hot.
     """
 
     sampler: NeighborSampler
@@ -65,7 +65,7 @@ class HotColdSampler(NamedTuple):
     is_hot: Tensor
 
     def sample_batch(self, step: int, *, all_cold: bool) -> SampledBatch:
-        """The neighbourhood of a step's seeds; may run in any thread.
+        """Sample the neighbourhood of a step's seeds; may run in any thread.
 
         Args:
             step: Number of the batch.
@@ -74,6 +74,7 @@ class HotColdSampler(NamedTuple):
         seeds = self.filter_owned(self.batches[step])
         above = self.sampler.sample_blocks(seeds, self.epoch, step, _ABOVE)
         nodes = above[0].src_nodes
+        # Nothing is ready for the first super-batch, so all of its nodes are cold.
         hot_to = nodes[:0] if all_cold else self.is_hot[nodes].nonzero()[:, 0]
         cold_to = None
         if len(hot_to):
@@ -82,55 +83,59 @@ class HotColdSampler(NamedTuple):
         return SampledBatch(step, seeds, len(self.batches[step]), above, cold, cold_to, nodes[hot_to], hot_to)
 
     def bottom_block(self, nodes: Tensor, step: int) -> Block:
-        """The block of the bottom layer around some nodes."""
+        """Sample the block of the bottom layer around some nodes."""
         [block] = self.sampler.sample_blocks(nodes, self.epoch, step, _BOTTOM)
         return block
 
 
 class SuperBatches:
-    """The draws of consecutive batches, made ready by whoever asks first. Final; several threads may ask.
+    """Sampled batches, grouped into super-batches on first access. Final; safe for several threads.
 
     Args:
-        batches: Of all batches, in order.
-        sizes: How many batches each super-batch has.
+        batches: All sampled batches, in order.
+        sizes: Number of batches of each super-batch.
     """
 
     def __init__(self, batches: Generator[SampledBatch], sizes: Sequence[int]) -> None:
-        self._batches, self._sizes = batches, sizes
+        self._batches = batches
+        self._sizes = sizes
         self._ready = dict[int, list[SampledBatch]]()
-        self._num_started, self._lock = 0, threading.Lock()
+        self._num_started = 0
+        self._lock = threading.Lock()
 
     def get_super_batch(self, number: int) -> list[SampledBatch]:
-        """The draws of a super-batch, of which the last three are kept."""
+        """Return the batches of a super-batch; only the last three super-batches are kept."""
         with self._lock:
             while self._num_started <= number:
                 self._ready[self._num_started] = [*islice(self._batches, self._sizes[self._num_started])]
+                # The CPU is at most one super-batch ahead of training, so older ones are not needed again.
                 self._ready.pop(self._num_started - 3, None)
                 self._num_started += 1
             return self._ready[number]
 
     def __iter__(self) -> Iterator[SampledBatch]:
-        """The draws one by one."""
+        """Yield the batches one by one."""
         for number in range(len(self._sizes)):
             yield from self.get_super_batch(number)
 
     def close(self) -> None:
-        """End what draws."""
+        """Stop sampling."""
         with self._lock:
             self._batches.close()
 
 
 def plan_super_batches(first: int, last: int, size: int, restart: int | None) -> list[list[range]]:
-    """The steps of an epoch from ``first`` to ``last - 1`` as super-batches, in parts that know nothing of each other.
+    """Group the steps ``first`` to ``last - 1`` of an epoch into super-batches, in parts that share no state.
 
     Args:
-        first: The first step; a part begins with it.
-        last: The end.
+        first: The first step, which starts a part.
+        last: The end of the range.
         size: Steps of a super-batch; the last of a part may have fewer.
-        restart: After how many steps of the epoch another part begins; None for never.
+        restart: Number of steps of the epoch after which another part starts; None for never.
     """
     found = []
     while first < last:
+        # Parts end where checkpoints are written: what the CPU holds then is lost if a run resumes there.
         end = last if restart is None else min(last, (first // restart + 1) * restart)
         found.append([range(start, min(start + size, end)) for start in range(first, end, size)])
         first = end
@@ -138,7 +143,7 @@ def plan_super_batches(first: int, last: int, size: int, restart: int | None) ->
 
 
 def count_bottom_nodes(samplers: Sequence[HotColdSampler]) -> Tensor:
-    """``[V]`` int64: in how many batches of some epochs the bottom layer computes each node for this worker."""
+    """Count the batches of some epochs in which the bottom layer computes each node, ``[V]`` int64."""
     above = (
         drawing.sampler.sample_blocks(drawing.filter_owned(seeds), drawing.epoch, step, _ABOVE)
         for drawing in samplers

@@ -1,10 +1,10 @@
 """`orchestrate`: the bottom layer is shared between the CPU and the device.
 
 Ai, Wang, Cao, Zhang, et al.: NeutronOrch: rethinking sample-based GNN training under CPU-GPU heterogeneous
-environments, PVLDB 17, 2024. While the device trains ``n`` batches, a *super-batch*, the CPU computes the bottom layer
-of those *hot* nodes that the next super-batch will use, so that the device need not fetch the raw features of their
-neighbourhoods. What it has made of a node is used in all batches of that super-batch, and is at most ``2n - 1`` updates
-old then.
+environments, PVLDB 17, 2024. While the device trains ``n`` batches, a *super-batch*, the CPU computes the
+bottom layer of the *hot* nodes of the next super-batch, so that the device need not fetch the raw features of
+their neighbourhoods. The result of a node is used in all batches of that super-batch, and is then at most
+``2n - 1`` updates old.
 """
 
 from __future__ import annotations
@@ -51,25 +51,28 @@ _REUSES = dict.fromkeys(("embedding", "aggregate"))
 @renamed_options(newest="latest_parameters", threads="sampling_threads")
 @dataclass(frozen=True, kw_only=True)
 class Orchestrate(Strategy):
-    """Training on sampled mini-batches, of which the CPU computes the bottom layer of hot nodes beforehand.
+    """Training on sampled mini-batches, where the CPU computes the bottom layer of hot nodes in advance.
 
     Attributes:
-        partition: How nodes, their features and their seeds are dealt out to workers: see ``outgrow partition``.
-        hot_ratio: Share of all nodes that are hot: those that batches need most often in the bottom layer, counted in
-            epochs that are sampled first and not trained. None to begin with 0.05 and to double it after each epoch
-            as long as epochs get faster; then two runs differ.
-        super_batch: ``n``, how many batches use what the CPU has made of hot nodes meanwhile.
-        reuse: What batches use: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old; or
-            ``"aggregate"``, that of raw features, which has no parameters and does not age.
-        hot_gradient: Whether aggregates travel with embeddings, so that hot nodes add to the gradient of the bottom
-            layer: of all its parameters where raw features can be summed first, of those behind the aggregation in
-            other layers. Else embeddings are constants.
-        latest_parameters: Whether the CPU uses the newest parameters when it begins a slice; then two runs
-            differ. Else slice ``k`` uses those that batch ``k`` of the super-batch begins with.
-        cache: Memory of the device for features of hot nodes that it computes itself, as bytes (``"64MiB"``) or as a
-            share of all rows (0.1): as long as the device waits for the CPU, and there is room, the least hot nodes
-            move there after each epoch; then two runs differ. 0 to leave all of them to the CPU.
-        sampling_threads: Threads of a worker that draw batches; None for half as many as compute.
+        partition: How nodes, their features and their seeds are assigned to workers: see ``outgrow
+            partition``.
+        hot_ratio: Share of all nodes that are hot: those that batches need most often in the bottom layer,
+            counted in epochs that are sampled first and not trained. None to start with 0.05 and to double it
+            after each epoch as long as epochs get faster; two runs then differ.
+        super_batch: ``n``, the number of batches that use the same results of hot nodes.
+        reuse: What is reused: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old;
+            or ``"aggregate"``, the sum of raw features, which has no parameters and does not age.
+            hot_gradient: Whether aggregates are sent with embeddings, so that hot nodes contribute to the
+            gradient of the
+                gradient of the bottom layer: of all its parameters if raw features can be summed first, else
+                of those applied after the aggregation. If False, embeddings are constants.
+            latest_parameters: Whether the CPU uses the newest parameters when it starts a slice; two runs
+                then differ. Else slice ``k`` uses those at the start of batch ``k`` of the super-batch.
+            cache: Device memory for features of hot nodes that the device computes itself, as bytes
+                (``"64MiB"``) or as a share of all rows (0.1): after each epoch, while the device waits for
+                the CPU and has room, the least hot nodes move there; two runs then differ. 0 to leave all of
+                them to the CPU.
+        sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
     """
 
     name = "orchestrate"
@@ -94,23 +97,24 @@ class Orchestrate(Strategy):
         if self.hot_ratio is not None and not 0 <= self.hot_ratio <= 1:
             raise InputError(
                 f"option hot_ratio of {self.name} is out of range",
-                needed="a share of all nodes, from 0 to 1, or null to have it found out",
+                needed="a share of all nodes, from 0 to 1, or null to tune it automatically",
                 got=str(self.hot_ratio),
                 repair="give 0.2, say; 0 for no hot nodes, as strategy sampled trains",
             )
 
     def options(self) -> dict[str, object]:
-        """See `Strategy.options`."""
+        """Return the options by name."""
         return asdict(self)
 
     def is_exact(self, batches: BatchConfig) -> bool:
-        """Without hot nodes it is `sampled`; aggregates of whole neighbourhoods are what the device would compute."""
+        """Whether the gradient is exact: without hot nodes, or with aggregates of whole neighbourhoods."""
         return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.fanout_per_hop(1)[-1] == -1)
 
     def validate_graph(self, graph: Graph, batches: BatchConfig) -> None:
-        """See `Strategy.validate_graph`.
+        """Check that an epoch has batches after the first super-batch, since others would reuse nothing.
 
-        An epoch needs batches after the first super-batch, or nothing would be reused.
+        Raises:
+            InputError: There are too few batches, or the graph does not suit them.
         """
         super().validate_graph(graph, batches)
         seeds = len(graph.split.train)
@@ -125,7 +129,11 @@ class Orchestrate(Strategy):
             )
 
     def validate_model(self, model: Model) -> None:
-        """See `Strategy.validate_model`: it needs a layer above the bottom one."""
+        """Check that a model has a layer above the bottom one, and aggregates that can be reused if wanted.
+
+        Raises:
+            InputError: One of these is not so.
+        """
         super().validate_model(model)
         if len(model.layers_list()) < 2:
             raise InputError(
@@ -146,13 +154,14 @@ class Orchestrate(Strategy):
             )
 
     def bottom_layer(self, model: Model, features: Features) -> Layer:
-        """The bottom layer as hot nodes go through it: raw features are summed first where that gives the same.
+        """Return the bottom layer in the form that hot nodes use: features are summed first if equivalent.
 
-        Then what is reused has no parameters, or a gradient for all of them. Sums of sparse rows would be dense.
+        Reused aggregates then have no parameters, and embeddings a gradient for all of them.
 
         Raises:
             InputError: Aggregates are to be reused, and features are sparse.
         """
+        # Sparse rows are projected first, since their sums would be dense and wide.
         if isinstance(features, Tensor):
             return self._reordered_bottom(model)
         if self.reuse == "aggregate":
@@ -170,7 +179,7 @@ class Orchestrate(Strategy):
 
     @property
     def keeps_aggregates(self) -> bool:
-        """Whether aggregates of hot nodes go to the device."""
+        """Whether aggregates of hot nodes are sent to the device."""
         return self.reuse == "aggregate" or self.hot_gradient
 
     @staticmethod
@@ -178,32 +187,36 @@ class Orchestrate(Strategy):
         return bottom.has_static_aggregate and model.encoder is None and model.input_dropout == 0
 
     def reuse_spec(self, bottom: Layer) -> ReuseSpec:
-        """What is made of hot nodes."""
+        """Return which results of hot nodes are kept."""
         kept = self.keeps_aggregates
         return ReuseSpec(self.reuse == "embedding", kept, kept and bottom.reads_target)
 
     def prepare(self, problem: Problem) -> Execution:
-        """See `Strategy.prepare`."""
+        """Return the execution that trains the problem."""
         return OrchestrateExecution(problem, self)
 
 
 class OrchestrateExecution:
-    """`Orchestrate` at work. Final.
+    """The execution of `Orchestrate`. Final.
 
     Args:
-        problem: What is trained.
-        options: How.
+        problem: The training problem.
+        options: The strategy with its options.
     """
 
     in_memory = True
 
     def __init__(self, problem: Problem, options: Orchestrate) -> None:
-        self.problem, self.options, self.shard = problem, options, problem.shard
-        self.comm, self.model = problem.shard.comm, problem.model
+        self.problem = problem
+        self.options = options
+        self.shard = problem.shard
+        self.comm = problem.shard.comm
+        self.model = problem.model
         self.sampler = make_sampler(self.shard.topology, self.model, problem.batches, problem.seed)
         rows = partial(RemoteFeatureStore, self.shard, problem.features, input_dtype(self.model, problem.features))
         self.cold_store = CachedFeatureStore(rows(), partial(to_device_counted, comm=self.comm))
         self.hotness = self._count_hotness()
+        # Sorted by hotness, so that any number of hot nodes is a prefix.
         self.hot_nodes = hottest_nodes(self.hotness, len(self.hotness))
         self.tuner = self._make_tuner()
         bottom = options.bottom_layer(self.model, problem.features)
@@ -213,6 +226,7 @@ class OrchestrateExecution:
             partial(
                 HostSide,
                 bottom_model(self.model, bottom),
+                # The CPU's thread fetches features too, so it needs a communicator of its own.
                 rows(comm=self.comm.background_comm),
                 hotness=self.hotness,
                 reuse=options.reuse_spec(bottom),
@@ -224,51 +238,55 @@ class OrchestrateExecution:
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """See `Execution.steps`."""
+        """Yield the steps of an epoch."""
         memory_pool.reserve_slack(_SPARE)
-        seconds, began = 0.0, time.perf_counter()
+        seconds = 0.0
+        began = time.perf_counter()
         with closing(self._run_epoch(epoch, first)) as steps:
             for step in steps:
                 seconds += time.perf_counter() - began
                 yield step
                 began = time.perf_counter()
-        if first == 0:  # of an epoch that goes on in the middle a part is missing
+        # A resumed epoch lacks its first steps and cannot be compared with others.
+        if first == 0:
             self.tuner = self.tuner.after_epoch(seconds, self.loop.wait_seconds, self._free_cache_rows())
             self._record_hot_nodes()
 
     def _run_epoch(self, epoch: int, first: int) -> Generator[Step]:
-        batches, is_hot = self.problem.seeds_of_epoch(epoch), torch.zeros(len(self.hotness), dtype=torch.bool)
+        batches = self.problem.seeds_of_epoch(epoch)
+        is_hot = torch.zeros(len(self.hotness), dtype=torch.bool)
         is_hot[self.hot_nodes[: self.tuner.on_cpu]] = True
         if self.options.cache:
+            # The device computes these like cold nodes; their cached features spare it the fetch.
             cached_nodes = self.hot_nodes[self.tuner.on_cpu : self.tuner.num_hot]
             self.cold_store.fill_cache(cached_nodes, self.shard.topology.num_nodes)
-        drawing, self.loop.wait_seconds = (
-            HotColdSampler(self.sampler, epoch, batches, self.shard.filter_owned, is_hot),
-            0.0,
-        )
+        sampler = HotColdSampler(self.sampler, epoch, batches, self.shard.filter_owned, is_hot)
+        self.loop.wait_seconds = 0.0
         restart = self.problem.checkpoint_steps
         for part in plan_super_batches(first, len(batches), self.options.super_batch, restart):
-            with closing(self.loop.steps(drawing, part)) as steps:
+            with closing(self.loop.steps(sampler, part)) as steps:
                 for loss, num_seeds in steps:
                     yield Step(loss=loss, num_seeds=num_seeds)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """See `Execution.inference`."""
+        """Yield the logits of all own nodes as one piece."""
         return inference_after_batches(self.problem)
 
     def close(self) -> None:
-        """See `Execution.close`."""
+        """Release what the execution holds."""
         memory_pool.release_idle_memory()
 
     def _batch_loss(self, logits: Tensor, batch: SampledBatch) -> Tensor:
         return self.problem.batch_loss(logits, self.problem.own_labels(batch.seeds), batch.num_seeds)
 
     def _count_hotness(self) -> Tensor:
-        """``[V]`` int64, how hot each node is for this worker."""
+        """Return how hot each node is for this worker, ``[V]`` int64."""
         num_nodes = self.shard.topology.num_nodes
         if self.options.hot_ratio == 0:
+            # Nothing is hot: presampling would be wasted.
             return torch.zeros(num_nodes, dtype=torch.int64)
-        seeds, none = self.problem.seeds_of_epoch, torch.zeros(num_nodes, dtype=torch.bool)
+        seeds = self.problem.seeds_of_epoch
+        none = torch.zeros(num_nodes, dtype=torch.bool)
         return count_bottom_nodes(
             [
                 HotColdSampler(self.sampler, each, seeds(each), self.shard.filter_owned, none)
@@ -277,8 +295,10 @@ class OrchestrateExecution:
         )
 
     def _make_tuner(self) -> HotRatioTuner:
-        """The worker's share of the hot nodes before the first epoch."""
-        ratio, share = self.options.hot_ratio, len(self.hotness) / self.comm.size
+        """Return the tuner with the worker's share of the hot nodes before the first epoch."""
+        ratio = self.options.hot_ratio
+        share = len(self.hotness) / self.comm.size
+        # Each worker ranks nodes by its own batches, so it gets an equal share of the ratio.
         possible = len(self.hot_nodes)
         if ratio is None:
             return HotRatioTuner(
@@ -287,11 +307,13 @@ class OrchestrateExecution:
         return HotRatioTuner(num_hot=min(possible, round(ratio * share)), max_hot=possible)
 
     def _free_cache_rows(self) -> int:
-        """Rows that the device could keep besides."""
-        features, device = self.problem.features, self.comm.device
+        """Return the number of further rows that the device could cache."""
+        features = self.problem.features
+        device = self.comm.device
         if not self.options.cache:
             return 0
         free = int(free_device_bytes(device) / mean_row_bytes(features))
+        # The option and the free memory both limit the cache.
         return max(0, min(cache_capacity_rows(self.options.cache, features) - self.tuner.num_cached, free))
 
     def _record_hot_nodes(self) -> None:

@@ -1,1 +1,1 @@
-"""GSplit: `SplitParallel`, one mini-batch split over workers."""
+"""The `split` strategy: each mini-batch is computed by all workers together (GSplit)."""

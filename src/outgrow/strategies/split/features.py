@@ -1,4 +1,4 @@
-"""Feature rows of own nodes, brought to the device for each batch; hot ones are kept there."""
+"""Feature rows of own nodes, moved to the device for each batch; hot ones are cached there."""
 
 from __future__ import annotations
 
@@ -16,33 +16,36 @@ from outgrow.runtime.distributed.comm import Comm
 
 
 class OwnFeatureStore:
-    """A `FeatureStore` of a worker's own nodes, which gives rows on the device and asks nobody. Final.
+    """A `FeatureStore` of a worker's own nodes that returns rows on the device, without communication. Final.
 
-    Counted in the ledger when rows are asked for: ``rows_loaded``; with a cache, ``cache_hits`` and ``cache_misses``.
-    On a GPU the bytes that cross are counted when they do, but those of the cache.
+    Counted in the ledger at each request: ``rows_loaded``; with a cache, ``cache_hits`` and ``cache_misses``.
+    On a GPU, the bytes moved to the device are counted, except those that fill the cache.
 
     Args:
-        comm: Whose device and ledger.
+        comm: Communicator; gives the device and the ledger.
         features: ``[V, D]`` dense or sparse, as the graph has them; memory-mapped where they are many.
-        dtype: Type of the rows that are given out.
-        cached_nodes: ``[c]`` int64, nodes whose rows are kept on the device; None without a cache.
+        dtype: Type of the returned rows.
+        cached_nodes: ``[c]`` int64, nodes whose rows are cached on the device; None for no cache.
     """
 
     def __init__(self, comm: Comm, features: Features, dtype: torch.dtype, cached_nodes: Tensor | None = None) -> None:
-        self.dtype, self._ledger = dtype, comm.ledger
-        local, cache = LocalFeatureStore(features, dtype), None
+        self.dtype = dtype
+        self._ledger = comm.ledger
+        local = LocalFeatureStore(features, dtype)
+        cache = None
         if cached_nodes is not None:
             copies = local.send_request(local.prepare_request(cached_nodes)).wait()
             cache = DeviceCache(copies.to(comm.device), cached_nodes, len(features))
         self._store = CachedFeatureStore(local, partial(move_features_to_device, comm=comm), cache)
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
-        """See `FeatureStore.prepare_request`; of own nodes only."""
+        """Gather the rows of own nodes that are not cached."""
         return self._store.prepare_request(nodes)
 
     def send_request(self, request: FeatureRequest) -> AwaitableFeatures:
-        """See `FeatureStore.send_request`; does not communicate."""
+        """Count the request; the returned rows move to the device when they are waited for."""
         count = self._ledger.add_count
+        # Counted when sent, as requests of a batch that is never trained are dropped.
         count("rows_loaded", request.num_rows + request.num_on_device)
         if request.lookup is not None:
             count("cache_hits", request.num_on_device)

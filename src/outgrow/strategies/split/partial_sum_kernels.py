@@ -1,4 +1,4 @@
-"""In-edges of a worker's nodes by where their sum is taken: at home, or at the worker that owns the sources.
+"""In-edges of a worker's nodes, divided by the worker that sums them: itself, or the owner of the sources.
 
 Letters: ``Vd`` destinations, ``E`` in-edges, ``r`` sources that others own, by worker; ``P`` workers.
 """
@@ -20,11 +20,11 @@ Ids = NDArray[np.int64]
 
 
 class RemoteEdgeCounts(NamedTuple):
-    """How much of a block comes from each worker.
+    """Edges and destinations of a block that read sources of each worker.
 
     Attributes:
-        edges: ``[P]`` int64, in-edges from its nodes.
-        destinations: ``[P]`` int64, destinations that have some.
+        edges: ``[P]`` int64, in-edges from the worker's nodes.
+        destinations: ``[P]`` int64, destinations with at least one such edge.
     """
 
     edges: Tensor
@@ -32,18 +32,18 @@ class RemoteEdgeCounts(NamedTuple):
 
 
 class SplitEdges(NamedTuple):
-    """The in-edges of a block, dealt out.
+    """The in-edges of a block, split into local and remote ones.
 
     Attributes:
-        local: Those from own sources, in order.
-        remote: One from each row that comes of others: a source, or the sum over the in-edges of a destination from the
-            sources of one worker.
-        local_edge_ids: ``[own edges]`` int64, which edge of the block each is.
-        remote_edge_ids: ``[far edges]`` int64, the same; -1 for a sum.
-        sum_requests: ``[n]`` int32, for the workers that send sums one after the other: how many edges each
-            sum has; then, for each of these edges, its source among the nodes that are wanted of that worker.
-        sum_request_edge_ids: ``[m]`` int64, which edge of the block each of the latter is.
-        remote_row_counts: Rows that come from each worker.
+        local: Those from own sources, in the block's order.
+        remote: Edges from received rows: a source, or the partial sum of a destination over one worker's
+            sources.
+        local_edge_ids: ``[local edges]`` int64, number of each edge in the block.
+        remote_edge_ids: ``[remote edges]`` int64, likewise; -1 for a partial sum.
+        sum_requests: ``[n]`` int32, for each worker that sends sums: the number of edges of each sum; then,
+            for each of these edges, its source among the nodes wanted from that worker.
+        sum_request_edge_ids: ``[m]`` int64, numbers in the block of the edges in these requests.
+        remote_row_counts: Rows received from each worker.
     """
 
     local: Edges
@@ -56,12 +56,12 @@ class SplitEdges(NamedTuple):
 
 
 def count_remote_edges(edges: Edges, num_own: int, recv_counts: tuple[int, ...]) -> RemoteEdgeCounts:
-    """Count in-edges from each worker.
+    """Count the in-edges from each worker's nodes, and their destinations.
 
     Args:
-        edges: Of the block; sources from ``num_own`` on are those of others.
-        num_own: Sources that are the worker's own.
-        recv_counts: How many of the others each worker has.
+        edges: Edges of the block; sources from ``num_own`` on belong to others.
+        num_own: Number of own sources.
+        recv_counts: Number of sources of each other worker.
     """
     counts = np.zeros((2, len(recv_counts)), dtype=np.int64)
     _count_edges(as_numpy(edges.indptr), as_numpy(edges.indices), num_own, _peer_of_source(recv_counts), counts)
@@ -75,43 +75,49 @@ def split_in_edges(
     edge_counts: RemoteEdgeCounts,
     sends_sums: tuple[bool, ...],
 ) -> SplitEdges:
-    """Deal the in-edges of a block out.
+    """Split the in-edges of a block into local and remote ones, with the requests for partial sums.
 
     Args:
-        edges: See `crossing`.
-        num_own: See `crossing`.
-        recv_counts: See `crossing`.
-        edge_counts: What `crossing` found.
-        sends_sums: For each worker, whether it sends sums.
+        edges: See `count_remote_edges`.
+        num_own: See `count_remote_edges`.
+        recv_counts: See `count_remote_edges`.
+        edge_counts: Result of `count_remote_edges`.
+        sends_sums: Whether each worker sends partial sums.
     """
-    by_peer, is_summed = _peer_of_source(recv_counts), np.array(sends_sums, dtype=np.bool_)
-    num_edges, num_sums = as_numpy(edge_counts.edges), as_numpy(edge_counts.destinations)
+    by_peer = _peer_of_source(recv_counts)
+    is_summed = np.array(sends_sums, dtype=np.bool_)
+    num_edges = as_numpy(edge_counts.edges)
+    num_sums = as_numpy(edge_counts.destinations)
     rows = np.where(is_summed, num_sums, np.array(recv_counts))
-    told_edges, told_sums = np.where(is_summed, num_edges, 0), np.where(is_summed, num_sums, 0)
-    num_far = int((num_edges - told_edges + told_sums).sum())
+    summed_edges = np.where(is_summed, num_edges, 0)
+    requested_sums = np.where(is_summed, num_sums, 0)
+    # A remote edge for each source that comes as it is, and one for each partial sum in place of its edges.
+    num_far = int((num_edges - summed_edges + requested_sums).sum())
     own_edge, far_edge = (np.empty(count, dtype=np.int64) for count in (edges.num_edges - num_edges.sum(), num_far))
     far_indices = np.empty(num_far, dtype=np.int32)
     ends = np.zeros((2, edges.num_dst + 1), dtype=np.int64)
-    told, told_edge = np.empty((told_edges + told_sums).sum(), dtype=np.int32), np.empty(told_edges.sum(), np.int64)
+    request_numbers = np.empty((summed_edges + requested_sums).sum(), dtype=np.int32)
+    request_edge_ids = np.empty(summed_edges.sum(), np.int64)
     starts = np.stack(
         [
             _exclusive_cumsum(rows),
             _exclusive_cumsum(np.array(recv_counts)),
-            _exclusive_cumsum(told_edges + told_sums),
-            _exclusive_cumsum(told_edges),
+            _exclusive_cumsum(summed_edges + requested_sums),
+            _exclusive_cumsum(summed_edges),
         ]
     )
-    starts = np.vstack([starts, told_sums])
+    # One array, since a compiled loop takes few parameters.
+    starts = np.vstack([starts, requested_sums])
     given = as_numpy(edges.indptr), as_numpy(edges.indices), num_own, by_peer, is_summed, starts
-    _split_in_edges_kernel(*given, ends, own_edge, far_indices, far_edge, told, told_edge)
+    _split_in_edges_kernel(*given, ends, own_edge, far_indices, far_edge, request_numbers, request_edge_ids)
     own = Edges(indptr=as_tensor(ends[0]), indices=edges.indices[as_tensor(own_edge)], num_src=num_own)
     far = Edges(indptr=as_tensor(ends[1]), indices=as_tensor(far_indices), num_src=int(rows.sum()))
-    told_by_edge = as_tensor(told), as_tensor(told_edge)
-    return SplitEdges(own, far, as_tensor(own_edge), as_tensor(far_edge), *told_by_edge, tuple(rows.tolist()))
+    requests = as_tensor(request_numbers), as_tensor(request_edge_ids)
+    return SplitEdges(own, far, as_tensor(own_edge), as_tensor(far_edge), *requests, tuple(rows.tolist()))
 
 
 def _peer_of_source(recv_counts: tuple[int, ...]) -> Array:
-    """``[r]``: the worker of each source that others own."""
+    """Return the worker of each source that others own, ``[r]``."""
     return np.repeat(np.arange(len(recv_counts), dtype=np.int16), recv_counts)
 
 
@@ -121,6 +127,7 @@ def _exclusive_cumsum(counts: Ids) -> Ids:
 
 @serial_kernel
 def _count_edges(indptr: Ids, indices: Array, num_own: int, by_peer: Array, counts: Array) -> None:
+    # Rows ascend, so the last row of each worker tells whether this one is counted already.
     seen = np.full(counts.shape[1], -1, dtype=np.int64)
     for row in range(len(indptr) - 1):
         for e in range(indptr[row], indptr[row + 1]):
@@ -147,10 +154,15 @@ def _split_in_edges_kernel(
     sum_requests: Array,
     sum_request_edge_ids: Ids,
 ) -> None:
-    """See `dealt`. ``starts``: by worker, its first row, source, number told, edge told; and how many sums it sends."""
+    """Fill the arrays of `split_in_edges`.
+
+    Rows of ``starts``, for each worker: first received row, first source, first number and first edge of its
+    requests, and how many sums it sends.
+    """
     num_peers = len(sends_sums)
     seen = np.full(num_peers, -1, dtype=np.int64)
-    sums, edges = np.zeros(num_peers, dtype=np.int64), np.zeros(num_peers, dtype=np.int64)
+    sums = np.zeros(num_peers, dtype=np.int64)
+    edges = np.zeros(num_peers, dtype=np.int64)
     num_own_edges = num_far = 0
     for row in range(len(indptr) - 1):
         for e in range(indptr[row], indptr[row + 1]):
@@ -166,6 +178,7 @@ def _split_in_edges_kernel(
                 remote_edge_ids[num_far] = e
                 num_far += 1
                 continue
+            # The first edge from this worker opens a sum of the row; further ones only extend the request.
             if seen[peer] != row:
                 seen[peer] = row
                 remote_indices[num_far] = starts[0, peer] + sums[peer]
@@ -174,31 +187,36 @@ def _split_in_edges_kernel(
                 sum_requests[starts[2, peer] + sums[peer]] = 0
                 sums[peer] += 1
             sum_requests[starts[2, peer] + sums[peer] - 1] += 1
+            # Sources follow the sizes of all sums of the worker, so the receiver reads two plain lists.
             sum_requests[starts[2, peer] + starts[4, peer] + edges[peer]] = source
             sum_request_edge_ids[starts[3, peer] + edges[peer]] = e
             edges[peer] += 1
-        ends[0, row + 1], ends[1, row + 1] = num_own_edges, num_far
+        ends[0, row + 1] = num_own_edges
+        ends[1, row + 1] = num_far
 
 
 def pack_partial_sums(
     send_index: Tensor, send_counts: tuple[int, ...], counts: Tensor, sum_requests: Tensor, num_own: int
 ) -> tuple[Edges, Tensor]:
-    """The sums that a worker sends: for each other worker the rows that it wants, or sums over its in-edges.
+    """Return the edges of the rows that a worker sends: partial sums, or own rows as they are.
 
     Args:
-        send_index: ``[a]`` int64 own sources that others want, by worker.
-        send_counts: How many each worker wants.
-        counts: ``[3, P]`` int64: how many sums each worker wants, 0 for the rows themselves; edges of these; and
-            weights that it has told for them.
-        sum_requests: What the workers that want sums have told, one after the other: see `SlicedAggregation`.
+        send_index: ``[a]`` int64, own sources that others want, by worker.
+        send_counts: Number of sources that each worker wants.
+        counts: ``[3, P]`` int64: number of sums that each worker wants, 0 for the rows themselves; number of
+            their edges; and number of weights that it sent for them.
+        sum_requests: Requests of the workers that want sums, one after the other: see `SplitEdges`.
         num_own: Number of own sources.
 
     Returns:
-        The edges of all rows that are sent, and ``[edges]`` bool: which have a weight that was told, in order.
+        The edges of all rows that are sent, and ``[edges]`` bool: which of them have a weight that was sent.
     """
-    sizes, sources, weighed = list[Tensor](), list[Tensor](), list[Tensor]()
+    sizes = list[Tensor]()
+    sources = list[Tensor]()
+    weighed = list[Tensor]()
     of_peers = torch.split(send_index, list(send_counts)), torch.split(sum_requests, counts[:2].sum(0).tolist())
     for rows, numbers, (num_sums, num_edges, num_weights) in zip(*of_peers, counts.T.tolist(), strict=True):
+        # A row that is sent as it is counts as a sum over one edge, so one kernel packs both.
         sizes.append(numbers[:num_sums].long() if num_sums else torch.ones(len(rows), dtype=torch.int64))
         sources.append(rows[numbers[num_sums:].long()] if num_sums else rows)
         weighed.append(torch.full((num_edges or len(rows),), num_weights > 0))

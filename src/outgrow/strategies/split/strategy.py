@@ -1,15 +1,15 @@
-"""`split`: one mini-batch, split over workers: no feature loaded twice, no hidden feature computed twice.
+"""`split`: one mini-batch split over workers, so that nothing is loaded or computed twice.
 
-Polisetty, Liu, Falus, Fung, Lim, Guan, Serafini: GSplit: scaling graph neural network training on large graphs via
-split-parallelism, 2023. Every node of every layer of a batch belongs to the worker that owns it by a partition made
-beforehand, which loads its features or keeps them on its device. Hidden features cross where edges do. Workers draw
-later batches, each for its own nodes, while they compute one.
+Polisetty, Liu, Falus, Fung, Lim, Guan, Serafini: GSplit: scaling graph neural network training on large
+graphs via split-parallelism, 2023. Every node of every layer of a batch belongs to the worker that owns it by
+a fixed partition; that worker loads its features or caches them on its device. Hidden features are exchanged
+along cut edges. Workers sample later batches, each for its own nodes, while they compute one.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, get_type_hints
@@ -28,7 +28,9 @@ from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.engine.shard import PartitionShard, layer_topology
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Partitioner
-from outgrow.graph.partition.presampled import PresampledMetis
+from outgrow.graph.partition.presampled import PresampledMetis, presample_weights, sampling_signature
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
@@ -43,10 +45,10 @@ from outgrow.strategies.split.layers import (
     plan_partial_sums,
     supports_partial_sums,
 )
-from outgrow.strategies.split.partition import make_presampled_partition
 from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler, sample_cooperatively
 
 PRESAMPLED_PARTITION = PresampledMetis.name
+_ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
 _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 _SPARE = 0.5  # no two batches are of one size
 
@@ -54,18 +56,18 @@ _SPARE = 0.5  # no two batches are of one size
 @renamed_options(ahead="prefetch", partial="partial_sums")
 @dataclass(frozen=True, kw_only=True)
 class SplitParallel(Strategy):
-    """Training on sampled mini-batches, each computed by all workers together. Hidden features move along cut edges.
+    """Training on sampled mini-batches, each computed by all workers together.
 
     Attributes:
-        partition: How nodes, and with them all work and all features, are dealt out to workers: see
-            ``outgrow partition``; or ``metis-access``, METIS with parts that are even in the in-edges drawn in an epoch
-            that is drawn first and not trained, and in seeds.
-        prefetch: Batches that are drawn, or being drawn, besides the one that is computed.
-        cache: Size of a worker's cache, on its device, of rows of its own nodes, as bytes (``"64MiB"``) or as a share
-            of all rows of the graph (0.1).
-        cache_by: Which rows are cached: those of nodes with most out-edges (``"degree"``), or those that are asked for
-            most in an epoch that is drawn first and not trained (``"presampling"``).
-        partial_sums: Whether parts of sums go to other workers instead of their sources, where that is fewer bytes.
+        partition: How nodes, and with them all work and all features, are assigned to workers: see ``outgrow
+            partition``; or ``metis-access``, METIS balanced by seeds and by the in-edges of an epoch that is
+            sampled first and not trained.
+        prefetch: Batches sampled, or being sampled, ahead of the one being computed.
+        cache: Size of a worker's cache on its device, for rows of its own nodes, as bytes (``"64MiB"``) or as
+            a share of all rows of the graph (0.1).
+        cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those
+            requested most often in an epoch that is sampled first and not trained (``"presampling"``).
+        partial_sums: Whether workers send partial sums instead of sources if these are fewer bytes.
     """
 
     name = "split"
@@ -85,18 +87,18 @@ class SplitParallel(Strategy):
         validate_positive(self.name, prefetch=self.prefetch)
 
     def options(self) -> dict[str, object]:
-        """See `Strategy.options`."""
+        """Return the options by name."""
         return asdict(self)
 
     def partition_method(self, graph: Graph, model: Model, batches: BatchConfig) -> Partitioner:
-        """See `Strategy.partition_method`."""
+        """Return the partitioner, which depends on the batches if it presamples."""
         if self.partition != PRESAMPLED_PARTITION:
             return WITHOUT_CHUNKS[self.partition]
         views = [layer_topology(graph.topology, layer) for layer in model.layers_list()]
         return make_presampled_partition(views, graph.split.train, batches)
 
     def prepare(self, problem: Problem) -> Execution:
-        """See `Strategy.prepare`."""
+        """Return the execution that trains the problem."""
         return _SplitExecution(problem, self)
 
 
@@ -107,8 +109,8 @@ class _SplitBatch(NamedTuple):
         step: Number of the step in the epoch.
         seeds: ``[n]`` int64, those that the worker owns.
         num_seeds: Number of seeds over all workers.
-        blocks: Its part of each layer.
-        request: Those of its nodes.
+        blocks: The worker's part of each layer.
+        request: Request for the features of its nodes.
     """
 
     step: int
@@ -122,15 +124,17 @@ class _SplitExecution:
     in_memory = True
 
     def __init__(self, problem: Problem, options: SplitParallel) -> None:
-        self.problem, self.shard, self.comm, self.prefetch = (
-            problem,
-            problem.shard,
-            problem.shard.comm,
-            options.prefetch,
-        )
+        self.problem = problem
+        self.shard = problem.shard
+        self.comm = problem.shard.comm
+        self.prefetch = options.prefetch
+        # The thread of an epoch that was closed early may still be sampling when the next epoch starts its
+        # own.
         self.work_lock = threading.Lock()
-        self.layers, self.partial_sums = problem.model.layers_list(), options.partial_sums
-        layers, topology = self.layers, self.shard.topology
+        self.layers = problem.model.layers_list()
+        self.partial_sums = options.partial_sums
+        layers = self.layers
+        topology = self.shard.topology
         self.sampler = SplitSampler(
             [layer_topology(topology, layer) for layer in layers],
             problem.batches.fanout_per_hop(len(layers)),
@@ -152,16 +156,17 @@ class _SplitExecution:
         timeline = self.comm.timeline
 
         def sample_step(step: int) -> _SplitBatch:
-            mine = self.shard.filter_owned(seeds[step])
+            own_seeds = self.shard.filter_owned(seeds[step])
             with timeline.span("draw"):
-                hops = sample_cooperatively(self.sampler, self.comm.background_comm, mine, epoch, step)
+                hops = sample_cooperatively(self.sampler, self.comm.background_comm, own_seeds, epoch, step)
             with timeline.span("gather"):
-                found = self.feature_store.prepare_request(hops[0].own_nodes)
+                request = self.feature_store.prepare_request(hops[0].own_nodes)
             return _SplitBatch(
-                step, mine, len(seeds[step]), [*map(self._plan_block, self.layers, hops, self.costs)], found
+                step, own_seeds, len(seeds[step]), [*map(self._plan_block, self.layers, hops, self.costs)], request
             )
 
         numbers = range(first, len(seeds))
+        # One thread, not a pool: sampling communicates, so all workers must sample batches in the same order.
         with closing(BackgroundWorker(sample_step, numbers, max_ahead=self.prefetch, lock=self.work_lock)) as batches:
             for batch in timeline.record_waits("wait for batches", batches):
                 yield self._train_step(epoch, batch)
@@ -173,7 +178,8 @@ class _SplitExecution:
         memory_pool.release_idle_memory()
 
     def _train_step(self, epoch: int, batch: _SplitBatch) -> Step:
-        problem, comm = self.problem, self.comm
+        problem = self.problem
+        comm = self.comm
         with comm.timeline.span("forward"):
             logits = self._compute_logits(batch, fold_in(problem.seed, epoch, batch.step))
             loss = problem.batch_loss(logits, problem.own_labels(batch.seeds), batch.num_seeds)
@@ -187,8 +193,9 @@ class _SplitExecution:
         return Step(loss=comm.all_reduce(loss.detach().double().cpu()).item(), num_seeds=batch.num_seeds)
 
     def _compute_logits(self, batch: _SplitBatch, key: int) -> Tensor:
-        """``[n, C]`` of the worker's own seeds. All workers together."""
-        model, comm = self.problem.model, self.comm
+        """Return logits of the worker's own seeds, ``[n, C]``. All workers together."""
+        model = self.problem.model
+        comm = self.comm
         own = batch.blocks[0].sampled.own_nodes.to(comm.device)
         x = model.encode_input(self.feature_store.send_request(batch.request).wait(), own, key)
         for index, (layer, hop) in enumerate(zip(self.layers, batch.blocks, strict=True)):
@@ -198,7 +205,8 @@ class _SplitExecution:
         return x
 
     def _plan_block(self, layer: Layer, sampled: SampledSplitBlock, cost: RowBytes) -> SplitBlock:
-        """All workers together, in the same order."""
+        """Plan the exchange of a layer. All workers together, in the same order."""
+        # Sums of half-precision rows are wider than the rows, but `RowBytes` counts one type for both.
         if self.comm.size == 1 or not supports_partial_sums(layer) or is_half(cost.dtype):
             return SplitBlock(sampled)
         return SplitBlock(
@@ -206,12 +214,12 @@ class _SplitExecution:
         )
 
     def _cached_nodes(self, options: SplitParallel) -> Tensor:
-        """Nodes whose rows are kept on the device. All workers together."""
+        """Return the nodes whose rows are cached on the device. All workers together."""
         hotness = compute_hotness(options.cache_by, self.shard.topology, self._presample_nodes)
         return hottest_owned(hotness, self.shard.owned_nodes, options.cache, self.problem.features)
 
     def _presample_nodes(self) -> Iterator[Tensor]:
-        """The nodes whose rows each batch of an epoch asks for that is not trained. All workers together."""
+        """Yield the nodes whose rows each batch of an untrained epoch requests. All workers together."""
         for step, seeds in enumerate(self.problem.seeds_of_epoch(_PRESAMPLING_EPOCH)):
             yield sample_cooperatively(
                 self.sampler, self.comm.background_comm, self.shard.filter_owned(seeds), _PRESAMPLING_EPOCH, step
@@ -219,7 +227,29 @@ class _SplitExecution:
 
 
 def _row_cost(model: Model, index: int, feature_dtype: torch.dtype) -> RowBytes:
-    """What a row that layer ``index`` sends costs, of features of type ``feature_dtype``."""
-    widths, raw = model.layers_list()[index].spec, index == 0 and model.source_is_features
+    """Return the bytes of a row that layer ``index`` sends, for features of type ``feature_dtype``."""
+    widths = model.layers_list()[index].spec
+    raw = index == 0 and model.source_is_features
     dtype = feature_dtype if raw else next(model.parameters()).dtype
     return RowBytes(dtype=dtype, columns=widths.source[0] * widths.source[1], has_gradient=not raw)
+
+
+def make_presampled_partition(views: Sequence[Topology], nodes: Tensor, batches: BatchConfig) -> PresampledMetis:
+    """Return METIS balanced by seeds and by the in-edges of an epoch that is sampled first and not trained.
+
+    Args:
+        views: The graph of each layer, with or without self-loops.
+        nodes: ``[n]`` int64, the nodes to train on.
+        batches: Configuration of the batches.
+    """
+
+    def compute_weights() -> Tensor:
+        sampler = NeighborSampler(views, batches.fanout_per_hop(len(views)), _ANY_SEED, weighted=batches.weighted)
+        return presample_weights(
+            sampler,
+            _PRESAMPLING_EPOCH,
+            batches.seeds_of_epoch(nodes, _ANY_SEED, _PRESAMPLING_EPOCH),
+            views[0].num_nodes,
+        )
+
+    return PresampledMetis(course=sampling_signature(views, nodes, batches), weights=compute_weights)

@@ -1,4 +1,4 @@
-"""Aggregates of own nodes from rows of own nodes, by way of slices: what all workers do together for a layer.
+"""Aggregation of a layer over column slices: own rows are split into slices, summed, and gathered again.
 
 Letters: ``n`` own nodes, ``V`` all nodes, ``C`` channels, ``F`` columns, ``f`` those of the worker's slice.
 """
@@ -29,19 +29,19 @@ NO_MESSAGES = NodeMessages(None, None)
 
 
 class SlicedAggregation:
-    """Aggregations of layers over a graph of which every worker holds all edges. Final.
+    """Aggregations of layers, where every worker holds all edges of the graph. Final.
 
-    Counted in the ledger: ``edges_aggregated``, a worker's share of the edges being that of the columns which it
-    aggregates; and ``edge_columns``, edges times numbers of a source row in its slice.
+    Counted in the ledger: ``edges_aggregated``, the edges times the worker's share of the columns; and
+    ``edge_columns``, the edges times the numbers of a source row in its slice.
 
     Args:
-        shard: The nodes that the worker owns.
-        timeline: Told when what was done.
-        chunks: Chunks of which rows travel while others are aggregated, where sums are weighted.
-        mapped_graph: Where edges and fixed weights are, if not in memory.
-        row_device: Where whole rows are; None for the worker's device.
-        shares_weights: Whether attention that is propagated is computed by the owner of an edge's destination, and
-            sent to all; else every worker computes it from scores.
+        shard: Gives the nodes that the worker owns.
+        timeline: Records the spans.
+        chunks: Number of chunks of a weighted sum: rows of one are exchanged while another is aggregated.
+        mapped_graph: Files with the edges and the fixed weights; None if these are in memory.
+        row_device: Device of whole rows; None for the worker's device.
+        shares_weights: Whether the owner of an edge's destination computes the attention that is propagated,
+            and sends it to all; else every worker computes it from scores.
     """
 
     def __init__(
@@ -69,31 +69,38 @@ class SlicedAggregation:
     def aggregate_rows(
         self, layer: Layer, key: int | None, source: NodeMessages, target: NodeMessages, kind: Kind
     ) -> Tensor:
-        """``[n, C, F]``: a layer's aggregate.
+        """Return a layer's aggregate, ``[n, C, F]``.
 
         Args:
             layer: The layer.
-            key: Its key in this step; None draws nothing.
-            source: What own nodes give as sources.
-            target: What they give as destinations.
-            kind: What this is.
+            key: Random key of the layer in this step; None for no random draws.
+            source: Messages of own nodes as sources.
+            target: Messages of own nodes as destinations.
+            kind: Kind of the source rows, for the ledger.
         """
         block = self._layer_block(layer).with_rng_key(key)
-        mine, theirs = self._all_gather_scores([source.scores, target.scores])
+        # Scores are narrow, so every worker gets those of all nodes; only the wide columns are cut into
+        # slices.
+        source_scores, target_scores = self._all_gather_scores([source.scores, target.scores])
         if self._can_pipeline([layer], target):
-            weight = self._weigh_edges(layer, block, NodeMessages(source.values, mine), NodeMessages(None, theirs))
+            weight = self._weigh_edges(
+                layer, block, NodeMessages(source.values, source_scores), NodeMessages(None, target_scores)
+            )
             return self._pipelined_sum(layer, source.values, weight, 1, kind)
-        under = [
+        # Both splits are started before either is waited for, so that they overlap.
+        pending = [
             None if rows.values is None else self.column_exchange.to_slices(rows.values, kind)
             for rows in (source, target)
         ]
-        columns, beside = (None if each is None else each.wait() for each in under)
-        return self._aggregate_and_gather(layer, block, NodeMessages(columns, mine), NodeMessages(beside, theirs))
+        columns, target_columns = (None if each is None else each.wait() for each in pending)
+        return self._aggregate_and_gather(
+            layer, block, NodeMessages(columns, source_scores), NodeMessages(target_columns, target_scores)
+        )
 
     def aggregate_slices(
         self, layer: Layer, key: int | None, slices_VCf: Tensor, kind: Kind = Kind.ACTIVATIONS
     ) -> Tensor:
-        """``[n, C, F]``: a layer's aggregate, from slices of its source rows that are here."""
+        """Return a layer's aggregate, ``[n, C, F]``, from the worker's slices of its source rows."""
         return self._aggregate_and_gather(
             layer, self._layer_block(layer).with_rng_key(key), NodeMessages(slices_VCf, None), NO_MESSAGES, kind
         )
@@ -101,20 +108,22 @@ class SlicedAggregation:
     def propagate_layers(
         self, layers: Sequence[Layer], rows_nD: Tensor, kind: Kind, feature_slices: Tensor | None = None
     ) -> Tensor:
-        """``[n, F]``: the columns of own nodes after layers that only propagate.
+        """Return the columns of own nodes after layers that only propagate, ``[n, F]``.
 
         Args:
             layers: The layers.
-            rows_nD: Own rows: columns and what they carry.
-            kind: What they are.
-            feature_slices: ``[V, 1, f]`` slices of the columns, where they are here; None if not.
+            rows_nD: Own rows: the columns, then the carried ones (scores).
+            kind: Kind of the rows, for the ledger.
+            feature_slices: ``[V, 1, f]`` slices of the columns if the worker has them; None to exchange them.
         """
         width = rows_nD.shape[1] - propagation_conv(layers[0]).carried_columns
         own_n1F = rows_nD[:, None, :width]
         weights = self._layer_weights(layers, rows_nD[:, width:])
+        # The pipeline runs all rounds with one tensor of weights.
         if feature_slices is None and self._can_pipeline(layers) and all(weight is weights[0] for weight in weights):
             return self._pipelined_sum(layers[0], own_n1F, weights[0], len(layers), kind)[:, 0]
         slices = self.column_exchange.to_slices(own_n1F, kind).wait() if feature_slices is None else feature_slices
+        # Propagation keeps columns apart, so no exchange is needed between layers.
         for layer, weight in zip(layers, weights, strict=True):
             slices = self._aggregate_columns(
                 layer, self._layer_block(layer), NodeMessages(slices, None), NO_MESSAGES, weight
@@ -122,7 +131,9 @@ class SlicedAggregation:
         return self.column_exchange.to_rows(slices, width, Kind.ACTIVATIONS)[:, 0]
 
     def _layer_weights(self, layers: Sequence[Layer], own_nJ: Tensor) -> list[Tensor | None]:
-        """Weights of the edges in each of some layers, from what own nodes carry; computed once for each rule."""
+        """Return the edge weights of each layer, from the carried columns of own nodes."""
+        # Layers of the same rule get the same tensor: it has a row per edge, and identity permits the
+        # pipeline.
         found: dict[tuple[object, ...], Tensor | None] = {}
         carried = self.column_exchange.all_gather_rows(own_nJ, Kind.ACTIVATIONS) if own_nJ.shape[1] else own_nJ
         for conv, layer in ((propagation_conv(layer), layer) for layer in layers):
@@ -134,29 +145,29 @@ class SlicedAggregation:
         return [found[propagation_conv(layer).edge_weight_key] for layer in layers]
 
     def _compute_all_weights(self, layer: Layer, carried: Tensor) -> Tensor | None:
-        """``[E, K]``: weights of all edges, which every worker computes."""
+        """Compute the weights of all edges, ``[E, K]``, on every worker."""
         conv = propagation_conv(layer)
         return self._weigh_edges(layer, self._layer_block(layer), *conv.split_scores(carried))
 
     def _compute_own_weights(self, layer: Layer, carried: Tensor) -> Tensor | None:
-        """``[E, K]``: weights of all edges, each computed by the worker that owns its destination."""
+        """Compute the weights of own in-edges and gather those of all edges, ``[E, K]``."""
         conv = propagation_conv(layer)
         looped = layer.spec.self_loops
         if looped not in self._own_edges:
             self._own_edges[looped] = owned_in_edges(
                 self._layer_block(layer), self.shard.owned_nodes.to(self.comm.device), self.comm
             )
-        block, deal = self._own_edges[looped]
+        block, exchange = self._own_edges[looped]
         source, target = conv.split_scores(carried)
         assert target.scores is not None
         weight = conv.edge_weight(block, source, target._replace(scores=target.scores[block.dst_nodes]))
         assert weight is not None
-        return deal.all_gather_rows(weight, Kind.ACTIVATIONS)
+        return exchange.all_gather_rows(weight, Kind.ACTIVATIONS)
 
     def _pipelined_sum(
         self, layer: Layer, rows: Tensor | None, weight: Tensor | None, count: int, kind: Kind
     ) -> Tensor:
-        """``[n, C, F]``: rounds of a weighted sum, in which rows travel while others are aggregated."""
+        """Return ``count`` rounds of a weighted sum, ``[n, C, F]``, overlapped with the exchange."""
         assert rows is not None
         for _ in range(count):
             self._count_work(layer)
@@ -170,7 +181,7 @@ class SlicedAggregation:
         return self.column_exchange.to_rows(slices, layer.spec.aggregate[1], kind)
 
     def _weigh_edges(self, layer: Layer, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
-        """``[E, K]``: the weights of all edges."""
+        """Return the weights of all edges, ``[E, K]``."""
         if self.mapped_graph is None:
             return layer.conv.edge_weight(block, source, target)
         assert source.values is not None
@@ -179,22 +190,25 @@ class SlicedAggregation:
     def _aggregate_columns(
         self, layer: Layer, block: Block, source: NodeMessages, target: NodeMessages, weight: Tensor | None
     ) -> Tensor:
-        """``[V, C, f]``: the worker's columns of the aggregates of all nodes."""
+        """Return the worker's columns of the aggregates of all nodes, ``[V, C, f]``."""
         assert source.values is not None
         self._count_work(layer)
+        # Parameters that scale columns are cut to those of the slice.
         aggregate = layer.conv.aggregation.restrict_to_columns(
             *self.column_exchange.local_columns(layer.spec.source[1])
         )
         return aggregate(block, source.values, target.values, weight)
 
     def _count_work(self, layer: Layer) -> None:
-        edges, (channels, columns) = self._layer_block(layer).edges.num_edges, layer.spec.source
+        edges = self._layer_block(layer).edges.num_edges
+        channels, columns = layer.spec.source
         first, last = self.column_exchange.local_columns(columns)
+        # Differences of rounded products: over all workers they add up to the edges exactly.
         self.comm.ledger.add_count("edges_aggregated", edges * last // columns - edges * first // columns)
         self.comm.ledger.add_count("edge_columns", edges * channels * (last - first))
 
     def _all_gather_scores(self, own: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Scores of all nodes, in one exchange, in the order of those of the own ones."""
+        """Gather the scores of all nodes in one exchange; None stays None."""
         given = [score for score in own if score is not None]
         if not given:
             return [None for _ in own]
@@ -203,26 +217,30 @@ class SlicedAggregation:
         return [None if score is None else next(found) for score in own]
 
     def _can_pipeline(self, layers: Sequence[Layer], target: NodeMessages = NO_MESSAGES) -> bool:
-        """Whether layers are sums of which each channel has a weight of its own, and there is someone to wait for."""
+        """Whether there are several workers and layers are sums with a weight of its own for each channel."""
         sums = all(isinstance(layer.conv.aggregation, WeightedSum) for layer in layers)
+        # Equal shapes mean that no channel of the sources is shared between channels of the sum.
         apart = all(layer.spec.source == layer.spec.aggregate for layer in layers)
+        # A schedule of chunks belongs to one set of edges, so all layers must agree on self-loops.
         views = {layer.spec.self_loops for layer in layers}
         return isinstance(self.shard, PartitionShard) and sums and apart and len(views) == 1 and target.values is None
 
     def _pipeline_for(self, layer: Layer) -> PipelinedSum:
         looped = layer.spec.self_loops
         if looped not in self._pipelines:
-            share = self.shard
+            shard = self.shard
             edges = self._layer_block(layer).edges
-            assert isinstance(share, PartitionShard)
-            lanes = make_schedules(edges, self.chunks, share.owner, share.owned_nodes, self.comm.size, self.row_device)
+            assert isinstance(shard, PartitionShard)
+            schedules = make_schedules(
+                edges, self.chunks, shard.owner, shard.owned_nodes, self.comm.size, self.row_device
+            )
             self._pipelines[looped] = PipelinedSum(
-                self.comm, lanes, edges.num_dst, self.timeline, self.mapped_graph, self.row_device
+                self.comm, schedules, edges.num_dst, self.timeline, self.mapped_graph, self.row_device
             )
         return self._pipelines[looped]
 
     def _layer_block(self, layer: Layer) -> Block:
-        """The whole graph as a layer wants it."""
+        """Return the whole graph with or without self-loops, as the layer needs it."""
         looped = layer.spec.self_loops
         if looped not in self._blocks:
             if self.mapped_graph is None:
@@ -233,16 +251,19 @@ class SlicedAggregation:
 
 
 def owned_in_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, ColumnExchange]:
-    """The in-edges of a worker's nodes, each node being a source; and how all edges are dealt out. All together.
+    """Return the in-edges of a worker's nodes, and the exchange that gathers values of all edges.
+
+    All workers call it together. All nodes are sources of the block.
 
     Args:
         whole: All edges.
-        own: ``[n]`` int64, the nodes.
-        comm: The line to the other workers.
+        own: ``[n]`` int64, the worker's nodes.
+        comm: Communicator of the workers.
     """
     edges = whole.edges
     counts = edges.indptr.diff()[own]
     ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    # The exchange treats edges as nodes: each worker owns these numbers, and a gather puts them in order.
     number = concat_ranges(edges.indptr[own], counts)
     relation, weight = (None if each is None else each[number] for each in (edges.relation, edges.weight))
     part = Edges(indptr=ends, indices=edges.indices[number], num_src=edges.num_src, relation=relation, weight=weight)
@@ -251,6 +272,6 @@ def owned_in_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, Column
 
 
 def propagation_conv(layer: Layer) -> PropagationBase:
-    """The convolution of a layer that propagates."""
+    """Return the convolution of a layer that propagates."""
     assert isinstance(layer.conv, PropagationBase)
     return layer.conv

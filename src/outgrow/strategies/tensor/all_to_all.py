@@ -1,8 +1,9 @@
-"""Rows of own nodes into slices of the columns of all nodes, and back.
+"""Exchange between whole rows of own nodes and column slices of all nodes.
 
-*Split* gives every worker its columns of the rows of all nodes, *gather* gives every worker the whole rows of its own
-nodes. Both are an all-to-all, and each is the other's backward. Of ``sum_i rows_i * D`` numbers all cross but those
-that stay with their worker: ``sum_i rows_i * (D - D_i)``. Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 3.1.
+*Split* gives every worker its columns of the rows of all nodes; *gather* gives every worker the whole rows of
+its own nodes. Both are an all-to-all, and each is the other's backward. Of ``sum_i rows_i * D`` numbers each
+sends ``sum_i rows_i * (D - D_i)``: all but those that stay with their worker. Ai et al.: NeutronTP, PVLDB
+18(2), 2024, section 3.1.
 
 Letters: ``n`` own nodes, ``V`` all nodes, ``C`` channels, ``F`` columns, ``f`` those of the worker's slice.
 """
@@ -28,17 +29,17 @@ ColumnRanges = Sequence[tuple[int, int]]
 
 
 def column_ranges(columns: int, workers: int) -> ColumnRanges:
-    """Columns dealt out evenly: slices differ by one column at most, and some are empty if there are too few."""
+    """Divide columns evenly: slices differ by at most one column, and some are empty if columns are few."""
     ends = [columns * worker // workers for worker in range(workers + 1)]
     return list(pairwise(ends))
 
 
 def slice_split_sizes(nodes: Sequence[int], rank: int, channels: int, ranges: ColumnRanges) -> SplitSizes:
-    """How many numbers a split sends where; a gather of the same rows goes the way back.
+    """Return how many numbers a split sends to and receives from each worker; a gather reverses it.
 
     Args:
-        nodes: Rows that each worker has whole.
-        rank: The worker.
+        nodes: Number of whole rows of each worker.
+        rank: Rank of the worker.
         channels: ``C``.
         ranges: Columns of each worker.
     """
@@ -48,7 +49,7 @@ def slice_split_sizes(nodes: Sequence[int], rank: int, channels: int, ranges: Co
 
 
 class RowPermutation(NamedTuple):
-    """Where rows are, as they lie in the order of their workers, and of nodes.
+    """The permutation between rows in the order of workers and rows in the order of nodes.
 
     Attributes:
         node: ``[V]`` int64, the node of each row by worker.
@@ -60,13 +61,13 @@ class RowPermutation(NamedTuple):
 
 
 class PendingSlices(NamedTuple):
-    """Slices under way.
+    """A split in progress.
 
     Attributes:
-        arrival: Their numbers.
+        arrival: Handle of the exchange.
         shape: ``(V, C, f)``.
-        permutation: How they come; None for in the order of nodes.
-        device: Where they are wanted.
+        permutation: Order in which rows come in; None for that of nodes.
+        device: Device of the result.
     """
 
     arrival: ExchangeHandle
@@ -75,27 +76,29 @@ class PendingSlices(NamedTuple):
     device: torch.device
 
     def wait(self) -> Tensor:
-        """``[V, C, f]``, in the order of nodes."""
+        """Wait for the slices and return them in the order of nodes, ``[V, C, f]``."""
         rows = self.arrival.wait().view(self.shape)
         rows = rows if self.permutation is None else _permute_rows(rows, self.permutation.row, self.permutation.node)
         return rows.to(self.device)
 
 
 class ColumnExchange:
-    """How nodes and columns are dealt out. All workers make and call it together, in the same order. Final.
+    """Splits and gathers of rows. All workers make and call it together, in the same order. Final.
 
-    Whole rows are at *home*, slices on the worker's device.
+    Whole rows are on ``row_device``, slices on the worker's device.
 
     Args:
-        comm: The line to the other workers.
+        comm: Communicator of the workers.
         own: ``[n]`` int64, the nodes of this worker; all nodes belong to one worker each.
-        row_device: Where whole rows are, and travel; None for the worker's device.
+        row_device: Device of whole rows, from which they are sent; None for the worker's device.
     """
 
     def __init__(self, comm: Comm, own: Tensor, row_device: torch.device | None = None) -> None:
         self.comm = comm
         self.row_device = row_device or comm.device
         first = int(own[0]) if len(own) else -1
+        # If every worker owns a range and the ranges follow each other, exchanged rows are in node order
+        # already.
         ranges = comm.all_gather_object((first, len(own), are_consecutive(own)))
         self.num_owned = [count for _, count, _ in ranges]
         before = [sum(self.num_owned[:rank]) for rank in range(comm.size)]
@@ -106,17 +109,18 @@ class ColumnExchange:
         self.permutation = None if in_order else self._make_permutation(own)
 
     def _make_permutation(self, own: Tensor) -> RowPermutation:
+        # Both directions are kept, since the gradient of one is a gather by the other and needs no scatter.
         node = self._all_gather(own[:, None], Kind.IDS)[:, 0]
         row = torch.empty_like(node)
         row[node] = torch.arange(len(node))
         return RowPermutation(node.to(self.row_device), row.to(self.row_device))
 
     def local_columns(self, columns: int) -> tuple[int, int]:
-        """First and last column (plus 1) of this worker's slice."""
+        """Return the first and last column (plus 1) of this worker's slice."""
         return column_ranges(columns, self.comm.size)[self.comm.rank]
 
     def to_slices(self, rows_nCF: Tensor, kind: Kind) -> PendingSlices:
-        """The worker's columns of all nodes, under way. Differentiable."""
+        """Start sending own rows; the handle gives the worker's columns of all nodes. Differentiable."""
         _, channels, columns = rows_nCF.shape
         cut = column_ranges(columns, self.comm.size)
         rank = self.comm.rank
@@ -128,25 +132,29 @@ class ColumnExchange:
         )
 
     def to_rows(self, slices_VCf: Tensor, columns: int, kind: Kind) -> Tensor:
-        """``[n, C, F]``: whole rows of the own nodes. Differentiable.
+        """Return whole rows of the own nodes, ``[n, C, F]``. Differentiable.
 
         Args:
             slices_VCf: The worker's columns of all nodes.
             columns: ``F``.
-            kind: What they are.
+            kind: Kind of the rows, for the ledger.
         """
         channels = slices_VCf.shape[1]
         rank = self.comm.rank
         cut = column_ranges(columns, self.comm.size)
         route = slice_split_sizes(self.num_owned, rank, channels, cut).reverse
         slices_VCf = slices_VCf.to(self.row_device)
+        # The exchange sends ranges of rows, so those of each owner must lie together.
         if self.permutation is not None:
             slices_VCf = _permute_rows(slices_VCf, self.permutation.node, self.permutation.row)
         flat = self.comm.all_to_all(slices_VCf.reshape(-1), route, kind).wait()
         return _merge_autograd(flat, (self.num_owned[rank], channels, columns), cut)
 
     def all_gather_rows(self, rows_nK: Tensor, kind: Kind) -> Tensor:
-        """``[V, K]``: narrow rows of all nodes. Differentiable: gradients are summed in the order of the workers."""
+        """Return narrow rows of all nodes, ``[V, K]``.
+
+        Differentiable: gradients are summed in the order of the workers.
+        """
         rows = self._all_gather(rows_nK.to(self.row_device), kind)
         rows = rows if self.permutation is None else _permute_rows(rows, self.permutation.row, self.permutation.node)
         return rows.to(self.comm.device)
@@ -156,18 +164,21 @@ class ColumnExchange:
         own = len(rows_nK)
         if size == 1:
             return rows_nK
+        # An all-to-all of copies: its backward keeps the workers' gradients apart, and that of ``expand``
+        # adds them up in the order of the workers.
         copies = rows_nK.expand(size, *rows_nK.shape).flatten(0, 1)
         return self.comm.all_to_all(copies, SplitSizes((own,) * size, tuple(self.num_owned)), kind).wait()
 
 
 def _permute_rows(rows: Tensor, to: Tensor, back: Tensor) -> Tensor:
-    """The rows ``to``, a permutation whose inverse is ``back``."""
+    """Return rows in the order ``to``, a permutation with the inverse ``back``."""
     return _PermuteRows.apply(rows, to, back)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _split_autograd(rows_nCF: Tensor, ranges: ColumnRanges) -> Tensor:
     if len(ranges) == 1:
         return rows_nCF.reshape(-1)
+    # A custom function, since autograd of slicing and concatenating would copy the rows once more.
     return _SplitSlices.apply(rows_nCF, ranges)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -178,7 +189,7 @@ def _merge_autograd(flat: Tensor, shape: tuple[int, int, int], ranges: ColumnRan
 
 
 def _slice_views(flat: Tensor, shape: Sequence[int], ranges: ColumnRanges) -> list[Tensor]:
-    """The slices of ``[n, C, F]`` rows that lie one after the other."""
+    """Return views of the slices of ``[n, C, F]`` rows, which are stored one after the other."""
     own, channels, _ = shape
     sizes = [own * channels * (end - begin) for begin, end in ranges]
     pairs = zip(torch.split(flat, sizes), ranges, strict=True)
@@ -186,7 +197,7 @@ def _slice_views(flat: Tensor, shape: Sequence[int], ranges: ColumnRanges) -> li
 
 
 def split_slices(rows_nCF: Tensor, ranges: ColumnRanges) -> Tensor:
-    """``[n * C * F]``: the slices of all workers, one after the other."""
+    """Return the slices of all workers, one after the other, ``[n * C * F]``."""
     flat = pooled_empty((rows_nCF.numel(),), rows_nCF)
     for piece, (begin, end) in zip(_slice_views(flat, rows_nCF.shape, ranges), ranges, strict=True):
         piece.copy_(rows_nCF[:, :, begin:end])
@@ -194,7 +205,7 @@ def split_slices(rows_nCF: Tensor, ranges: ColumnRanges) -> Tensor:
 
 
 def merge_slices(flat: Tensor, shape: tuple[int, int, int], ranges: ColumnRanges) -> Tensor:
-    """``[n, C, F]``: rows of which the slices lie one after the other."""
+    """Return rows, ``[n, C, F]``, from slices that are stored one after the other."""
     rows_nCF = pooled_empty(shape, flat)
     for piece, (begin, end) in zip(_slice_views(flat, shape, ranges), ranges, strict=True):
         rows_nCF[:, :, begin:end] = piece
@@ -202,7 +213,7 @@ def merge_slices(flat: Tensor, shape: tuple[int, int, int], ranges: ColumnRanges
 
 
 class _PermuteRows(torch.autograd.Function):
-    """Rows in another order."""
+    """Reorder rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, to: Tensor, back: Tensor) -> Tensor:
@@ -216,7 +227,7 @@ class _PermuteRows(torch.autograd.Function):
 
 
 class _SplitSlices(torch.autograd.Function):
-    """Rows as the slices of all workers, one after the other."""
+    """Convert rows into the slices of all workers, one after the other."""
 
     @staticmethod
     def forward(ctx: Any, rows_nCF: Tensor, cut: ColumnRanges) -> Tensor:
@@ -231,7 +242,7 @@ class _SplitSlices(torch.autograd.Function):
 
 
 class _MergeSlices(torch.autograd.Function):
-    """Slices of all workers, one after the other, as rows."""
+    """Convert the slices of all workers, one after the other, into rows."""
 
     @staticmethod
     def forward(ctx: Any, flat: Tensor, shape: tuple[int, int, int], cut: ColumnRanges) -> Tensor:

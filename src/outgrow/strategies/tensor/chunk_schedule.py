@@ -1,8 +1,8 @@
-"""Chunks of a graph's rows in the order in which workers aggregate them, and the rows that travel for each.
+"""Chunks of a graph's rows in the order of their aggregation, and the rows exchanged for each.
 
-A chunk is a range of rows with all their edges: destinations with their in-edges forward, sources with their out-edges
-backward. What it reads is split before it, what it has made is gathered behind it; nothing travels twice. Ai et al.:
-NeutronTP, PVLDB 18(2), 2024, section 4.2.
+A chunk is a range of rows with all their edges: destinations with their in-edges forward, sources with their
+out-edges backward. The rows that it is the first to read are split before it, its results are gathered after
+it; no row is exchanged twice. Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 4.2.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.graph.partition.balanced_ranges import balanced_range_ends, range_of_each
+from outgrow.graph.partition.partition import balanced_range_ends, range_of_each
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.csc import cached_transpose
 
 _EDGES = 1 << 20
-"""Edges that are looked at together: their sources are copied."""
+"""Edges whose sources are converted at a time, which bounds the copy."""
 
 
 class NodeGroup(NamedTuple):
-    """Nodes whose rows travel together.
+    """Nodes whose rows are exchanged together.
 
     Attributes:
-        nodes: ``[k]`` int64: those of worker 0 first, ascending.
-        own_rows: ``[m]`` int64, rows of the own ones among all own nodes; where whole rows are.
-        sizes: How many each worker owns.
+        nodes: ``[k]`` int64, ordered by owner, then ascending; on the device of slices.
+        own_rows: ``[m]`` int64, positions of the own ones among all own nodes; on the device of whole rows.
+        sizes: Number of nodes of each worker.
     """
 
     nodes: Tensor
@@ -38,7 +38,7 @@ class NodeGroup(NamedTuple):
 
 
 class AggregationChunk(NamedTuple):
-    """Rows that are aggregated at once.
+    """A range of rows that is aggregated at once.
 
     Attributes:
         first: First row.
@@ -46,9 +46,9 @@ class AggregationChunk(NamedTuple):
         indptr: ``[last - first + 1]`` int64, from 0.
         indices: ``[e]`` row that each edge reads.
         edge: ``[e]`` number of each edge; None if they are consecutive from ``first_edge``.
-        first_edge: Number of the first.
-        read_group: What it reads, and no chunk before it.
-        output_group: Its rows.
+        first_edge: Number of the first edge.
+        read_group: Nodes that it reads and no earlier chunk does.
+        output_group: Nodes of its rows.
     """
 
     first: int
@@ -69,18 +69,20 @@ class ChunkSchedules(NamedTuple):
 
 
 def chunk_ends(indptr: Tensor, chunks: int) -> list[int]:
-    """``chunks + 1`` ends of ranges with about as many rows and edges each; fewer where there are fewer rows."""
+    """Return ``chunks + 1`` ends of ranges with about equally many rows plus edges; fewer for few rows."""
     num_rows = len(indptr) - 1
     if num_rows == 0:
         return [0, 0]
+    # Rows count as well as edges: each is written and exchanged even if it has no edge.
     cost = as_numpy(indptr) + np.arange(num_rows + 1)
     ends: list[int] = balanced_range_ends(cost, min(chunks, num_rows)).tolist()
     return ends
 
 
 def first_chunk_reading(indptr: Tensor, indices: Tensor, ends: list[int], num_rows: int) -> Tensor:
-    """``[num_rows]`` int64: the first chunk that reads each row; the last one, of those that none reads."""
+    """Return the first chunk that reads each row, ``[num_rows]`` int64; the last chunk for unread rows."""
     found = torch.full((num_rows,), len(ends) - 2, dtype=torch.int64)
+    # Backwards, so that of several chunks that read a row the first one writes last.
     for number, (first, last) in reversed(list(enumerate(pairwise(ends)))):
         for some in torch.split(indices[int(indptr[first]) : int(indptr[last])], _EDGES):
             found[some.long()] = number
@@ -88,9 +90,10 @@ def first_chunk_reading(indptr: Tensor, indices: Tensor, ends: list[int], num_ro
 
 
 def assign_owners(indptr: Tensor, indices: Tensor, chunks: int, workers: int) -> Tensor:
-    """``[V]`` int32: the worker of each node. Of what a chunk is the first to read, each gets an equal part.
+    """Return the worker of each node, ``[V]`` int32.
 
-    Where it cannot be equal, another worker gets more of each chunk.
+    Of the nodes that a chunk is the first to read, each worker gets an equal part; a remainder goes to
+    another worker for each chunk.
 
     Args:
         indptr: ``[V + 1]`` int64 ends of the in-edges of each node.
@@ -102,8 +105,10 @@ def assign_owners(indptr: Tensor, indices: Tensor, chunks: int, workers: int) ->
     reader = first_chunk_reading(indptr, indices, chunk_ends(indptr, chunks), num_nodes)
     counts = torch.bincount(reader, minlength=1)
     order = torch.argsort(reader, stable=True)
+    # Position of each node among those with the same first reader.
     rank = torch.arange(num_nodes) - (counts.cumsum(0) - counts)[reader[order]]
     owner = torch.empty(num_nodes, dtype=torch.int32)
+    # The reader's number rotates the workers, or the remainders of all chunks would fall to the same ones.
     owner[order] = ((rank * workers // counts[reader[order]] + reader[order]) % workers).int()
     return owner
 
@@ -111,26 +116,26 @@ def assign_owners(indptr: Tensor, indices: Tensor, chunks: int, workers: int) ->
 def make_schedules(
     edges: Edges, chunks: int, owner: Tensor, own: Tensor, workers: int, row_device: torch.device | None = None
 ) -> ChunkSchedules:
-    """The chunks of a whole graph.
+    """Return the chunks of a whole graph.
 
     Args:
-        edges: All in-edges, each node being source and destination.
+        edges: All in-edges; every node is a source and a destination.
         chunks: How many chunks.
         owner: ``[V]`` integer, the worker of each node.
         own: ``[n]`` int64, the nodes of this worker, ascending.
         workers: Number of workers.
-        row_device: Where whole rows are; None for where the edges are.
+        row_device: Device of whole rows; None for that of the edges.
     """
     back = cached_transpose(edges)
 
     def make_schedule(indptr: Tensor, indices: Tensor, edge: Tensor | None) -> list[AggregationChunk]:
         on_host = indptr.cpu()
-        places = (indices.device, row_device or indices.device)
+        devices = (indices.device, row_device or indices.device)
         ends = chunk_ends(on_host, chunks)
         reader = first_chunk_reading(on_host, indices.cpu(), ends, len(owner))
         maker = as_tensor(range_of_each(np.asarray(ends)))
-        reads = _make_groups(reader, owner, own, len(ends) - 1, workers, places)
-        makes = _make_groups(maker, owner, own, len(ends) - 1, workers, places)
+        reads = _make_groups(reader, owner, own, len(ends) - 1, workers, devices)
+        makes = _make_groups(maker, owner, own, len(ends) - 1, workers, devices)
         found = []
         for (first, last), read, made in zip(pairwise(ends), reads, makes, strict=True):
             low = int(on_host[first])
@@ -148,14 +153,15 @@ def make_schedules(
 def _make_groups(
     group: Tensor, owner: Tensor, own: Tensor, count: int, workers: int, devices: tuple[torch.device, torch.device]
 ) -> list[NodeGroup]:
-    """The nodes of each party, by worker; ``devices`` are those of slices and of whole rows."""
+    """Return the nodes of each group, by worker; ``devices`` are those of slices and of whole rows."""
+    # One key for group and worker; the sort is stable, so nodes of the same key stay ascending.
     place = group * workers + owner
     sizes = torch.bincount(place, minlength=count * workers).view(count, workers)
     nodes = torch.argsort(place, stable=True)
-    mine = torch.argsort(group[own], stable=True)
-    of_party = torch.split(nodes, sizes.sum(1).tolist())
-    of_mine = torch.split(mine, torch.bincount(group[own], minlength=count).tolist())
+    own_order = torch.argsort(group[own], stable=True)
+    by_group = torch.split(nodes, sizes.sum(1).tolist())
+    own_by_group = torch.split(own_order, torch.bincount(group[own], minlength=count).tolist())
     return [
         NodeGroup(whole.to(devices[0]), part.to(devices[1]), tuple(each))
-        for whole, part, each in zip(of_party, of_mine, sizes.tolist(), strict=True)
+        for whole, part, each in zip(by_group, own_by_group, sizes.tolist(), strict=True)
     ]

@@ -1,7 +1,8 @@
-"""What a slice-wise pass needs of a graph, in files: edges in both directions, their weights, slices of the columns.
+"""A graph in mapped files, for slice-wise passes: edges in both directions, their weights, and column slices.
 
-Everything is read and written chunk by chunk, in the same order by every worker, through mapped files: the system keeps
-as much of them in memory as there is room for. Only fixed weights of sums are known ahead.
+Everything is read and written chunk by chunk, in the same order on every worker. The operating system caches
+as much of the files as fits into memory. Only fixed weights of sums can be stored, since they are known in
+advance.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from outgrow.strategies.tensor.chunk_schedule import chunk_ends
 
 
 class MappedGraph:
-    """A graph in files, from which whole blocks are made whose edges are mapped. Final.
+    """A graph whose blocks have mapped edges. Final.
 
     Args:
-        folder: Where the files are.
+        folder: Folder of the files.
         topology: In-edges of all nodes.
-        chunks: How many times edges are brought into memory when files are written.
-        maps_slices: Whether slices are in files too.
+        chunks: Number of chunks in which edges are read while files are written.
+        maps_slices: Whether slices are in files as well.
     """
 
     def __init__(self, folder: Path, topology: Topology, *, chunks: int, maps_slices: bool) -> None:
@@ -42,10 +43,11 @@ class MappedGraph:
         self._weights: dict[tuple[object, ...], Tensor | None] = {}
 
     def make_block(self, *, self_loops: bool) -> Block:
-        """All edges, as they are or with one self-loop for each node, with their transpose."""
+        """Return all edges, with one self-loop for each node if wanted, and with their transpose."""
         graph = ChunkGraph(self.topology, self_loops=self_loops)
         num_nodes = self.topology.num_nodes
         edges = self._map_edges(graph)
+        # Half the file, and half of what every backward pass reads.
         narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
         indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
         indices, edge = (allocate_mapped_tensor(self.folder, (edges.num_edges,), narrow) for _ in range(2))
@@ -55,8 +57,9 @@ class MappedGraph:
         return Block(edges=edges, src_nodes=nodes, dst_nodes=nodes, src_degree=graph.degree, dst_degree=graph.degree)
 
     def edge_weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
-        """``[E, K]``: the fixed weights of a layer's edges; None if all are 1."""
+        """Return the fixed weights of a layer's edges, ``[E, K]``; None if all are 1."""
         conv = layer.conv
+        # Another package's convolution may weigh edges by its own state: only the same object shares weights.
         kind = conv.edge_weight_key if isinstance(conv, PropagationBase) else type(conv) if _is_ours(conv) else conv
         key = kind, layer.spec.self_loops, dtype
         if key not in self._weights:
@@ -64,7 +67,12 @@ class MappedGraph:
         return self._weights[key]
 
     def transpose_weights(self, weight_EC: Tensor, edges: Sequence[Tensor]) -> Tensor:
-        """``[E, C]``: the weights of these edges, those of all chunks one after the other, in a file."""
+        """Return the weights in the order of these edges, ``[E, C]``, in a file.
+
+        Args:
+            weight_EC: Weights in the order of in-edges.
+            edges: Edge numbers of each chunk.
+        """
         out = allocate_mapped_tensor(self.folder, tuple(weight_EC.shape), weight_EC.dtype)
         at = 0
         for edge in edges:
@@ -73,14 +81,16 @@ class MappedGraph:
         return out
 
     def allocate_slices(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Room for slices."""
+        """Return uninitialised memory or a mapped file for slices."""
         return allocate_mapped_tensor(self.folder, shape, like.dtype) if self.maps_slices else like.new_empty(shape)
 
     def _map_edges(self, graph: ChunkGraph) -> Edges:
         topology = self.topology
         if not graph.self_loops:
+            # A cache of its own: the transpose put there is a mapped file, and must not outlive this graph.
             return replace(topology.block.edges, cache={})
         place = topology.nodes.int()
+        # Upper bound: a loop that the graph has already is replaced.
         most = topology.num_edges + topology.num_nodes
         indptr = torch.zeros(topology.num_nodes + 1, dtype=torch.int64)
         at = 0
@@ -110,6 +120,7 @@ class MappedGraph:
         none = NodeMessages(None, None)
         for first, last in pairwise(chunk_ends(block.edges.indptr, self.chunks)):
             part = block.slice_destinations(first, last)
+            # Of the empty source rows only the type matters, since the weights are fixed.
             weight = layer.conv.edge_weight(part, source, none)
             if weight is None:
                 return None

@@ -1,7 +1,7 @@
-"""How much memory a slice-wise pass takes, and what of it must be in files so that it fits into a budget.
+"""Memory estimates of slice-wise passes, with edges or slices in memory or in files.
 
-Estimates are upper bounds, made of what a worker is known to hold at the same time; tests hold them against what runs
-took.
+Estimates are upper bounds: the sum of what a worker holds at the same time. Tests compare them with measured
+runs.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from outgrow.engine.layer_plan import LayerPlan
-from outgrow.engine.memory_model import full_graph_bytes
+from outgrow.engine.layer_plan import LayerPlan, full_graph_bytes
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.strategies.tensor.all_to_all import column_ranges
 
 _PER_NODE = 160
-"""Bytes of a node on every worker: ends of its edges both ways, its degrees, owner, and places in chunks both ways."""
+"""Bytes of a node on every worker: edge offsets, degrees, owner, and positions in chunks, both ways."""
 PER_EDGE = 40
-"""Bytes of an edge while its chunk is brought into memory."""
+"""Bytes of an edge while its chunk is in memory."""
 _SLICES = 3
-"""Slices there are at once: those of a round, those that it makes, and those of their gradient."""
+"""Slices held at once: the input and the output of a round, and the gradient."""
 _UNDER_WAY = 2
-"""Times that all rows are under way: what comes and what goes."""
+"""Copies of all rows in exchange buffers: received and sent."""
 
 
 class MemoryNeeds(NamedTuple):
@@ -42,14 +41,14 @@ class MemoryNeeds(NamedTuple):
 
 
 class GraphSizes(NamedTuple):
-    """What a worker holds of a graph, all edges of which it holds.
+    """Sizes of the graph on one worker, which holds all edges.
 
     Attributes:
-        num_nodes: Of the graph.
-        num_edges: Of the graph.
-        num_own: Nodes of the worker.
-        num_workers: How many there are.
-        feature_bytes: Bytes of the features of its own nodes, as they are held.
+        num_nodes: Number of nodes of the graph.
+        num_edges: Number of edges of the graph.
+        num_own: Number of nodes that the worker owns.
+        num_workers: Number of workers.
+        feature_bytes: Bytes of the features of its own nodes in memory.
     """
 
     num_nodes: int
@@ -60,12 +59,12 @@ class GraphSizes(NamedTuple):
 
 
 def measure_graph_sizes(shard: GraphShard, features: Features, number_bytes: int) -> GraphSizes:
-    """What a worker will hold.
+    """Return the sizes of the graph on a worker.
 
     Args:
-        shard: The nodes that it owns.
-        features: ``[V, D]``, as the graph has them.
-        number_bytes: Of a number of a row.
+        shard: Gives the nodes that it owns.
+        features: ``[V, D]``, as the graph stores them.
+        number_bytes: Bytes of a number of a row.
     """
     topology = shard.topology
     own = len(shard.owned_nodes)
@@ -79,29 +78,33 @@ def measure_graph_sizes(shard: GraphShard, features: Features, number_bytes: int
 def estimate_memory_needs(
     sizes: GraphSizes, layer_plans: Sequence[LayerPlan], *, base: int, number_bytes: int, chunks: int
 ) -> MemoryNeeds:
-    """What a worker needs.
+    """Estimate the memory that a worker needs.
 
     Args:
-        sizes: What it holds of the graph.
+        sizes: Sizes of the graph on the worker.
         layer_plans: The layers.
-        base: Bytes that it has now.
-        number_bytes: Of a number of a row.
-        chunks: How many chunks edges are brought in.
+        base: Bytes that it holds already.
+        number_bytes: Bytes of a number of a row.
+        chunks: Number of chunks of edges.
     """
     num_nodes = sizes.num_nodes
     own = sizes.num_own
     workers = sizes.num_workers
+    # A self-loop for every node, as layers may need them.
     num_edges = sizes.num_edges + num_nodes
     widest = max(_widest_slice(*each.layer.spec.source, workers) for each in layer_plans)
     slices = _SLICES * num_nodes * widest * number_bytes
     first = layer_plans[0]
     raw = _widest_slice(*first.layer.spec.source, workers) * num_nodes if first.source_is_features else 0
+    # Exchange buffers hold slices of all nodes on one side, and whole rows of own nodes on the other.
     whole_width = max(channels * columns for channels, columns in (each.layer.spec.source for each in layer_plans))
     under_way = _UNDER_WAY * (num_nodes * widest + own * whole_width)
     nodes = base + _PER_NODE * num_nodes + sizes.feature_bytes + (2 * raw + under_way) * number_bytes
+    # No edges: those in files occupy page cache, which the system can drop. A chunk of them is added below.
     rows = full_graph_bytes(nodes, layer_plans, own, own, 0, number_bytes)
     chunk = PER_EDGE * -(-num_edges // chunks)
-    kept = slices if workers == 1 else 0  # one worker aggregates whole rows, where they are
+    # One worker aggregates whole rows where they are, in memory.
+    kept = slices if workers == 1 else 0
     return MemoryNeeds(
         in_memory=full_graph_bytes(nodes, layer_plans, own, own, num_edges, number_bytes)
         + slices
@@ -112,5 +115,5 @@ def estimate_memory_needs(
 
 
 def _widest_slice(channels: int, columns: int, workers: int) -> int:
-    """Numbers of a row in the widest slice."""
+    """Return the numbers of a row in the widest slice."""
     return channels * max(last - first for first, last in column_ranges(columns, workers))

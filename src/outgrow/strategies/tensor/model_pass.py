@@ -1,10 +1,9 @@
-"""A pass of a whole model in which every worker aggregates a slice of the columns over all nodes and edges.
+"""A pass of a whole model where every worker aggregates a slice of the columns over all nodes and edges.
 
-Between aggregations each worker computes its own nodes, whole. A layer takes a split before its aggregation and a
-gather behind it. Layers that only propagate (`propagation_conv` in `nn/propagation.py`) need neither between them: a
-decoupled model takes one split and one gather, however many rounds it propagates, and its attention one exchange of
-scores.
-Ai et al.: NeutronTP, PVLDB 18(2), 2024.
+Between aggregations each worker computes whole rows of its own nodes. A layer takes a split before its
+aggregation and a gather after it. Layers that only propagate (`nn/propagation.py`) need neither between them:
+a decoupled model takes one split and one gather, however many rounds it propagates, and its attention one
+exchange of scores. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from outgrow.strategies.tensor.aggregation import SlicedAggregation
 
 
 class SlicedModelPass:
-    """Passes of a model over a graph, of which every worker holds all edges. Final.
+    """Passes of a model over a graph, where every worker holds all edges. Final.
 
     Counted in the ledger: ``rows_computed``, and what `SlicedAggregation` counts.
 
     Args:
         model: The model.
-        shard: The nodes that the worker owns.
-        features: ``[V, D]``, as the graph has them.
+        shard: Gives the nodes that the worker owns.
+        features: ``[V, D]``, as the graph stores them.
         aggregation: Aggregates over the graph.
-        cache_first_aggregate: Whether a first aggregate that is constant is computed once; else in every pass.
+        cache_first_aggregate: Whether a constant first aggregate is computed once; else in every pass.
     """
 
     def __init__(
@@ -49,10 +48,11 @@ class SlicedModelPass:
         self.model = model
         self.aggregation = aggregation
         self.ledger = shard.comm.ledger
-        home = aggregation.column_exchange.row_device
-        self.nodes = shard.owned_nodes.to(home)
-        self.features = cast_features(model, shard.select_owned(features)).to(home)
+        device = aggregation.column_exchange.row_device
+        self.nodes = shard.owned_nodes.to(device)
+        self.features = cast_features(model, shard.select_owned(features)).to(device)
         self.feature_slices = self.first_aggregate = None
+        # Without dropout raw features never change, so their slices are exchanged once and kept.
         if model.source_is_features and model.input_dropout == 0:
             assert isinstance(self.features, Tensor)
             self.feature_slices = aggregation.column_exchange.to_slices(self.features[:, None], Kind.FEATURES).wait()
@@ -60,13 +60,14 @@ class SlicedModelPass:
             if cache_first_aggregate and has_static_first_aggregate(model, features) and not only_propagates(first):
                 with torch.no_grad():
                     self.first_aggregate = aggregation.aggregate_slices(first, None, self.feature_slices, Kind.FEATURES)
+                    # Passes read the aggregate alone.
                     self.feature_slices = None
 
     def compute_logits(self, key: int | None) -> Tensor:
-        """``[n, C]`` of the own nodes, differentiable in the parameters. All workers together.
+        """Return logits of the own nodes, ``[n, C]``, differentiable in the parameters. All workers together.
 
         Args:
-            key: Key of (seed, epoch, step); None draws nothing.
+            key: Random key of (seed, epoch, step); None for no random draws.
         """
         x = self.model.encode_input(self.features, self.nodes, key)
         index = 0
@@ -75,14 +76,15 @@ class SlicedModelPass:
             if only_propagates(run[0]):
                 x = self._propagate_run(index, run, x)
             else:
-                [layer], drawn = run, layer_key(key, index)
-                x = layer.update_nodes(x, self._aggregate_layer(index, layer, x, drawn), self.nodes, drawn)
+                [layer] = run
+                layer_rng = layer_key(key, index)
+                x = layer.update_nodes(x, self._aggregate_layer(index, layer, x, layer_rng), self.nodes, layer_rng)
             index += len(run)
         assert isinstance(x, Tensor)
         return x
 
     def _aggregate_layer(self, index: int, layer: Layer, x: Features, key: int | None) -> Tensor:
-        """``[n, C, F]``: the aggregate of the own nodes."""
+        """Return the aggregate of the own nodes, ``[n, C, F]``."""
         if index == 0 and self.first_aggregate is not None:
             return self.first_aggregate
         if index == 0 and self.feature_slices is not None:
@@ -90,20 +92,21 @@ class SlicedModelPass:
         return self.aggregation.aggregate_rows(layer, key, *layer.source_and_target(x, x), self._source_kind(index))
 
     def _propagate_run(self, index: int, layers: list[Layer], x: Features) -> Tensor:
-        """``[n, O]``: what own nodes are after layers that only propagate, the first of which is layer ``index``."""
+        """Return the output of layers that only propagate, ``[n, O]``, starting with layer ``index``."""
         assert isinstance(x, Tensor)
         raw = self.feature_slices if index == 0 else None
         out = self.aggregation.propagate_layers(layers, x, self._source_kind(index), raw)
+        # Scores that later layers read are not propagated: they are passed on as they are.
         carried = layers[-1].spec.out_features - out.shape[1]
         return torch.cat([out, x[:, x.shape[1] - carried :]], 1) if carried else out
 
     def _source_kind(self, index: int) -> Kind:
-        """What the source rows of a layer are."""
+        """Return the kind of a layer's source rows, for the ledger."""
         return Kind.FEATURES if index == 0 and self.model.source_is_features else Kind.ACTIVATIONS
 
 
 def group_propagation_runs(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Layers one by one, but those together that only propagate, and all the same columns."""
+    """Group consecutive layers that only propagate the same columns; others are groups of one."""
     runs: list[list[Layer]] = []
     for layer in layers:
         if (
@@ -118,10 +121,10 @@ def group_propagation_runs(layers: Sequence[Layer]) -> list[list[Layer]]:
 
 
 def _propagated_columns(layer: Layer) -> int | None:
-    """How many columns a layer passes on that does nothing else; None for others."""
+    """Return the columns that a layer propagates if it does nothing else; None for other layers."""
     return layer.spec.source[1] if only_propagates(layer) else None
 
 
 def only_propagates(layer: Layer) -> bool:
-    """Whether a layer is nothing but propagation: nothing follows that mixes columns."""
+    """Whether a layer is nothing but propagation, with no epilogue."""
     return isinstance(layer.conv, PropagationBase) and layer.epilogue == Epilogue()

@@ -1,12 +1,12 @@
-"""Rounds of weighted sums on slices, chunk by chunk, while the rows of other chunks travel.
+"""Rounds of weighted sums on slices, chunk by chunk, overlapped with the exchange of other chunks' rows.
 
-The split of what a chunk is the first to read is under way while those before it are aggregated, the gather of what it
-has made while those after it are. Every worker takes the chunks in the same order. The gradient takes the same course
-backward, over sources and their out-edges, so that the gradient of a source is complete when it is gathered. Ai et al.:
-NeutronTP, PVLDB 18(2), 2024, algorithm 1.
+The split of the rows that a chunk is the first to read overlaps with the aggregation of earlier chunks, the
+gather of its results with that of later ones. Every worker processes the chunks in the same order. The
+backward pass does the same over sources and their out-edges, so that the gradient of a source is complete
+when it is gathered. Ai et al.: NeutronTP, PVLDB 18(2), 2024, algorithm 1.
 
-Letters: ``n`` own nodes, ``V`` all nodes, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F`` columns, ``f``
-those of the worker's slice.
+Letters: ``n`` own nodes, ``V`` all nodes, ``E`` edges, ``C`` channels, ``K`` weights of an edge, ``F``
+columns, ``f`` those of the worker's slice.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from outgrow.strategies.tensor.chunk_schedule import AggregationChunk, ChunkSche
 from outgrow.strategies.tensor.mapped_graph import MappedGraph
 
 _AHEAD = 1
-"""Chunks whose rows are under way beside that which is aggregated, where memory is short."""
+"""Chunks whose rows are exchanged ahead of the one being aggregated, where memory is short."""
 
 
 class PendingRows(NamedTuple):
-    """Rows under way.
+    """An exchange of rows in progress.
 
     Attributes:
-        arrival: What comes.
-        label: What to call it beside others.
-        start: When it departed, on the clock of the host.
+        arrival: Handle of the exchange.
+        label: Its name in the timeline.
+        start: When it was started, in seconds of ``time.monotonic``.
     """
 
     arrival: ExchangeHandle
@@ -54,15 +54,16 @@ class PendingRows(NamedTuple):
 
 
 class PipelinedSum:
-    """Weighted sums over all nodes, of which each worker has some rows whole. All workers call it together. Final.
+    """Weighted sums over all nodes, from and to whole rows of own nodes. All workers call it together. Final.
 
     Args:
-        comm: The line to the other workers.
-        schedules: The chunks.
+        comm: Communicator of the workers.
+        schedules: The chunks of both directions.
         num_nodes: ``V``.
-        timeline: Told when what was done.
-        mapped_graph: Where edges are, if not in memory: then the rows of few chunks are under way at a time.
-        row_device: Where whole rows are, and travel; None for the worker's device.
+        timeline: Records the spans.
+        mapped_graph: Files with the edges, which bounds the chunks exchanged at a time; None for edges in
+            memory.
+        row_device: Device of whole rows, from which they are sent; None for the worker's device.
     """
 
     def __init__(
@@ -85,24 +86,25 @@ class PipelinedSum:
         self._transposed_weights: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, rows_nCF: Tensor, weight_EC: Tensor | None, count: int, kind: Kind) -> Tensor:
-        """``[n, C, F]``: the rows of the own nodes after some rounds. Differentiable in rows and weights.
+        """Return the own rows after some rounds, ``[n, C, F]``. Differentiable in rows and weights.
 
         Args:
             rows_nCF: Rows of the own nodes.
             weight_EC: Weight of each edge in every round; None if all are 1.
             count: Number of rounds, at least 1.
-            kind: What the rows are.
+            kind: Kind of the rows, for the ledger.
         """
         return _PipelinedSumFunction.apply(rows_nCF, weight_EC, self, count, kind)  # type: ignore[no-any-return, no-untyped-call]
 
     def transpose_weights(self, weight_EC: Tensor) -> Tensor:
-        """``[E, C]``: constant weights in the order of out-edges; kept, since they are the same in every pass."""
+        """Return constant weights in the order of out-edges, ``[E, C]``; cached for the following passes."""
+        # By identity: comparing values would read all weights in every pass.
         if self._transposed_weights is None or self._transposed_weights[0] is not weight_EC:
             self._transposed_weights = weight_EC, self._compute_transposed(weight_EC)
         return self._transposed_weights[1]
 
     def sum_chunk(self, chunk: AggregationChunk, weight_EC: Tensor | None, slices_VCf: Tensor, out_VCf: Tensor) -> None:
-        """The sums of a chunk's rows, from one round to the next; weights are in the order of the chunks' edges."""
+        """Compute one round of a chunk's rows; weights are in the order of the chunks' edges."""
         weight = None if weight_EC is None else weight_EC[chunk.first_edge : chunk.first_edge + len(chunk.indices)]
         given = chunk.indptr, chunk.indices, None, weight, slices_VCf
         with self.timeline.span("aggregate"):
@@ -115,18 +117,19 @@ class PipelinedSum:
         return self.mapped_graph.transpose_weights(weight_EC, edges)
 
     def pending_slices(self, rows_nCF: Tensor, chunks: Sequence[AggregationChunk], kind: Kind) -> Iterator[PendingRows]:
-        """The splits of all that chunks read, in their order; those that follow are under way."""
+        """Send what chunks read, and yield the exchanges in the order of the chunks."""
         cut = self.column_ranges(rows_nCF)
-        under = deque[PendingRows]()
+        pending = deque[PendingRows]()
         for number, chunk in enumerate(chunks):
             arrival = self._send_columns(rows_nCF, chunk.read_group, cut, kind)
-            under.append(PendingRows(arrival, f"split {number}", time.monotonic()))
-            if self.max_pending is not None and len(under) > self.max_pending:
-                yield under.popleft()
-        yield from under
+            pending.append(PendingRows(arrival, f"split {number}", time.monotonic()))
+            # Each exchange holds a copy of its rows, so with edges in files only a few may be in progress.
+            if self.max_pending is not None and len(pending) > self.max_pending:
+                yield pending.popleft()
+        yield from pending
 
     def receive_slices(self, pending: PendingRows, group: NodeGroup, slices_VCf: Tensor) -> None:
-        """Wait for a split, and put it where it belongs."""
+        """Wait for a split and write it to the rows of its nodes."""
         with self.timeline.span("wait for split"):
             rows = pending.arrival.wait()
         self.timeline.record_since("split", pending.label, pending.start)
@@ -136,26 +139,27 @@ class PipelinedSum:
     def send_rows(
         self, slices_VCf: Tensor, group: NodeGroup, ranges: ColumnRanges, kind: Kind, number: int
     ) -> PendingRows:
-        """The gather of the rows of chunk ``number``, under way."""
+        """Start the gather of the rows of chunk ``number``."""
         route = slice_split_sizes(group.sizes, self.comm.rank, slices_VCf.shape[1], ranges).reverse
+        # A copy in the order of the workers; it is sent while the next chunk is summed.
         rows = slices_VCf.index_select(0, group.nodes).view(-1).to(self.row_device)
         return PendingRows(self.comm.all_to_all(rows, route, kind), f"gather {number}", time.monotonic())
 
     def receive_rows(
         self, pending: Sequence[PendingRows], chunks: Sequence[AggregationChunk], rows_nCF: Tensor
     ) -> Tensor:
-        """Wait for all gathers; gives the rows."""
+        """Wait for all gathers and return the rows."""
         cut = self.column_ranges(rows_nCF)
-        for trip, chunk in zip(pending, chunks, strict=True):
+        for gather, chunk in zip(pending, chunks, strict=True):
             with self.timeline.span("wait for gather"):
-                flat = trip.arrival.wait()
-            self.timeline.record_since("gather", trip.label, trip.start)
+                flat = gather.arrival.wait()
+            self.timeline.record_since("gather", gather.label, gather.start)
             mine = chunk.output_group.own_rows
             rows_nCF.index_copy_(0, mine, merge_slices(flat, (len(mine), *rows_nCF.shape[1:]), cut))
         return rows_nCF
 
     def allocate_slices(self, rows_nCF: Tensor) -> Tensor:
-        """Room for the worker's columns of all nodes: without padding, since chunks of it are written."""
+        """Return uninitialised memory for the worker's columns of all nodes, without padding between rows."""
         first, last = self.column_ranges(rows_nCF)[self.comm.rank]
         shape = self.num_nodes, rows_nCF.shape[1], last - first
         like = rows_nCF.new_empty(0, device=self.comm.device)
@@ -164,7 +168,7 @@ class PipelinedSum:
         )
 
     def column_ranges(self, rows_nCF: Tensor) -> ColumnRanges:
-        """The columns of each worker."""
+        """Return the column range of each worker."""
         return column_ranges(rows_nCF.shape[2], self.comm.size)
 
     def _send_columns(self, rows_nCF: Tensor, group: NodeGroup, ranges: ColumnRanges, kind: Kind) -> ExchangeHandle:
@@ -179,7 +183,7 @@ class _PipelinedSumFunction(torch.autograd.Function):
     ) -> Tensor:
         chunks = pipeline.schedules.forward
         cut = pipeline.column_ranges(rows_nCF)
-        under = pipeline.pending_slices(rows_nCF, chunks, kind)
+        pending = pipeline.pending_slices(rows_nCF, chunks, kind)
         gathers = list[PendingRows]()
         kept = list[Tensor]()
         slices = pipeline.allocate_slices(rows_nCF)
@@ -187,17 +191,20 @@ class _PipelinedSumFunction(torch.autograd.Function):
             made = pipeline.allocate_slices(rows_nCF)
             for place, chunk in enumerate(chunks):
                 if number == 0:
-                    pipeline.receive_slices(next(under), chunk.read_group, slices)
+                    pipeline.receive_slices(next(pending), chunk.read_group, slices)
                 pipeline.sum_chunk(chunk, weight_EC, slices, made)
+                # Rows that this chunk has completed leave while the following chunks are summed.
                 if number == count - 1:
                     gathers.append(pipeline.send_rows(made, chunk.output_group, cut, Kind.ACTIVATIONS, place))
             if ctx.needs_input_grad[1]:
+                # The gradient of the weights needs every round's input; that of the rows needs none.
                 kept.append(slices)
             slices = made
         ctx.pipeline = pipeline
         ctx.count = count
         ctx.kept = kept
         ctx.weight = weight_EC
+        # Every gather was started before the first is waited for.
         return pipeline.receive_rows(gathers, chunks, pooled_empty(tuple(rows_nCF.shape), rows_nCF))
 
     @staticmethod
@@ -209,17 +216,19 @@ class _PipelinedSumFunction(torch.autograd.Function):
         wants_rows, wants_weight = ctx.needs_input_grad[:2]
         chunks = pipeline.schedules.backward
         cut = pipeline.column_ranges(grad_nCF)
-        under = pipeline.pending_slices(grad_nCF, chunks, Kind.GRADIENTS)
+        pending = pipeline.pending_slices(grad_nCF, chunks, Kind.GRADIENTS)
         gathers = list[PendingRows]()
         slices = pipeline.allocate_slices(grad_nCF)
         total = None
+        # Fixed weights are sorted once so that every pass reads them in sequence. Trained ones change with
+        # each step, so the fused kernel reads them by edge number instead.
         transposed = None if weight_EC is None or wants_weight else pipeline.transpose_weights(weight_EC)
         for number in range(ctx.count):
             made = pipeline.allocate_slices(grad_nCF)
             d_weight = _empty_like(weight_EC) if wants_weight else None
             for place, chunk in enumerate(chunks):
                 if number == 0:
-                    pipeline.receive_slices(next(under), chunk.read_group, slices)
+                    pipeline.receive_slices(next(pending), chunk.read_group, slices)
                 if d_weight is None:
                     pipeline.sum_chunk(chunk, transposed, slices, made)
                 else:
@@ -228,7 +237,9 @@ class _PipelinedSumFunction(torch.autograd.Function):
                 if number == ctx.count - 1 and wants_rows:
                     gathers.append(pipeline.send_rows(made, chunk.output_group, cut, Kind.GRADIENTS, place))
             if d_weight is not None:
+                # All rounds share one tensor of weights, so their gradients add up.
                 total = d_weight if total is None else total.add_(d_weight)
+                # Rounds run backwards: the input of the last one is no longer needed.
                 kept.pop()
             slices = made
         grad = pipeline.receive_rows(gathers, chunks, _empty_like(grad_nCF)) if wants_rows else None
@@ -236,7 +247,7 @@ class _PipelinedSumFunction(torch.autograd.Function):
 
 
 def _edge_numbers(chunk: AggregationChunk) -> Tensor:
-    """``[e]``: the numbers of a chunk's edges."""
+    """Return the numbers of a chunk's edges, ``[e]``."""
     if chunk.edge is not None:
         return chunk.edge
     return torch.arange(chunk.first_edge, chunk.first_edge + len(chunk.indices), device=chunk.indices.device)
@@ -249,7 +260,7 @@ def _empty_like(like: Tensor) -> Tensor:
 def _backward_chunk(
     chunk: AggregationChunk, weight_EC: Tensor, grad_VCf: Tensor, own_VCf: Tensor, out_VCf: Tensor, d_weight_EC: Tensor
 ) -> None:
-    """The gradients of a chunk's rows and of its edges' weights."""
+    """Compute the gradients of a chunk's rows and of its edges' weights."""
     assert chunk.edge is not None
     here = slice(chunk.first, chunk.last)
     given = chunk.indptr, chunk.indices, chunk.edge, weight_EC, grad_VCf

@@ -1,7 +1,7 @@
-"""`tensor`: feature slices move, not nodes. Every worker aggregates its columns over the whole graph.
+"""`tensor`: every worker aggregates its columns of the features over the whole graph.
 
-No worker waits for the neighbours of another's nodes, and all of them aggregate equally many edges times columns,
-however skewed the graph. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
+Workers exchange column slices instead of neighbours' rows, and all of them aggregate equally many edges times
+columns, however skewed the graph is. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
 """
 
 from __future__ import annotations
@@ -40,29 +40,31 @@ from outgrow.strategies.tensor.model_pass import SlicedModelPass
 
 _MIB = 1 << 20
 _CHUNK_BYTES = 32 << 20
-"""Most memory for edges that are on their way into files."""
+"""Most memory of a chunk of edges while files are written."""
 _DISK_LEVELS = ("nothing", "edges", "slices")
-"""What may be in files, each with those before it."""
+"""What may be in files; each level includes those before it."""
 
 
 @renamed_options(constant="cache_first_aggregate", files="on_disk", nn="nn_device", scratch="scratch_dir")
 @dataclass(frozen=True, kw_only=True)
 class TensorParallel(Strategy):
-    """Full-graph training on slices of the columns. One step per epoch.
+    """Full-graph training on column slices. One step per epoch.
 
     Attributes:
-        chunks: Into how many chunks the graph is cut, of which rows travel while others are aggregated; 1 for none.
-        cache_first_aggregate: Whether a first aggregate that is constant is computed once; else in every epoch.
-        memory: The most memory that a worker may hold, such as ``"2GiB"``, the interpreter included; on a CPU. What
-            does not fit is in files. None for no limit.
-        on_disk: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, or these and ``"slices"``;
-            ``"auto"`` for as little as fits into ``memory``.
-        scratch_dir: Folder on a disk for these; None for the system's folder of temporary files.
-        nn_device: Where all but aggregation is computed: on the ``"device"``, or, beside a GPU, on the
-            ``"cpu"``, where the
-            parameters are then, and from where rows travel. Not for layers with trained weights of relations.
-        attention: What workers tell each other of the attention of decoupled models: ``"scores"`` of nodes, from which
-            each computes that of all edges, or, as in the paper, the ``"coefficients"`` of the edges to their nodes.
+        chunks: Number of chunks of the graph: rows of one are exchanged while another is aggregated; 1 for no
+            overlap.
+        cache_first_aggregate: Whether a constant first aggregate is computed once; else in every epoch.
+        memory: The most memory that a worker may hold, such as ``"2GiB"``, including the interpreter; CPU
+            only. What does not fit is stored in files. None for no limit.
+        on_disk: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, or these and
+            ``"slices"``; ``"auto"`` for the least that makes the rest fit into ``memory``.
+        scratch_dir: Folder on a disk for these; None for the system's temporary folder.
+        nn_device: Where all but aggregation is computed: on the ``"device"``, or, with a GPU, on the
+            ``"cpu"``, which then holds the parameters and exchanges the rows. Not for layers with trained
+            weights of relations.
+        attention: What workers exchange for the attention of decoupled models: ``"scores"`` of nodes, from
+            which each computes the attention of all edges, or, as in the paper, the ``"coefficients"`` of
+            in-edges of their nodes.
     """
 
     name = "tensor"
@@ -86,27 +88,33 @@ class TensorParallel(Strategy):
         validate_choice("attention", self.attention, dict.fromkeys(("scores", "coefficients")))
 
     def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
-        """See `Strategy.shard_graph`: of what each chunk is the first to read, every worker owns an equal part."""
+        """Return a shard where every worker owns an equal part of what each chunk is the first to read."""
         if comm.size == 1:
             return FullGraphShard(graph.topology, comm)
         owner = None
         looped = model.layers_list()[0].spec.self_loops
         if comm.is_rank_zero:
             held = self.memory is None and self.on_disk in ("auto", "nothing")
+            # A view with self-loops copies all edges, which a memory limit may forbid. Owners only balance
+            # work, so the plain edges serve as well.
             view = graph.topology.view(self_loops=looped and held)
             owner = assign_owners(view.indptr, view.indices, self.chunks, comm.size)
         return PartitionShard(graph.topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=looped)
 
     def parameter_device(self, device: torch.device) -> torch.device:
-        """See `Strategy.parameter_device`."""
+        """Return the worker's device, or the CPU if ``nn_device`` says so."""
         return device if self.nn_device == "device" else CPU
 
     def options(self) -> dict[str, object]:
-        """See `Strategy.options`."""
+        """Return the options by name."""
         return asdict(self)
 
     def validate_model(self, model: Model) -> None:
-        """See `Strategy.validate_model`: all its aggregations must be sliceable."""
+        """Check that all aggregations of a model are sliceable.
+
+        Raises:
+            InputError: One is not, or has parameters on another device.
+        """
         whole = sorted(
             {type(each.conv).__name__ for each in model.layers_list() if not each.conv.aggregation.sliceable}
         )
@@ -127,57 +135,63 @@ class TensorParallel(Strategy):
             )
 
     def prepare(self, problem: Problem) -> Execution:
-        """See `Strategy.prepare`."""
+        """Return the execution that trains the problem."""
         with ExitStack() as stack:
+            # If a step of the preparation fails, the stack removes the files; else the execution closes it.
             return _TensorExecution(problem, self, _make_mapped_graph(problem, self, stack), stack.pop_all())
 
 
 def count_edge_chunks(num_edges: int) -> int:
-    """In how many chunks edges are brought from files, at least."""
+    """Return the least number of chunks in which edges are read from files."""
     return -(-num_edges * PER_EDGE // _CHUNK_BYTES)
 
 
 def _make_mapped_graph(problem: Problem, options: TensorParallel, stack: ExitStack) -> MappedGraph | None:
-    """Where what is not in memory is; None if all is."""
-    share = problem.shard
+    """Return the files of the graph; None if everything is in memory."""
+    shard = problem.shard
     fixed = all(has_fixed_weights(each) for each in problem.model.layers_list())
     if options.on_disk in _DISK_LEVELS[1:]:
+        # Weights that are trained change with each step and cannot be stored in advance.
         _validate_fixed_weights(options, problem.model)
-    chunks = max(options.chunks, count_edge_chunks(share.topology.num_edges))
+    chunks = max(options.chunks, count_edge_chunks(shard.topology.num_edges))
     level = _DISK_LEVELS[0] if options.on_disk == "auto" else options.on_disk
     if options.memory is not None:
-        _validate_cpu(options, share)
+        _validate_cpu(options, shard)
+        # Without fixed weights the edges stay in memory, since their weights do.
         possible = _DISK_LEVELS if fixed else _DISK_LEVELS[:1]
         asked = possible if options.on_disk == "auto" else (options.on_disk,)
         level = _choose_disk_level(options.memory, asked, _max_memory_needs(problem, chunks), problem.run_facts)
     if level == _DISK_LEVELS[0]:
         return None
-    _validate_cpu(options, share)
-    num_edges = share.topology.num_edges + share.topology.num_nodes
+    _validate_cpu(options, shard)
+    num_edges = shard.topology.num_edges + shard.topology.num_nodes
+    # Ids, and weights in the order of in-edges and of out-edges.
     per_edge = 16 + 2 * problem.number_bytes
     parent = None if options.scratch_dir is None else Path(options.scratch_dir)
     folder = stack.enter_context(scratch_directory(parent, num_edges * per_edge))
-    return MappedGraph(folder, share.topology, chunks=chunks, maps_slices=level == _DISK_LEVELS[2])
+    return MappedGraph(folder, shard.topology, chunks=chunks, maps_slices=level == _DISK_LEVELS[2])
 
 
 def _max_memory_needs(problem: Problem, chunks: int) -> MemoryNeeds:
-    """What the worker needs that needs most."""
-    share = problem.shard
+    """Return the needs of the worker that needs the most memory. All workers together."""
+    shard = problem.shard
     return_freed_memory()
-    beside = problem.objective_bytes  # first, since a goal holds memory from when it is made
-    base = used_device_bytes(share.comm.device) + beside
+    # First, since making the objective allocates memory that the measurement below must include.
+    objective_bytes = problem.objective_bytes
+    base = used_device_bytes(shard.comm.device) + objective_bytes
     number_bytes = problem.number_bytes
-    traits = plan_layers(problem.model, problem.features, cache=True)
-    held = measure_graph_sizes(share, problem.features, number_bytes)
-    mine = estimate_memory_needs(held, traits, base=base, number_bytes=number_bytes, chunks=chunks)
-    return MemoryNeeds(*(max(each) for each in zip(*share.comm.all_gather_object(tuple(mine)), strict=True)))
+    plans = plan_layers(problem.model, problem.features, cache=True)
+    sizes = measure_graph_sizes(shard, problem.features, number_bytes)
+    own_needs = estimate_memory_needs(sizes, plans, base=base, number_bytes=number_bytes, chunks=chunks)
+    # All workers decide by the same numbers, or they would choose different levels.
+    return MemoryNeeds(*(max(each) for each in zip(*shard.comm.all_gather_object(tuple(own_needs)), strict=True)))
 
 
 def _choose_disk_level(memory: str, levels: Sequence[str], needs: MemoryNeeds, facts: dict[str, object]) -> str:
-    """As little in files, of what is asked for, as fits into the memory.
+    """Choose the level with the least in files that fits into the memory.
 
     Raises:
-        InputError: Nothing of it does.
+        InputError: No level fits.
     """
     budget = parse_bytes(memory)
     for level, needed in zip(_DISK_LEVELS, needs, strict=True):
@@ -223,20 +237,25 @@ class _TensorExecution:
         self.problem = problem
         self.comm = problem.shard.comm
         self._stack = stack
-        home = options.parameter_device(self.comm.device)
-        self.objective = problem.objective.to(home)
+        row_device = options.parameter_device(self.comm.device)
+        self.objective = problem.objective.to(row_device)
         shares = options.attention == "coefficients"
-        share = problem.shard
+        shard = problem.shard
         timeline = problem.timeline
         sums = SlicedAggregation(
-            share, timeline, chunks=options.chunks, mapped_graph=mapped_graph, row_device=home, shares_weights=shares
+            shard,
+            timeline,
+            chunks=options.chunks,
+            mapped_graph=mapped_graph,
+            row_device=row_device,
+            shares_weights=shares,
         )
         self.model_pass = SlicedModelPass(
-            problem.model, share, problem.features, sums, cache_first_aggregate=options.cache_first_aggregate
+            problem.model, shard, problem.features, sums, cache_first_aggregate=options.cache_first_aggregate
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """See `Execution.steps`: one step."""
+        """Yield the one step of a full-graph epoch."""
         if first > 0:
             return
         key = fold_in(self.problem.seed, epoch, 0)
@@ -250,12 +269,12 @@ class _TensorExecution:
         yield Step(loss=total, num_seeds=self.problem.num_train)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """See `Execution.inference`."""
+        """Yield the logits of all own nodes as one piece."""
         with torch.no_grad():
             logits = self.model_pass.compute_logits(None)
         yield 0, logits.cpu()
 
     def close(self) -> None:
-        """See `Execution.close`."""
+        """Release what the execution holds."""
         self._stack.close()
         memory_pool.release_idle_memory()

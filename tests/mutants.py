@@ -1,0 +1,93 @@
+"""Every mutant of the project, from the tables of all suites that have some.
+
+A mutant is code that is broken on purpose, and that a test must find: else the test would not find a mistake of that
+kind either. Tests that run mutants are marked ``mutant``, and have a mutant's name among their parameters.
+``make mutants`` runs them all, and ``python tests/mutants.py`` prints the list.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+Table = Mapping[str, tuple[str | None, Callable[[], object]]]
+"""By name, what is wrong with a mutant, and what makes it: a context, or a broken thing."""
+
+
+class Mutant(NamedTuple):
+    """A mutant as its suite has it.
+
+    Attributes:
+        name: A name that no other mutant has.
+        test: The test that must find it, as pytest names it without parameters.
+        breaks: What is wrong, in a line.
+        apply: Breaks the code while its context is entered. An error if what it changes is no longer there.
+    """
+
+    name: str
+    test: str
+    breaks: str
+    apply: Callable[[], AbstractContextManager[object]]
+
+
+def list_mutants() -> list[Mutant]:
+    """All mutants, suite by suite."""
+    from layer_mutants import MUTANTS as LAYERS
+    from tests.core.test_files import MUTANTS as WRITES
+    from tests.fuzz.broken_readers import MUTANTS as READERS
+
+    from suites.links import MUTANTS as LINKS
+    from suites.mutants import MUTANTS as GRADIENTS
+    from suites.test_leaks import MUTANTS as LEAKS
+
+    tables: dict[str, Table] = {
+        "suites/test_exactness.py::test_a_mutant_is_found": {
+            name: (mutant.broken.__doc__, mutant.broken) for name, mutant in GRADIENTS.items()
+        },
+        "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
+        "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
+        "nn/test_conformance.py::test_a_mutant_is_found": {
+            name: (mutant.breaks, mutant.make) for name, mutant in LAYERS.items()
+        },
+        "core/test_files.py::test_the_checks_find_mutants": {
+            name: (mutant.breaks, mutant.make_write) for name, mutant in WRITES.items()
+        },
+        "fuzz/test_readers.py::test_a_broken_reader_is_noticed": {
+            name: (mutant.read.__doc__, lambda: None) for name, mutant in READERS.items()
+        },
+    }
+    return [
+        Mutant(name, f"tests/{test}", breaks or "", _as_context(make))
+        for test, table in tables.items()
+        for name, (breaks, make) in table.items()
+    ]
+
+
+def _as_context(make: Callable[[], object]) -> Callable[[], AbstractContextManager[object]]:
+    """What breaks the code in a context as it is; what makes a broken thing, in one that changes nothing else."""
+
+    def apply() -> AbstractContextManager[object]:
+        made = make()
+        return made if isinstance(made, AbstractContextManager) else nullcontext(made)
+
+    return apply
+
+
+def main() -> None:
+    """Print the list."""
+    paths = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]["pythonpath"]
+    sys.path += [str(ROOT / path) for path in paths]
+    mutants, lines = list_mutants(), list[str]()
+    for test in dict.fromkeys(mutant.test for mutant in mutants):
+        mine = [f"  {mutant.name:<42}{mutant.breaks}" for mutant in mutants if mutant.test == test]
+        lines += [f"{test}: {len(mine)}", *mine]
+    sys.stdout.write("\n".join([*lines, f"{len(mutants)} mutants"]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
