@@ -169,7 +169,7 @@ def _raise_nothing_fits(plan: Plan, cluster: ClusterSpec) -> NoReturn:
     Raises:
         InputError: Always.
     """
-    # Strategies with an estimate lack only memory; the others' reasons matter if there are none of these.
+    # A strategy without an estimate cannot train this model at all: it is named only if there are no others.
     needs = [f"{each.name}: {each.why_not}" for each in plan.candidates if each.estimate is not None]
     raise InputError(
         "no strategy can train this model on this graph here",

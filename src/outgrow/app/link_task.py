@@ -50,7 +50,7 @@ def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: Gr
 def make_link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: GraphShard) -> LinkEvaluation:
     """Make the evaluation of a model on held-out links."""
     assert model.decoder is not None
-    # With relations a link and its reverse differ; without, edges are stored in both directions.
+    # Without relations, a link and its reverse count as the same.
     directed = graph.topology.relation is not None
     # Known links are left out of each ranking (filtered MRR); with nothing to rank, none are indexed.
     known = split.known if len(split.val) + len(split.test) else split.known.select_links(slice(0, 0))

@@ -1,4 +1,4 @@
-"""``outgrow partition``: what a partition of a graph would cut."""
+"""``outgrow partition``: partitions a graph and shows the quality of the partition."""
 
 from __future__ import annotations
 
@@ -54,7 +54,14 @@ def partition(
 
 
 def describe_partition(graph: Graph, method: Partitioner, num_parts: int, *, store: Path | None) -> dict[str, Any]:
-    """What there is to say of a partition, by name; lists have a number for each part."""
+    """Partition a graph; return facts on the result, by name. Tuples have a number for each part.
+
+    Args:
+        graph: Graph to partition.
+        method: Partitioner to use.
+        num_parts: Number of parts.
+        store: Directory of the graph's store, which keeps the partition; None to keep it nowhere.
+    """
     from outgrow.graph.partition.partition_cache import load_or_make_partition
     from outgrow.graph.partition.quality import measure_quality
 

@@ -50,7 +50,7 @@ def explain_choice(plan: Plan) -> str:
     if second is None or second.estimate is None:
         return f"{text}, the only one that can be chosen"
     times = second.estimate.epoch_seconds / max(chosen.estimate.epoch_seconds, 1e-12)
-    # Estimates are not more accurate than that: a ratio such as 1.01 would suggest otherwise.
+    # Times that differ by less count as equal: a ratio such as 1.01 would claim too much accuracy.
     if times <= 1 + NOISE:
         return f"{text}, and no other is faster by more than {NOISE:.0%}"
     return f"{text}; the next, {second.name}, takes {times:,.2f} times as long"
