@@ -105,20 +105,21 @@ def train(
         TrainingError: The loss is not finite, or a GPU is out of memory.
         WorkerError: A worker has died.
     """
-    crew = resolve_workers(workers, options.pop("device", "auto"))
+    worker_settings = resolve_workers(workers, options.pop("device", "auto"))
     validate_problem(graph, model)
-    validate_workers(graph, crew)
+    validate_workers(graph, worker_settings)
+    # What is left of the options belongs to the loop; `with_options` refuses unknown names.
     settings = (config or TrainConfig()).with_options(**options)
     validate_fanout(graph, model, settings)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
-        chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(crew))
+        chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(worker_settings))
     else:
         chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
     validate_strategy(graph, model, chosen, settings)
 
     def make_directory(again: bool) -> RunDirectory | None:
-        return _open_run_directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
+        return _open_run_directory(graph, settings, chosen, worker_settings.number, out, resume=resume, again=again)
 
     if progress and is_torch_preloaded():
         log_message("import outgrow before torch: torch's waiting threads now take time from the kernels")
@@ -130,15 +131,16 @@ def train(
             strategy=chosen,
             callbacks=(listener,),
             progress_callbacks=(listener,),
-            device=crew.device,
+            device=worker_settings.device,
         )
         if torchrun_world_size():
             return join_torchrun_session(
-                session, make_directory, heartbeat_seconds=crew.heartbeat_seconds, resume=resume
+                session, make_directory, heartbeat_seconds=worker_settings.heartbeat_seconds, resume=resume
             )
+        # Opened last and released first: the lock covers no more than the training.
         with release_on_exit(make_directory(False)) as files:
             session = replace(session, directory=files)
-            return run_session(session, crew, resume=resume, log=log_message if progress else warnings.warn)
+            return run_session(session, worker_settings, resume=resume, log=log_message if progress else warnings.warn)
 
 
 def plan(
@@ -151,7 +153,7 @@ def plan(
     config: TrainConfig | None = None,
     **options: object,
 ) -> PlanReport:
-    """Estimate seconds, memory and bytes of an epoch with every strategy, or why one cannot run; train nothing.
+    """Estimate seconds, memory and bytes of an epoch with every strategy, or say why one cannot run.
 
     Args:
         graph: Graph with features, labels and a training split.
@@ -175,6 +177,7 @@ def plan(
     validate_positive("plan", workers=workers)
     settings = (config or TrainConfig()).with_options(**options)
     validate_fanout(graph, model, settings)
+    # Without a number of workers, the profile of a fully used machine is the one to plan with.
     profile, _ = select_machine(hardware, WorkerLayout(workers=workers or available_cores()), device)
     site = PlanSite(profile, candidate_layouts(profile, workers, graph.num_nodes), memory)
     return PlanReport(planner.make_plan(query_for_graph(graph, model, settings, site)))
@@ -196,7 +199,7 @@ def predict(graph: Graph, model: Model) -> Tensor:
 
 
 def embed(graph: Graph, model: Model) -> Tensor:
-    """Return ``[V, H]`` embeddings of every node: the input of the last layer or, in a link model, of the decoder.
+    """Return ``[V, H]`` embeddings of every node: the input of the last layer or, if any, of the decoder.
 
     Args:
         graph: Graph with features.

@@ -86,7 +86,7 @@ def select_strategy(
 def select_from_cli(
     choice: str, options: Mapping[str, object], graph: Graph, model: Model, config: TrainConfig, workers: Workers
 ) -> tuple[Strategy, str]:
-    """Call `select_strategy` with options of the command line; ``memory`` alone becomes the limit of a plan."""
+    """Select a strategy by options of the command line; ``memory`` alone becomes the limit of a plan."""
     memory = options.get("memory")
     # Several strategies can keep to a memory limit, so this option does not decide for one of them.
     strategy_options = {} if choice == "auto" and set(options) == {"memory"} else options
@@ -105,7 +105,7 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     if model.decoder is not None:
         usual = _default_strategy(config, cluster)
         return usual, f"strategy {usual.name}: models of links are not planned"
-    # A plan within a limit would search for chunks, which takes long on a large graph and changes nothing here.
+    # A plan within a limit would search for chunks, which takes long on a large graph and decides nothing.
     if cluster.workers == 1 and cluster.memory is not None and graph.num_edges > COUNTED_EDGES:
         usual = _default_if_fits(graph, model, config, cluster)
         return usual, f"strategy {usual.name}: memory is limited, and one worker has no traffic to save"

@@ -57,6 +57,7 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
         InputError: It does not.
     """
     _validate_dtype(model)
+    # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.first_reader.accepts_sparse:
         raise InputError(
             f"the first layer of the model cannot take the sparse features of {graph.name!r}",
@@ -131,6 +132,7 @@ def validate_fanout(graph: Graph, model: Model, config: TrainConfig) -> None:
     """
     if config.fanout is None:
         return
+    # One hop for each layer: a layer must have the sampled neighbours of all nodes of the next.
     layers = len(model.layers_list())
     if len(config.fanout) != layers:
         raise InputError(

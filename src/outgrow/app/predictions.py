@@ -69,6 +69,7 @@ def compute_logits(graph: Graph, model: Model, embeddings: Tensor | None = None)
         else:
             # Only the last layer is left to compute.
             logits = infer_full_graph(model, graph.topology, embeddings, layers=model.layers_list()[-1:])
+    # The pool keeps buffers of whole layers, which the caller has no use for.
     memory_pool.release_idle_memory()
     return logits
 

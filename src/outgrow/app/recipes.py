@@ -1,4 +1,4 @@
-"""Recipes: default options of a model on a data set that are known to work. Options of the user override them."""
+"""Recipes: default options of a model on a data set, which options of the user override."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def choose_model(graph: str) -> str:
 
 
 def find_recipe(graph: str, model: str, *, links: bool = False) -> Recipe:
-    """Return the recipe of a model on a data set, or one for any graph; with ``links``, for link prediction."""
+    """Return the recipe of a model on a data set, or one for any graph; ``links`` for link prediction."""
     if links:
         return _WORDNET_LINKS if graph == "wordnet" else _LINKS
     return _BY_DATA_SET.get((graph, model), _ANY_GRAPH)

@@ -65,6 +65,7 @@ def describe_partition(graph: Graph, method: Partitioner, num_parts: int, *, sto
     from outgrow.graph.partition.partition_cache import load_or_make_partition
     from outgrow.graph.partition.quality import measure_quality
 
+    # A partition that the store already keeps takes no time: the seconds then show the reading.
     started = time.perf_counter()
     found = load_or_make_partition(graph.topology, method, num_parts, store=store)
     seconds = time.perf_counter() - started
@@ -78,6 +79,7 @@ def describe_partition(graph: Graph, method: Partitioner, num_parts: int, *, sto
     }
     quality = asdict(measure_quality(graph.topology, found))
     facts |= {f"part_{name}" if isinstance(value, tuple) else name: value for name, value in quality.items()}
+    # Two-level partitions only: chunks bound the memory of a step, parts the traffic of a worker.
     if found.chunk is not None:
         by_chunk = measure_quality(graph.topology, found.chunks_as_parts)
         facts |= {

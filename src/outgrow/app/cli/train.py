@@ -127,6 +127,7 @@ def train(
 
     Options that are not given come from a recipe that is known to work for the model and the data set.
     """
+    # Imported only now, so that `--help` and the other commands start without torch.
     with gc_paused_import():
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.app.runs.new_run import plan_new_run
@@ -144,6 +145,7 @@ def train(
     given |= {"batch_size": batch_size, "fanout": fanout, "memory": memory}
     if task is not None:
         validate_choice("task", task, dict.fromkeys(("nodes", "links")))
+    # A decoder is what makes a model one of links; `--set decoder=...` overrides the automatic one.
     given["decoder"] = "auto" if task == "links" else None
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
     if task == "nodes" and "decoder" in options:
@@ -158,6 +160,7 @@ def train(
     )
 
     def plan_attempt(attempt: int) -> tuple[RunPlan, bool]:
+        # Without --out each attempt has a new directory, named by its time, and starts from scratch.
         again = attempt > 0 and out is not None
         resumes = resume or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
         if not resumes:
@@ -174,6 +177,7 @@ def train(
         chosen = None if again and strategy == "auto" else strategy
         named = {"graph": graph, "model": model, "strategy": chosen, "task": task}
         requested = {name: value for name, value in {**named, **options}.items() if value is not None}
+        # torchrun may have started another number of workers than the run had.
         keep = workers is None and not torchrun_world_size()
         resumed = plan_resumed_run(_require_run_path(out), requested, data_dir, worker_settings, keep_num_workers=keep)
         return resumed, True
@@ -191,6 +195,7 @@ def _run_local(plan: RunPlan, resume: bool) -> Run:
     from outgrow.app.runs.session import Session
 
     started = time.perf_counter()
+    # The display closes before the lock is released, and before the result is printed below it.
     with release_on_exit(plan.directory), _open_display(plan) as listener:
         session = Session(
             graph=plan.graph,

@@ -54,11 +54,12 @@ def select_machine(hardware: str | None, layout: WorkerLayout, device: str) -> t
 
 def profile_cache_path(profile: MachineProfile) -> Path:
     """Return the path in the cache for a profile of this machine."""
+    # Rates depend on how many workers share a host, so each layout has a file of its own.
     return _profile_path(profile.device.kind, profile.hosts, profile.workers)
 
 
 def find_cached_profile(workers: int, hosts: int, kind: str) -> MachineProfile | None:
-    """Return the cached profile of this machine with the nearest number of workers per host; None without any."""
+    """Return the cached profile with the nearest number of workers per host; None if there is none."""
     wanted = -(-workers // hosts)
     found = list[MachineProfile]()
     for path in (cache_dir() / "machines").glob(f"{platform.node()}-{kind}-{hosts}x*.json"):

@@ -112,7 +112,9 @@ def placeholder_graph(facts: Mapping[str, Any]) -> Graph:
 
 
 def candidate_layouts(profile: MachineProfile, workers: int | None, num_nodes: int | None = None) -> list[WorkerLayout]:
-    """Return the layouts of workers to compare: of ``workers`` if given, else powers of two up to the machine's.
+    """Return the layouts of workers to compare.
+
+    There is one if ``workers`` is given, else one for each power of two, up to all workers of the machine.
 
     Raises:
         InputError: There are fewer nodes, or fewer GPUs, than ``workers``.
@@ -125,6 +127,7 @@ def candidate_layouts(profile: MachineProfile, workers: int | None, num_nodes: i
             got=f"{workers:,} workers",
             repair="plan for fewer workers",
         )
+    # Workers on CPUs share cores, so there may be more of them than were measured; a GPU has one worker.
     if workers is not None and not profile.device.is_shared and workers > profile.hosts * profile.workers:
         raise InputError(
             f"{profile.name} has fewer devices than there are workers",
@@ -156,5 +159,6 @@ def _make_query(
         seed=config.seed,
     )
     limit = None if site.limit is None else parse_bytes(site.limit)
+    # Bound here, since the planner (a lower layer) knows neither graphs nor models.
     require = partial(validate_strategy, graph, model, config=config)
     return PlannerQuery(work=work, profile=site.profile, layouts=site.layouts, limit=limit, validate=require)

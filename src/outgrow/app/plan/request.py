@@ -78,6 +78,7 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
         assert request.workload is not None
         site = PlanSite(profile, candidate_layouts(profile, request.workers), request.memory)
         return make_plan(query_for_known_graph(request.workload, name, settings, config, site)), measured
+    # Everything above is checked before the graph is loaded, which may take minutes.
     graph = datasets.load_graph(absolute_source(request.graph), data_dir=request.data_dir)
     require_trainable(graph)
     built = build_seeded_model(name, graph, settings, config.seed)

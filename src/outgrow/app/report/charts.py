@@ -92,6 +92,7 @@ def score_curves(runs: Sequence[RunData]) -> Chart | None:
     """Chart the validation scores of evaluated epochs; return None if there are none."""
     lines = []
     for index, run in enumerate(runs):
+        # With `eval_every` above 1, most epochs have no score.
         scored = [line for line in run.epochs if line["val_score"] is not None]
         if scored:
             epochs = [line["epoch"] for line in scored]

@@ -35,6 +35,7 @@ def render_page(runs: Sequence[RunData], predictions: Sequence[RunPrediction]) -
         runs: One run, or several to show side by side.
         predictions: Prediction of the planner for each run.
     """
+    # The script of plotly becomes part of the page, which then needs no network.
     from plotly.offline import get_plotlyjs
 
     charts: list[Chart] = []

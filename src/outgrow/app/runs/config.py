@@ -30,7 +30,7 @@ def training_record(config: TrainConfig, strategy: Strategy, workers: Workers) -
 
 
 def absolute_source(graph: str) -> str:
-    """Return the graph as ``config.json`` names it: a data set by name, a file or folder by its absolute path.
+    """Return the graph as ``config.json`` names it: a data set by name, a file by its absolute path.
 
     A run can thus be resumed from any directory.
     """
@@ -42,6 +42,7 @@ def absolute_source(graph: str) -> str:
 
 def load_recorded_graph(record: Mapping[str, Any], data_dir: Path | None) -> Graph:
     """Load the graph of a recorded run; ``data_dir`` overrides the recorded one."""
+    # Runs of `og.train` and of older versions have recorded no folder.
     recorded = record.get("data_dir")
     return datasets.load_graph(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
 
@@ -64,5 +65,6 @@ def read_model_record(record: Mapping[str, Any], path: Path) -> tuple[str, dict[
 
 def build_seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: int) -> Model:
     """Build a model by name, with parameters initialised from the seed."""
+    # Constructors draw the parameters: with the seed set here, each start of the run begins with the same.
     torch.manual_seed(seed)
     return build_model(name, graph, settings)

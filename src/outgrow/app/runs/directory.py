@@ -22,7 +22,7 @@ _CONFIG = ("graph", "model", "train", "strategy")
 
 
 class RunDirectory:
-    """Files of a run: ``config.json``, ``metrics.jsonl``, ``ledger.json``, ``summary.json`` and others. Final.
+    """Files of a run, such as ``config.json``, ``metrics.jsonl`` and ``summary.json``. Final.
 
     Args:
         path: Path of the directory.

@@ -1,4 +1,4 @@
-"""Lock file of a run directory: one process at a time trains there, also across the hosts of a shared disk."""
+"""Lock file of a run directory: one process at a time trains there, even on a disk that hosts share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = ".lock"
 
 
 class RunLock:
-    """Exclusive lock on a run directory, released by `release` or when the process ends, even by SIGKILL. Final.
+    """Exclusive lock on a run directory, which the system releases if the process is killed. Final.
 
     Args:
         folder: Existing run directory.
@@ -40,7 +40,7 @@ class RunLock:
 
     def _acquire_file(self) -> BinaryIO:
         while True:
-            # Append mode creates the file but does not truncate it: it may hold the name of the lock's holder.
+            # Append mode creates the file but does not truncate it: it may name the holder of the lock.
             file = self._path.open("a+b", buffering=0)
             try:
                 self.is_exclusive = _try_lock(file)

@@ -157,6 +157,7 @@ def plan_new_run(
     if "decoder" not in model_settings:
         require_trainable(loaded)
     else:
+        # Link models learn from the edges alone and need no labels.
         validate_link_graph(loaded)
         # Resolved before it is recorded, so that a resumed run builds the same model.
         if model_settings["decoder"] == AUTO:

@@ -41,6 +41,7 @@ class ProgressDisplay(Protocol):
 
 def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> ProgressDisplay:
     """Return the display that suits standard error, or a silent one unless ``show``."""
+    # A bar redraws its line with control characters, which would fill a log file.
     metric = "val MRR" if model.decoder is not None else "val F1" if graph.multi_label else "val acc"
     if not show:
         return SilentDisplay()
@@ -100,7 +101,7 @@ class LineDisplay:
 
 
 class BarDisplay:
-    """Display with a bar of all epochs (loss, validation score, rate, time left) and one of the current phase.
+    """Display with a bar of all epochs and one of the current phase.
 
     Args:
         epochs: Maximum number of epochs.
@@ -142,6 +143,7 @@ class BarDisplay:
             self.progress.update(self.phase_task, visible=event.total != 1)
         self.progress.update(self.phase_task, completed=event.done)
         task = self.progress.tasks[self.phase_task]
+        # The speed is unknown until a phase has made some steps.
         rate = "" if not task.speed else f"{_format_count(task.speed)}/s"
         self.progress.update(self.phase_task, facts=rate, left=_format_remaining(task))
 

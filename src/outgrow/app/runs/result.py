@@ -46,12 +46,12 @@ class Run:
 
     @property
     def val_accuracy(self) -> float:
-        """Accuracy on the validation nodes (micro-F1 if multi-label) or MRR of links; NaN if there are none."""
+        """Accuracy on validation nodes (micro-F1 if multi-label) or MRR of links; NaN if there are none."""
         return _nan_if_none(self.summary["val_accuracy"])
 
     @property
     def test_accuracy(self) -> float:
-        """Accuracy on the test nodes (micro-F1 if multi-label) or MRR of links; NaN if there are none."""
+        """Accuracy on test nodes (micro-F1 if multi-label) or MRR of links; NaN if there are none."""
         return _nan_if_none(self.summary["test_accuracy"])
 
     @property
@@ -68,6 +68,7 @@ class Run:
         Raises:
             InputError: The run has no directory, or the file cannot be written.
         """
+        # Imported here: plotly takes long to load and only reports need it.
         from outgrow.app.report.page import write_report
 
         if self.directory is None:
@@ -87,4 +88,5 @@ class Run:
 
 
 def _nan_if_none(value: float | None) -> float:
+    # The summary has None, since JSON has no NaN; in Python a score is always a float.
     return math.nan if value is None else value

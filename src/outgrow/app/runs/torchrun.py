@@ -129,6 +129,7 @@ def join_torchrun_session(
 
 
 def _validate_same_graph(graph: Graph, comm: Comm) -> None:
+    # Sizes tell most mistakes apart; comparing contents would mean to read every graph.
     sizes = comm.all_gather_object((graph.num_nodes, graph.num_edges, graph.num_features))
     if len(set(sizes)) > 1:
         raise InputError(

@@ -39,6 +39,7 @@ class Workers:
             ("heartbeat_seconds", "the heartbeat", 2),
         ):
             value = getattr(self, name)
+            # The comparison also refuses NaN and infinity, which the command line accepts as numbers.
             if not least <= value < float("inf"):
                 raise InputError(
                     f"{what} is out of range", needed=f"at least {least}", got=str(value), repair=f"correct {what}"
@@ -63,7 +64,11 @@ def resolve_num_workers(requested: int | None) -> int:
 
 
 def resolve_workers(requested: int | Workers | None, device: object = "auto") -> Workers:
-    """Return the workers to train with: see `resolve_num_workers`; ``device`` overrides theirs unless "auto"."""
+    """Return the workers to train with; ``device`` overrides theirs unless it is "auto".
+
+    Raises:
+        InputError: See `resolve_num_workers`.
+    """
     named: dict[str, Any] = {} if device == "auto" else {"device": device}
     if not isinstance(requested, Workers):
         return Workers(number=resolve_num_workers(requested), **named)
