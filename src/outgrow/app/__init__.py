@@ -1,1 +1,1 @@
-"""What a user touches: the API, the command line, run directories (layer 6)."""
+"""User interface (layer 6): the Python API, the command line, run directories."""

@@ -50,16 +50,16 @@ def load(source: object, *, data_dir: str | Path | None = None, undirected: bool
     """Load a graph.
 
     Args:
-        source: Name of a data set (``outgrow datasets`` lists them), a store directory, a graph file, a PyG ``Data``
-            or a NetworkX graph.
+        source: Name of a data set (``outgrow datasets`` lists them), a store directory, a graph file, a PyG
+            ``Data`` or a NetworkX graph.
         data_dir: Folder to look in first for the files of a named data set.
-        undirected: Whether to add the missing reverse of every edge; None for what the data set's users do.
+        undirected: Whether to add the missing reverse of every edge; None for the convention of the data set.
 
     Returns:
-        The graph; that of a store is memory-mapped.
+        The graph; memory-mapped if it comes from a store.
 
     Raises:
-        InputError: No such data set, a file that cannot be had, or a broken one.
+        InputError: There is no such data set, or a file is unavailable or broken.
     """
     if isinstance(source, str | Path):
         folder = None if data_dir is None else Path(data_dir)
@@ -82,44 +82,47 @@ def train(
     """Train a model on a graph.
 
     Args:
-        graph: With features, labels and a training split; for a model of links, with features and edges.
-        model: What is trained: to label nodes, or, where it has a decoder, to predict links (the edges: a few are set
-            aside to validate and to test). Trained in place; ends as it was in its best epoch by the validation score.
-        strategy: How: ``"auto"``, a name, or a strategy with its options such as ``og.Full()``.
-        workers: How many processes train, or ``og.Workers(...)`` to say what happens when one dies. None for one, or,
-            in a script that torchrun started, for the processes of torchrun.
-        out: Directory for the run's files: metrics, checkpoints, summary. None writes none.
-        resume: Go on from the last checkpoint in ``out``.
+        graph: Graph with features, labels and a training split; for a link model, with features and edges.
+        model: Model that labels nodes or, with a decoder, predicts links (some edges are held out for
+            validation and test). Trained in place; ends with the parameters of the epoch with the best
+            validation score.
+        strategy: ``"auto"``, a name, or a strategy with its options such as ``og.Full()``.
+        workers: Number of worker processes, or ``og.Workers(...)`` to say what happens when one dies. None
+            for one, or for the processes of torchrun in a script that it started.
+        out: Directory for metrics, checkpoints, summary and other files of the run; None to write none.
+        resume: Resume from the last checkpoint in ``out``.
         progress: Show progress on standard error.
-        config: Options of the loop; None for the defaults of `TrainConfig`.
-        **options: ``device``, what workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each; ``"auto"``, the
-            CPU for now, leaves it to ``workers``. And fields of `TrainConfig`, such as ``epochs=200``, that differ from
-            ``config``; ``num_neighbors`` is ``fanout``.
+        config: Options of the training loop; None for the defaults of `TrainConfig`.
+        **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
+            ``"auto"``, currently the CPU, leaves it to ``workers``. Also fields of `TrainConfig`, such as
+            ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
 
     Returns:
         The run.
 
     Raises:
         InputError: The graph, the model or an option cannot be used; nothing was written.
-        TrainingError: The loss is no longer a number.
+        TrainingError: The loss is not finite, or a GPU is out of memory.
         WorkerError: A worker has died.
     """
-    crew = resolve_workers(workers, options.pop("device", "auto"))
+    worker_settings = resolve_workers(workers, options.pop("device", "auto"))
     validate_problem(graph, model)
-    validate_workers(graph, crew)
+    validate_workers(graph, worker_settings)
+    # What is left of the options belongs to the loop; `with_options` refuses unknown names.
     settings = (config or TrainConfig()).with_options(**options)
     validate_fanout(graph, model, settings)
+    # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
-        chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(crew))
-    else:  # who leads chooses for all
+        chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(worker_settings))
+    else:
         chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
     validate_strategy(graph, model, chosen, settings)
 
     def make_directory(again: bool) -> RunDirectory | None:
-        return _open_run_directory(graph, settings, chosen, crew.number, out, resume=resume, again=again)
+        return _open_run_directory(graph, settings, chosen, worker_settings.number, out, resume=resume, again=again)
 
     if progress and is_torch_preloaded():
-        log_message("torch was imported before outgrow: its threads spin beside the kernels while they wait")
+        log_message("import outgrow before torch: torch's waiting threads now take time from the kernels")
     with make_progress_display(graph, model, settings, show=progress and is_torchrun_leader()) as listener:
         session = Session(
             graph=graph,
@@ -128,15 +131,16 @@ def train(
             strategy=chosen,
             callbacks=(listener,),
             progress_callbacks=(listener,),
-            device=crew.device,
+            device=worker_settings.device,
         )
         if torchrun_world_size():
             return join_torchrun_session(
-                session, make_directory, heartbeat_seconds=crew.heartbeat_seconds, resume=resume
+                session, make_directory, heartbeat_seconds=worker_settings.heartbeat_seconds, resume=resume
             )
+        # Opened last and released first: the lock covers no more than the training.
         with release_on_exit(make_directory(False)) as files:
             session = replace(session, directory=files)
-            return run_session(session, crew, resume=resume, log=log_message if progress else warnings.warn)
+            return run_session(session, worker_settings, resume=resume, log=log_message if progress else warnings.warn)
 
 
 def plan(
@@ -149,21 +153,21 @@ def plan(
     config: TrainConfig | None = None,
     **options: object,
 ) -> PlanReport:
-    """What an epoch takes by every strategy: seconds, memory and bytes, or why it cannot run. Nothing is trained.
+    """Estimate seconds, memory and bytes of an epoch with every strategy, or say why one cannot run.
 
     Args:
-        graph: With features, labels and a training split.
-        model: To label nodes.
-        workers: How many processes would train; None for the best number for each strategy.
-        memory: The most memory of one worker, such as ``"2GiB"``; None for what the machine has.
-        hardware: Another machine: a name that ``outgrow plan --help`` lists, or a file that ``outgrow calibrate`` has
-            written; None for this one, as it was measured, or for a typical one in its place.
-        config: Options of the loop, of which batches matter; None for the defaults of `TrainConfig`.
-        **options: ``device``, what workers compute on here; and fields of `TrainConfig` that differ from ``config``,
-            such as ``batch_size=1024, fanout=(10, 10)``.
+        graph: Graph with features, labels and a training split.
+        model: Model that labels nodes.
+        workers: Number of worker processes; None for the best number for each strategy.
+        memory: Memory limit of one worker, such as ``"2GiB"``; None for what the machine has.
+        hardware: Another machine: a name that ``outgrow plan --help`` lists, or a file written by
+            ``outgrow calibrate``. None for this one, as measured, or a typical one if it was not.
+        config: Options of the training loop, of which batches matter; None for the defaults of `TrainConfig`.
+        **options: ``device``, which workers compute on here; and fields of `TrainConfig`, such as
+            ``batch_size=1024, fanout=(10, 10)``, which override ``config``.
 
     Returns:
-        The outlook: ``print`` shows it as a table.
+        The plan; ``print`` shows it as a table.
 
     Raises:
         InputError: The graph, the model, the machine or an option cannot be used.
@@ -173,39 +177,36 @@ def plan(
     validate_positive("plan", workers=workers)
     settings = (config or TrainConfig()).with_options(**options)
     validate_fanout(graph, model, settings)
+    # Without a number of workers, the profile of a fully used machine is the one to plan with.
     profile, _ = select_machine(hardware, WorkerLayout(workers=workers or available_cores()), device)
     site = PlanSite(profile, candidate_layouts(profile, workers, graph.num_nodes), memory)
     return PlanReport(planner.make_plan(query_for_graph(graph, model, settings, site)))
 
 
 def predict(graph: Graph, model: Model) -> Tensor:
-    """``[V, C]`` logits of every node, over its full neighbourhood, layer by layer in bounded memory.
+    """Return ``[V, C]`` logits of every node, from its full neighbourhood, layer by layer in bounded memory.
 
-    Models of links have none: see `embed`.
-
-    Features may be larger than memory: those of a store are read where they lie.
+    Link models have none: see `embed`. Features may be larger than memory: those of a store are mapped.
 
     Args:
-        graph: With features.
-        model: Of the graph's feature width.
+        graph: Graph with features.
+        model: Model for the graph's number of features.
 
     Raises:
-        InputError: The graph has no features, the model does not take them, or it is one of links.
+        InputError: The graph has no features, the model does not fit them, or it is a link model.
     """
     return compute_logits(graph, model)
 
 
 def embed(graph: Graph, model: Model) -> Tensor:
-    """``[V, H]`` embeddings of every node: the output of the last layer but one, which the last takes.
-
-    In a model of links that of the last layer, which the decoder takes.
+    """Return ``[V, H]`` embeddings of every node: the input of the last layer or, if any, of the decoder.
 
     Args:
-        graph: With features.
-        model: Of the graph's feature width; with at least two layers, or of links.
+        graph: Graph with features.
+        model: Model for the graph's number of features, with at least two layers or a decoder.
 
     Raises:
-        InputError: The graph has no features, or the model does not take them or has one layer.
+        InputError: The graph has no features, or the model does not fit them or has one layer.
     """
     return compute_embeddings(graph, model)
 
@@ -218,14 +219,14 @@ def convert(
     memory_bytes: int = 1 << 30,
     overwrite: bool = False,
 ) -> Graph:
-    """Turn a graph file of any known form into a store, in bounded memory.
+    """Convert a graph file of any known format to a store, in bounded memory.
 
     Args:
-        source: An edge list, a parquet, npz, Planetoid or OGB file or folder.
-        dest: Directory of the store; it appears whole or not at all.
+        source: Edge list, or a parquet, npz, Planetoid or OGB file or folder.
+        dest: Directory of the store, created atomically.
         undirected: Whether to add the missing reverse of every edge.
-        memory_bytes: Most memory to use for edges.
-        overwrite: Replace a store that is there already.
+        memory_bytes: Maximum memory to use for edges.
+        overwrite: Whether to replace an existing store.
 
     Returns:
         The graph of the new store, memory-mapped.
@@ -253,12 +254,14 @@ def _open_run_directory(
         return None
     if resume:
         opened = RunDirectory.open(Path(out))
+        # Only the split of links is compared: the checkpoint checks the model, and other options may change.
         _validate_same_links(opened.config["train"], asdict(settings))
         opened.acquire_lock()
         return opened
     config = {
         "outgrow": __version__,
         "graph": graph.name,
+        # Built in Python: a run cannot rebuild it, so `outgrow train --resume` refuses this run.
         "model": None,
         "train": asdict(settings),
         "strategy": {"name": strategy.name, "options": strategy.options()},
@@ -268,8 +271,13 @@ def _open_run_directory(
 
 
 def _validate_same_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Links that a run was tested on must not be trained on when it goes on."""
+    """Check that a resumed run splits links as before: its test links must not become training links.
+
+    Raises:
+        InputError: An option of the split has changed.
+    """
     for option in ("val_links", "test_links", "split_seed"):
+        # Runs of older versions lack these options; they have no links to protect.
         if before.get(option, now[option]) != now[option]:
             raise InputError(
                 f"the run cannot go on with another {option}",

@@ -1,4 +1,4 @@
-"""``strategy="auto"``: the strategy that a plan chooses, and one sentence on why."""
+"""``strategy="auto"``: choice of a strategy by a plan, with one sentence on why."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _GIB = 1 << 30
 
 
 class ClusterSpec(NamedTuple):
-    """Who trains.
+    """Workers that a strategy is chosen for.
 
     Attributes:
-        workers: How many.
-        hosts: On how many hosts.
-        device: What they compute on.
-        memory: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+        workers: Number of workers.
+        hosts: Number of hosts.
+        device: Device that workers compute on.
+        memory: Memory limit of one worker, such as ``"2GiB"``; None for what the machine has.
     """
 
     workers: int
@@ -47,7 +47,7 @@ class ClusterSpec(NamedTuple):
 
     @staticmethod
     def from_workers(workers: Workers, memory: str | None = None) -> ClusterSpec:
-        """These workers, on this host or on those of their group."""
+        """Make the specification of these workers, on this host or on those of torchrun's group."""
         return ClusterSpec(workers.number, min(torchrun_num_nodes(), workers.number), workers.device, memory)
 
 
@@ -59,75 +59,83 @@ def select_strategy(
     config: TrainConfig,
     cluster: ClusterSpec,
 ) -> tuple[Strategy, str]:
-    """The strategy that is meant, and one sentence on why.
+    """Return the strategy to train with, and one sentence on why.
 
     Args:
         choice: ``"auto"``, a name, or a strategy.
-        options: Of the strategy, by name. With ``"auto"`` they say which is meant: see `resolve_strategy`.
-        graph: What is trained on.
-        model: What is trained.
-        config: In what batches.
-        cluster: Who trains.
+        options: Options of the strategy, by name. With ``"auto"`` they decide which one: see
+            `resolve_strategy`.
+        graph: Graph to train on.
+        model: Model to train.
+        config: Options of the training loop, of which batches matter.
+        cluster: Workers to train with.
 
     Raises:
-        InputError: No such strategy, an option that it does not take, or none fits; or the one that is meant cannot
-            train this, or needs more memory than there is.
+        InputError: There is no such strategy or option, no strategy fits, or the chosen one cannot train this
+            model or needs more memory than there is.
     """
+    # Options belong to one strategy, so a plan that compares several could not use them.
     if choice != "auto" or options:
-        meant, reason = resolve_strategy(choice, options, batches=not config.batch_config.is_full_graph)
-        validate_strategy(graph, model, meant, config)
-        validate_memory(meant, graph, model, config, workers=cluster.workers, device=cluster.device)
-        return meant, reason
+        chosen, reason = resolve_strategy(choice, options, batches=not config.batch_config.is_full_graph)
+        validate_strategy(graph, model, chosen, config)
+        validate_memory(chosen, graph, model, config, workers=cluster.workers, device=cluster.device)
+        return chosen, reason
     return plan_strategy(graph, model, config, cluster)
 
 
 def select_from_cli(
     choice: str, options: Mapping[str, object], graph: Graph, model: Model, config: TrainConfig, workers: Workers
 ) -> tuple[Strategy, str]:
-    """`select_strategy` what was typed: with a limit of memory alone, the choice is left to a plan that keeps to it."""
+    """Select a strategy by options of the command line; ``memory`` alone becomes the limit of a plan."""
     memory = options.get("memory")
-    ways = {} if choice == "auto" and set(options) == {"memory"} else options
-    crew = ClusterSpec.from_workers(workers, None if memory is None else str(memory))
-    return select_strategy(choice, ways, graph, model, config, crew)
+    # Several strategies can keep to a memory limit, so this option does not decide for one of them.
+    strategy_options = {} if choice == "auto" and set(options) == {"memory"} else options
+    cluster = ClusterSpec.from_workers(workers, None if memory is None else str(memory))
+    return select_strategy(choice, strategy_options, graph, model, config, cluster)
 
 
 def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: ClusterSpec) -> tuple[Strategy, str]:
-    """The strategy with the shortest epoch, of those that train the same and fit; and one sentence on why.
+    """Return the strategy with the shortest epoch of those that train the same and fit, and why.
 
-    Of one worker memory decides alone: nothing that is done to move less is worth it where nothing moves.
+    For one worker only memory decides: nothing moves between workers, so no strategy can save traffic.
 
     Raises:
-        InputError: None fits; with numbered fixes.
+        InputError: No strategy fits; the message numbers possible fixes.
     """
     if model.decoder is not None:
         usual = _default_strategy(config, cluster)
         return usual, f"strategy {usual.name}: models of links are not planned"
+    # A plan within a limit would search for chunks, which takes long on a large graph and decides nothing.
     if cluster.workers == 1 and cluster.memory is not None and graph.num_edges > COUNTED_EDGES:
         usual = _default_if_fits(graph, model, config, cluster)
-        return usual, f"strategy {usual.name}: memory is limited, and nothing travels between workers"
-    place = WorkerLayout(workers=cluster.workers, hosts=cluster.hosts)
-    profile, measured = select_machine(None, place, cluster.device)
-    unknown = missing_bandwidth(place, profile)
+        return usual, f"strategy {usual.name}: memory is limited, and one worker has no traffic to save"
+    layout = WorkerLayout(workers=cluster.workers, hosts=cluster.hosts)
+    profile, measured = select_machine(None, layout, cluster.device)
+    unknown = missing_bandwidth(layout, profile)
+    # Strategies differ mainly in traffic, which cannot be costed over a link of unknown speed.
     if unknown is not None:
         usual = _default_if_fits(graph, model, config, cluster)
         return usual, f"strategy {usual.name}: {unknown}"
-    asked = query_for_graph(graph, model, config, PlanSite(profile, [place], cluster.memory))
+    query = query_for_graph(graph, model, config, PlanSite(profile, [layout], cluster.memory))
+    # One worker trains in this process, next to the user's own data.
     if cluster.workers == 1 and profile.device.is_shared:
-        asked = _reserve_memory(user_bytes(asked.work, cost_model_for(asked, place)), asked)
+        query = _reserve_memory(user_bytes(query.work, cost_model_for(query, layout)), query)
+    # The default fits nearly always; estimating it alone saves a plan of all strategies.
     if cluster.workers == 1 and cluster.memory is None:
-        usual, pace = _default_strategy(config, cluster), cost_model_for(asked, place)
-        alone = estimate_strategy(usual, asked.work, pace)
-        if fits_in(alone, pace):
-            return usual, _fits_reason(alone, pace.memory)
-    found = make_plan(asked)
+        usual = _default_strategy(config, cluster)
+        costs = cost_model_for(query, layout)
+        estimate = estimate_strategy(usual, query.work, costs)
+        if fits_in(estimate, costs):
+            return usual, _fits_reason(estimate, costs.memory)
+    found = make_plan(query)
     best = found.chosen_candidate
     if best is None or best.estimate is None:
         _raise_nothing_fits(found, cluster)
     strategy = best.estimate.strategy
     if cluster.workers == 1:
         return strategy, _fits_reason(best.estimate, found.memory)
-    told = explain_choice(found)
-    return strategy, told if measured else f"{told}, on a typical machine: outgrow calibrate measures this one"
+    reason = explain_choice(found)
+    return strategy, reason if measured else f"{reason}, on a typical machine: outgrow calibrate measures this one"
 
 
 def _fits_reason(estimate: Estimate, memory: int) -> str:
@@ -136,7 +144,7 @@ def _fits_reason(estimate: Estimate, memory: int) -> str:
 
 
 def _default_strategy(config: TrainConfig, cluster: ClusterSpec) -> Strategy:
-    """What is trained by where nothing is compared."""
+    """Return the strategy to train with if none are compared."""
     if not config.batch_config.is_full_graph:
         return Sampled()
     return Full() if cluster.memory is None else Offload(memory=cluster.memory)
@@ -149,14 +157,19 @@ def _default_if_fits(graph: Graph, model: Model, config: TrainConfig, cluster: C
 
 
 def _reserve_memory(reserved_bytes: int, query: PlannerQuery) -> PlannerQuery:
-    """On a machine of which so much memory is taken."""
+    """Return the query for a machine with ``reserved_bytes`` less memory."""
     device = query.profile.device
     left = replace(device, memory_bytes=max(0, device.memory_bytes - reserved_bytes))
     return replace(query, profile=replace(query.profile, device=left))
 
 
 def _raise_nothing_fits(plan: Plan, cluster: ClusterSpec) -> NoReturn:
-    """No strategy can train this: say what each would need, and what would do."""
+    """Raise an `InputError` that says what each strategy would need, and what would help.
+
+    Raises:
+        InputError: Always.
+    """
+    # A strategy without an estimate cannot train this model at all: it is named only if there are no others.
     needs = [f"{each.name}: {each.why_not}" for each in plan.candidates if each.estimate is not None]
     raise InputError(
         "no strategy can train this model on this graph here",

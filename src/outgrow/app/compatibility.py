@@ -1,4 +1,4 @@
-"""Whether a model, a graph and the options of a run fit together: checked before anything is written or started."""
+"""Checks that graph, model and options fit together, made before anything is written or started."""
 
 from __future__ import annotations
 
@@ -43,20 +43,21 @@ def validate_argument_types(graph: Graph, model: Model) -> None:
     ):
         if not isinstance(given, kind):
             raise InputError(
-                f"the {name} is of another kind",
-                needed=f"{name}: {kind.__name__} of outgrow",
+                f"the {name} has the wrong type",
+                needed=f"{name}: outgrow's {kind.__name__}",
                 got=f"{type(given).__module__}.{type(given).__qualname__}",
                 repair=repair,
             )
 
 
 def validate_model_fits_graph(graph: Graph, model: Model) -> None:
-    """Check that a model takes the features of a graph.
+    """Check that a model fits the features and relations of a graph.
 
     Raises:
         InputError: It does not.
     """
     _validate_dtype(model)
+    # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.first_reader.accepts_sparse:
         raise InputError(
             f"the first layer of the model cannot take the sparse features of {graph.name!r}",
@@ -82,7 +83,7 @@ def _validate_dtype(model: Model) -> None:
     dtype = next(model.parameters()).dtype
     if dtype not in (torch.float32, torch.float64):
         raise InputError(
-            "a model of this type cannot be computed",
+            "models with parameters of this type cannot be computed",
             needed="parameters in float32 or float64; features may be in half precision",
             got=str(dtype).removeprefix("torch."),
             repair="give model.float()",
@@ -91,6 +92,7 @@ def _validate_dtype(model: Model) -> None:
 
 def _validate_relations(graph: Graph, model: Model) -> None:
     for conv in (layer.conv for layer in model.layers_list()):
+        # Fewer relations than the convolution knows are fine: some of its weights are then unused.
         if conv.num_relations and (graph.topology.relation is None or graph.num_relations > conv.num_relations):
             raise InputError(
                 f"{type(conv).__name__} does not fit the edges of {graph.name!r}",
@@ -113,23 +115,24 @@ def _validate_classes(graph: Graph, model: Model) -> None:
 
 
 def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:
-    """Check that a strategy can train a model, in the mini-batches that are asked for.
+    """Check that a strategy can train a model on a graph, with the mini-batches of ``config``.
 
     Raises:
-        InputError: It trains on all nodes at once, or it cannot train this model.
+        InputError: It does not support the mini-batches, the graph or the model.
     """
     strategy.validate_graph(graph, config.batch_config)
     strategy.validate_model(model)
 
 
 def validate_fanout(graph: Graph, model: Model, config: TrainConfig) -> None:
-    """Check that fan-outs, if there are any, are those of a model on a graph.
+    """Check that fan-outs, if given, match the layers of a model and the relations of a graph.
 
     Raises:
-        InputError: They are not.
+        InputError: They do not.
     """
     if config.fanout is None:
         return
+    # One hop for each layer: a layer must have the sampled neighbours of all nodes of the next.
     layers = len(model.layers_list())
     if len(config.fanout) != layers:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Formatting and messages on stderr."""
+"""Formatting of quantities, and messages on standard error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def log_message(text: str) -> None:
-    """Write a line to standard error, at once: standard output is for results."""
+    """Write a line to standard error and flush it; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -15,20 +15,21 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def format_bytes(count: float) -> str:
-    """``1234567`` as ``1.23 MB``."""
+    """Format a number of bytes: ``1234567`` as ``1.23 MB``."""
     for size, unit in _UNITS:
         if abs(count) >= size:
+            # Above 999.5 three significant digits would switch to an exponent, as in "1e+03 MB".
             return f"{count / size:.3g} {unit}" if count < 999.5 * size else f"{count / size:,.0f} {unit}"
     return f"{count:.0f} B"
 
 
 def format_memory(count: float) -> str:
-    """In the units of memory."""
+    """Format a number of bytes in units of memory, MiB or GiB."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def format_seconds(seconds: float) -> str:
-    """``0.0123`` as ``12.3 ms``."""
+    """Format a duration: ``0.0123`` as ``12.3 ms``."""
     if seconds >= 90:
         return f"{seconds / 60:.1f} min"
     if seconds >= 1:
@@ -37,12 +38,12 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_percent(share: float | None) -> str:
-    """``0.123`` as ``12.3 %``."""
+    """Format a fraction: ``0.123`` as ``12.3 %``; None as ``none``."""
     return "none" if share is None else f"{100 * share:.1f} %"
 
 
 def print_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
-    """Print the links that something crossed, on standard error; nothing if none was.
+    """Print a table of the traffic of each link on standard error; nothing if there was none.
 
     Args:
         ledger: Bytes as ``{link: {kind: bytes}}``, over all workers.
@@ -63,5 +64,5 @@ def print_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
         table.add_row(kind, *(decimal(found[kind]) if kind in found else "" for found in used.values()))
     table.add_section()
     table.add_row("in all", *(decimal(sum(found.values())) for found in used.values()))
-    console.print("what crossed each link, all workers together:")
+    console.print("bytes that crossed each link, over all workers:")
     console.print(table)

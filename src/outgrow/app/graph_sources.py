@@ -1,4 +1,4 @@
-"""Graphs that are objects of Python: arrays, PyG data, NetworkX graphs."""
+"""Readers for what a user may give as a graph: arrays, PyG and NetworkX objects, names and paths."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def from_arrays(
     undirected: bool = False,
     **synonyms: Unpack[EdgeSynonyms],
 ) -> Graph:
-    """A graph from arrays or tensors.
+    """Make a graph from arrays or tensors.
 
     Args:
         edge_index: ``[2, E]`` integer, sources then destinations.
-        features: ``[V, D]`` floating, or a SciPy sparse matrix of that shape. Half precision is kept, and widened
-            where it is computed with.
+        features: ``[V, D]`` floating, or a SciPy sparse matrix of that shape. Half precision is kept, and
+            widened for computation.
         labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
         split: ``{"train": ids, "val": ids, "test": ids}``; each ``[n]`` ids or a ``[V]`` boolean mask.
         num_nodes: ``V``; None to take it from features, labels or the largest id.
@@ -62,14 +62,16 @@ def from_arrays(
     Raises:
         InputError: The arrays do not fit each other, or one is given by both of its names.
     """
-    if synonyms:  # the decorator has translated those that exist
+    # The decorator has already translated the synonyms that exist.
+    if synonyms:
         raise TypeError(f"from_arrays() got an unexpected keyword argument {next(iter(synonyms))!r}")
-    brief = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16  # which NumPy does not know
+    # NumPy has no bfloat16: such features pass through float32, which holds them exactly.
+    is_bfloat16 = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16
     given = {} if split is None else _split_arrays(split)
     parts = {name: np.flatnonzero(nodes) if _is_mask(nodes) else nodes for name, nodes in given.items()}
     tables = NodeTableSource(
         num_nodes=num_nodes,
-        features=_to_feature_rows(features.float() if brief else features),
+        features=_to_feature_rows(features.float() if is_bfloat16 else features),
         labels=_to_array(labels),
         train=parts.get("train"),
         val=parts.get("val"),
@@ -77,6 +79,7 @@ def from_arrays(
     )
     source = ArraySource(_to_array(edge_index), tables, relation=_to_array(relation), weight=_to_array(weight))
     graph = assemble_graph(source, undirected=undirected)
+    # Checked afterwards: only now is the number of nodes known, which may follow from the largest id.
     for name, nodes in given.items():
         if _is_mask(nodes) and len(nodes) != graph.num_nodes:
             raise InputError(
@@ -85,15 +88,18 @@ def from_arrays(
                 got=f"{len(nodes)} booleans",
                 repair="give a mask over all nodes, or a list of node ids",
             )
-    return replace(graph, features=graph.features.to(torch.bfloat16)) if brief and graph.features is not None else graph
+    if is_bfloat16 and graph.features is not None:
+        return replace(graph, features=graph.features.to(torch.bfloat16))
+    return graph
 
 
 def reader_for_object(data: object) -> GraphSource:
-    """The reader of a PyG or NetworkX object.
+    """Return the reader of a PyG or NetworkX object.
 
     Raises:
-        InputError: Another kind of object.
+        InputError: The object is neither.
     """
+    # Decided by name: `isinstance` would import two packages that may not be installed.
     package = type(data).__module__.partition(".")[0]
     if package == "torch_geometric":
         from outgrow.graph.readers.pyg import PygSource
@@ -114,16 +120,16 @@ def reader_for_object(data: object) -> GraphSource:
 def reader_for_path(
     name_or_path: str | Path, *, data_dir: Path | None = None, num_nodes: int | None = None, relabel: bool = False
 ) -> ResolvedSource:
-    """The reader of a data set, or of a graph file or folder.
+    """Return the reader of a data set, or of a graph file or folder.
 
     Args:
-        name_or_path: Name or path.
+        name_or_path: Name of a data set, or path.
         data_dir: Folder to look in first for the files of a named data set.
         num_nodes: Number of nodes of an edge list; None for its largest id + 1.
-        relabel: Edge lists: renumber the ids that occur from 0.
+        relabel: For edge lists, whether to renumber the ids that occur from 0.
 
     Raises:
-        InputError: No such data set or file, or an option that its form does not take.
+        InputError: There is no such data set or file, or its format does not take an option.
     """
     path = Path(name_or_path).expanduser()
     if is_store(path):
@@ -175,6 +181,7 @@ def _split_arrays(split: Mapping[str, Any]) -> dict[str, Any]:
     for name in split:
         validate_choice("part of the split", name, dict.fromkeys(_SPLITS))
     arrays = {name: _to_array(nodes) for name, nodes in split.items()}
+    # NumPy makes an empty list an array of floats, which are no ids.
     return {name: nodes.astype(np.int64) if nodes.size == 0 else nodes for name, nodes in arrays.items()}
 
 

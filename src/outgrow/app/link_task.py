@@ -1,4 +1,4 @@
-"""Link prediction: from a graph, a model with a decoder and options to what is trained and scored."""
+"""Link prediction: split of the links, training problem and evaluation of a model with a decoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from outgrow.training.evaluation import LinkEvaluation
 
 
 def make_link_split(graph: Graph, config: TrainConfig) -> LinkSplit:
-    """The links of a graph to train on, to validate on and to test on.
+    """Split the links of a graph into those to train on, to validate on and to test on.
 
     Raises:
         InputError: There are too few edges.
@@ -32,7 +32,7 @@ def make_link_split(graph: Graph, config: TrainConfig) -> LinkSplit:
 
 
 def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: GraphShard) -> Problem:
-    """What is trained on a share of the graph without what validates and tests."""
+    """Make the training problem on a shard of the graph without held-out links."""
     assert graph.features is not None
     targets = LinkTargets(
         ends=node_type_offsets(graph), negatives=config.negatives, num_targets=share.topology.num_edges
@@ -48,9 +48,11 @@ def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: Gr
 
 
 def make_link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: GraphShard) -> LinkEvaluation:
-    """The links that models are scored on."""
+    """Make the evaluation of a model on held-out links."""
     assert model.decoder is not None
+    # Without relations, a link and its reverse count as the same.
     directed = graph.topology.relation is not None
+    # Known links are left out of each ranking (filtered MRR); with nothing to rank, none are indexed.
     known = split.known if len(split.val) + len(split.test) else split.known.select_links(slice(0, 0))
     answers = KnownLinks(known, graph.num_nodes, directed=directed)
     ranking = partial(LinkRanker, share, model.decoder, known_links=answers, ends=node_type_offsets(graph))
@@ -58,16 +60,17 @@ def make_link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: Gr
 
 
 def node_type_offsets(graph: Graph) -> Tensor:
-    """``[T + 1]`` int64: where the nodes of each type begin, and the number of nodes."""
+    """Return ``[T + 1]`` int64: the first node of each type, and the number of nodes."""
     first = [each.first for each in graph.node_types] or [0]
     return torch.tensor([*first, graph.num_nodes])
 
 
 def validate_link_problem(graph: Graph, model: Model) -> None:
-    """Check that a model of links can be trained on a graph.
+    """Check that a link model can be trained on a graph.
 
     Raises:
-        InputError: No features, no edges, or fewer relations than the decoder has scales for.
+        InputError: The graph has no features, no edges, no relations that the decoder needs, or more of them
+            than the decoder has parameters for.
     """
     decoder = model.decoder
     assert decoder is not None
@@ -77,17 +80,17 @@ def validate_link_problem(graph: Graph, model: Model) -> None:
             f"the decoder does not fit the edges of {graph.name!r}",
             needed=f"edges of at most {decoder.num_relations} relations, at least 1",
             got=f"{graph.num_relations} relations",
-            repair="build it with graph.num_relations, or take og.nn.Dot(), which needs none",
+            repair="build it with graph.num_relations, or use og.nn.Dot(), which needs none",
         )
     if decoder.num_relations:
         validate_relations(graph.topology.block.edges, decoder.num_relations)
 
 
 def validate_link_graph(graph: Graph) -> None:
-    """Check that a graph has what every model of links needs.
+    """Check that a graph has what every link model needs.
 
     Raises:
-        InputError: No features, or no edges.
+        InputError: The graph has no features, or no edges.
     """
     if graph.features is None or graph.num_edges == 0:
         raise InputError(
@@ -99,5 +102,5 @@ def validate_link_graph(graph: Graph) -> None:
 
 
 def remove_held_out_links(graph: Graph, split: LinkSplit) -> Graph:
-    """The graph to train on."""
+    """Return the graph to train on, without the links held out by ``split``."""
     return replace(graph, topology=split.topology)

@@ -1,4 +1,4 @@
-"""Whether a host has the memory that a strategy needs: asked before anything is started, where a user chose it."""
+"""Check that a host has the memory for a strategy that the user chose, made before anything starts."""
 
 from __future__ import annotations
 
@@ -25,73 +25,80 @@ from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
 _TRUST = 0.85
-"""Runs may hold so much less than is estimated: what may fit is not refused."""
+"""Fraction of its estimate that a run may really need: one that may fit is not refused."""
 _AT_MOST = 3
-"""No strategy holds more than so often what whole layers of all nodes take."""
+"""Upper bound of a strategy's memory, as a multiple of whole layers of all nodes."""
 _ANY_MACHINE = "2-core-cpu"
-"""How fast it is does not matter here."""
+"""Profile to estimate with; its speed does not matter here."""
 
 
 def validate_memory(
     strategy: Strategy, graph: Graph, model: Model, config: TrainConfig, *, workers: int, device: str
 ) -> None:
-    """Refuse what this host has too little memory for, control groups (containers) included.
+    """Check that this host, or its container, has enough memory to train with a strategy.
 
-    Nothing is asked of GPUs, of workers that something else has started, of models of links and of strategies that are
-    not Outgrow's: of these nothing is estimated.
+    Not checked, since there is no estimate: GPUs, workers started by torchrun, link models, and strategies
+    that are not Outgrow's.
 
     Args:
-        strategy: Which was chosen.
-        graph: What is trained on.
-        model: What is trained.
-        config: In what batches.
-        workers: How many workers, all on this host.
-        device: What they compute on: see `choose_device`.
+        strategy: Chosen strategy.
+        graph: Graph to train on.
+        model: Model to train.
+        config: Options of the training loop, of which batches matter.
+        workers: Number of workers, all on this host.
+        device: Device that workers compute on: see `choose_device`.
 
     Raises:
-        InputError: They would need more than there is.
+        InputError: The workers would need more memory than is available.
     """
     unknown = model.decoder is not None or not isinstance(strategy, KNOWN)
     if unknown or torchrun_world_size() or choose_device(device, SingleProcessComm()).type != "cpu":
         return
+    # Estimates include the whole process: a single worker is this one, whose memory is already taken.
     room = available_bytes() + (resident_bytes() if workers == 1 else 0)
-    profile, place = find_profile(_ANY_MACHINE), WorkerLayout(workers=workers, hosts=1)
+    profile = find_profile(_ANY_MACHINE)
+    layout = WorkerLayout(workers=workers, hosts=1)
     memory = strategy.options().get("memory")
     here = replace(profile, device=replace(profile.device, memory_bytes=room))
-    asked = query_for_graph(graph, model, config, PlanSite(here, [place]))
-    pace = cost_model_for(asked, place)
+    query = query_for_graph(graph, model, config, PlanSite(here, [layout]))
+    costs = cost_model_for(query, layout)
     if workers == 1:
-        other = user_bytes(asked.work, pace)
-        room, pace = room - other, replace(pace, memory=pace.memory - other)
-    if workers * _upper_bound_bytes(asked.work, pace) <= room:
+        other = user_bytes(query.work, costs)
+        room = room - other
+        costs = replace(costs, memory=costs.memory - other)
+    # The bound takes no time, while estimates of some strategies partition or sample the graph.
+    if workers * _upper_bound_bytes(query.work, costs) <= room:
         return
     if memory is None:
-        each = estimate_strategy(strategy, asked.work, pace).peak_bytes
-    else:  # a limit is filled, if it is there or not; to look for chunks would take memory itself
-        each = min(parse_bytes(str(memory)), process_bytes(pace) + round(_full_graph_bytes(asked.work)))
+        each = estimate_strategy(strategy, query.work, costs).peak_bytes
+    else:
+        # A strategy fills its limit, unless the whole graph needs less. The search for chunks, which would
+        # tell exactly, takes memory itself.
+        each = min(parse_bytes(str(memory)), process_bytes(costs) + round(_full_graph_bytes(query.work)))
     if _TRUST * workers * each > room:
-        of_each = f", {format_memory(each)} for each of {workers} workers" if workers > 1 else ""
+        per_worker = f", {format_memory(each)} for each of {workers} workers" if workers > 1 else ""
         raise InputError(
             f"strategy {strategy.name} needs more memory than there is",
-            needed=format_memory(workers * each) + of_each,
+            needed=format_memory(workers * each) + per_worker,
             got=f"{format_memory(room)} that this host, or its container, has left",
             repair="choose another strategy (auto takes one that fits, offload keeps to --memory), fewer workers, or "
-            "mini-batches: `outgrow plan` lists what each takes; with --resume too the strategy may be another",
+            "mini-batches: `outgrow plan` lists what each takes; a run may change its strategy with --resume",
         )
 
 
 def user_bytes(work: Workload, costs: CostModel) -> int:
-    """What this process, the only worker, holds besides what a run holds from its start: the user's own data."""
+    """Return the bytes of the user's own data in this process, the only worker."""
+    # Whatever is resident beyond the interpreter, the libraries and the graph, which every run holds.
     return max(0, resident_bytes() - base_bytes(work, costs))
 
 
 def _full_graph_bytes(work: Workload, slices: int = 1) -> float:
-    """Of all nodes on one worker, whole layers at once, besides its process."""
+    """Return the bytes to train whole layers of all nodes on one worker, without its process."""
     nodes, edges = work.graph.nodes, work.graph.edges + work.graph.nodes
     return training_bytes(work, nodes, nodes, edges, slices)
 
 
 def _upper_bound_bytes(work: Workload, costs: CostModel) -> float:
-    """More than any strategy needs, estimated in no time."""
+    """Return an upper bound of the bytes of any strategy, in constant time."""
     rows = work.graph.nodes * (work.graph.row_bytes + work.input_row_bytes)
     return process_bytes(costs) + _AT_MOST * (_full_graph_bytes(work, slices=2) + rows)

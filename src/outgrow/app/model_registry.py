@@ -20,12 +20,12 @@ _NOT_OPTIONS = {"in_features", "out_features", "stack", "activation", "return"}
 
 @dataclass(frozen=True, kw_only=True)
 class ModelEntry:
-    """A model that has a name.
+    """Model that can be built by name.
 
     Attributes:
-        build: Makes it from three widths and options.
-        graph_options: Options that the graph gives, never the user.
-        fixed_options: Options that the name stands for.
+        build: Function from input, hidden and output width, and options, to the model.
+        graph_options: Options that are taken from the graph, never from the user.
+        fixed_options: Options that the name implies.
     """
 
     build: Callable[..., Model]
@@ -71,7 +71,7 @@ _OF_GRAPH: Mapping[str, Callable[[Graph], object]] = {
 
 
 AUTO = "auto"
-"""The decoder that suits the graph."""
+"""Name that stands for the decoder that suits the graph."""
 DECODERS: Mapping[str, Callable[[Graph, Any], Decoder]] = {
     "dot": lambda graph, columns: Dot(),
     "distmult": lambda graph, columns: DistMult(columns, _count_relations(graph)),
@@ -79,17 +79,18 @@ DECODERS: Mapping[str, Callable[[Graph, Any], Decoder]] = {
 
 
 def choose_decoder(graph: Graph) -> str:
-    """The decoder of links that suits a graph."""
+    """Return the name of the link decoder that suits a graph."""
     return "distmult" if graph.num_relations else "dot"
 
 
 def model_options(name: str) -> dict[str, Any]:
-    """Options of a model and their types, ``hidden`` first and ``decoder``, one of `DECODERS`, last.
+    """Return options of a model and their types, ``hidden`` first and ``decoder``, one of `DECODERS`, last.
 
     Raises:
-        InputError: No such model.
+        InputError: There is no such model.
     """
     entry = validate_choice("model", name, MODELS)
+    # Signatures are the only list of options: a new parameter of a model needs no entry here.
     hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.build), "decoder": str}
     hidden = _NOT_OPTIONS | set(entry.graph_options) | set(entry.fixed_options)
     return {option: hint for option, hint in hints.items() if option not in hidden}
@@ -100,12 +101,12 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
 
     Args:
         name: One of `MODELS`.
-        graph: Gives the widths of features and classes, whether features are sparse, and the number of relations.
-        options: ``hidden`` and any other of `model_options`. With a ``decoder`` it is a model of links, which gives
-            each node ``hidden`` columns.
+        graph: Determines the numbers of features, classes and relations, and whether features are sparse.
+        options: ``hidden`` and any other of `model_options`. With a ``decoder`` the result is a link model,
+            whose embeddings have ``hidden`` columns.
 
     Raises:
-        InputError: No such model or option, a value that the model refuses, or a graph that it cannot be made for.
+        InputError: There is no such model or option, or the model refuses a value or the graph.
     """
     known = model_options(name)
     for option in options:
@@ -116,6 +117,7 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     given = {option: _OF_GRAPH[option](graph) for option in entry.graph_options}
     make_decoder = None if decoder is None else validate_choice("decoder", str(decoder), DECODERS)
     try:
+        # A link model ends with embeddings for the decoder instead of a logit for each class.
         width = graph.num_classes if make_decoder is None else hidden
         model = entry.build(graph.num_features, hidden, width, **entry.fixed_options, **given, **rest)
         return model if make_decoder is None else model.with_decoder(make_decoder(graph, hidden))

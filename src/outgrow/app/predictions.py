@@ -1,4 +1,4 @@
-"""What a model says of every node, and the files that it is written to."""
+"""Predictions and embeddings of every node, and the files that they are written to."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 64 << 20
 WHAT = ("classes", "probabilities", "logits", "embeddings")
-"""What can be written of every node."""
+"""Outputs that can be written for every node."""
 
 
 def compute_embeddings(graph: Graph, model: Model) -> Tensor:
-    """``[V, H]`` output of the last but one layer for every node, of the last one in a model of links; see `embed`."""
+    """Return ``[V, H]`` embeddings of every node; see `outgrow.app.api.embed`."""
     _validate_inputs(graph, model)
     stages = model.layers_list()
     if model.decoder is not None:
@@ -44,7 +44,7 @@ def compute_embeddings(graph: Graph, model: Model) -> Tensor:
     if len(stages) == 1:
         raise InputError(
             "the model has no embeddings",
-            needed="at least 2 layers: embeddings are what the last layer takes from the one before",
+            needed="at least 2 layers: embeddings are the input of the last one",
             got="1 layer, which takes the features themselves",
             repair="train a model with more layers, or ask for its logits",
         )
@@ -52,21 +52,24 @@ def compute_embeddings(graph: Graph, model: Model) -> Tensor:
 
 
 def compute_logits(graph: Graph, model: Model, embeddings: Tensor | None = None) -> Tensor:
-    """``[V, C]`` logits of every node, from its embeddings where these are known; see `outgrow.app.api.predict`."""
+    """Return ``[V, C]`` logits of every node, from its embeddings if given; see `outgrow.app.api.predict`."""
     _validate_inputs(graph, model)
     assert graph.features is not None
     if model.decoder is not None:
         raise InputError(
-            "a model of links says nothing of nodes alone",
+            "link models have no per-node predictions",
             needed="a model without a decoder, or embeddings, which the decoder takes",
             got=f"a model with the decoder {type(model.decoder).__name__}",
             repair="ask for embeddings: `outgrow predict RUN --what embeddings`, or og.embed(graph, model)",
         )
+    # The file of the features may be truncated while it is mapped: reading it then raises SIGBUS.
     with explain_bus_errors(), graph.files.check_sizes_on_exit():
         if embeddings is None:
             logits = infer_full_graph(model, graph.topology, graph.features)
         else:
+            # Only the last layer is left to compute.
             logits = infer_full_graph(model, graph.topology, embeddings, layers=model.layers_list()[-1:])
+    # The pool keeps buffers of whole layers, which the caller has no use for.
     memory_pool.release_idle_memory()
     return logits
 
@@ -81,12 +84,12 @@ def _infer_rows(graph: Graph, model: Model, layers: Sequence[Layer]) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictions:
-    """What a model says of every node.
+    """Outputs of a model for every node.
 
     Attributes:
         logits: ``[V, C]``; None if they were not computed.
         embeddings: ``[V, H]``; None if they were not computed.
-        class_names: Name of each class, or empty.
+        class_names: Names of the classes; may be empty.
         multi_label: Whether a node may have several labels.
     """
 
@@ -96,13 +99,13 @@ class Predictions:
     multi_label: bool = False
 
     def select_rows(self, what: str, first: int, last: int) -> Tensor:
-        """What is said of the nodes ``first`` to ``last - 1``.
+        """Return the output for the nodes ``first`` to ``last - 1``.
 
         Args:
-            what: One of `WHAT`: classes are ``[n]`` int64, or ``[n, C]`` uint8 zeros and ones with several labels per
-                node; probabilities and logits ``[n, C]``; embeddings ``[n, H]``.
-            first: The first node.
-            last: The node after the last.
+            what: One of `WHAT`: classes are ``[n]`` int64 or, if multi-label, ``[n, C]`` uint8 zeros and
+                ones; probabilities and logits are ``[n, C]``; embeddings are ``[n, H]``.
+            first: First node.
+            last: End of the range, exclusive.
         """
         values = self.embeddings if what == "embeddings" else self.logits
         assert values is not None
@@ -114,26 +117,28 @@ class Predictions:
         return rows
 
     def chunk_ranges(self) -> Iterator[tuple[int, int]]:
-        """The first node, and the one after the last, of chunks that need some 64 MiB to be written."""
+        """Yield ranges of nodes, end exclusive, that need about 64 MiB each to be written."""
         known = [values for values in (self.logits, self.embeddings) if values is not None]
+        # Each value exists up to three times: as output, as probability and in the table that is written.
         step = max(1, _CHUNK_BYTES // sum(3 * values[:1].nbytes + 1 for values in known))
         for first in range(0, len(known[0]), step):
             yield first, min(first + step, len(known[0]))
 
 
 def validate_output_path(out: Path) -> None:
-    """Refuse a file that could not be written, before anything is computed.
+    """Check that predictions can be written to a file, before anything is computed.
 
     Raises:
-        InputError: Its name is of no known form, or it cannot be in that place.
+        InputError: Its name has an unknown ending, or its directory is missing or read-only.
     """
-    folder, repair = out.resolve().parent, "give another --out, such as predictions.parquet"
+    folder = out.resolve().parent
+    repair = "give another --out, such as predictions.parquet"
     if out.is_dir():
         needed, got = "the name of a file", "a directory"
     elif not folder.is_dir():
         needed, got = "a file in a directory that exists", f"no directory {folder}"
     elif not os.access(folder, os.W_OK | os.X_OK):
-        needed, got = "a directory that can be written to", f"no permission to write to {folder}"
+        needed, got = "a writable directory", f"no permission to write to {folder}"
     elif out.suffix not in (".parquet", ".npy"):
         needed, got = "a name that ends in .parquet or .npy", f"the ending {out.suffix!r}" if out.suffix else "none"
     else:
@@ -142,15 +147,17 @@ def validate_output_path(out: Path) -> None:
 
 
 def write_predictions(predictions: Predictions, what: str, out: Path) -> None:
-    """Write predictions in chunks, as parquet or npy by the file's name; the file appears whole or not at all.
+    """Write predictions in chunks, atomically, as parquet or npy according to the ending of the file.
 
     Args:
-        predictions: With the logits where it is parquet, or where ``what`` needs them; with embeddings if asked for.
-        what: One of `WHAT`. In npy, an array of these; in parquet a column of lists beside those of the classes.
-        out: The file; one that is there is replaced.
+        predictions: Predictions with what ``what`` needs; for parquet also with logits, unless the model
+            predicts links.
+        what: One of `WHAT`. An npy file holds an array of it; a parquet file a column of lists, next to the
+            columns of the classes.
+        out: File to write or replace.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: The file cannot be written.
     """
     write = _write_array if out.suffix == ".npy" else _write_table
     with convert_write_errors(out), atomic_write(out) as temporary:
@@ -169,6 +176,7 @@ def _write_table(predictions: Predictions, what: str, path: Path) -> None:
     from pyarrow import parquet
 
     tables = (_make_table(predictions, what, first, last) for first, last in predictions.chunk_ranges())
+    # The writer needs the schema, which the first chunk determines.
     head = next(tables)
     with parquet.ParquetWriter(path, head.schema) as file:
         for table in chain([head], tables):
@@ -189,7 +197,7 @@ def _make_table(predictions: Predictions, what: str, first: int, last: int) -> p
 
 
 def _class_columns(predictions: Predictions, first: int, last: int) -> dict[str, Any]:
-    """Labels, names of classes and probabilities, column by column."""
+    """Return the columns of labels, class names and probabilities."""
     import pyarrow as pa
 
     columns: dict[str, Any] = {}

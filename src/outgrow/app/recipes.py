@@ -1,4 +1,4 @@
-"""Options that are known to work, for a model and for a model on a data set. What the user gives goes first."""
+"""Recipes: default options of a model on a data set, which options of the user override."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Defaults of one model on one data set.
+    """Default options of a model on a data set.
 
     Attributes:
         model: Options of the model.
         train: Options of `TrainConfig`.
-        source: Where they are from.
+        source: Publication or tuning that the options come from.
     """
 
     model: Mapping[str, object] = field(default_factory=dict)
@@ -72,12 +72,12 @@ _MODELS: Mapping[str, str] = {"debian": "sage-max"}
 
 
 def choose_model(graph: str) -> str:
-    """The model to train on a data set if none is asked for."""
+    """Return the name of the default model for a data set."""
     return _MODELS.get(graph, "sage")
 
 
 def find_recipe(graph: str, model: str, *, links: bool = False) -> Recipe:
-    """The recipe of a model on a data set, or one that does well on any graph; for nodes or for links."""
+    """Return the recipe of a model on a data set, or one for any graph; ``links`` for link prediction."""
     if links:
         return _WORDNET_LINKS if graph == "wordnet" else _LINKS
     return _BY_DATA_SET.get((graph, model), _ANY_GRAPH)

@@ -1,4 +1,4 @@
-"""From the name of a strategy, or none, to the strategy."""
+"""Strategies by name, and their options."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _REASONS = {
 def resolve_strategy(
     choice: str | Strategy, options: Mapping[str, object] | None = None, *, batches: bool = False
 ) -> tuple[Strategy, str]:
-    """The strategy that is meant, and one sentence on why.
+    """Return the strategy to train with, and one sentence on why.
 
     Args:
         choice: ``"auto"``, a name, or a strategy.
-        options: Options of a strategy that is named.
-        batches: Whether mini-batches are asked for.
+        options: Options of a strategy given by name.
+        batches: Whether to train in mini-batches.
 
     Raises:
-        InputError: No such strategy, or an option that it does not take.
+        InputError: There is no such strategy, or it does not take an option.
     """
     if isinstance(choice, Strategy):
         return choice, f"strategy {choice.name}, as given"
     if not isinstance(choice, str):
         raise InputError(
-            "this is no strategy",
+            f"not a strategy: {choice!r}",
             needed="a name, or a strategy with its options such as og.Full()",
-            got=repr(choice),
+            got=type(choice).__name__,
             repair='give strategy="auto"',
         )
     given = options or {}
@@ -63,22 +63,23 @@ def resolve_strategy(
 
 
 def find_strategy_class(name: str, *, batches: bool, memory: bool) -> type[Strategy]:
-    """The strategy of a name, ``"auto"`` included.
+    """Return the class of a strategy by name, ``"auto"`` included.
 
     Args:
-        name: Its name.
-        batches: Whether mini-batches are asked for.
+        name: Name of the strategy.
+        batches: Whether to train in mini-batches.
         memory: Whether memory is limited.
 
     Raises:
-        InputError: No such strategy, or one that cannot keep to a limit.
+        InputError: There is no such strategy, or it cannot keep to a memory limit.
     """
+    # Mini-batches decide before memory: together with a limit, "auto" is then refused below.
     auto: type[Strategy] = Sampled if batches else Offload if memory else Full
     kind = validate_choice("strategy", name, {"auto": auto, **STRATEGIES})
     if memory and "memory" not in list_strategy_options(kind):
         raise InputError(
             f"strategy {kind.name} cannot keep to a limit of memory",
-            needed="no limit, or a strategy that trains in parts",
+            needed="no limit, or a strategy that trains in chunks",
             got=f"strategy {kind.name} with memory",
             repair="leave memory out, or choose strategy offload, without batch_size and fanout",
         )
@@ -86,12 +87,13 @@ def find_strategy_class(name: str, *, batches: bool, memory: bool) -> type[Strat
 
 
 def list_strategy_options(kind: type[Strategy]) -> Mapping[str, object]:
-    """The options that a strategy takes, by name."""
+    """Return the options that a strategy takes, by name."""
+    # The constructor is the only list of options: a strategy need not declare them twice.
     return {name: each for name, each in inspect.signature(kind).parameters.items() if each.kind == each.KEYWORD_ONLY}
 
 
 def use_new_option_names(kind: type[Strategy], given: Mapping[str, object]) -> dict[str, object]:
-    """What was typed, with a warning for each old name of an option of the strategy.
+    """Return the given options under their current names; warn about each old one.
 
     Raises:
         InputError: An option is given by its old name and by its new one.
@@ -102,11 +104,12 @@ def use_new_option_names(kind: type[Strategy], given: Mapping[str, object]) -> d
 
 
 def make_strategy(kind: type[Strategy], options: Mapping[str, object]) -> Strategy:
-    """A strategy with these options. Old names of options pass without a warning: runs are recorded with them.
+    """Make a strategy with these options.
 
     Raises:
-        InputError: An option that it does not have, or of another type.
+        InputError: The strategy lacks an option, or a value has the wrong type.
     """
+    # Without warnings: old names may come from the record of an old run, which the user cannot change.
     options = use_new_names(kind, options)
     for name in options:
         validate_choice(f"option of {kind.name}", name, list_strategy_options(kind))

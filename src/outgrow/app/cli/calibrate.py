@@ -1,4 +1,4 @@
-"""``outgrow calibrate``: how fast this machine is."""
+"""``outgrow calibrate``: measures how fast this machine is."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def calibrate(
     from outgrow.app.runs.workers import Workers, resolve_num_workers
     from outgrow.planning.hardware.profile import write_profile
 
-    crew = Workers(number=resolve_num_workers(workers), device=device)
-    log_message("measuring this machine: what else runs on it is measured with it")
+    settings = Workers(number=resolve_num_workers(workers), device=device)
+    log_message("measuring this machine: other programs that run on it make it look slower")
     started = time.perf_counter()
-    profile = measure_machine(CalibrationTask(device=device, scratch=scratch, name=name), crew)
-    if profile is None:  # torchrun's first worker reports
+    profile = measure_machine(CalibrationTask(device=device, scratch=scratch, name=name), settings)
+    # Under torchrun only worker 0 has the profile and reports it.
+    if profile is None:
         return
     path = out or profile_cache_path(profile)
     write_profile(profile, path)
@@ -58,7 +59,8 @@ def _print_profile(profile: MachineProfile) -> None:
     def format_rates(rates: RateByWidth, unit: float) -> list[str]:
         return [f"{rate / unit:,.2f}" for rate in rates.per_second.values()]
 
-    device, host = profile.device, profile.host
+    device = profile.device
+    host = profile.host
     widths = [f"{width} wide" for width in device.product.per_second]
     table = Table(title=f"{profile.name}, {profile.date}: {profile.source}", title_justify="left")
     for column in ("", *widths):

@@ -1,4 +1,4 @@
-"""``outgrow convert``: turn a graph file into a store."""
+"""``outgrow convert``: converts a graph file to a store."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def convert(
     from outgrow.app.runs.progress import show_phases
     from outgrow.graph.builders.to_store import convert_to_store as write
 
+    # Parsed first: a mistake must not show up only after a data set was downloaded.
     bound = parse_bytes(memory)
     found = reader_for_path(source, data_dir=data_dir, num_nodes=nodes, relabel=relabel)
     with show_phases() as progress:

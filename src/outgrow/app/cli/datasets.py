@@ -1,4 +1,4 @@
-"""``outgrow datasets``: graphs that can be asked for by name."""
+"""``outgrow datasets``: lists the graphs that have a name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``outgrow doctor``: what Outgrow finds on this machine, and whether it works."""
+"""``outgrow doctor``: shows what Outgrow finds on this machine, and checks that it works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 
 def examine_machine() -> dict[str, Any]:
-    """What there is to say of this machine."""
+    """Run all checks; return facts on this machine and the results, by name."""
     import importlib.util
     import os
 
@@ -57,7 +57,8 @@ def examine_machine() -> dict[str, Any]:
 def _run_check(check: Callable[[], None]) -> str:
     try:
         check()
-    except Exception as error:  # a doctor reports whatever is wrong
+    except Exception as error:
+        # Any error is a result: the report must list every check even if one fails unexpectedly.
         return f"{type(error).__name__}: {error}"
     return "ok"
 
@@ -68,6 +69,7 @@ def _check_aggregation(device: str = "cpu") -> None:
     from outgrow.graph.topology import Topology
     from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
+    # On a directed ring each node's sum is its predecessor's row, and each gradient is one.
     ring = Topology(indptr=torch.arange(5), indices=torch.tensor([3, 0, 1, 2], dtype=torch.int32))
     x = torch.arange(8.0, device=device).view(4, 1, 2).requires_grad_()
     out = WeightedSum()(ring.block.to(x.device), x, None, None)
@@ -83,8 +85,11 @@ def _check_keyed_dropout() -> None:
 
     from outgrow.ops.rng import dropout, fold_in
 
-    x, nodes = torch.ones(1000, 16), torch.arange(1000)
-    whole, part = dropout(x, nodes, fold_in(0, 1), 0.5), dropout(x[500:], nodes[500:], fold_in(0, 1), 0.5)
+    x = torch.ones(1000, 16)
+    nodes = torch.arange(1000)
+    # Strategies agree only if a node's mask does not depend on the rows computed with it.
+    whole = dropout(x, nodes, fold_in(0, 1), 0.5)
+    part = dropout(x[500:], nodes[500:], fold_in(0, 1), 0.5)
     if not torch.equal(whole[500:], part) or abs(whole.mean().item() - 1) > 0.05:
         raise RuntimeError("dropout does not depend on its key alone")
 
@@ -94,7 +99,7 @@ def _check_workers() -> None:
 
     from outgrow.runtime.distributed.launch import run_workers
 
-    sums = run_workers(lambda place: int(place.comm.all_reduce(torch.tensor(place.comm.rank + 1))), 2)
+    sums = run_workers(lambda context: int(context.comm.all_reduce(torch.tensor(context.comm.rank + 1))), 2)
     if sums != [3, 3]:
         raise RuntimeError(f"two workers must agree that 1 + 2 is 3, got {sums}")
 
@@ -103,9 +108,9 @@ def _check_gpu() -> None:
     from outgrow.runtime.distributed.comm import SingleProcessComm
     from outgrow.runtime.system.device import choose_device
 
-    alone = SingleProcessComm()
-    if alone.gpu_counts[0]:
-        _check_aggregation(str(choose_device("cuda", alone)))
+    comm = SingleProcessComm()
+    if comm.gpu_counts[0]:
+        _check_aggregation(str(choose_device("cuda", comm)))
 
 
 _CHECKS = {

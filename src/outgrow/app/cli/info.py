@@ -1,4 +1,4 @@
-"""``outgrow info``: what a graph is."""
+"""``outgrow info``: shows the sizes and contents of a graph."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def info(
     from outgrow.graph.store.reader import is_store, open_store
 
     path = Path(graph)
+    # Only stores have checksums; `load_graph` opens them without reading everything.
     loaded = open_store(path, verify=verify) if is_store(path) else load_graph(graph, data_dir=data_dir)
     facts = describe_graph(loaded)
     if verify:
@@ -34,7 +35,7 @@ def info(
 
 
 def describe_graph(graph: Graph) -> dict[str, Any]:
-    """What there is to say of a graph, by name."""
+    """Return facts on a graph, by name."""
     topology = graph.topology
     count = topology.indptr[1:] - topology.indptr[:-1]
     split = graph.split

@@ -1,4 +1,4 @@
-"""The command ``outgrow``: its sub-commands, and what becomes of errors."""
+"""The command ``outgrow``: its subcommands, and its error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def version(
 
 
 def run_cli() -> None:
-    """Run the command line; exit with 2 if the user's input cannot be used, with 1 if training failed."""
-    # Python shows no such warning outside of tests, and who types an old name should learn the new one.
+    """Run the command line; exit with 2 if the input cannot be used, with 1 if training failed."""
+    # Python hides these warnings by default, but users who type an old name should learn the new one.
     warnings.filterwarnings("once", message=r".* is now called ", category=DeprecationWarning)
     try:
         app()
@@ -59,6 +59,7 @@ def run_cli() -> None:
         print_error(error)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except (MemoryError, RuntimeError) as error:
+        # torch raises a plain RuntimeError when CPU memory runs out: only its text tells.
         if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
             raise
         print_error(_out_of_memory_error(error))
@@ -66,10 +67,10 @@ def run_cli() -> None:
 
 
 def _out_of_memory_error(error: Exception) -> OutgrowError:
-    asked = re.search(r"tried to allocate (\d+) bytes", str(error))
+    request = re.search(r"tried to allocate (\d+) bytes", str(error))
     return OutgrowError(
         "memory is at its end",
-        needed=f"{int(asked[1]):,} bytes more" if asked else "more memory",
+        needed=f"{int(request[1]):,} bytes more" if request else "more memory",
         got=f"{available_bytes():,} bytes available",
         repair="choose fewer or narrower layers, and check with outgrow info that no class or feature is far too many",
     )
@@ -77,6 +78,7 @@ def _out_of_memory_error(error: Exception) -> OutgrowError:
 
 def print_error(error: OutgrowError) -> None:
     """Print an error for people, on standard error."""
+    # Soft wrapping: hard line breaks would cut paths and commands that users copy.
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     console.print(f"[bold red]error:[/] {escape(error.what)}")
     for name, text in (("needed", error.needed), ("got", error.got), ("repair", error.repair)):

@@ -1,4 +1,4 @@
-"""Reading ``--set NAME=VALUE``."""
+"""Parsing of ``--set NAME=VALUE``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from outgrow.core.errors import InputError
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, object]:
-    """``["heads=8", "norm=true"]`` as ``{"heads": 8, "norm": True}``.
+    """Parse assignments: ``["heads=8", "norm=true"]`` to ``{"heads": 8, "norm": True}``.
 
     Raises:
-        InputError: A text without ``=``.
+        InputError: A text has no name or no ``=``.
     """
     options: dict[str, object] = {}
     for text in texts:
@@ -29,6 +29,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, object]:
 
 
 def _parse_value(text: str) -> object:
+    # JSON gives numbers, booleans and lists their types; anything else is a string, without quotes.
     try:
         value: object = json.loads(text.lower() if text in ("True", "False", "None") else text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``outgrow partition``: what a partition of a graph would cut."""
+"""``outgrow partition``: partitions a graph and shows the quality of the partition."""
 
 from __future__ import annotations
 
@@ -54,10 +54,18 @@ def partition(
 
 
 def describe_partition(graph: Graph, method: Partitioner, num_parts: int, *, store: Path | None) -> dict[str, Any]:
-    """What there is to say of a partition, by name; lists have a number for each part."""
+    """Partition a graph; return facts on the result, by name. Tuples have a number for each part.
+
+    Args:
+        graph: Graph to partition.
+        method: Partitioner to use.
+        num_parts: Number of parts.
+        store: Directory of the graph's store, which keeps the partition; None to keep it nowhere.
+    """
     from outgrow.graph.partition.partition_cache import load_or_make_partition
     from outgrow.graph.partition.quality import measure_quality
 
+    # A partition that the store already keeps takes no time: the seconds then show the reading.
     started = time.perf_counter()
     found = load_or_make_partition(graph.topology, method, num_parts, store=store)
     seconds = time.perf_counter() - started
@@ -71,6 +79,7 @@ def describe_partition(graph: Graph, method: Partitioner, num_parts: int, *, sto
     }
     quality = asdict(measure_quality(graph.topology, found))
     facts |= {f"part_{name}" if isinstance(value, tuple) else name: value for name, value in quality.items()}
+    # Two-level partitions only: chunks bound the memory of a step, parts the traffic of a worker.
     if found.chunk is not None:
         by_chunk = measure_quality(graph.topology, found.chunks_as_parts)
         facts |= {

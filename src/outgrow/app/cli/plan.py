@@ -1,4 +1,4 @@
-"""``outgrow plan``: what training will take by every strategy, before anything is trained."""
+"""``outgrow plan``: estimates time, memory and traffic of every strategy, before anything is trained."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def plan(
     )
     found, measured = answer_request(request)
     if not measured:
-        log_message("this machine was not measured: outgrow calibrate does so; until then a typical one stands for it")
+        log_message("this machine was not measured, so a typical one is assumed; outgrow calibrate measures it")
     if as_json:
         print(json.dumps(plan_to_dict(found)))
     else:

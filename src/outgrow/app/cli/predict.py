@@ -1,4 +1,4 @@
-"""``outgrow predict``: the predictions of a run for every node."""
+"""``outgrow predict``: writes the predictions of a run for every node."""
 
 from __future__ import annotations
 
@@ -54,16 +54,19 @@ def predict(
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.graph import datasets
 
+    # The file is checked before hours of computation, not when the first chunk is written.
     validate_choice("--what", what, dict.fromkeys(WHAT))
     validate_output_path(out)
     directory = RunDirectory.open(run)
     name, options = read_model_record(directory.config, run)
     loaded = datasets.load_graph(graph, data_dir=data_dir) if graph else load_recorded_graph(directory.config, data_dir)
     recorded = directory.config["model"]
+    # The model has the classes of the run's graph; another graph may have no labels, or other names.
     loaded = replace(loaded, num_classes=recorded["classes"], class_names=tuple(recorded["class_names"]))
     _require_features(loaded)
     model = build_model(name, loaded, options)
     directory.load_best(model)
+    # Parquet has labels next to embeddings: the logits then take one more layer, not a second pass.
     embeddings = compute_embeddings(loaded, model) if what == "embeddings" else None
     needs_logits = what != "embeddings" or (out.suffix != ".npy" and model.decoder is None)
     predictions = Predictions(

@@ -1,4 +1,4 @@
-"""``outgrow report``: one page about runs."""
+"""``outgrow report``: writes an HTML page about runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``outgrow train``: train a model on a graph."""
+"""``outgrow train``: trains a model on a graph."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from outgrow.app.runs.workers import Workers
 
 
+# The exit code by which shells recognise a process that Ctrl-C has ended.
 _INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -126,6 +127,7 @@ def train(
 
     Options that are not given come from a recipe that is known to work for the model and the data set.
     """
+    # Imported only now, so that `--help` and the other commands start without torch.
     with gc_paused_import():
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.app.runs.new_run import plan_new_run
@@ -143,6 +145,7 @@ def train(
     given |= {"batch_size": batch_size, "fanout": fanout, "memory": memory}
     if task is not None:
         validate_choice("task", task, dict.fromkeys(("nodes", "links")))
+    # A decoder is what makes a model one of links; `--set decoder=...` overrides the automatic one.
     given["decoder"] = "auto" if task == "links" else None
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
     if task == "nodes" and "decoder" in options:
@@ -152,38 +155,47 @@ def train(
             got=f"--task nodes with decoder {options['decoder']}",
             repair="leave one of both out",
         )
-    crew = Workers(
+    worker_settings = Workers(
         number=resolve_num_workers(workers), device=device, max_restarts=max_restarts, heartbeat_seconds=heartbeat
     )
 
     def plan_attempt(attempt: int) -> tuple[RunPlan, bool]:
+        # Without --out each attempt has a new directory, named by its time, and starts from scratch.
         again = attempt > 0 and out is not None
-        goes_on = resume or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
-        if not goes_on:
-            made = partial(
-                plan_new_run, data_dir=data_dir, strategy=strategy or "auto", out=out, workers=crew, again=again
+        resumes = resume or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
+        if not resumes:
+            plan_run = partial(
+                plan_new_run,
+                data_dir=data_dir,
+                strategy=strategy or "auto",
+                out=out,
+                workers=worker_settings,
+                again=again,
             )
-            return made(_require_graph(graph), model, options), False
-        chosen = None if again and strategy == "auto" else strategy  # and not chosen anew each time
+            return plan_run(_require_graph(graph), model, options), False
+        # A restart keeps the strategy that the first attempt chose, instead of choosing again.
+        chosen = None if again and strategy == "auto" else strategy
         named = {"graph": graph, "model": model, "strategy": chosen, "task": task}
-        asked = {**named, **options}
-        there = {name: value for name, value in asked.items() if value is not None}
-        as_before = workers is None and not torchrun_world_size()
-        return plan_resumed_run(_require_run_path(out), there, data_dir, crew, keep_num_workers=as_before), True
+        requested = {name: value for name, value in {**named, **options}.items() if value is not None}
+        # torchrun may have started another number of workers than the run had.
+        keep = workers is None and not torchrun_world_size()
+        resumed = plan_resumed_run(_require_run_path(out), requested, data_dir, worker_settings, keep_num_workers=keep)
+        return resumed, True
 
-    run = _run_under_torchrun(plan_attempt, crew) if torchrun_world_size() else _run_local(*plan_attempt(0))
+    run = _run_under_torchrun(plan_attempt, worker_settings) if torchrun_world_size() else _run_local(*plan_attempt(0))
     if as_json and run is not None:
         print(json.dumps(run.summary))
     if run is not None and run.summary["stopped"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
 
 
-def _run_local(plan: RunPlan, goes_on: bool) -> Run:
+def _run_local(plan: RunPlan, resume: bool) -> Run:
     from outgrow.app.runs.directory import release_on_exit
     from outgrow.app.runs.local_workers import run_session
     from outgrow.app.runs.session import Session
 
     started = time.perf_counter()
+    # The display closes before the lock is released, and before the result is printed below it.
     with release_on_exit(plan.directory), _open_display(plan) as listener:
         session = Session(
             graph=plan.graph,
@@ -195,7 +207,7 @@ def _run_local(plan: RunPlan, goes_on: bool) -> Run:
             progress_callbacks=(listener,),
             device=plan.workers.device,
         )
-        run = run_session(session, plan.workers, resume=goes_on, log=log_message)
+        run = run_session(session, plan.workers, resume=resume, log=log_message)
     _print_result(run, time.perf_counter() - started)
     return run
 
@@ -212,7 +224,7 @@ def _run_under_torchrun(plan_attempt: Callable[[int], tuple[RunPlan, bool]], wor
 
 
 def _open_display(plan: RunPlan) -> ProgressDisplay:
-    """Say what is about to happen; the display shows how it goes."""
+    """Log the description of the run; return its progress display."""
     from outgrow.app.runs.progress import make_progress_display
 
     log_message(plan.describe_run())
@@ -222,7 +234,7 @@ def _open_display(plan: RunPlan) -> ProgressDisplay:
 def _print_result(run: Run, seconds: float) -> None:
     summary: dict[str, Any] = run.summary
     if summary["stopped"] == "interrupted":
-        log_message(f"interrupted after epoch {summary['epochs']}; go on with --out {run.directory} --resume")
+        log_message(f"interrupted after epoch {summary['epochs']}; resume with --out {run.directory} --resume")
     metric = summary["metric"].replace("_", " ")
     best = f" (epoch {summary['best_epoch']})" if summary["best_epoch"] else ""
     log_message(

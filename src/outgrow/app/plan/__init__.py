@@ -1,1 +1,1 @@
-"""Asking the planner."""
+"""Queries to the planner, and their answers for people and as JSON."""

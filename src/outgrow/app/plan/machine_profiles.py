@@ -1,4 +1,4 @@
-"""Which profile; calibration on workers."""
+"""Machine profiles: choice of one for a plan, and calibration on workers."""
 
 from __future__ import annotations
 
@@ -23,48 +23,50 @@ if TYPE_CHECKING:
 
 
 _TYPICAL = {"cpu": "2-core-cpu", "cuda": "4xV100"}
-"""The machines that stand for this one until it is measured, by what workers compute on."""
+"""Profiles used for this machine until it is measured, by device type."""
 
 
 def select_machine(hardware: str | None, layout: WorkerLayout, device: str) -> tuple[MachineProfile, bool]:
-    """The profile of a machine by name or file, or of this one; and whether the latter was measured.
+    """Return the profile to plan with, and whether it was measured.
 
-    Until this machine is measured, a typical one of its kind with its memory stands for it.
+    Until this machine is measured, a typical profile with this machine's memory is used instead.
 
     Args:
-        hardware: A name or a file; None for this machine.
-        layout: How many workers there will be, on how many hosts.
-        device: What they compute on: see `choose_device`.
+        hardware: Name or file of a profile; None for this machine.
+        layout: Number of workers and hosts.
+        device: Device that workers compute on: see `choose_device`.
 
     Raises:
-        InputError: No such machine, a broken file, or no such device here.
+        InputError: There is no such machine or device, or the file is broken.
     """
     if hardware is not None:
         return find_profile(hardware), True
     where = choose_device(device, SingleProcessComm())
-    kept = find_cached_profile(layout.workers, layout.hosts, where.type)
+    cached = find_cached_profile(layout.workers, layout.hosts, where.type)
+    # The memory is read anew: a container may have another limit than when the profile was measured.
     memory = total_device_bytes(where)
-    if kept is not None:
-        return replace(kept, device=replace(kept.device, memory_bytes=memory)), True
+    if cached is not None:
+        return replace(cached, device=replace(cached.device, memory_bytes=memory)), True
     typical = find_profile(_TYPICAL[where.type])
     here = replace(typical.device, memory_bytes=memory)
     return replace(typical, name="this machine, not measured", device=here), False
 
 
 def profile_cache_path(profile: MachineProfile) -> Path:
-    """Where a profile of this machine is kept for plans."""
+    """Return the path in the cache for a profile of this machine."""
+    # Rates depend on how many workers share a host, so each layout has a file of its own.
     return _profile_path(profile.device.kind, profile.hosts, profile.workers)
 
 
 def find_cached_profile(workers: int, hosts: int, kind: str) -> MachineProfile | None:
-    """The profile of this machine that is kept: measured by as many workers of a host, or by nearly as many.
-
-    One worker has measured no link to another.
-    """
-    wanted, found = -(-workers // hosts), list[MachineProfile]()
+    """Return the cached profile with the nearest number of workers per host; None if there is none."""
+    wanted = -(-workers // hosts)
+    found = list[MachineProfile]()
     for path in (cache_dir() / "machines").glob(f"{platform.node()}-{kind}-{hosts}x*.json"):
-        with suppress(InputError):  # of another version: as if it were not there
+        # A profile that another version wrote may not be readable: it counts as absent.
+        with suppress(InputError):
             found.append(read_profile(path))
+    # A single worker has measured no link to another worker.
     fitting = [each for each in found if wanted == 1 or each.workers > 1]
     return min(fitting, key=lambda each: abs(each.workers - wanted), default=None)
 
@@ -75,12 +77,12 @@ def _profile_path(kind: str, hosts: int, workers: int) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationTask:
-    """What every worker is given.
+    """Measurement that every worker runs.
 
     Attributes:
-        device: What workers compute on: see `choose_device`.
-        scratch: Folder on the disk that is measured; None for the system's folder of temporary files.
-        name: Of the profile; None for that of the host.
+        device: Device that workers compute on: see `choose_device`.
+        scratch: Folder on the disk to measure; None for the system's folder of temporary files.
+        name: Name of the profile; None for that of the host.
     """
 
     device: str
@@ -88,21 +90,21 @@ class CalibrationTask:
     name: str | None
 
     def run_on(self, comm: Comm) -> MachineProfile:
-        """Measure, all workers together."""
+        """Measure together with the other workers; return the profile."""
         comm.device = choose_device(self.device, comm)
         return calibrate_machine(comm, self.scratch, self.name)
 
     def __call__(self, context: WorkerContext) -> MachineProfile | None:
-        """As one of several workers; the one that leads has the profile."""
+        """Measure as one of several workers; return the profile on worker 0, None on the others."""
         found = self.run_on(context.comm)
         return found if context.comm.is_rank_zero else None
 
 
 def measure_machine(task: CalibrationTask, workers: Workers) -> MachineProfile | None:
-    """Measure this machine: in this process, in as many of its own, or as one of those that torchrun has started.
+    """Measure this machine: in this process, in several worker processes, or as one worker of torchrun.
 
     Returns:
-        The profile, in a group on the worker that leads only.
+        The profile; None on workers of torchrun other than worker 0.
 
     Raises:
         InputError: The device or the folder cannot be used.

@@ -1,4 +1,4 @@
-"""What is asked of the planner: of a graph at hand, or of one that is known by name."""
+"""Queries to the planner, for a loaded graph or for one known only by its published sizes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from outgrow.planning.workload import Workload
 from outgrow.training.config import TrainConfig
 
 COUNTED_EDGES = 1_000_000
-"""Graphs with more are not counted whole, where that takes long: for several workers, or in chunks."""
+"""Largest number of edges of a graph that is counted completely for several workers or in chunks."""
 
 
 class PlanSite(NamedTuple):
-    """Where one may train.
+    """Machine to plan for.
 
     Attributes:
-        profile: Of the machine.
-        layouts: Where workers may be.
-        limit: Most memory of one worker, such as ``"2GiB"``; None for what the machine has.
+        profile: Profile of the machine.
+        layouts: Layouts of workers to compare.
+        limit: Memory limit of one worker, such as ``"2GiB"``; None for what the machine has.
     """
 
     profile: MachineProfile
@@ -45,51 +45,50 @@ class PlanSite(NamedTuple):
 
 
 def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanSite) -> PlannerQuery:
-    """What training a model on a graph at hand will take.
-
-    Small graphs are counted whole; of larger ones, with several workers or a limit of memory, degrees are counted, and
-    a part is cut.
+    """Make the query for training a model on a loaded graph.
 
     Args:
-        graph: It has features and labels.
-        model: For this graph.
-        config: Its batches and seed are what matters.
-        site: Where one may train.
+        graph: Graph with features and labels.
+        model: Model for this graph.
+        config: Options of the training loop, of which batches and seed matter.
+        site: Machine to plan for.
 
     Raises:
-        InputError: The model is one of links.
+        InputError: The model is a link model.
     """
     if model.decoder is not None:
         raise_links_unplanned(type(model.decoder).__name__)
-    hard = site.limit is not None or max(place.workers for place in site.layouts) > 1
-    known = sketch_graph(graph) if hard and graph.num_edges > COUNTED_EDGES else CountedGraph(graph)
-    return _make_query(known, dataset_sizes(graph), graph, model, config, site)
+    # Partitions and chunks of a large graph take long to make: its degrees are counted, and a sample is cut.
+    needs_parts = site.limit is not None or max(layout.workers for layout in site.layouts) > 1
+    stats = sketch_graph(graph) if needs_parts and graph.num_edges > COUNTED_EDGES else CountedGraph(graph)
+    return _make_query(stats, dataset_sizes(graph), graph, model, config, site)
 
 
 def query_for_known_graph(
     workload: str, model: str, options: Mapping[str, object], config: TrainConfig, site: PlanSite
 ) -> PlannerQuery:
-    """What training a model will take on a graph that is not here.
+    """Make the query for training a model on a graph of which only the sizes are known.
 
     Args:
         workload: Name of the graph: see `outgrow.planning.graph_stats.known_graphs.list_known_graphs`.
         model: Name of the model.
-        options: Of the model.
-        config: Its batches and seed are what matters.
-        site: Where one may train.
+        options: Options of the model.
+        config: Options of the training loop, of which batches and seed matter.
+        site: Machine to plan for.
 
     Raises:
-        InputError: No such graph or model.
+        InputError: There is no such graph or model.
     """
     facts = load_graph_facts(workload)
-    known, stand_in = known_graph(facts), placeholder_graph(facts)
-    built = build_model(model, stand_in, options)
-    validate_fanout(stand_in, built, config)
-    return _make_query(known, known.sizes, stand_in, built, config, site)
+    known = known_graph(facts)
+    placeholder = placeholder_graph(facts)
+    built = build_model(model, placeholder, options)
+    validate_fanout(placeholder, built, config)
+    return _make_query(known, known.sizes, placeholder, built, config, site)
 
 
 def raise_links_unplanned(decoder: object) -> NoReturn:
-    """Models of links are not planned."""
+    """Raise an `InputError`: there are no plans for link models."""
     raise InputError(
         "models of links are not planned",
         needed="a model of nodes",
@@ -99,7 +98,8 @@ def raise_links_unplanned(decoder: object) -> NoReturn:
 
 
 def placeholder_graph(facts: Mapping[str, Any]) -> Graph:
-    """A graph of one node, of which a model can be built that is as wide."""
+    """Return a graph of one node with the widths of a known graph, to build a model for it."""
+    # Only the length of the training split counts: `expand` gives it that length without memory.
     none = torch.empty(0, dtype=torch.int64)
     return Graph(
         name=facts["name"],
@@ -112,10 +112,12 @@ def placeholder_graph(facts: Mapping[str, Any]) -> Graph:
 
 
 def candidate_layouts(profile: MachineProfile, workers: int | None, num_nodes: int | None = None) -> list[WorkerLayout]:
-    """Where workers may be: so many, or one up to all of the machine, and no more than nodes.
+    """Return the layouts of workers to compare.
+
+    There is one if ``workers`` is given, else one for each power of two, up to all workers of the machine.
 
     Raises:
-        InputError: There are fewer nodes than workers that are asked for.
+        InputError: There are fewer nodes, or fewer GPUs, than ``workers``.
     """
     most = min(profile.hosts * profile.workers, num_nodes or profile.hosts * profile.workers)
     if workers is not None and num_nodes is not None and workers > num_nodes:
@@ -125,6 +127,7 @@ def candidate_layouts(profile: MachineProfile, workers: int | None, num_nodes: i
             got=f"{workers:,} workers",
             repair="plan for fewer workers",
         )
+    # Workers on CPUs share cores, so there may be more of them than were measured; a GPU has one worker.
     if workers is not None and not profile.device.is_shared and workers > profile.hosts * profile.workers:
         raise InputError(
             f"{profile.name} has fewer devices than there are workers",
@@ -156,5 +159,6 @@ def _make_query(
         seed=config.seed,
     )
     limit = None if site.limit is None else parse_bytes(site.limit)
+    # Bound here, since the planner (a lower layer) knows neither graphs nor models.
     require = partial(validate_strategy, graph, model, config=config)
     return PlannerQuery(work=work, profile=site.profile, layouts=site.layouts, limit=limit, validate=require)

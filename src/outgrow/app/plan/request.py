@@ -1,4 +1,4 @@
-"""What was asked of ``outgrow plan``, and the answer."""
+"""Requests of ``outgrow plan``, and their answers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from outgrow.runtime.system.environment import available_cores
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What is asked for; None is what a run would take.
+    """Request for a plan; None stands for the default of a run.
 
     Attributes:
-        graph: A graph at hand; None for one by name.
-        workload: The name of a graph that is not here.
+        graph: Graph to load; None if ``workload`` is given.
+        workload: Name of a graph of which only the sizes are known.
         model: Name of the model.
-        options: Of the model and of the loop.
-        workers: How many; None for the best number.
-        memory: Most memory of a worker.
-        hardware: Another machine.
-        device: What workers compute on here.
+        options: Options of the model and of the training loop.
+        workers: Number of workers; None for the best number.
+        memory: Memory limit of a worker.
+        hardware: Name or file of another machine's profile.
+        device: Device that workers compute on here.
         data_dir: Folder to look in first for a data set's files.
     """
 
@@ -56,10 +56,10 @@ class PlanRequest:
 
 
 def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
-    """The plan; and whether this machine was measured, if it is for this one.
+    """Return the plan, and whether its machine was measured.
 
     Raises:
-        InputError: Something that was asked for cannot be used.
+        InputError: The request cannot be answered as it stands.
     """
     validate_positive("plan", workers=request.workers)
     validate_choice("device", request.device, dict.fromkeys(DEVICES))
@@ -67,10 +67,8 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     name = request.model or choose_model(where)
     validate_choice("model", name, MODELS)
     recipe = find_recipe(where, name)
-    config, settings = (
-        make_train_config(recipe, request.options),
-        {**recipe.model, **split_options(name, request.options)[0]},
-    )
+    config = make_train_config(recipe, request.options)
+    settings = {**recipe.model, **split_options(name, request.options)[0]}
     if "decoder" in settings:
         raise_links_unplanned(settings["decoder"])
     profile, measured = select_machine(
@@ -80,6 +78,7 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
         assert request.workload is not None
         site = PlanSite(profile, candidate_layouts(profile, request.workers), request.memory)
         return make_plan(query_for_known_graph(request.workload, name, settings, config, site)), measured
+    # Everything above is checked before the graph is loaded, which may take minutes.
     graph = datasets.load_graph(absolute_source(request.graph), data_dir=request.data_dir)
     require_trainable(graph)
     built = build_seeded_model(name, graph, settings, config.seed)

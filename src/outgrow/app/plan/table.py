@@ -1,4 +1,4 @@
-"""A plan for people, and as JSON."""
+"""Plans as tables for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _COLUMNS = ("strategy", "workers", "an epoch", "memory", "between workers", "hos
 
 
 class PlanReport:
-    """What training will take by every strategy, as `og.plan` gives it; printed as a table. Final.
+    """Plan as `og.plan` returns it; printed as a table. Final.
 
     Args:
-        plan: The plan.
+        plan: Plan to show.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -26,12 +26,12 @@ class PlanReport:
 
     @property
     def chosen(self) -> Strategy | None:
-        """The fastest that can be chosen, on its best number of workers; None if nothing fits."""
+        """Fastest strategy that can be chosen, with its best options; None if none fits."""
         best = self.plan.chosen_candidate
         return None if best is None or best.estimate is None else best.estimate.strategy
 
     def as_dict(self) -> dict[str, Any]:
-        """As ``outgrow plan --json`` prints it."""
+        """Return the plan as ``outgrow plan --json`` prints it."""
         return plan_to_dict(self.plan)
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class PlanReport:
 
 
 def explain_choice(plan: Plan) -> str:
-    """What was chosen, and why."""
+    """Return one sentence on which strategy was chosen, and why."""
     chosen, second = plan.chosen_candidate, plan.runner_up
     if chosen is None or chosen.estimate is None:
         return "no strategy can train this here"
@@ -50,26 +50,27 @@ def explain_choice(plan: Plan) -> str:
     if second is None or second.estimate is None:
         return f"{text}, the only one that can be chosen"
     times = second.estimate.epoch_seconds / max(chosen.estimate.epoch_seconds, 1e-12)
+    # Times that differ by less count as equal: a ratio such as 1.01 would claim too much accuracy.
     if times <= 1 + NOISE:
         return f"{text}, and no other is faster by more than {NOISE:.0%}"
     return f"{text}; the next, {second.name}, takes {times:,.2f} times as long"
 
 
 def numbered_fixes(plan: Plan) -> str:
-    """What would do where nothing can be chosen."""
-    told = suggest_fixes(plan.query)
-    return "; ".join(f"{number}. {fix}" for number, fix in enumerate(told, 1)) or "train a smaller model"
+    """Return numbered fixes for a plan without a strategy that fits."""
+    fixes = suggest_fixes(plan.query)
+    return "; ".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1)) or "train a smaller model"
 
 
 def format_duration(seconds: float) -> str:
-    """``0.0123`` as ``12.3 ms``."""
+    """Format a duration: ``0.0123`` as ``12.3 ms``."""
     if seconds < 1:
         return f"{seconds * 1e3:,.3g} ms"
     return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """As JSON has it."""
+    """Return the plan as values for JSON."""
     return {
         "machine": plan.query.profile.name,
         "machine_date": plan.query.profile.date,
@@ -85,7 +86,8 @@ def _candidate_to_dict(each: Candidate) -> dict[str, Any]:
     plain: dict[str, Any] = {"strategy": each.name, "workers": each.workers, "why_not": each.why_not or None}
     if each.estimate is None:
         return plain
-    found, traffic = each.estimate, each.estimate.traffic
+    found = each.estimate
+    traffic = each.estimate.traffic
     return {
         **plain,
         "options": found.strategy.options(),
@@ -101,7 +103,7 @@ def _candidate_to_dict(each: Candidate) -> dict[str, Any]:
 
 
 def format_plan(plan: Plan) -> str:
-    """A line for each strategy, those that can be chosen first; and where the chosen one's time goes."""
+    """Return a table with a row for each strategy, the choice, and where the time of the chosen one goes."""
     from rich.console import Console
     from rich.table import Table
 
@@ -111,6 +113,7 @@ def format_plan(plan: Plan) -> str:
     for each in plan.candidates:
         best = " *" if each is plan.chosen_candidate else ""
         table.add_row(f"{each.name}{best}", str(each.workers), *_format_figures(each.estimate), _format_remark(each))
+    # A fixed width: the result may go to a file or a test, where there is no terminal to ask.
     console = Console(width=150, force_terminal=False)
     with console.capture() as capture:
         console.print(table)
@@ -151,5 +154,6 @@ def _format_remark(each: Candidate) -> str:
 def _format_parts(estimate: Estimate) -> str:
     parts = sorted(estimate.parts, key=lambda part: part.hidden - part.seconds)
     hidden = [f" ({format_duration(part.hidden)} of it beside others)" if part.hidden else "" for part in parts]
-    told = [f"{part.name} {format_duration(part.seconds)}{beside}" for part, beside in zip(parts, hidden, strict=True)]
-    return "its epoch: " + ", ".join(told)
+    # Sorted above by the time that no other part hides: that is what lengthens the epoch.
+    described = [f"{part.name} {format_duration(part.seconds)}{note}" for part, note in zip(parts, hidden, strict=True)]
+    return "its epoch: " + ", ".join(described)

@@ -1,1 +1,1 @@
-"""One page about runs: see `outgrow.app.report.page`."""
+"""HTML report on one or several runs."""

@@ -1,4 +1,4 @@
-"""Charts that every run has: curves, seconds, bytes, memory, load."""
+"""Charts for runs of any strategy: curves, seconds, bytes, memory, load."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _MOST_BARS = 60
 
 
 class Chart(NamedTuple):
-    """A chart with what it says.
+    """Chart with its heading and explanation.
 
     Attributes:
-        key: Name of its element on the page.
-        title: Its heading.
-        text: One sentence on how to read it.
-        figure: The chart.
+        key: Identifier of its element on the page.
+        title: Heading.
+        text: One sentence on how to read the chart.
+        figure: Plotly figure.
     """
 
     key: str
@@ -48,15 +48,16 @@ class Chart(NamedTuple):
 
 
 def series_colour(index: int) -> str:
-    """Of the ``index``-th line or bar."""
+    """Return the colour of the ``index``-th line or bar."""
     return _COLOURS[index % len(_COLOURS)]
 
 
 def make_figure(traces: Sequence[Any], x: str, y: str, **layout: Any) -> go.Figure:
-    """A chart without a background, whose texts the page colours."""
+    """Make a figure with axis titles ``x`` and ``y``, in the style of the page."""
     made = go.Figure(data=list(traces))
     made.update_layout(
         template="none",
+        # Transparent and without text colours: ``page.js`` sets them for the light or the dark theme.
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         margin={"l": 60, "r": 12, "t": 8, "b": 44},
@@ -70,12 +71,13 @@ def make_figure(traces: Sequence[Any], x: str, y: str, **layout: Any) -> go.Figu
 
 
 def loss_curves(runs: Sequence[RunData]) -> Chart:
-    """Training loss after each epoch."""
+    """Chart the training loss of each epoch."""
     lines = [
         go.Scatter(
             x=list(range(1, len(run.summary["loss"]) + 1)),
             y=run.summary["loss"],
             name=run.name,
+            # A single epoch is a point, which no line would show.
             mode="lines+markers" if len(run.summary["loss"]) < 3 else "lines",
             line={"color": series_colour(index)},
         )
@@ -87,12 +89,14 @@ def loss_curves(runs: Sequence[RunData]) -> Chart:
 
 
 def score_curves(runs: Sequence[RunData]) -> Chart | None:
-    """Validation scores, where models were evaluated."""
+    """Chart the validation scores of evaluated epochs; return None if there are none."""
     lines = []
     for index, run in enumerate(runs):
+        # With `eval_every` above 1, most epochs have no score.
         scored = [line for line in run.epochs if line["val_score"] is not None]
         if scored:
-            epochs, scores = [line["epoch"] for line in scored], [line["val_score"] for line in scored]
+            epochs = [line["epoch"] for line in scored]
+            scores = [line["val_score"] for line in scored]
             mode = "lines+markers" if len(scored) < 30 else "lines"
             lines.append(go.Scatter(x=epochs, y=scores, name=run.name, mode=mode, line={"color": series_colour(index)}))
     if not lines:
@@ -105,14 +109,16 @@ def score_curves(runs: Sequence[RunData]) -> Chart | None:
 
 
 def where_time_went(run: RunData, key: str) -> Chart | None:
-    """Seconds of each epoch by phase, of the worker that leads."""
+    """Chart the seconds of each epoch by phase, on worker 0; return None without epochs."""
     phases = run.phase_seconds()
     if not phases:
         return None
+    # Hundreds of bars would be thinner than a pixel and make the page large: each is a mean of some epochs.
     per_bar = -(-len(phases) // _MOST_BARS)
     groups = [phases[start : start + per_bar] for start in range(0, len(phases), per_bar)]
     first = run.epochs[0]["epoch"]
     epochs = [first + per_bar * number for number in range(len(groups))]
+    # The longest phase lies at the bottom of each bar, where heights can be compared; the rest on top.
     names = sorted(
         {name for each in phases for name in each}, key=lambda name: (name == OTHER, -_sum_phase(phases, name))
     )
@@ -127,17 +133,18 @@ def where_time_went(run: RunData, key: str) -> Chart | None:
         if _sum_phase(phases, name) > 0
     ]
     each = "" if per_bar == 1 else f" Each bar is the mean of {per_bar} epochs."
-    text = f"Seconds of an epoch by what worker 0 did or waited for, without evaluation.{each}"
+    text = f"Seconds of an epoch by phase of worker 0, waiting included and evaluation excluded.{each}"
     return Chart(key, "Where time went", text, make_figure(bars, "epoch", "seconds", barmode="stack"))
 
 
 def bytes_per_link(runs: Sequence[RunData]) -> Chart | None:
-    """What crossed each link, by kind."""
-    kinds = sorted({kind for run in runs for of_link in run.summary["ledger"].values() for kind in of_link})
+    """Chart the bytes that crossed each link, by kind; return None if nothing did."""
+    kinds = sorted({kind for run in runs for by_kind in run.summary["ledger"].values() for kind in by_kind})
     links = [link for link in runs[0].summary["ledger"] if any(run.summary["ledger"].get(link) for run in runs)]
     if not links:
         return None
     several = len(runs) > 1
+    # Two lists make an axis of two levels: links, grouped by run.
     labels = [[link.replace("_", " ") for run in runs for link in links], [run.name for run in runs for _ in links]]
     bars = [
         go.Bar(
@@ -151,11 +158,11 @@ def bytes_per_link(runs: Sequence[RunData]) -> Chart | None:
     ]
     made = make_figure(bars, "bytes", "", barmode="stack", height=120 + 46 * len(links) * len(runs))
     made.update_layout(hovermode="closest", xaxis={"tickformat": "~s", "ticksuffix": "B", "title": None})
-    return Chart("bytes", "Bytes per link", "What crossed each link in all of the run, by what it was.", made)
+    return Chart("bytes", "Bytes per link", "Bytes that crossed each link during the run, by kind.", made)
 
 
 def memory_over_time(run: RunData, key: str) -> Chart | None:
-    """What each worker's DEVICE tier held, against its limit."""
+    """Chart the memory in use of each worker's DEVICE tier and its limit; return None without records."""
     lines = [
         go.Scatter(
             x=[seconds for seconds, _ in worker["memory"]],
@@ -168,9 +175,11 @@ def memory_over_time(run: RunData, key: str) -> Chart | None:
     ]
     if not lines or run.limit_bytes is None:
         return None
-    limit, most = run.limit_bytes / 2**20, max(max(line.y) for line in lines)
+    limit = run.limit_bytes / 2**20
+    most = max(max(line.y) for line in lines)
     made = make_figure(lines, "seconds since the start", "MiB")
-    text = f"What the memory of each worker held; its limit was {limit:,.0f} MiB."
+    text = f"Memory in use of each worker; its limit was {limit:,.0f} MiB."
+    # A limit far above the curves would press them flat against the axis.
     if limit < 4 * most:
         made.add_hline(y=limit, line={"dash": "dash", "color": "#c9485b"})
     else:
@@ -179,7 +188,7 @@ def memory_over_time(run: RunData, key: str) -> Chart | None:
 
 
 def load_per_worker(run: RunData, key: str) -> Chart | None:
-    """Seconds of all epochs by phase, of every worker."""
+    """Chart the seconds of all epochs by phase, for every worker; return None for a single one."""
     if len(run.workers) < 2:
         return None
     names = sorted({name for worker in run.workers for name in worker["phases"]} - {EVALUATE, SAVE})
@@ -196,10 +205,10 @@ def load_per_worker(run: RunData, key: str) -> Chart | None:
     ]
     edges = [worker["counters"].get("edges_aggregated", 0) for worker in run.workers]
     mean = sum(edges) / len(edges)
-    most = f" The most edges of a worker are {max(edges) / mean:.2f} times the mean." if mean else ""
+    most = f" The worker with the most edges has {max(edges) / mean:.2f} times the mean." if mean else ""
     made = make_figure(bars, "seconds", "", barmode="stack", height=150 + 34 * len(workers))
     made.update_layout(hovermode="closest", yaxis={"autorange": "reversed"})
-    return Chart(key, "Load per worker", f"Seconds of the whole run by phase, of each worker.{most}", made)
+    return Chart(key, "Load per worker", f"Seconds of the whole run by phase, for each worker.{most}", made)
 
 
 def _sum_phase(phases: Sequence[dict[str, float]], name: str) -> float:
@@ -207,4 +216,5 @@ def _sum_phase(phases: Sequence[dict[str, float]], name: str) -> float:
 
 
 def _phase_colour(phase: str) -> str:
+    # Not `hash`, which differs between processes: a phase keeps its colour from page to page.
     return _OF_PHASE.get(phase) or series_colour(sum(map(ord, phase)))

@@ -1,4 +1,4 @@
-"""What the files of a run say, as the page shows it."""
+"""`RunData`: content of a run directory, as the report shows it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ OTHER = "other"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunData:
-    """A run that has ended.
+    """Finished run.
 
     Attributes:
-        name: What to call it on the page.
+        name: Name on the page.
         config: Content of ``config.json``.
         summary: Content of ``summary.json``.
         epochs: Lines of ``metrics.jsonl``, in order.
-        workers: What each worker did and held, from ``workers.json``.
+        workers: Records of the workers, from ``workers.json``.
     """
 
     name: str
@@ -36,44 +36,46 @@ class RunData:
 
     @cached_property
     def epoch_seconds(self) -> float:
-        """Of an epoch; the first, which compiles and fills caches, counts only where there is no other."""
+        """Median seconds of an epoch."""
         every = self.summary["epoch_seconds"]
+        # The first epoch compiles kernels and fills caches; it counts only if there is no other.
         return statistics.median(every[1:] or every) if every else 0.0
 
     @cached_property
     def link_bytes(self) -> dict[str, float]:
-        """Bytes that crossed each link, in all of the last session."""
+        """Bytes that crossed each link during the last session."""
         return {link: sum(kinds.values()) for link, kinds in self.summary["ledger"].items()}
 
     def phase_seconds(self) -> list[dict[str, float]]:
-        """Seconds of each epoch by phase; what no phase covers is the rest."""
+        """Return the seconds of each epoch by phase; `OTHER` is what no phase covers."""
         found = []
         for line in self.epochs:
             phases = dict(line.get("phases", {}))
+            # Clamped: phases and epochs are timed separately, so their sum may exceed the epoch slightly.
             phases[OTHER] = max(0.0, line["seconds"] - sum(phases.values()))
             found.append(phases)
         return found
 
     @property
     def strategy(self) -> str:
-        """Its name."""
+        """Name of the strategy."""
         return str(self.summary["strategy"])
 
     @property
     def limit_bytes(self) -> int | None:
-        """The least that any worker's DEVICE tier might hold; None where it was not recorded."""
+        """Smallest memory limit of any worker's DEVICE tier; None if not recorded."""
         return min((each["limit_bytes"] for each in self.workers), default=None)
 
 
 def read_run(path: Path, name: str | None = None) -> RunData:
-    """What there is to show of a run.
+    """Read the files of a finished run.
 
     Args:
-        path: Its directory.
-        name: What to call it; None for the directory's name.
+        path: Run directory.
+        name: Name on the page; None for that of the directory.
 
     Raises:
-        InputError: There is no run, it has not ended, or a file of it is broken.
+        InputError: There is no run, it has not ended, or one of its files is broken.
     """
     run = RunDirectory.open(path)
     config = run.config
@@ -81,8 +83,8 @@ def read_run(path: Path, name: str | None = None) -> RunData:
         raise InputError(
             f"the run in {path} has not ended",
             needed="summary.json, which is written at the end of training",
-            got=f"a run of which {len(_read_metrics(run))} epochs are known",
-            repair=f"let it end, or go on with `outgrow train --resume --out {path}`",
+            got=f"a run with {len(_read_metrics(run))} recorded epochs",
+            repair=f"let it end, or continue with `outgrow train --resume --out {path}`",
         )
     workers = run.read_json("workers.json")["workers"] if (path / "workers.json").exists() else []
     summary = run.read_json("summary.json")
@@ -107,14 +109,16 @@ def _read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
         try:
             found.append(json.loads(line))
         except ValueError:
-            break  # torn by a crash: as if never written
+            # Torn by a crash: counts as never written.
+            break
     return found
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Names of directories, with as much of their paths as tells them apart."""
+    """Return names of directories, with as many parent folders as are needed to make them distinct."""
     whole = [path.resolve().parts for path in paths]
     depth = 1
+    # The same directory given twice never gets distinct names, hence the set on the right.
     while len({parts[-depth:] for parts in whole}) < len(set(whole)):
         depth += 1
     return ["/".join(parts[-depth:]) for parts in whole]

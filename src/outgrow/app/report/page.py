@@ -1,4 +1,4 @@
-"""Assemble and write the page."""
+"""The HTML page of a report: its sections, and the file that it is written to."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ _OWN = files("outgrow.app.report")
 
 
 def render_page(runs: Sequence[RunData], predictions: Sequence[RunPrediction]) -> str:
-    """The page, with its charts, styles and scripts in it.
+    """Return the page as one HTML file that includes its charts, styles and scripts.
 
     Args:
-        runs: At least one, side by side where they are several.
-        predictions: What the planner expected of each.
+        runs: One run, or several to show side by side.
+        predictions: Prediction of the planner for each run.
     """
+    # The script of plotly becomes part of the page, which then needs no network.
     from plotly.offline import get_plotlyjs
 
     charts: list[Chart] = []
@@ -53,18 +54,21 @@ def render_page(runs: Sequence[RunData], predictions: Sequence[RunPrediction]) -
 def _render_sections(
     runs: Sequence[RunData], predictions: Sequence[RunPrediction], charts: list[Chart]
 ) -> Iterator[str]:
-    """What is on the page, from top to bottom; its charts are added to ``charts``."""
+    """Yield the sections of the page, from top to bottom; add their charts to ``charts``."""
     if len(runs) == 1:
         yield _render_tiles(runs[0])
     yield _render_section("Curves", _render_charts(_drop_missing(loss_curves(runs), score_curves(runs)), charts))
     for number, run in enumerate(runs):
-        of_run = _drop_missing(
+        # Keys contain the number of the run: identifiers must be unique on the page.
+        run_charts = _drop_missing(
             where_time_went(run, f"phases-{number}"),
             memory_over_time(run, f"memory-{number}"),
             load_per_worker(run, f"load-{number}"),
             *strategy_charts(run, f"strategy-{number}"),
         )
-        yield _render_section(run.name if len(runs) > 1 else "Time, memory and load", _render_charts(of_run, charts))
+        yield _render_section(
+            run.name if len(runs) > 1 else "Time, memory and load", _render_charts(run_charts, charts)
+        )
     yield _render_section("Links", _render_charts(_drop_missing(bytes_per_link(runs)), charts))
     yield _render_section("All figures", _render_scrollable(render_runs_table(runs)))
     for run, found in zip(runs, predictions, strict=True):
@@ -104,8 +108,8 @@ def _render_charts(found: Sequence[Chart], charts: list[Chart]) -> str:
 def _render_chart(chart: Chart) -> str:
     text = f"<h3>{escape(chart.title)}</h3><p>{escape(chart.text)}</p>"
     label = escape(f"{chart.title}. {chart.text}", quote=True)
-    place = f'<div class="chart" id="{chart.key}" role="img" aria-label="{label}"></div>'
-    return f"<figure>{text}{place}</figure>"
+    element = f'<div class="chart" id="{chart.key}" role="img" aria-label="{label}"></div>'
+    return f"<figure>{text}{element}</figure>"
 
 
 def _render_section(title: str, content: str) -> str:
@@ -113,11 +117,13 @@ def _render_section(title: str, content: str) -> str:
 
 
 def _render_scrollable(table: str) -> str:
+    # `tabindex` lets the keyboard scroll tables that are wider than the screen.
     return f'<div class="scroll" tabindex="0">{table}</div>'
 
 
 def _render_chart_data(chart: Chart) -> str:
-    """The chart as JSON, in which no tag can end."""
+    """Return the chart as JSON in a script element."""
+    # A name of a run may contain "</script>", which would end the element; in JSON "\/" equals "/".
     content = str(chart.figure.to_json()).replace("</", "<\\/")
     return f'<script type="application/json" data-chart="{chart.key}">{content}</script>\n'
 
@@ -126,15 +132,15 @@ _MOST_RUNS = 12
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None, data_dir: Path | None = None) -> Path:
-    """Write a page about runs that have ended.
+    """Write a report on finished runs.
 
     Args:
-        paths: Their directories.
-        out: The file; None for ``report.html`` in the directory of the first run.
-        data_dir: Folder to look in first for the files of data sets, of which the planner's estimate is made.
+        paths: Run directories.
+        out: File to write; None for ``report.html`` in the directory of the first run.
+        data_dir: Folder to look in first for the files of data sets, which the planner's prediction needs.
 
     Returns:
-        Where the page is.
+        Path of the page.
 
     Raises:
         InputError: There is no such run, or the file cannot be written.
@@ -153,7 +159,8 @@ def write_report(paths: Sequence[Path], out: Path | None = None, data_dir: Path 
             f"cannot write the report to {target}",
             needed="a file whose name ends in .html",
             got="a directory" if target.is_dir() else f"{target.name!r}",
-            repair="give --out report.html, say",
+            repair="for example, give --out report.html",
         )
+    # Replaced atomically: a browser may be showing the file.
     write_text_atomically(target, render_page(runs, [predict_run(run, data_dir) for run in runs]))
     return target

@@ -1,4 +1,4 @@
-"""What the planner expected of a run, beside what was measured."""
+"""Comparison of the planner's prediction for a run with its measurements."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from outgrow.training.config import TrainConfig
 
 
 class MetricComparison(NamedTuple):
-    """One line of the table.
+    """One row of the table of predictions.
 
     Attributes:
-        label: What it is about.
-        unit: ``"s"``, ``"bytes"``, or nothing of what is counted.
-        predicted: By the plan.
-        measured: In the run.
+        label: Name of the metric.
+        unit: ``"s"``, ``"bytes"``, or empty for a count.
+        predicted: Value that the planner predicts.
+        measured: Value measured in the run.
     """
 
     label: str
@@ -37,11 +37,11 @@ class MetricComparison(NamedTuple):
 
 
 class RunPrediction(NamedTuple):
-    """What was expected.
+    """Prediction for a run.
 
     Attributes:
-        comparisons: What can be compared.
-        notes: On what machine, or why nothing can be compared.
+        comparisons: Metrics that can be compared; empty without a prediction.
+        notes: Machine that the prediction is for, or why there is none.
     """
 
     comparisons: tuple[MetricComparison, ...]
@@ -49,33 +49,41 @@ class RunPrediction(NamedTuple):
 
 
 def predict_run(run: RunData, data_dir: Path | None = None) -> RunPrediction:
-    """The estimate of the run's own strategy, on as many workers; nothing where its graph or model is not at hand."""
+    """Predict a run with its own strategy and number of workers.
+
+    Returns:
+        The prediction; without comparisons if the graph or the model of the run cannot be rebuilt here.
+    """
     try:
         return _estimate_run(run, data_dir)
     except OutgrowError as error:
+        # The rest of the page needs neither graph nor model and is still worth showing.
         return RunPrediction((), f"no prediction: {error.what}")
 
 
 def _estimate_run(run: RunData, data_dir: Path | None) -> RunPrediction:
-    config, summary = run.config, run.summary
+    config = run.config
+    summary = run.summary
     name, options = read_model_record(config, Path(run.name))
     graph = load_recorded_graph(config, data_dir)
     training = TrainConfig().with_options(**config["train"])
     model = build_seeded_model(name, graph, options, training.seed)
     strategy, _ = resolve_strategy(config["strategy"]["name"], config["strategy"]["options"])
     hosts = len({each["host"] for each in run.workers}) or 1
-    place = WorkerLayout(workers=summary["workers"], hosts=hosts)
-    profile, measured = select_machine(None, place, summary["device"])
-    unknown = missing_bandwidth(place, profile)
+    layout = WorkerLayout(workers=summary["workers"], hosts=hosts)
+    profile, measured = select_machine(None, layout, summary["device"])
+    unknown = missing_bandwidth(layout, profile)
     if unknown is not None:
         return RunPrediction((), f"no prediction: {unknown}")
     memory = strategy.options().get("memory")
-    asked = query_for_graph(graph, model, training, PlanSite(profile, [place], None if memory is None else str(memory)))
-    pace = cost_model_for(asked, place)
-    planned = estimate_strategy(strategy, asked.work, pace)
+    site = PlanSite(profile, [layout], None if memory is None else str(memory))
+    query = query_for_graph(graph, model, training, site)
+    costs = cost_model_for(query, layout)
+    planned = estimate_strategy(strategy, query.work, costs)
     chunks = summary["found"].get("chunks", 0)
+    # With the run's own number of chunks, a wrong guess of that number does not distort the other metrics.
     as_run = replace(strategy, chunks=chunks) if isinstance(strategy, Offload) and chunks else strategy
-    found = estimate_strategy(as_run, asked.work, pace)
+    found = estimate_strategy(as_run, query.work, costs)
     evaluations = sum(line["val_score"] is not None for line in run.epochs)
     moved = Counter[str]()
     for (link, _), count in found.traffic.run_bytes(summary["epochs"], evaluations).items():
@@ -96,5 +104,5 @@ def _estimate_run(run: RunData, data_dir: Path | None) -> RunPrediction:
 
 
 def relative_error(comparison: MetricComparison) -> float | None:
-    """How far the prediction is off, as a share of what was measured."""
+    """Return the error of the prediction as a fraction of the measurement; None if the latter is zero."""
     return (comparison.predicted - comparison.measured) / comparison.measured if comparison.measured else None

@@ -1,4 +1,4 @@
-"""Charts of what only one strategy has."""
+"""Charts and facts that are specific to one strategy."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from outgrow.app.report.data import RunData
 
 
 def strategy_charts(run: RunData, key: str) -> list[Chart]:
-    """What there is to see of this strategy."""
-    of = {"offload": _reuse_chart, "migrate": _time_steps_chart, "orchestrate": _hot_nodes_chart}.get(run.strategy)
+    """Return the charts of the run's strategy, if it has any."""
+    make_chart = {"offload": _reuse_chart, "migrate": _time_steps_chart, "orchestrate": _hot_nodes_chart}.get(
+        run.strategy
+    )
     found: Mapping[str, Any] = run.summary.get("found", {})
-    made = None if of is None else of(found, key)
+    made = None if make_chart is None else make_chart(found, key)
     return [] if made is None else [made]
 
 
 def strategy_facts(run: RunData) -> dict[str, str]:
-    """Single numbers: names, and values as words."""
-    counters, found = run.summary["counters"], run.summary.get("found", {})
+    """Return facts on the run's strategy, as text by name."""
+    counters = run.summary["counters"]
+    # Runs of earlier versions have recorded no such facts.
+    found = run.summary.get("found", {})
     facts = {}
     if run.strategy == "offload" and "chunks" in found:
         facts["chunks of a worker"] = f"{found['chunks']:,}" if found["chunks"] else "none: all at once fits"
@@ -37,9 +41,10 @@ def strategy_facts(run: RunData) -> dict[str, str]:
         rows = max(1, counters.get("rows_loaded", 0))
         facts["rows loaded that another worker had"] = format_percent(counters.get("remote_rows", 0) / rows)
         if "cache_hits" in counters:
-            asked = max(1, counters["cache_hits"] + counters.get("cache_misses", 0))
-            facts["of these found in a cache"] = format_percent(counters["cache_hits"] / asked)
+            lookups = max(1, counters["cache_hits"] + counters.get("cache_misses", 0))
+            facts["of these found in a cache"] = format_percent(counters["cache_hits"] / lookups)
     if run.strategy == "orchestrate":
+        # Rows computed at the start of one super-batch serve until the last update of the next.
         bound = 2 * run.summary["strategy_options"]["super_batch"] - 1
         facts["largest staleness"] = f"{counters.get('staleness_max', 0)} updates, of at most {bound}"
         facts["hot rows computed by CPUs"] = f"{counters.get('hot_rows_computed', 0):,}"
@@ -47,10 +52,12 @@ def strategy_facts(run: RunData) -> dict[str, str]:
 
 
 def _reuse_chart(found: Mapping[str, Any], key: str) -> Chart | None:
-    rows, arriving = found.get("wave_rows"), found.get("wave_rows_arriving")
+    rows = found.get("wave_rows")
+    arriving = found.get("wave_rows_arriving")
     if not rows or not arriving:
         return None
-    waves, kept = list(range(1, len(rows) + 1)), [all_ - new for all_, new in zip(rows, arriving, strict=True)]
+    waves = list(range(1, len(rows) + 1))
+    kept = [all_ - new for all_, new in zip(rows, arriving, strict=True)]
     bars = [
         go.Bar(x=waves, y=arriving, name="read", marker={"color": series_colour(1)}),
         go.Bar(x=waves, y=kept, name="there from the wave before", marker={"color": series_colour(0)}),
@@ -79,8 +86,9 @@ def _time_steps_chart(found: Mapping[str, Any], key: str) -> Chart | None:
         "rangemode": "tozero",
         "showgrid": False,
     }
+    # Room for the second axis, which the default margin would cut off.
     made.update_layout(yaxis2=second, margin={"r": 60})
-    text = "In how many time steps a batch was computed while fewer were tried, and what that took."
+    text = "Time steps of a batch while fewer were tried, and seconds of an epoch."
     return Chart(key, "Time steps", text, made)
 
 
@@ -100,7 +108,5 @@ def _hot_nodes_chart(found: Mapping[str, Any], key: str) -> Chart | None:
             marker={"color": series_colour(0)},
         ),
     ]
-    text = (
-        f"For how long the device of worker 0 waited for its CPU; {log[-1]['hot_nodes']:,} nodes were hot in the end."
-    )
+    text = f"How long the device of worker 0 waited for its CPU; {log[-1]['hot_nodes']:,} nodes were hot in the end."
     return Chart(key, "Waiting for the CPU", text, make_figure(bars, "epoch", "seconds", barmode="stack"))

@@ -1,4 +1,4 @@
-"""Tables of the page: runs side by side, and predictions beside measurements."""
+"""Tables of the page: runs side by side, and predictions next to measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outgrow.app.report.strategy_charts import strategy_facts
 
 
 class _SummaryRow(NamedTuple):
-    """A line of the table of runs: what it is called, where it is in the summary, and how it is spelled."""
+    """Row of the table of runs: its label, its path in the summary, and its format."""
 
     label: str
     path: tuple[str, ...]
@@ -38,7 +38,7 @@ _ROWS = (
 
 
 def render_runs_table(runs: Sequence[RunData]) -> str:
-    """A column for each run; cells carry the value that ``summary.json`` has."""
+    """Return a table with a column for each run; cells carry the raw values of ``summary.json`` as data."""
     head = "".join(f'<th scope="col">{escape(run.name)}</th>' for run in runs)
     body = "".join(
         _render_row(row, runs) for row in _ROWS if any(_lookup_path(run.summary, row.path) is not None for run in runs)
@@ -50,12 +50,14 @@ def render_runs_table(runs: Sequence[RunData]) -> str:
     body += f'<tr><th scope="row">median seconds of an epoch</th>{seconds}</tr>'
     for link in runs[0].summary["ledger"]:
         counts = [run.link_bytes.get(link, 0) for run in runs]
+        # Most runs use two or three links; rows of zeros would hide these.
         if any(counts):
             cells = "".join(
                 _render_cell(number, f"ledger.{link}", each, format_bytes(each)) for number, each in enumerate(counts)
             )
             body += f'<tr><th scope="row">{escape(link.replace("_", " "))}</th>{cells}</tr>'
     facts = [strategy_facts(run) for run in runs]
+    # Runs of different strategies have different facts: a dict unites them in order of appearance.
     for name in dict.fromkeys(name for each in facts for name in each):
         cells = "".join(f"<td>{escape(each.get(name, ''))}</td>" for each in facts)
         body += f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
@@ -66,6 +68,7 @@ def _render_row(row: _SummaryRow, runs: Sequence[RunData]) -> str:
     cells = ""
     for number, run in enumerate(runs):
         value = _lookup_path(run.summary, row.path)
+        # A score of None says that nothing was evaluated; any other None, that an older run lacks the key.
         missing = value is None and row.path[0] not in ("test_accuracy", "val_accuracy")
         cells += _render_cell(number, ".".join(row.path), value, "" if missing else row.format_value(value))
     return f'<tr><th scope="row">{escape(row.label)}</th>{cells}</tr>'
@@ -83,7 +86,7 @@ def _lookup_path(summary: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def render_prediction_table(prediction: RunPrediction) -> str:
-    """What was expected beside what was measured."""
+    """Return a table of predictions next to measurements."""
     if not prediction.comparisons:
         return f"<p>{escape(prediction.notes)}</p>"
     rows = "".join(_render_comparison(line) for line in prediction.comparisons)
@@ -98,9 +101,10 @@ def _render_comparison(comparison: MetricComparison) -> str:
 
 
 def _format_comparison(comparison: MetricComparison) -> Iterator[str]:
-    words = {"s": format_seconds, "": lambda count: f"{count:,.0f}"}
-    spell = format_memory if "memory" in comparison.label else words.get(comparison.unit, format_bytes)
-    yield spell(comparison.predicted)
-    yield spell(comparison.measured)
+    formats = {"s": format_seconds, "": lambda count: f"{count:,.0f}"}
+    # Memory in binary units, as in limits such as "2GiB"; traffic in decimal ones, as in link rates.
+    format_value = format_memory if "memory" in comparison.label else formats.get(comparison.unit, format_bytes)
+    yield format_value(comparison.predicted)
+    yield format_value(comparison.measured)
     off = relative_error(comparison)
     yield "" if off is None else f"{'+' if off > 0 else ''}{format_percent(off)}"

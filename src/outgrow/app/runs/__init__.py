@@ -1,1 +1,1 @@
-"""Running and resuming: from options or a directory to a finished run."""
+"""Runs: planning, training, resuming, and the files of a run directory."""

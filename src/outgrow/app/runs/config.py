@@ -1,4 +1,4 @@
-"""`config.json`: write it, rebuild graph and model from it."""
+"""Content of ``config.json``, and the graph and model rebuilt from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from outgrow.training.config import TrainConfig
 
 
 def training_record(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str, Any]:
-    """How a run is trained, as it is recorded."""
+    """Return the part of ``config.json`` that says how a run is trained."""
     return {
         "train": asdict(config),
         "strategy": {"name": strategy.name, "options": strategy.options()},
@@ -30,23 +30,28 @@ def training_record(config: TrainConfig, strategy: Strategy, workers: Workers) -
 
 
 def absolute_source(graph: str) -> str:
-    """A graph as it is recorded: the whole path of a file or folder, so that a run goes on from any directory."""
+    """Return the graph as ``config.json`` names it: a data set by name, a file by its absolute path.
+
+    A run can thus be resumed from any directory.
+    """
     path = Path(graph).expanduser()
+    # A name of a data set wins over a file that happens to have the same name, as when a graph is loaded.
     is_path = is_store(path) or (graph not in datasets.datasets() and path.exists())
     return str(path.resolve()) if is_path else graph
 
 
 def load_recorded_graph(record: Mapping[str, Any], data_dir: Path | None) -> Graph:
-    """The graph of a recorded run."""
+    """Load the graph of a recorded run; ``data_dir`` overrides the recorded one."""
+    # Runs of `og.train` and of older versions have recorded no folder.
     recorded = record.get("data_dir")
     return datasets.load_graph(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
 
 
 def read_model_record(record: Mapping[str, Any], path: Path) -> tuple[str, dict[str, object]]:
-    """Name and options of the model of a recorded run.
+    """Return name and options of the model of a recorded run.
 
     Raises:
-        InputError: The run's model was not made by name.
+        InputError: The model was built in Python and has no name.
     """
     if record["model"] is None:
         raise InputError(
@@ -59,6 +64,7 @@ def read_model_record(record: Mapping[str, Any], path: Path) -> tuple[str, dict[
 
 
 def build_seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: int) -> Model:
-    """A model by its name, with parameters that the seed decides."""
+    """Build a model by name, with parameters initialised from the seed."""
+    # Constructors draw the parameters: with the seed set here, each start of the run begins with the same.
     torch.manual_seed(seed)
     return build_model(name, graph, settings)

@@ -1,4 +1,4 @@
-"""A run directory: everything about one run, each file whole or absent."""
+"""Run directory: the files of one run, each either complete or absent."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CONFIG = ("graph", "model", "train", "strategy")
 
 
 class RunDirectory:
-    """Files of a run: ``config.json``, ``metrics.jsonl``, ``ledger.json``, ``summary.json`` and others. Final.
+    """Files of a run, such as ``config.json``, ``metrics.jsonl`` and ``summary.json``. Final.
 
     Args:
-        path: The directory.
+        path: Path of the directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,22 +36,22 @@ class RunDirectory:
 
     @staticmethod
     def create(path: Path, config: Mapping[str, Any], *, again: bool = False) -> RunDirectory:
-        """A new run directory, held by this process.
+        """Create a run directory, locked by this process.
 
         Args:
-            path: Where.
+            path: New or empty directory.
             config: Content of ``config.json``.
-            again: Whether the run was started before, and may find its own files.
+            again: Whether this restarts a run, whose files may already be there.
 
         Raises:
-            InputError: There is something at ``path`` already, or it cannot be written.
+            InputError: ``path`` is in use, or it cannot be written.
         """
         if not again and path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InputError(
                 f"{path} is in use",
                 needed="a new or empty directory for the run",
                 got="a file" if path.is_file() else f"a directory with {sum(1 for _ in path.iterdir())} entries",
-                repair="give another --out, or add --resume to go on with the run there",
+                repair="give another --out, or add --resume to continue the run there",
             )
         run = RunDirectory(path)
         with convert_write_errors(path):
@@ -61,30 +61,31 @@ class RunDirectory:
             run.write_json("config.json", config)
         except InputError:
             run.release_lock()
+            # Removes an empty directory only, and fails where another process has put its files.
             with suppress(OSError):
                 path.rmdir()
             raise
         return run
 
     def acquire_lock(self) -> None:
-        """Let nobody else train here until `release`, or the end of this process.
+        """Lock the directory until `release_lock` is called or this process ends.
 
         Raises:
-            InputError: Another process does, or nothing can be written here.
+            InputError: Another process holds the lock, or the directory cannot be written.
         """
         with convert_write_errors(self.path / NAME):
             self._lock = RunLock(self.path)
         if not self._lock.is_exclusive:
-            log_message(f"the file system of {self.path} has no locks: see to it that no other run is at work there")
+            log_message(f"{self.path} is on a file system without locks: make sure that no other run uses it")
 
     def release_lock(self) -> None:
-        """Let others train here."""
+        """Release the lock, if this process holds it."""
         if self._lock is not None:
             self._lock.release()
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
-        """An existing run directory.
+        """Open an existing run directory, without locking it.
 
         Raises:
             InputError: There is no run at ``path``.
@@ -99,7 +100,8 @@ class RunDirectory:
         return RunDirectory(path)
 
     def discard_unstarted(self) -> None:
-        """Remove a run of which no epoch has ended, and which was refused: nothing of it is of use."""
+        """Remove the directory of a refused run, unless an epoch has finished or there is a checkpoint."""
+        # What is left would make the next run with the same --out fail: its directory must be empty.
         if not self.has_checkpoint and not (self.metrics_path.exists() and self.metrics_path.stat().st_size):
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -108,7 +110,7 @@ class RunDirectory:
         """Content of ``config.json``.
 
         Raises:
-            InputError: It is missing or broken, or says nothing of the run.
+            InputError: The file is missing or broken, or lacks a required key.
         """
         config = self.read_json("config.json")
         missing = [key for key in _CONFIG if key not in config]
@@ -117,10 +119,10 @@ class RunDirectory:
         return config
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Content of a JSON file of the run.
+        """Read a JSON file of the run.
 
         Raises:
-            InputError: It is missing or broken.
+            InputError: The file is missing or broken.
         """
         path = self.path / name
         try:
@@ -132,31 +134,32 @@ class RunDirectory:
         return content
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file; it is replaced whole.
+        """Write a JSON file of the run, atomically.
 
         Raises:
-            InputError: It cannot be written.
+            InputError: The file cannot be written.
         """
         write_text_atomically(self.path / name, json.dumps(content, indent=2) + "\n")
 
     @property
     def resume_hints(self) -> dict[str, Any]:
-        """Content of ``hints.json``: what strategies found out; nothing if it is missing or broken."""
+        """Content of ``hints.json``, the tuning results of strategies; empty if it is missing or broken."""
         try:
             return self.read_json("hints.json")
         except InputError:
+            # Hints only save strategies trial epochs: a run can resume without them.
             return {}
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return checkpoint.latest_checkpoint(self.checkpoint_dir) is not None
 
     def latest_checkpoint(self, warn: Callable[[str], None] = lambda text: None) -> Path:
-        """The last checkpoint that is whole.
+        """Return the path of the newest complete checkpoint.
 
         Args:
-            warn: Told, in a sentence, of later ones that are not.
+            warn: Called with a message for each newer checkpoint that is torn or changed.
 
         Raises:
             InputError: There is none.
@@ -168,26 +171,28 @@ class RunDirectory:
                 f"the run in {self.path} has no checkpoint",
                 needed="at least one checkpoint, written every few epochs and at the end",
                 got=f"{len(torn)} that are torn or changed" if torn else "none: the run ended before its first",
-                repair="remove the directory and start anew, with a smaller checkpoint_every or with checkpoint_steps",
+                repair="remove the directory and start again, with a smaller checkpoint_every or with checkpoint_steps",
             )
         for path in torn:
-            warn(f"the checkpoint {path} is torn or changed: its checksum is another; {found.name} is used instead")
+            warn(f"the checkpoint {path} is torn or changed: its checksum differs; {found.name} is used instead")
         return found
 
     def load_best(self, model: nn.Module) -> None:
-        """Put the best model of the run into ``model``.
+        """Load the parameters of the run's best epoch into ``model``.
 
         Raises:
             InputError: There is no checkpoint, or it is of another model.
         """
         path = self.latest_checkpoint(log_message)
         saved = checkpoint.load_checkpoint(path)
+        # Without validation scores there is no best epoch: the latest parameters then serve.
         checkpoint.load_parameters(model, saved["progress"]["best_model"] or saved["model"], path)
 
     def truncate_after(self, epoch: int) -> None:
-        """Drop the metrics of epochs after ``epoch``: they will be run again."""
+        """Drop the metrics of epochs after ``epoch``, which are about to be trained again."""
         if self.metrics_path.exists():
-            lines = self.metrics_path.read_text("utf-8", "replace").splitlines()  # what was torn is of no epoch
+            # A line torn by a crash may not be valid UTF-8; it belongs to no epoch and is dropped.
+            lines = self.metrics_path.read_text("utf-8", "replace").splitlines()
             kept = [line for line in lines if _parse_epoch(line) <= epoch]
             write_text_atomically(self.metrics_path, "".join(f"{line}\n" for line in kept))
 
@@ -202,14 +207,15 @@ class RunDirectory:
             "evaluation_seconds": report.evaluation_seconds,
             "phases": report.phases,
         }
-        # Appended, and not flushed: the file grows with every epoch, and `truncate_after` drops a line torn by a crash.
+        # Appended rather than replaced, since the file grows with every epoch; not flushed to disk, since
+        # `truncate_after` drops a line torn by a crash.
         with convert_write_errors(self.metrics_path), self.metrics_path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
 
 @contextmanager
 def release_on_exit(run: RunDirectory | None) -> Iterator[RunDirectory | None]:
-    """A directory in which nobody else trains until the end of the context, or none."""
+    """Context that yields ``run`` and releases its lock on exit; ``run`` may be None."""
     try:
         yield run
     finally:
@@ -218,42 +224,45 @@ def release_on_exit(run: RunDirectory | None) -> Iterator[RunDirectory | None]:
 
 
 class HintsWriter:
-    """Writes ``hints.json`` after epochs that have changed the hints. Final.
+    """Callback that writes ``hints.json`` after epochs that changed the hints. Final.
 
     Args:
-        run: The directory of the run.
-        hints: What strategies found out so far; changed by them.
+        run: Run directory.
+        hints: Tuning results so far; strategies update this mapping in place.
     """
 
     def __init__(self, run: RunDirectory, hints: Mapping[str, object]) -> None:
-        self.run, self.hints, self.last_written = run, hints, dict(hints)
+        self.run = run
+        self.hints = hints
+        # A copy: strategies change the mapping in place, which would hide the change.
+        self.last_written = dict(hints)
 
     def on_epoch_end(self, report: EpochReport) -> None:
-        """See `Listener.on_epoch_end`."""
+        """Write the hints if they changed."""
         if self.hints != self.last_written:
             self.run.write_json("hints.json", self.hints)
             self.last_written = dict(self.hints)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a file, in UTF-8; it is replaced whole.
+    """Write a UTF-8 file atomically.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: The file cannot be written.
     """
     with convert_write_errors(path), atomic_write(path, temporary=f".{path.name}.partial") as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def convert_write_errors(path: Path) -> AbstractContextManager[None]:
-    """Turn a refusal of the system while ``path`` is written into an error with a repair.
+    """Context that turns an `OSError` while ``path`` is written into an `InputError`.
 
     Raises:
         InputError: The disk is full, or ``path`` cannot be written.
     """
     return os_errors_as_input_errors(
         f"cannot write {path}",
-        needed="a place that can be written, with enough free space",
+        needed="a writable path with enough free space",
         repair="free some space or change the permissions, or give another --out",
     )
 
@@ -268,8 +277,9 @@ def _unreadable_error(path: Path, got: str) -> InputError:
 
 
 def _parse_epoch(line: str) -> float:
-    """Epoch of a line of metrics; a line torn by a crash counts as never written."""
+    """Return the epoch of a line of metrics; infinity for a line torn by a crash."""
     try:
         return float(json.loads(line)["epoch"])
     except (ValueError, KeyError, TypeError):
+        # Later than any epoch, so that `truncate_after` drops the line.
         return float("inf")

@@ -1,4 +1,4 @@
-"""One session on several workers: what travels to them, and what comes back."""
+"""Training in this process or in local worker processes, and the job and result sent between them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRAPH = "graph"
 
 
 class WorkerResult(NamedTuple):
-    """What the worker that leads says after training; ``logits`` as in `Run`."""
+    """Result of worker 0 after training; ``logits`` as in `Run`."""
 
     summary: dict[str, Any]
     logits: Tensor | None
@@ -38,17 +38,17 @@ class WorkerResult(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingJob:
-    """What every worker is given.
+    """Task that every worker process runs.
 
     Attributes:
-        store: Store of the graph; None for the one in the workers' scratch folder.
-        model: What to train.
-        config: How long and how hard.
-        strategy: How.
-        device: What workers compute on.
-        directory: Where files go; None for nowhere.
-        resume: Whether to go on from the last checkpoint.
-        needs_checkpoints: Whether checkpoints are needed although files go nowhere.
+        store: Graph store; None for the one in the workers' scratch folder.
+        model: Model to train.
+        config: Options of the training loop.
+        strategy: Training strategy.
+        device: Device that workers compute on.
+        directory: Run directory; None to keep no files.
+        resume: Whether to resume from the last checkpoint.
+        needs_checkpoints: Whether to write checkpoints to the scratch folder if there is no run directory.
     """
 
     store: Path | None
@@ -61,29 +61,31 @@ class TrainingJob:
     device: str = "auto"
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
-        """Train on one worker; the one that leads reports."""
+        """Train as one worker; return the result on worker 0, None on the others."""
         directory = RunDirectory(self.directory or context.folder / "run")
-        teller = _EventForwarder(context.send_message)
+        forwarder = _EventForwarder(context.send_message)
         session = Session(
             graph=open_store(self.store or context.folder / GRAPH),
             model=self.model,
             config=self.config,
             strategy=self.strategy,
             directory=directory if self.directory or self.needs_checkpoints else None,
-            callbacks=(teller,),
-            progress_callbacks=(teller,),
+            callbacks=(forwarder,),
+            progress_callbacks=(forwarder,),
             comm=context.comm,
             device=self.device,
             should_stop=context.should_stop,
             warn=context.send_message,
         )
+        # Worker 0 decides for all. The attempt is the same everywhere, so either all workers take part in
+        # the broadcast or none does.
         again = context.attempt > 0 and context.comm.broadcast(directory.has_checkpoint)
         run = session.run(resume=self.resume or again)
         return WorkerResult(run.summary, run.logits, self.model.state_dict()) if context.comm.is_rank_zero else None
 
 
 class _EventForwarder:
-    """Passes reports and moments on to the process that started the workers."""
+    """Callback that sends epoch reports and progress events to the process that started the workers."""
 
     def __init__(self, send_message: Callable[[object], None]) -> None:
         self.send_message = send_message
@@ -96,23 +98,24 @@ class _EventForwarder:
 
 
 def run_session(session: Session, workers: Workers, *, resume: bool, log: Callable[[str], None]) -> Run:
-    """Train on as many workers as asked for: in this process if that is one, else in processes of their own.
+    """Train with one worker in this process, or with several in processes of their own.
 
     Args:
-        session: What to train; in this process it has no line to others.
-        workers: How many workers.
-        resume: Whether to go on from the last checkpoint.
-        log: Told, in a sentence, when workers are started again.
+        session: Session with a `SingleProcessComm`; several workers get their own communicators.
+        workers: Number of workers, and when to restart them.
+        resume: Whether to resume from the last checkpoint.
+        log: Called with a message when workers are restarted, or when one of them warns.
 
     Raises:
-        InputError: What a worker cannot use.
-        WorkerError: A worker has died, and so have those that took its place.
+        InputError: A worker cannot use its input.
+        WorkerError: A worker has died, and no restarts are left.
     """
     try:
         return (
             _run_in_process(session, resume) if workers.number == 1 else _run_in_workers(session, workers, resume, log)
         )
     except InputError:
+        # Some input is only found to be unusable once training starts; a resumed run keeps its files.
         if session.directory is not None and not resume:
             session.directory.discard_unstarted()
         raise
@@ -128,8 +131,10 @@ def _run_in_process(session: Session, resume: bool) -> Run:
 def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Callable[[str], None]) -> Run:
     from outgrow.runtime.distributed.launch import run_workers
 
-    graph, directory = session.graph, session.directory
+    graph = session.graph
+    directory = session.directory
     job = TrainingJob(
+        # A graph loaded from a store and not changed since needs no copy: workers map the store itself.
         store=graph.store if matches_store(graph) else None,
         model=session.model,
         config=session.config,
@@ -139,17 +144,21 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
         needs_checkpoints=workers.max_restarts > 0,
         device=session.device,
     )
+    # Ctrl-C reaches only this process. It asks the workers to stop after an epoch, so that they write a
+    # checkpoint and a summary.
     with catch_interrupt() as interrupted:
         reports = run_workers(
             job,
             workers.number,
             heartbeat_seconds=workers.heartbeat_seconds,
             restarts=workers.max_restarts,
+            # Written once and mapped by all workers, whose memory then holds the graph only once.
             prepare=lambda folder: None if job.store else write_store(graph, folder / GRAPH),
             on_message=lambda message: _dispatch_message(message, session, log),
             should_stop=interrupted.is_set,
         )
     (summary, logits, state), *_ = (report for report in reports if report)
+    # Workers trained copies of the model; the caller expects its own one trained.
     session.model.load_state_dict(state)
     path = None if directory is None else directory.path
     return Run(model=session.model, logits=logits, summary=summary, directory=path)
@@ -163,4 +172,5 @@ def _dispatch_message(message: object, session: Session, log: Callable[[str], No
         for watcher in session.progress_callbacks:
             watcher.on_progress(message)
     else:
+        # Warnings are strings; a restart of the workers is an event whose text is the message.
         log(str(message))

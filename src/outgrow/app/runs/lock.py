@@ -1,4 +1,4 @@
-"""One at a time: who trains in the directory of a run holds it, whatever host of a shared disk it is on."""
+"""Lock file of a run directory: one process at a time trains there, even on a disk that hosts share."""
 
 from __future__ import annotations
 
@@ -15,35 +15,41 @@ NAME = ".lock"
 
 
 class RunLock:
-    """The file of a directory that only one process has locked; it is gone when that lets go, or was killed. Final.
+    """Exclusive lock on a run directory, which the system releases if the process is killed. Final.
 
     Args:
-        folder: The directory, which exists.
+        folder: Existing run directory.
 
     Attributes:
-        is_exclusive: Whether nobody else can hold it; not so on file systems that know no locks.
+        is_exclusive: Whether the lock keeps other processes out; False on file systems without locks.
 
     Raises:
-        InputError: Another process holds it.
-        OSError: The file cannot be made.
+        InputError: Another process holds the lock.
+        OSError: The lock file cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path, self.is_exclusive = folder / NAME, False
+        self._path = folder / NAME
+        self.is_exclusive = False
+        # A finalizer also removes the file when the interpreter exits, or nobody refers to the lock any more.
         self._finalizer = weakref.finalize(self, _release_lock, self._acquire_file(), self._path)
 
     def release(self) -> None:
-        """Let others have it. A second time nothing happens."""
+        """Release the lock; a second call does nothing."""
         self._finalizer()
 
     def _acquire_file(self) -> BinaryIO:
         while True:
+            # Append mode creates the file but does not truncate it: it may name the holder of the lock.
             file = self._path.open("a+b", buffering=0)
             try:
                 self.is_exclusive = _try_lock(file)
-                if self.is_exclusive and not _is_same_file(file, self._path):  # its holder has removed it in between
+                # The previous holder may have removed the file after it was opened here. A lock on a file
+                # without a name keeps nobody out, so try again with the file that now has the name.
+                if self.is_exclusive and not _is_same_file(file, self._path):
                     file.close()
                     continue
+                # For the error message of those that find the directory locked.
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {platform.node()}".encode())
             except BlockingIOError as error:
@@ -52,21 +58,23 @@ class RunLock:
                 file.close()
                 raise _already_locked_error(self._path.parent, holder) from error
             except BaseException:
+                # Closing releases the lock: Ctrl-C at this point must not leave the directory locked.
                 file.close()
                 raise
             return file
 
 
 def _release_lock(file: BinaryIO, path: Path) -> None:
+    # Remove the file before releasing its lock: afterwards it may already belong to the next holder.
     path.unlink(missing_ok=True)
     file.close()
 
 
 def _try_lock(file: BinaryIO) -> bool:
-    """Whether it is locked; some file systems cannot.
+    """Lock a file; return False where the file system has no locks.
 
     Raises:
-        BlockingIOError: Another process has locked it.
+        BlockingIOError: Another process has locked the file.
     """
     if sys.platform == "win32":
         return False
@@ -77,6 +85,7 @@ def _try_lock(file: BinaryIO) -> bool:
     except BlockingIOError:
         raise
     except OSError:
+        # Some network file systems are mounted without locks: train there all the same, with a warning.
         return False
     return True
 
@@ -93,5 +102,5 @@ def _already_locked_error(folder: Path, holder: str) -> InputError:
         f"another run is at work in {folder}",
         needed="a directory in which nobody trains",
         got=holder,
-        repair="wait for it or end it, also where it stands still; or start a new run in another --out",
+        repair="wait for it to finish, or stop it (even if it hangs); or start a new run in another --out",
     )

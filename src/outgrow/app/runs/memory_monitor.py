@@ -1,4 +1,4 @@
-"""Memory of a worker's tiers while it trains, and a warning before the DEVICE tier is full."""
+"""Memory use of a worker's tiers during training, with a warning before the DEVICE tier is full."""
 
 from __future__ import annotations
 
@@ -16,37 +16,45 @@ from outgrow.runtime.system.process_memory import MemoryLimit, PeakMemorySampler
 from outgrow.strategies.base import Strategy
 
 _OF_LIMIT, _OF_MACHINE = 0.97, 0.9
-"""Shares from which on a warning is given: strategies fill a limit that they keep to."""
+"""Fractions of an explicit limit, and of the machine's memory, at which to warn.
+
+The former is higher, since a strategy with a limit fills it on purpose.
+"""
 
 
 class MemoryMonitor:
-    """Watches while this context is open. Final.
+    """Context that samples the memory of this worker and warns near its limit. Final.
 
     Args:
-        comm: The line to the other workers, who share the memory of a host.
-        strategy: Its option ``memory`` is the limit, if it has one.
-        warn: Told once, in a sentence, when it is nearly reached.
+        comm: Communicator of the workers; those of one host share its memory.
+        strategy: Training strategy, whose option ``memory`` is the limit if it is set.
+        warn: Called once with a message when the limit is nearly reached.
 
     Attributes:
-        limit: Bytes that the DEVICE tier of the worker may hold.
-        device_memory: How much it holds.
+        limit: Limit of the DEVICE tier of this worker, in bytes.
+        device_memory: Sampler of the DEVICE tier.
     """
 
     def __init__(self, comm: Comm, strategy: Strategy, warn: Callable[[str], None]) -> None:
-        asked = strategy.options().get("memory")
-        share = comm.local_world_size if comm.device.type == "cpu" else 1
-        self.limit = total_device_bytes(comm.device) // share if asked is None else parse_bytes(str(asked))
+        requested = strategy.options().get("memory")
+        # Workers on CPUs share the memory of their host; each GPU has memory of its own.
+        sharers = comm.local_world_size if comm.device.type == "cpu" else 1
+        self.limit = total_device_bytes(comm.device) // sharers if requested is None else parse_bytes(str(requested))
         budget = MemoryLimit(
             self.limit,
-            _OF_MACHINE if asked is None else _OF_LIMIT,
-            lambda held: warn(_format_warning(comm.rank, held, self.limit, limited=asked is not None)),
+            _OF_MACHINE if requested is None else _OF_LIMIT,
+            lambda held: warn(_format_warning(comm.rank, held, self.limit, limited=requested is not None)),
         )
         self.device_memory = PeakMemorySampler(partial(used_device_bytes, comm.device), budget)
-        self._on_cpu, self._host_memory = comm.device.type == "cpu", PeakMemorySampler()
-        self._device_allocator, self._stack = DevicePeakMemory(comm.device), ExitStack()
+        self._on_cpu = comm.device.type == "cpu"
+        self._host_memory = PeakMemorySampler()
+        self._device_allocator = DevicePeakMemory(comm.device)
+        self._stack = ExitStack()
 
     def peak_bytes(self) -> tuple[int, int]:
-        """The most bytes in the DEVICE tier, and in memory beside it."""
+        """Return peak bytes of the DEVICE tier, and of host memory besides."""
+        # On the CPU, process memory is the DEVICE tier and must not count twice. On a GPU the allocator
+        # knows the peak exactly, while samples miss short ones.
         return (
             (self.device_memory.peak_bytes, 0)
             if self._on_cpu
@@ -65,8 +73,9 @@ class MemoryMonitor:
 
 
 def make_worker_record(comm: Comm, memory: MemoryMonitor) -> dict[str, Any]:
-    """What one worker did and held, for ``workers.json``."""
-    ledger, timeline = comm.ledger, comm.timeline
+    """Return the phases, traffic and memory of one worker, for ``workers.json``."""
+    ledger = comm.ledger
+    timeline = comm.timeline
     return {
         "host": comm.hosts[comm.rank],
         "phases": dict(timeline.phases),
@@ -81,5 +90,5 @@ def make_worker_record(comm: Comm, memory: MemoryMonitor) -> dict[str, Any]:
 
 def _format_warning(rank: int, used: int, limit: int, *, limited: bool) -> str:
     of = "the memory that it may take" if limited else "its share of this machine's memory"
-    repair = "a larger --memory" if limited else "--memory for a limit that is kept to, or fewer --workers"
+    repair = "a larger --memory" if limited else "--memory to train within a limit, or fewer --workers"
     return f"warning: worker {rank} holds {format_memory(used)}, and {of} is {format_memory(limit)}; give {repair}"

@@ -1,4 +1,4 @@
-"""From CLI options to a run."""
+"""Planning of a new run from the options of the command line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TRAINING = tuple(field.name for field in fields(TrainConfig))
 
 
 def make_train_config(recipe: Recipe, options: Mapping[str, object]) -> TrainConfig:
-    """Options of the loop that are given; the others as the recipe has them.
+    """Return the options of the training loop: given ones, then those of the recipe, then defaults.
 
     Raises:
         InputError: A value cannot be used.
@@ -43,38 +43,39 @@ def make_train_config(recipe: Recipe, options: Mapping[str, object]) -> TrainCon
 def split_options(
     model: str, options: Mapping[str, object], strategy_option_names: Iterable[str] = ()
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """The options of the model, and those of the strategy that takes ``strategy_option_names``.
+    """Return the options of the model, and those of the strategy that takes ``strategy_option_names``.
 
-    Those of the loop are left out.
+    Options of the training loop are left out.
 
     Raises:
         InputError: There is no such option.
     """
-    homes: tuple[dict[str, object], ...] = {}, {}, {}
+    groups: tuple[dict[str, object], ...] = {}, {}, {}
+    # Later entries win: a name that several take is an option of the model first, then of the loop.
     known = {
         **dict.fromkeys(strategy_option_names, 1),
         **dict.fromkeys(_TRAINING, 2),
         **dict.fromkeys(model_options(model), 0),
     }
     for name, value in options.items():
-        homes[validate_choice("option", name, known)][name] = value
-    return homes[0], homes[1]
+        groups[validate_choice("option", name, known)][name] = value
+    return groups[0], groups[1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunPlan:
-    """A run that can start.
+    """Run that is ready to start.
 
     Attributes:
-        graph: What to train on.
-        model: What to train, freshly initialised from the seed.
-        model_name: Its name on the command line.
-        model_options: Its options.
-        config: Options of the loop.
-        strategy: How.
+        graph: Graph to train on.
+        model: Model to train, freshly initialised from the seed.
+        model_name: Name of the model on the command line.
+        model_options: Options of the model.
+        config: Options of the training loop.
+        strategy: Training strategy.
         reason: One sentence on why this strategy.
-        directory: Where the run's files go.
-        workers: How many workers train.
+        directory: Run directory, locked by this process.
+        workers: Number of workers, and their settings.
     """
 
     graph: Graph
@@ -88,11 +89,13 @@ class RunPlan:
     workers: Workers
 
     def describe_run(self) -> str:
-        """What is about to happen, for people."""
-        graph, parameters = self.graph, sum(p.numel() for p in self.model.parameters())
+        """Return a description of the run in several lines, for people."""
+        graph = self.graph
+        parameters = sum(p.numel() for p in self.model.parameters())
         options = ", ".join(f"{name} {value}" for name, value in self.model_options.items())
-        keeps = not self.strategy.uses_minibatches
-        saved = [] if graph.features is None else describe_layers(self.model, graph.features, cache_constants=keeps)
+        # What does not change from epoch to epoch is cached only if each epoch computes the same nodes.
+        caches = not self.strategy.uses_minibatches
+        saved = [] if graph.features is None else describe_layers(self.model, graph.features, cache_constants=caches)
         lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
             f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes",
@@ -123,9 +126,18 @@ def plan_new_run(
     workers: Workers,
     again: bool = False,
 ) -> RunPlan:
-    """Plan a run; what is not in ``options`` comes from the recipe. A ``decoder`` among them makes it one of links.
+    """Plan a new run and create its directory.
 
-    ``again`` plans it once more, after its workers have died before their first checkpoint.
+    Args:
+        graph: Data set, store directory or graph file.
+        model: Name of the model; None for the one that suits the data set.
+        options: Options of the model, the loop and the strategy; the recipe gives the others. With a
+            ``decoder`` the model predicts links.
+        data_dir: Folder to look in first for the files of a named data set.
+        strategy: Name of the strategy, or ``"auto"``.
+        out: Run directory; None for a new one in ``runs``.
+        workers: Number of workers, and their settings.
+        again: Whether the same run was started before, and its workers died before the first checkpoint.
 
     Raises:
         InputError: Something cannot be used; nothing was written.
@@ -135,6 +147,7 @@ def plan_new_run(
     recipe = find_recipe(graph, name, links="decoder" in options)
     config = make_train_config(recipe, options)
     batches = not config.batch_config.is_full_graph
+    # All that can be refused by name is checked before the graph is loaded, which may take minutes.
     kind = find_strategy_class(strategy, batches=batches, memory="memory" in options)
     options = use_new_option_names(kind, options)
     model_part, strategy_part = split_options(name, options, list_strategy_options(kind))
@@ -144,7 +157,9 @@ def plan_new_run(
     if "decoder" not in model_settings:
         require_trainable(loaded)
     else:
+        # Link models learn from the edges alone and need no labels.
         validate_link_graph(loaded)
+        # Resolved before it is recorded, so that a resumed run builds the same model.
         if model_settings["decoder"] == AUTO:
             model_settings["decoder"] = choose_decoder(loaded)
     built = build_seeded_model(name, loaded, model_settings, config.seed)
@@ -167,6 +182,7 @@ def plan_new_run(
         },
         **training_record(config, chosen, workers),
     }
+    # The directory is created last: options that were refused above leave nothing behind.
     return RunPlan(
         graph=loaded,
         model=built,
@@ -181,13 +197,13 @@ def plan_new_run(
 
 
 def _unused_folder(name: str) -> Path:
-    """A directory for a run that nobody has named: the first that is free, of runs that begin in the same second."""
+    """Return an unused directory in ``runs``; a number tells runs apart that begin in the same second."""
     folder = Path("runs")
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     return next(folder / each for each in names if not (folder / each).exists())
 
 
 def _describe_strategy(options: Mapping[str, object], workers: int) -> str:
-    """How a strategy runs, in words; its options matter where there are several workers."""
-    said = [f"{name} {value}" for name, value in options.items()] if workers > 1 else []
-    return ", ".join(["1 worker" if workers == 1 else f"{workers} workers", *said])
+    """Return the number of workers and, if there are several, the options of the strategy, for people."""
+    described = [f"{name} {value}" for name, value in options.items()] if workers > 1 else []
+    return ", ".join(["1 worker" if workers == 1 else f"{workers} workers", *described])

@@ -1,4 +1,4 @@
-"""Progress for people, on standard error: a bar on a terminal, a few lines elsewhere, or nothing."""
+"""Progress displays on standard error: bars on a terminal, a few lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LINES = 20
 
 
 class ProgressDisplay(Protocol):
-    """A listener and watcher that is opened and closed."""
+    """Context that receives epoch reports and progress events."""
 
     def on_epoch_end(self, report: EpochReport) -> None:
-        """An epoch has ended."""
+        """Show the report of an epoch."""
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Something is under way."""
+        """Show the progress of a phase."""
 
     def __enter__(self) -> ProgressDisplay: ...
 
@@ -40,7 +40,8 @@ class ProgressDisplay(Protocol):
 
 
 def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> ProgressDisplay:
-    """The display that suits standard error."""
+    """Return the display that suits standard error, or a silent one unless ``show``."""
+    # A bar redraws its line with control characters, which would fill a log file.
     metric = "val MRR" if model.decoder is not None else "val F1" if graph.multi_label else "val acc"
     if not show:
         return SilentDisplay()
@@ -48,13 +49,13 @@ def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, sh
 
 
 class SilentDisplay:
-    """Shows nothing."""
+    """Display that shows nothing."""
 
     def on_epoch_end(self, report: EpochReport) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def __enter__(self) -> SilentDisplay:
         return self
@@ -66,19 +67,20 @@ class SilentDisplay:
 
 
 class LineDisplay:
-    """A line every twentieth of the way, for logs.
+    """Display that prints about 20 lines in all, for logs.
 
     Args:
-        epochs: Most epochs.
-        metric: What to call the validation score.
+        epochs: Maximum number of epochs.
+        metric: Label of the validation score.
     """
 
     def __init__(self, epochs: int, metric: str) -> None:
-        self.epochs, self.metric = epochs, metric
+        self.epochs = epochs
+        self.metric = metric
         self.every = max(1, epochs // _LINES)
 
     def on_epoch_end(self, report: EpochReport) -> None:
-        """Print a line if it is time."""
+        """Print a line after the first and the last epoch, and at regular intervals between."""
         if report.epoch == 1 or report.epoch % self.every == 0 or report.epoch == self.epochs:
             print(
                 f"epoch {report.epoch}/{self.epochs}  {_format_metrics(report, self.metric)}",
@@ -87,7 +89,7 @@ class LineDisplay:
             )
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Nothing: logs are for what has ended."""
+        """Do nothing: a log has no use for what is not finished."""
 
     def __enter__(self) -> LineDisplay:
         return self
@@ -99,12 +101,12 @@ class LineDisplay:
 
 
 class BarDisplay:
-    """Live bars: one of all epochs, with loss, validation score, rate and time left, and one of what is under way.
+    """Display with a bar of all epochs and one of the current phase.
 
     Args:
-        epochs: Most epochs.
-        metric: What to call the validation score.
-        console: Where to show them; None for standard error.
+        epochs: Maximum number of epochs.
+        metric: Label of the validation score.
+        console: Console to draw on; None for standard error.
     """
 
     def __init__(self, epochs: int, metric: str, console: Console | None = None) -> None:
@@ -126,18 +128,22 @@ class BarDisplay:
         self.phase = ""
 
     def on_epoch_end(self, report: EpochReport) -> None:
-        """Move the bar of all epochs."""
+        """Update the bar of all epochs."""
         self.progress.update(self.epochs_task, completed=report.epoch, facts=_format_metrics(report, self.metric))
+        # A second update, since the time left follows from the first.
         self.progress.update(self.epochs_task, left=_format_remaining(self.progress.tasks[self.epochs_task]))
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Move the bar of what is under way, or begin another one."""
+        """Update the bar of the current phase, or restart it for a new phase."""
         if event.phase != self.phase:
             self.phase = event.phase
+            # A reset also forgets the speed of the phase before.
             self.progress.reset(self.phase_task, total=event.total, description=event.phase, facts="", left="")
-            self.progress.update(self.phase_task, visible=event.total != 1)  # one step is what the other bar counts
+            # With one step per epoch, the bar of all epochs says it already.
+            self.progress.update(self.phase_task, visible=event.total != 1)
         self.progress.update(self.phase_task, completed=event.done)
         task = self.progress.tasks[self.phase_task]
+        # The speed is unknown until a phase has made some steps.
         rate = "" if not task.speed else f"{_format_count(task.speed)}/s"
         self.progress.update(self.phase_task, facts=rate, left=_format_remaining(task))
 
@@ -153,7 +159,7 @@ class BarDisplay:
 
 
 def _format_remaining(task: Task) -> str:
-    """How long it will still take."""
+    """Return the estimated time left; empty if unknown or finished."""
     if task.time_remaining is None or task.finished:
         return ""
     return f"{timedelta(seconds=round(task.time_remaining))} left"
@@ -177,7 +183,10 @@ def _format_count(count: float) -> str:
 
 @contextmanager
 def show_phases() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar for each phase of a long preparation: call with the phase, what is done and the total, if known."""
+    """Context that yields a function to call with a phase, its progress and its total (None if unknown).
+
+    Each phase gets a bar on a terminal; nothing is shown elsewhere.
+    """
     if not sys.stderr.isatty():
         yield lambda phase, done, total: None
         return

@@ -1,4 +1,4 @@
-"""A finished run, as Python sees it."""
+"""`Run`: a finished run, as the Python interface returns it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from outgrow.nn.model import Model
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """What came of training.
+    """Result of training.
 
     Attributes:
-        model: The trained model, as it was in its best epoch.
-        logits: ``[V, C]`` of that model for every node; of a model of links what its decoder takes, over the graph
-            without the links that were set aside; None on a worker of a cluster that does not lead, and where the
-            rows of all nodes are more than memory holds: `og.predict` or ``outgrow predict`` compute them.
-        summary: Content of ``summary.json``: strategy and its options, workers, device, seed, epochs, ``loss`` and
-            ``epoch_seconds`` (one per epoch), ``val_accuracy``, ``test_accuracy``, ``peak_bytes``, ``ledger``,
-            ``counters`` (both of the last session, if resumed), ``exact``, and what was trained.
-        directory: Where the run's files are; None if none were asked for.
+        model: Trained model, with the parameters of its best epoch.
+        logits: ``[V, C]`` logits of that model for every node. For a link model, the embeddings that its
+            decoder takes, computed on the graph without held-out links. None on workers other than worker 0
+            of a cluster, and if the rows of all nodes exceed memory: use `og.predict` or ``outgrow predict``.
+        summary: Content of ``summary.json``: strategy and its options, workers, device, seed, epochs,
+            ``loss`` and ``epoch_seconds`` (one per epoch), ``val_accuracy``, ``test_accuracy``,
+            ``peak_bytes``, ``ledger``, ``counters`` (both of the last session, if resumed), ``exact``, and
+            the graph, the task and the options of the loop.
+        directory: Run directory; None if no files were kept.
     """
 
     model: Model
@@ -45,33 +46,34 @@ class Run:
 
     @property
     def val_accuracy(self) -> float:
-        """Accuracy on the validation nodes (with several labels each, micro-F1) or MRR of links; NaN without any."""
+        """Accuracy on validation nodes (micro-F1 if multi-label) or MRR of links; NaN if there are none."""
         return _nan_if_none(self.summary["val_accuracy"])
 
     @property
     def test_accuracy(self) -> float:
-        """Accuracy on the test nodes (micro-F1 with several labels per node), or MRR of links; NaN without such."""
+        """Accuracy on test nodes (micro-F1 if multi-label) or MRR of links; NaN if there are none."""
         return _nan_if_none(self.summary["test_accuracy"])
 
     @property
     def ledger(self) -> dict[str, dict[str, int]]:
-        """Bytes that crossed each link, by what they were: ``{link: {kind: bytes}}``."""
+        """Bytes that crossed each link, by kind: ``{link: {kind: bytes}}``."""
         return dict(self.summary["ledger"])
 
     def report(self, path: str | Path) -> Path:
-        """Write a page that shows what happened and where time went: see ``outgrow report``.
+        """Write an HTML report on the results and on where time went, as ``outgrow report`` does.
 
         Args:
-            path: The file, which ends in ``.html``.
+            path: File to write, which ends in ``.html``.
 
         Raises:
             InputError: The run has no directory, or the file cannot be written.
         """
+        # Imported here: plotly takes long to load and only reports need it.
         from outgrow.app.report.page import write_report
 
         if self.directory is None:
             raise InputError(
-                "a run without a directory has nothing to report",
+                "a run without a directory cannot be reported",
                 needed="the files of a run",
                 got="og.train without out",
                 repair='give og.train a directory: og.train(..., out="runs/first")',
@@ -86,4 +88,5 @@ class Run:
 
 
 def _nan_if_none(value: float | None) -> float:
+    # The summary has None, since JSON has no NaN; in Python a score is always a float.
     return math.nan if value is None else value

@@ -1,4 +1,4 @@
-"""From the directory of a run, and what the user typed besides, to a run that can go on."""
+"""Planning of a resumed run from its directory and the options given this time."""
 
 from __future__ import annotations
 
@@ -37,34 +37,37 @@ _MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps
 def plan_resumed_run(
     out: Path, given: Mapping[str, object], data_dir: Path | None, workers: Workers, *, keep_num_workers: bool
 ) -> RunPlan:
-    """Plan to go on with a run. How long, by which strategy and on how many workers may differ.
+    """Plan to resume a run. Its length, strategy and number of workers may change.
 
     Args:
-        out: Directory of the run, which this process holds from now on.
-        given: What was given once more: ``graph``, ``model``, ``strategy``, ``task`` and any other option.
+        out: Run directory, which this process locks.
+        given: Options given this time: ``graph``, ``model``, ``strategy``, ``task`` and any other.
         data_dir: Folder to look in first for the files of a named data set.
-        workers: How many workers train from now on.
-        keep_num_workers: Take the number of workers from the run.
+        workers: Number of workers from now on, and their settings.
+        keep_num_workers: Whether to take the number of workers from the run.
 
     Raises:
-        InputError: There is no such run, another process is at work on it, or an option would change its results;
-            nothing was changed.
+        InputError: There is no such run, another process is training there, or an option would change the
+            results; nothing was changed.
     """
     directory = RunDirectory.open(out)
     record = directory.config
     name, settings = read_model_record(record, out)
-    config, (choice, ways) = _merge_options(record, name, settings, _to_record(given), out)
+    config, (choice, strategy_options) = _merge_options(record, name, settings, _to_record(given), out)
     workers = replace(workers, number=record.get("workers", 1)) if keep_num_workers else workers
     loaded = load_recorded_graph(record, data_dir)
     validate_workers(loaded, workers)
     model = build_seeded_model(name, loaded, settings, config.seed)
     validate_fanout(loaded, model, config)
-    chosen, reason = select_from_cli(choice, ways, loaded, model, config, workers)
+    chosen, reason = select_from_cli(choice, strategy_options, loaded, model, config, workers)
+    # A run that is still at work here would replace the checkpoint while it is read.
     directory.acquire_lock()
     try:
+        # Checked before ``config.json`` is replaced: a refused run stays as it was.
         _validate_checkpoint(directory, model, config)
         directory.write_json("config.json", {**record, **training_record(config, chosen, workers)})
     except BaseException:
+        # Also after Ctrl-C: nobody else knows yet that the lock is held.
         directory.release_lock()
         raise
     return RunPlan(
@@ -83,19 +86,30 @@ def plan_resumed_run(
 def _merge_options(
     record: Mapping[str, Any], name: str, settings: Mapping[str, object], given: Mapping[str, object], out: Path
 ) -> tuple[TrainConfig, tuple[str, dict[str, object]]]:
-    """Options of the loop; the strategy and its options: as before, unless there is another."""
+    """Merge recorded and given options.
+
+    Returns:
+        Options of the loop, and name and options of the strategy; the latter are kept unless the strategy
+        changes.
+
+    Raises:
+        InputError: There is no such option, or it would change the results of the run.
+    """
     before = str(record["strategy"]["name"])
     config = TrainConfig().with_options(**record["train"])
     choice = str(given.get("strategy", before))
     kind = find_strategy_class(choice, batches=not config.batch_config.is_full_graph, memory="memory" in given)
     given = use_new_option_names(kind, given)
     known = dict.fromkeys(list_strategy_options(kind))
-    ways = use_new_names(kind, record["strategy"]["options"]) if choice == before else {}
-    places = {"graph": absolute_source(record["graph"]), "model": name, "strategy": before}
-    places["task"] = "links" if "decoder" in settings else "nodes"
-    started = {**dict.fromkeys(model_options(name)), **places, **settings, **asdict(TrainConfig()), **record["train"]}
+    # Another strategy may have an option of the same name that means something else.
+    strategy_options = use_new_names(kind, record["strategy"]["options"]) if choice == before else {}
+    identity = {"graph": absolute_source(record["graph"]), "model": name, "strategy": before}
+    identity["task"] = "links" if "decoder" in settings else "nodes"
+    # Defaults come before the record: a run of an older version lacks the options added since.
+    started = {**dict.fromkeys(model_options(name)), **identity, **settings, **asdict(TrainConfig()), **record["train"]}
     for option, value in given.items():
         then = validate_choice("option", option, {**started, **known})
+        # An option repeated with its old value changes nothing and is accepted.
         if option not in {"strategy", *_MAY_CHANGE, *known} and then != value:
             raise InputError(
                 f"the run in {out} cannot go on with another {option}",
@@ -105,21 +119,27 @@ def _merge_options(
             )
     changed = {option: value for option, value in given.items() if option in _MAY_CHANGE}
     own = {option: value for option, value in given.items() if option in known}
-    return config.with_options(**changed), (choice, {**ways, **own})
+    return config.with_options(**changed), (choice, {**strategy_options, **own})
 
 
 def _to_record(given: Mapping[str, object]) -> dict[str, object]:
-    """Options as the record of a run has them."""
+    """Convert given options to the form in which ``config.json`` has them, so that both can be compared."""
+    # The record names the decoder that "auto" chose; asking for "auto" again changes nothing.
     same = {option: value for option, value in given.items() if (option, value) != ("decoder", AUTO)}
     if "graph" in same:
         same["graph"] = absolute_source(str(same["graph"]))
     if "fanout" in same:
+        # JSON turns tuples into lists, as in the record.
         same["fanout"] = json.loads(json.dumps(parse_fanouts(same["fanout"])))
     return same
 
 
 def _validate_checkpoint(directory: RunDirectory, model: Model, config: TrainConfig) -> None:
-    """Check that the newest checkpoint is one of the model, from which so many epochs can be trained."""
+    """Check that the newest checkpoint fits the model and its optimizer, and allows the number of epochs.
+
+    Raises:
+        InputError: It does not.
+    """
     path = directory.latest_checkpoint()
     progress = checkpoint.restore_checkpoint(
         checkpoint.load_checkpoint(path), path, model, config.make_optimizer(model)

@@ -1,4 +1,4 @@
-"""One training session: from a graph and a model to a run, with its files."""
+"""Training session: trains a model on a graph as one worker, and writes the files of the run."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from outgrow.training.trainer import Trainer, TrainerCallback, TrainResult
 def make_problem(
     graph: Graph, model: Model, seed: int, share: GraphShard | None = None, batches: BatchConfig = FULL_GRAPH
 ) -> Problem:
-    """What is to be trained.
+    """Make the training problem of a model that labels nodes.
 
     Args:
-        graph: What to train on.
-        model: What to train.
+        graph: Graph to train on.
+        model: Model to train.
         seed: Seed of every random draw.
-        share: What the worker holds of the graph; None for all of it.
-        batches: What mini-batches are made of.
+        share: Part of the graph that the worker holds; None for all of it.
+        batches: Mini-batch size and fan-outs.
 
     Raises:
         InputError: See `validate_problem`.
@@ -76,20 +76,20 @@ def make_problem(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Session:
-    """A run about to start, on one of its workers.
+    """Run about to start, on one of its workers.
 
     Attributes:
-        graph: What to train on.
-        model: What to train; its parameters are changed in place.
-        config: How long and how hard.
-        strategy: How.
-        directory: Where files go; None for none. The worker that leads writes them.
-        callbacks: Told after every epoch, on the worker that leads.
-        watchers: Told what is under way, on the worker that leads.
-        comm: The line to the other workers.
-        device: What workers compute on: see `choose_device`.
-        should_stop: Asked after every epoch whether to stop; None for whether Ctrl-C was pressed.
-        warn: Told, in a sentence, before memory is full; on every worker.
+        graph: Graph to train on.
+        model: Model to train; its parameters are changed in place.
+        config: Options of the training loop.
+        strategy: Training strategy.
+        directory: Run directory, which worker 0 writes; None to keep no files.
+        callbacks: Called after every epoch, on worker 0.
+        progress_callbacks: Called with progress events, on worker 0.
+        comm: Communicator of the workers.
+        device: Device that workers compute on: see `choose_device`.
+        should_stop: Called after every epoch; true stops training. None to stop after Ctrl-C.
+        warn: Called with a message before memory is full, on every worker, and for unusable checkpoints.
     """
 
     graph: Graph
@@ -105,9 +105,11 @@ class Session:
     warn: Callable[[str], None] = log_message
 
     def run(self, *, resume: bool) -> Run:
-        """Train, from the last checkpoint on if ``resume``, and write the run's files."""
-        comm, directory = self.comm, self.directory
+        """Train, from the last checkpoint if ``resume``, and write the files of the run."""
+        comm = self.comm
+        directory = self.directory
         comm.device = choose_device(self.device, comm)
+        # Memory that loading the graph freed but the allocator kept would count as memory of the training.
         return_freed_memory(LARGE_BYTES)
         trim_memory()
         with (
@@ -117,12 +119,15 @@ class Session:
         ):
             stack.enter_context(self.graph.files.check_sizes_on_exit())
             stack.enter_context(use_bfloat16_matmul(self.config.uses_bfloat16))
+            # Under torchrun each process has initialised a model of its own.
             comm.broadcast_parameters(self.model)
+            # Registered before the move, so that parameters return to the CPU even if the move fails halfway.
             stack.callback(self.model.to, CPU)
             self.model.to(self.strategy.parameter_device(comm.device))
-            moments = ProgressReporter(self.progress_callbacks if comm.is_rank_zero else ())
-            moments.start_phase("dealing out nodes" if comm.size > 1 else "reading")
+            reporter = ProgressReporter(self.progress_callbacks if comm.is_rank_zero else ())
+            reporter.start_phase("dealing out nodes" if comm.size > 1 else "reading")
             problem, evaluation = self._make_problem()
+            # Sharding leaves large temporary arrays behind.
             trim_memory()
             trainer = Trainer(
                 problem,
@@ -130,17 +135,20 @@ class Session:
                 self.config,
                 folder=None if directory is None else directory.checkpoint_dir,
                 is_interrupted=self.should_stop or interrupted.is_set,
-                reporter=moments,
+                reporter=reporter,
                 validate_inputs=self.graph.files.require_same_sizes,
             )
             if resume:
+                # Worker 0 chooses the checkpoint: other hosts may see other files, or none.
                 files = directory if comm.is_rank_zero else None
                 trainer.resume(comm.broadcast(files and files.latest_checkpoint(self.warn)))
                 problem.resume_hints.update(comm.broadcast({} if directory is None else directory.resume_hints))
+            # A run with one approximate session is never exact again.
             trainer.progress.exact &= self._is_exact()
             if comm.is_rank_zero:
                 self._add_callbacks(trainer, stack)
             outcome = self._train_model(trainer)
+        # The next three lines communicate: every worker must reach them, in this order.
         summary = self._make_summary(trainer, outcome, memory.peak_bytes())
         workers = comm.all_gather_object(make_worker_record(comm, memory))
         spans = comm.all_gather_object(problem.timeline.spans)
@@ -148,61 +156,72 @@ class Session:
             directory.write_json("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
             directory.write_json("workers.json", {"workers": workers})
             directory.write_json("trace.json", chrome_trace(spans))
+            # Last: its presence marks a run as finished.
             directory.write_json("summary.json", summary)
         path = None if directory is None else directory.path
         return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
 
     def _is_exact(self) -> bool:
-        """Whether what this session trains has the gradient of the reference."""
+        """Whether this session computes the gradient of the reference."""
         layers = all(layer.conv.exact for layer in self.model.layers_list())
         return self.strategy.is_exact(self.config.batch_config) and layers and not self.config.uses_bfloat16
 
     def _make_problem(self) -> tuple[Problem, Evaluation]:
-        """What is trained, and what models are scored on."""
-        graph, model, comm = self.graph, self.model, self.comm
+        """Shard the graph; return the training problem and the evaluation."""
+        graph = self.graph
+        model = self.model
+        comm = self.comm
         if model.decoder is None:
             share = self.strategy.shard_graph(graph, comm, model, self.config.batch_config)
             problem = make_problem(graph, model, self.config.seed, share, self.config.batch_config)
             problem = replace(problem, checkpoint_steps=self.config.checkpoint_steps)
             return problem, NodeEvaluation(problem, graph.split.val, graph.split.test)
         split = make_link_split(graph, self.config)
+        # Held-out links are no edges of the training graph: message passing must not see the answers.
         share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
         problem = make_link_problem(graph, model, self.config, share)
         problem = replace(problem, find_feature_file=partial(_find_feature_file, graph))
         return problem, make_link_evaluation(graph, model, split, share)
 
     def _train_model(self, trainer: Trainer) -> TrainResult:
-        """Train.
+        """Train the model.
 
         Raises:
-            TrainingError: The GPU has too little memory.
+            TrainingError: The GPU is out of memory.
         """
         try:
             return trainer.run(self.strategy)
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"the GPU is too small for strategy {self.strategy.name}",
-                needed="memory for all that it holds at once",
+                needed="memory for everything that it holds at once",
                 got=str(error).partition(". See documentation")[0],
                 repair="choose --strategy offload, with --memory for what it may take; or --batch-size and --fanout",
             ) from error
 
     def _add_callbacks(self, trainer: Trainer, stack: ExitStack) -> None:
-        """Let files and listeners know of every epoch."""
+        """Register the writers of files, then the callbacks of the caller."""
         if self.directory is not None:
+            # Epochs after the checkpoint are trained again and must not appear twice.
             self.directory.truncate_after(trainer.progress.finished_epochs)
             board = stack.enter_context(
                 TensorBoardLogger(self.directory.path / "tensorboard", trainer.progress.finished_epochs)
             )
             trainer.add_callbacks(self.directory, HintsWriter(self.directory, trainer.problem.resume_hints), board)
+        # Called after the files are written, so that a callback that raises loses no epoch.
         trainer.add_callbacks(*self.callbacks)
 
     def _make_summary(self, trainer: Trainer, outcome: TrainResult, peaks: tuple[int, int]) -> dict[str, Any]:
-        """What there is to say of the run.
+        """Return the content of ``summary.json``.
 
-        ``peak_bytes`` are the most bytes in the DEVICE tier and in memory beside it.
+        Args:
+            trainer: Trainer after training.
+            outcome: Its result.
+            peaks: Peak bytes of this worker in the DEVICE tier, and in host memory besides.
         """
-        progress, strategy, problem = outcome.progress, self.strategy, trainer.problem
+        progress = outcome.progress
+        strategy = self.strategy
+        problem = trainer.problem
         ledger = merge_ledgers(self.comm.all_gather_object(trainer.ledger))
         seconds = sum(self.comm.all_gather_object(problem.timeline.seconds), Counter[str]())
         return {
@@ -216,6 +235,7 @@ class Session:
             "val_accuracy": _finite_or_none(outcome.val.score),
             "test_accuracy": _finite_or_none(outcome.test.score),
             "epoch_seconds": progress.epoch_seconds,
+            # The pair of zeros is for a single worker: `max` needs two arguments.
             "peak_bytes": dict(
                 zip(("device", "host"), map(max, *self.comm.all_gather_object(peaks), (0, 0)), strict=True)
             ),
@@ -223,7 +243,8 @@ class Session:
             "counters": dict(ledger.counters),
             "exact": progress.exact,
             "strategy_facts": problem.run_facts,
-            "found": problem.run_facts,  # the name before, which scripts read
+            # The previous name, which scripts read.
+            "found": problem.run_facts,
             "seconds": dict(seconds),
             "graph": self.graph.name,
             "task": "nodes" if self.model.decoder is None else "links",
@@ -237,7 +258,7 @@ class Session:
 
 
 def _find_feature_file(graph: Graph) -> Path | None:
-    """The file of the features, where the graph is what its store holds."""
+    """Return the feature file of the graph's store; None if the graph differs from its store or has none."""
     if graph.store is None or graph.sparse or not matches_store(graph):
         return None
     return array_path(graph.store, "features")
@@ -245,20 +266,22 @@ def _find_feature_file(graph: Graph) -> Path | None:
 
 @contextmanager
 def catch_interrupt() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; a second one interrupts at once."""
-    asked = threading.Event()
+    """Context that yields an event which the first Ctrl-C sets; the second Ctrl-C interrupts at once."""
+    interrupted = threading.Event()
+    # Python allows only the main thread to set signal handlers.
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield interrupted
         return
     before = signal.getsignal(signal.SIGINT)
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
-        asked.set()
+        interrupted.set()
+        # From now on Ctrl-C raises KeyboardInterrupt again, for runs whose epochs are long.
         signal.signal(signal.SIGINT, before)
 
     signal.signal(signal.SIGINT, on_interrupt)
     try:
-        yield asked
+        yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -268,4 +291,5 @@ def _finite_metrics(marks: Metrics) -> dict[str, float | None]:
 
 
 def _finite_or_none(value: float) -> float | None:
+    # JSON has no NaN, and many parsers refuse the one that Python would write.
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard."""
+"""Training curves for TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from outgrow.training.trainer import EpochReport
 
 
 class TensorBoardLogger:
-    """Writes event files after every epoch; a context, at whose end what is left is written. Final.
+    """Context that writes TensorBoard event files after every epoch, and the rest on exit. Final.
 
     Args:
-        folder: Where the event files go.
-        epoch: Finished epochs; events of later ones, written before the run was resumed, become void.
+        folder: Folder of the event files.
+        epoch: Number of finished epochs; events of later ones, written before the run was resumed, become void.
 
     Raises:
-        InputError: They cannot be written. A thread of TensorBoard's writes them, so this may come an epoch later, or
-            at the end; there it does not take the place of an error that is under way.
+        InputError: Event files cannot be written. A thread of TensorBoard writes them, so the error may come
+            an epoch later or on exit, where it does not replace an error that is already being raised.
     """
 
     def __init__(self, folder: Path, epoch: int) -> None:
@@ -26,6 +26,7 @@ class TensorBoardLogger:
 
         self.folder = folder
         with convert_write_errors(folder):
+            # TensorBoard hides the events of earlier sessions from this step on.
             self.writer = SummaryWriter(str(folder), purge_step=epoch + 1)
 
     def on_epoch_end(self, report: EpochReport) -> None:
@@ -50,5 +51,6 @@ class TensorBoardLogger:
             with convert_write_errors(self.folder):
                 self.writer.close()
         except InputError:
+            # Training that failed for another reason, such as a full disk, shows that reason first.
             if kind is None:
                 raise

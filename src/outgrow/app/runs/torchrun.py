@@ -1,4 +1,4 @@
-"""A session on the workers that torchrun, or a cluster's own launcher, has started."""
+"""Training on workers that torchrun, or another launcher of a cluster, has started."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 
 class _TorchrunSpec(NamedTuple):
-    """What the worker that leads has planned, for the others.
+    """Run as worker 0 planned it, broadcast to the others.
 
     Attributes:
-        graph: A data set, a store or a file: the same on every host.
+        graph: Data set, store or file, the same on every host.
         data_dir: Folder to look in first for the files of a named data set.
         is_store: Whether the graph is a store already.
-        model: What to train.
-        config: How long and how hard.
-        strategy: How.
-        device: What workers compute on.
-        resume: Whether to go on from the last checkpoint.
+        model: Model to train.
+        config: Options of the training loop.
+        strategy: Training strategy.
+        device: Device that workers compute on.
+        resume: Whether to resume from the last checkpoint.
     """
 
     graph: str
@@ -58,39 +58,40 @@ def train_under_torchrun(
     heartbeat_seconds: float,
     open_display: Callable[[RunPlan], AbstractContextManager[ProgressDisplay]],
 ) -> Run | None:
-    """Train as one of the group's workers. The first one plans, shows progress and writes files.
+    """Train as one worker of the group. Worker 0 plans, shows progress and writes files.
 
     Args:
-        plan_attempt: Plans the run, given how often the group was started again, and says whether a run goes
-            on; called by the worker that leads.
-        heartbeat_seconds: Longest silence of a worker.
-        open_display: Opens the display of progress; called by the worker that leads.
+        plan_attempt: Given the number of restarts of the group, returns the plan of the run and whether to
+            resume it; called on worker 0.
+        heartbeat_seconds: Seconds without a heartbeat after which a worker counts as dead.
+        open_display: Opens the progress display; called on worker 0.
 
     Returns:
-        The run on the worker that leads; None on the others.
+        The run on worker 0; None on the others.
     """
     from outgrow.runtime.distributed.worker import run_under_torchrun
 
     def train_worker(context: WorkerContext) -> Run | None:
+        # Only one process may choose: a plan depends on measurements, times and files, which differ by host.
         planned, resume = plan_attempt(context.attempt) if context.comm.is_rank_zero else (None, False)
-        order: _TorchrunSpec = context.comm.broadcast(
+        spec: _TorchrunSpec = context.comm.broadcast(
             None if planned is None else _make_spec(planned, resume), Kind.PARAMETERS
         )
-        graph = _open_host_store(order, None if planned is None else planned.graph, context.comm, context.folder)
+        graph = _open_host_store(spec, None if planned is None else planned.graph, context.comm, context.folder)
         directory = None if planned is None else planned.directory
         with release_on_exit(directory), nullcontext() if planned is None else open_display(planned) as listener:
             session = Session(
                 graph=graph,
-                model=order.model,
-                config=order.config,
-                strategy=order.strategy,
+                model=spec.model,
+                config=spec.config,
+                strategy=spec.strategy,
                 directory=directory,
                 callbacks=() if listener is None else (listener,),
                 progress_callbacks=() if listener is None else (listener,),
                 comm=context.comm,
-                device=order.device,
+                device=spec.device,
             )
-            run = session.run(resume=order.resume)
+            run = session.run(resume=spec.resume)
         return None if planned is None else run
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
@@ -99,14 +100,14 @@ def train_under_torchrun(
 def join_torchrun_session(
     session: Session, make_directory: Callable[[bool], RunDirectory | None], *, heartbeat_seconds: float, resume: bool
 ) -> Run:
-    """Train as one of the group's workers, each of which has the graph and the model at hand.
+    """Train as one worker of the group, each of which has already loaded the graph and built the model.
 
     Args:
-        session: What to train.
-        make_directory: Makes or opens the run's directory, given whether the group was started again; called
-            by the worker that leads.
-        heartbeat_seconds: Longest silence of a worker.
-        resume: Whether to go on from the last checkpoint.
+        session: Session without directory and communicator.
+        make_directory: Given whether the group was restarted, creates or opens the run directory; called on
+            worker 0.
+        heartbeat_seconds: Seconds without a heartbeat after which a worker counts as dead.
+        resume: Whether to resume from the last checkpoint.
 
     Raises:
         InputError: The workers have different graphs.
@@ -114,17 +115,21 @@ def join_torchrun_session(
     from outgrow.runtime.distributed.worker import run_under_torchrun
 
     def train_worker(context: WorkerContext) -> Run:
-        comm, again = context.comm, context.attempt > 0
+        comm = context.comm
+        again = context.attempt > 0
         _validate_same_graph(session.graph, comm)
         with release_on_exit(make_directory(again) if comm.is_rank_zero else None) as files:
-            goes_on = comm.broadcast(again and files is not None and files.has_checkpoint)
-            chosen = comm.broadcast(session.strategy)  # hosts may have been measured differently
-            return replace(session, comm=comm, directory=files, strategy=chosen).run(resume=resume or goes_on)
+            # A group that died before its first checkpoint starts from scratch.
+            has_checkpoint = comm.broadcast(again and files is not None and files.has_checkpoint)
+            # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
+            chosen = comm.broadcast(session.strategy)
+            return replace(session, comm=comm, directory=files, strategy=chosen).run(resume=resume or has_checkpoint)
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
 
 
 def _validate_same_graph(graph: Graph, comm: Comm) -> None:
+    # Sizes tell most mistakes apart; comparing contents would mean to read every graph.
     sizes = comm.all_gather_object((graph.num_nodes, graph.num_edges, graph.num_features))
     if len(set(sizes)) > 1:
         raise InputError(
@@ -151,11 +156,13 @@ def _make_spec(plan: RunPlan, resume: bool) -> _TorchrunSpec:
 
 
 def _open_host_store(spec: _TorchrunSpec, loaded: Graph | None, comm: Comm, folder: Path) -> Graph:
-    """The graph, mapped by all workers of a host from one store; the first of them writes it if there is none."""
+    """Map the graph from one store per host, which the first worker of the host writes if there is none."""
     if spec.is_store:
         return open_store(Path(spec.graph))
+    # Hosts may share no disk, so each gets a store; its workers map the same pages of memory.
     if comm.hosts.index(comm.hosts[comm.rank]) == comm.rank:
         graph = loaded or datasets.load_graph(spec.graph, data_dir=spec.data_dir)
         write_store(graph, folder / GRAPH)
+    # The others must not open the store before it is complete.
     comm.barrier()
     return open_store(folder / GRAPH)

@@ -1,4 +1,4 @@
-"""What workers did when, as a file that browsers and Perfetto show (the trace event format)."""
+"""Timelines of the workers in Chrome's trace event format, which browsers and Perfetto display."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MICROSECONDS = 1e6
 
 
 def chrome_trace(by_worker: Sequence[Sequence[Span]]) -> dict[str, Any]:
-    """The content of ``trace.json``: a process for each worker, in it a row for each of its threads.
+    """Return the content of ``trace.json``: a process for each worker, with a row for each of its threads.
 
     Args:
-        by_worker: The spans of each worker; clocks are those of their hosts.
+        by_worker: Spans of each worker, on the clock of its host.
     """
     events = [event for worker, spans in enumerate(by_worker) for event in _worker_events(worker, spans)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
@@ -23,7 +23,9 @@ def chrome_trace(by_worker: Sequence[Sequence[Span]]) -> dict[str, Any]:
 def _worker_events(worker: int, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
     if not spans:
         return
+    # Clocks of hosts need not agree, so each worker's time begins with its own first span.
     begin = min(span.start for span in spans)
+    # The main thread is row 0, since a reader looks there first for what the others made wait.
     lanes = sorted({span.thread for span in spans}, key=lambda lane: (lane != MAIN_THREAD, lane))
     yield _name_event("process_name", worker, 0, f"worker {worker}")
     for number, lane in enumerate(lanes):
@@ -31,6 +33,7 @@ def _worker_events(worker: int, spans: Sequence[Span]) -> Iterator[dict[str, Any
     for span in spans:
         yield {
             "name": span.name,
+            # "X" is a complete event, with start and duration; "M" below is metadata that names a row.
             "ph": "X",
             "ts": (span.start - begin) * _MICROSECONDS,
             "dur": (span.end - span.start) * _MICROSECONDS,

@@ -1,4 +1,4 @@
-"""`og.Workers`."""
+"""`og.Workers`: number and settings of the workers of a run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from outgrow.runtime.system.environment import torchrun_world_size
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """How many workers train, on what, and when they are given up.
+    """Number of workers, their device, and what to do when one dies.
 
     Attributes:
-        number: Number of worker processes; ``Workers(4)`` will do.
-        device: What each computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"``: see
-            `outgrow.runtime.system.device.choose_device`.
-        max_restarts: How often all of them are started again, from the last checkpoint, after one has died.
-        heartbeat_seconds: A worker that was silent for so long is taken for dead, 2 at least. A slow one is not silent.
+        number: Number of worker processes; ``Workers(4)`` sets it by position.
+        device: Device that each computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or
+            ``"auto"``: see `outgrow.runtime.system.device.choose_device`.
+        max_restarts: How often to restart all workers from the last checkpoint after one has died.
+        heartbeat_seconds: Seconds without a heartbeat, at least 2, after which a worker counts as dead. Slow
+            workers send heartbeats too.
     """
 
     number: int = field(default=1, kw_only=False)
@@ -38,6 +39,7 @@ class Workers:
             ("heartbeat_seconds", "the heartbeat", 2),
         ):
             value = getattr(self, name)
+            # The comparison also refuses NaN and infinity, which the command line accepts as numbers.
             if not least <= value < float("inf"):
                 raise InputError(
                     f"{what} is out of range", needed=f"at least {least}", got=str(value), repair=f"correct {what}"
@@ -45,16 +47,16 @@ class Workers:
 
 
 def resolve_num_workers(requested: int | None) -> int:
-    """Number of workers: that of torchrun's processes, if it has started this one; else as asked for, or 1.
+    """Return the number of workers: that of torchrun, if it started this process; else ``requested`` or 1.
 
     Raises:
-        InputError: Another number was asked for than torchrun has started.
+        InputError: torchrun has started another number of workers than requested.
     """
     size = torchrun_world_size()
     if size and requested not in (None, size):
         raise InputError(
             "torchrun has started another number of workers",
-            needed=f"{size} workers, or no number at all",
+            needed=f"{size} workers, or no number",
             got=f"{requested} workers",
             repair="leave the number of workers out: the processes of torchrun are the workers",
         )
@@ -62,19 +64,24 @@ def resolve_num_workers(requested: int | None) -> int:
 
 
 def resolve_workers(requested: int | Workers | None, device: object = "auto") -> Workers:
-    """The workers that are meant: see `resolve_num_workers`; a ``device`` that is named goes before their own."""
+    """Return the workers to train with; ``device`` overrides theirs unless it is "auto".
+
+    Raises:
+        InputError: See `resolve_num_workers`.
+    """
     named: dict[str, Any] = {} if device == "auto" else {"device": device}
     if not isinstance(requested, Workers):
         return Workers(number=resolve_num_workers(requested), **named)
     requested = replace(requested, **named)
+    # One worker is the default of `Workers` and asks for nothing: torchrun's number then holds.
     return replace(requested, number=resolve_num_workers(requested.number if requested.number > 1 else None))
 
 
 def validate_workers(graph: Graph, workers: Workers) -> None:
-    """Check that a graph can be dealt out to workers.
+    """Check that the number of workers suits a graph.
 
     Raises:
-        InputError: There are more workers than nodes, or one worker that shall be started again.
+        InputError: There are more workers than nodes, or restarts with only one worker.
     """
     if workers.number > graph.num_nodes:
         raise InputError(
@@ -85,8 +92,8 @@ def validate_workers(graph: Graph, workers: Workers) -> None:
         )
     if workers.number == 1 and workers.max_restarts:
         raise InputError(
-            "one worker cannot be started again: it is this process",
-            needed="2 workers at least, or no restarts",
+            "max_restarts needs at least 2 workers: a single one is this process itself",
+            needed="at least 2 workers, or no restarts",
             got=f"1 worker, {workers.max_restarts} restarts",
             repair="leave the restarts out, or train on several workers",
         )
