@@ -33,6 +33,11 @@ if "OUTGROW_TESTED" not in os.environ:  # processes of a test run, if there are 
     _cache = tempfile.TemporaryDirectory(prefix="outgrow-cache-")
     os.environ["XDG_CACHE_HOME"] = _cache.name  # what a test measures is not kept for its user
 
+if os.environ.get(MODE_VARIABLE) == "serial":
+    # The matrices of these tests are small, and as many processes run tests as there are cores: threads of torch
+    # would wait for each other for longer than they compute.
+    torch.set_num_threads(1)
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, which other packages do as well
 
