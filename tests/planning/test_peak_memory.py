@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outgrow.app.plan.request import PlanRequest, answer_request
+from outgrow.app.plan.question import PlanRequest, answer_request
 
 PLAIN = {"epochs": 3, "seed": 0}
 CASES: dict[str, tuple[str, str, int, str, dict[str, Any]]] = {

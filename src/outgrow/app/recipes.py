@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+from outgrow.app.model_registry import model_options
+from outgrow.core.validation import validate_choice
+from outgrow.training.config import TrainConfig
+
+_TRAINING = tuple(field.name for field in fields(TrainConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +87,35 @@ def find_recipe(graph: str, model: str, *, links: bool = False) -> Recipe:
     if links:
         return _WORDNET_LINKS if graph == "wordnet" else _LINKS
     return _BY_DATA_SET.get((graph, model), _ANY_GRAPH)
+
+
+def make_train_config(recipe: Recipe, options: Mapping[str, object]) -> TrainConfig:
+    """Return the options of the training loop: given ones, then those of the recipe, then defaults.
+
+    Raises:
+        InputError: A value cannot be used.
+    """
+    given = {**recipe.train, **options}
+    return TrainConfig().with_options(**{name: value for name, value in given.items() if name in _TRAINING})
+
+
+def split_options(
+    model: str, options: Mapping[str, object], strategy_option_names: Iterable[str] = ()
+) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the options of the model, and those of the strategy that takes ``strategy_option_names``.
+
+    Options of the training loop are left out.
+
+    Raises:
+        InputError: There is no such option.
+    """
+    groups: tuple[dict[str, object], ...] = {}, {}, {}
+    # Later entries win: a name that several take is an option of the model first, then of the loop.
+    known = {
+        **dict.fromkeys(strategy_option_names, 1),
+        **dict.fromkeys(_TRAINING, 2),
+        **dict.fromkeys(model_options(model), 0),
+    }
+    for name, value in options.items():
+        groups[validate_choice("option", name, known)][name] = value
+    return groups[0], groups[1]

@@ -61,7 +61,7 @@ def plan(
 
     Nothing is trained. Of this machine, what `outgrow calibrate` has measured is used.
     """
-    from outgrow.app.plan.request import PlanRequest, answer_request
+    from outgrow.app.plan.question import PlanRequest, answer_request
     from outgrow.app.plan.table import format_plan, plan_to_dict
 
     if (graph is None) == (workload is None):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from outgrow._version import __version__
 from outgrow.app.auto_strategy import select_from_cli
 from outgrow.app.compatibility import validate_fanout, validate_problem, validate_strategy
 from outgrow.app.link_task import validate_link_graph
-from outgrow.app.model_registry import AUTO, MODELS, choose_decoder, model_options
-from outgrow.app.recipes import Recipe, choose_model, find_recipe
+from outgrow.app.model_registry import AUTO, MODELS, choose_decoder
+from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.workers import Workers, validate_workers
@@ -26,40 +26,6 @@ from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
-
-_TRAINING = tuple(field.name for field in fields(TrainConfig))
-
-
-def make_train_config(recipe: Recipe, options: Mapping[str, object]) -> TrainConfig:
-    """Return the options of the training loop: given ones, then those of the recipe, then defaults.
-
-    Raises:
-        InputError: A value cannot be used.
-    """
-    given = {**recipe.train, **options}
-    return TrainConfig().with_options(**{name: value for name, value in given.items() if name in _TRAINING})
-
-
-def split_options(
-    model: str, options: Mapping[str, object], strategy_option_names: Iterable[str] = ()
-) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the options of the model, and those of the strategy that takes ``strategy_option_names``.
-
-    Options of the training loop are left out.
-
-    Raises:
-        InputError: There is no such option.
-    """
-    groups: tuple[dict[str, object], ...] = {}, {}, {}
-    # Later entries win: a name that several take is an option of the model first, then of the loop.
-    known = {
-        **dict.fromkeys(strategy_option_names, 1),
-        **dict.fromkeys(_TRAINING, 2),
-        **dict.fromkeys(model_options(model), 0),
-    }
-    for name, value in options.items():
-        groups[validate_choice("option", name, known)][name] = value
-    return groups[0], groups[1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
