@@ -1,12 +1,13 @@
-"""Models and features that the exactness suite trains."""
+"""Models, features and partitions that the exactness suite trains with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from layer_table import CONVS, IN, OUT, RELATIONS
-from torch import nn
+from torch import Tensor, nn
 
 from outgrow.nn.decoupled import Decoupled
 from outgrow.nn.layer import Epilogue, Features, Layer
@@ -84,3 +85,25 @@ def features_of(case: Case, num_nodes: int) -> Features:
     ends = torch.cat([torch.zeros(1, dtype=torch.int64), stored.sum(1).cumsum(0)])
     columns = stored.nonzero()[:, 1].int()
     return SparseRows(indptr=ends, indices=columns, values=dense[stored], num_columns=IN)
+
+
+def _scattered(num_nodes: int, size: int) -> Tensor:
+    return torch.from_numpy(normal(num_nodes, seed=7).argsort().numpy() % size)
+
+
+def _one_node(num_nodes: int, size: int) -> Tensor:
+    """All nodes but one belong to the last worker, and one to the first: with three and more, some own nothing."""
+    owner = torch.full((num_nodes,), size - 1)
+    owner[num_nodes // 2] = 0
+    return owner
+
+
+def _ranges(num_nodes: int, size: int) -> Tensor:
+    return torch.arange(num_nodes) * size // num_nodes
+
+
+DEALS: dict[str, Callable[[int, int], Tensor]] = {
+    "scattered": _scattered,
+    "one-node-part": _one_node,
+    "ranges": _ranges,
+}

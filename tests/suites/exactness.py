@@ -5,7 +5,7 @@ A new strategy is one line in `WAYS`. Functions here run in worker processes too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -30,9 +30,9 @@ from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
-from suites.cases import DECOUPLED, Case, features_of, model_of
+from suites.cases import DEALS, DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
-from support import disk_folder, normal, random_topology, topology_of, with_relations
+from support import disk_folder, random_topology, topology_of, with_relations
 
 FOLDER = str(disk_folder())
 
@@ -156,26 +156,6 @@ class Seen(NamedTuple):
     held: dict[Case, Held]
 
 
-def _scattered(num_nodes: int, size: int) -> Tensor:
-    return torch.from_numpy(normal(num_nodes, seed=7).argsort().numpy() % size)
-
-
-def _one_node(num_nodes: int, size: int) -> Tensor:
-    """All nodes but one belong to the last worker, and one to the first: with three and more, some own nothing."""
-    owner = torch.full((num_nodes,), size - 1)
-    owner[num_nodes // 2] = 0
-    return owner
-
-
-def _ranges(num_nodes: int, size: int) -> Tensor:
-    return torch.arange(num_nodes) * size // num_nodes
-
-
-DEALS: dict[str, Callable[[int, int], Tensor]] = {
-    "scattered": _scattered,
-    "one-node-part": _one_node,
-    "ranges": _ranges,
-}
 MADE = one_of_each()
 OPAQUE = [name for name, conv in MADE.items() if not conv.aggregation.sliceable]
 FIXED = [name for name, conv in MADE.items() if has_fixed_weights(Layer(conv))] + ["decoupled"]
