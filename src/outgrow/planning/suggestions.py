@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from outgrow.engine.batches import BatchConfig
-from outgrow.planning.estimators.offload_chunks import max_chunks, offload_peak_bytes
+from outgrow.planning.estimators.offload import max_chunks, offload_peak_bytes
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.planner import ROOM, PlannerQuery, cost_model_for, missing_bandwidth
 from outgrow.planning.traffic import WorkerLayout

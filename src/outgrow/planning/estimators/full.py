@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from outgrow.core.ledger import Kind
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import full_graph_parts, transfer_parts
-from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, transfer_parts
 from outgrow.planning.peak_memory import full_graph_peak_bytes
 from outgrow.planning.traffic import Traffic, WorkerLayout, add_bytes, halo_numbers, shard_traffic
 from outgrow.planning.workload import PartitionStats, Workload

@@ -6,8 +6,14 @@ from collections import Counter
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import feature_copy_parts, minibatch_parts, overlapped_part, transfer_parts
-from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimate import (
+    EpochPart,
+    Estimate,
+    feature_copy_parts,
+    minibatch_parts,
+    overlapped_part,
+    transfer_parts,
+)
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.traffic import (
     Traffic,

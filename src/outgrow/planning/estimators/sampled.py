@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from outgrow.engine.features.cache import rows_within_size
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import batch_prep_parts, minibatch_parts, transfer_parts
-from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimate import EpochPart, Estimate, batch_prep_parts, minibatch_parts, transfer_parts
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.traffic import (
     Traffic,

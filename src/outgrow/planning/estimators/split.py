@@ -8,8 +8,7 @@ import numpy as np
 
 from outgrow.core.ledger import Kind
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import batch_prep_parts, minibatch_parts, transfer_parts
-from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimate import EpochPart, Estimate, batch_prep_parts, minibatch_parts, transfer_parts
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Bytes, Traffic, WorkerLayout, add_bytes, shard_traffic

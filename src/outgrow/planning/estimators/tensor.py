@@ -10,8 +10,7 @@ import numpy as np
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import full_graph_parts, transfer_parts
-from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, transfer_parts
 from outgrow.planning.graph_stats.chunk_waves import Matrix
 from outgrow.planning.peak_memory import base_bytes, process_bytes, training_bytes
 from outgrow.planning.sizes import LayerSizes
