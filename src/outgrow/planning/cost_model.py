@@ -1,4 +1,4 @@
-"""Seconds of pieces of work on a machine."""
+"""The cost model: seconds that a worker needs for each piece of work, from the rates of a machine profile."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from outgrow.planning.workload import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class CostModel:
-    """Seconds of one worker, while all others do as much.
+    """Seconds that one worker needs while all others do the same amount of work.
 
     Attributes:
-        profile: Of the machine.
-        layout: Where the workers are.
-        number_bytes: Of a number that is computed with.
-        memory: The most bytes that the DEVICE tier of a worker may hold.
+        profile: The machine's profile.
+        layout: The number of workers and hosts.
+        number_bytes: Bytes of a parameter, an activation or a gradient.
+        memory: Limit on the bytes in the DEVICE tier of a worker.
     """
 
     profile: MachineProfile
@@ -33,101 +33,115 @@ class CostModel:
     def from_profile(
         profile: MachineProfile, layout: WorkerLayout, number_bytes: int, limit: int | None = None
     ) -> CostModel:
-        """Of workers at a place, each with its share of the memory, or with less."""
+        """Build the model for a layout; each worker has its share of the memory, or ``limit`` if that is less."""
+        # The workers of a host divide its memory; a GPU belongs to one worker alone.
         memory = profile.device.memory_bytes // (layout.workers_per_host if profile.device.is_shared else 1)
         return CostModel(profile=profile, layout=layout, number_bytes=number_bytes, memory=min(memory, limit or memory))
 
     @property
     def shares_device(self) -> bool:
-        """Whether workers of a host share what they compute on."""
+        """Whether the workers of a host compute on the same device, as CPU workers do."""
         return self.profile.device.is_shared
 
     @property
     def cores_per_worker(self) -> float:
-        """Of the host, for each worker."""
+        """Cores of the host that each worker has, at least 1."""
         return max(1.0, self.profile.host.cores / self.layout.workers_per_host)
 
     def matmul_seconds(self, rows: float, weights: float, width: float) -> float:
-        """Of rows multiplied by matrices of so many numbers in all, whose narrower side is ``width``."""
+        """Return the seconds to multiply rows by matrices of ``weights`` numbers with a narrower side of ``width``."""
+        # Two operations for each multiply-add; the rate drops for narrow matrices, hence its lookup by width.
         return 2 * rows * weights / (self._rate_share * self.profile.device.product.rate_at(max(1.0, width)))
 
     def aggregation_seconds(self, edges: float, columns: float, sources: float) -> float:
-        """Of rows summed over edges in one direction, from a table of so many rows."""
+        """Return the seconds to sum rows over ``edges`` in one direction, from a table of ``sources`` rows."""
         if not columns:
             return 0.0
-        device, table_bytes = self.profile.device, sources * columns * self.number_bytes
-        near, far = device.near.rate_at(columns), device.far.rate_at(columns)
+        device = self.profile.device
+        table_bytes = sources * columns * self.number_bytes
+        near = device.near.rate_at(columns)
+        far = device.far.rate_at(columns)
+        # Random reads from a table that fits in a cache are several times faster than from memory.
+        # The two measured table sizes bound the range; sizes between them are interpolated.
         rate = RateByWidth({NEAR_BYTES: near, FAR_BYTES: far}).rate_at(max(1.0, table_bytes))
         return edges * columns * self.number_bytes / (self._rate_share * rate)
 
     def epilogue_seconds(self, numbers: float) -> float:
-        """Of numbers of outputs of layers: bias, activation, dropout, and their gradients."""
+        """Return the seconds for bias, activation and dropout of layer outputs, gradients included."""
         return numbers / (self._rate_share * self.profile.device.finish)
 
     def attention_seconds(self, scores: float) -> float:
-        """Of scores of edges, forward and backward."""
+        """Return the seconds for edge scores, forward and backward."""
         return scores / (self._rate_share * self.profile.device.score)
 
     def new_edge_seconds(self, edges: float) -> float:
-        """Of edges that are seen for the first time."""
+        """Return the seconds to prepare edges that the worker sees for the first time."""
         return edges / (self._rate_share * self.profile.device.fresh)
 
     def memory_pass_seconds(self, numbers: float) -> float:
-        """Of numbers read or written in order."""
+        """Return the seconds to read or write numbers sequentially."""
         return numbers * self.number_bytes / (self._rate_share * self.profile.device.copy)
 
     def layer_overhead_seconds(self, count: float) -> float:
-        """Of so many layers, however little they compute."""
+        """Return the fixed seconds of ``count`` layers, however small they are."""
+        # Launch costs are latency, so sharing the device does not multiply them: no `_rate_share` here.
         return count * self.profile.device.layer_seconds / self.profile.device.efficiency
 
     def gather_seconds(self, rows: float, row_bytes: float, threads: int | None = None) -> float:
-        """Of rows taken from memory by so many threads of the host."""
+        """Return the seconds to gather rows from host memory with ``threads`` threads."""
         columns = row_bytes / self.number_bytes
         return rows * row_bytes / (self.profile.host.gather.rate_at(max(1.0, columns)) * self.prefetch_threads(threads))
 
     def sampling_seconds(self, edges: float, threads: int | None = None) -> float:
-        """Of edges of sampled blocks, by so many threads of the host."""
+        """Return the seconds to sample ``edges`` edges with ``threads`` threads of the host."""
         return edges / (self.profile.host.sampled_edges * self.prefetch_threads(threads))
 
     def prefetch_threads(self, threads: int | None) -> int:
-        """Threads of a worker that make batches ready: half of its cores if it is not said."""
+        """Return the number of threads that prepare batches; half of the worker's cores if None."""
         return threads or max(1, int(self.cores_per_worker) // 2)
 
     def transfer_seconds(self, moved: Mapping[tuple[Link, Kind], int], messages: float) -> dict[Link, float]:
-        """Of bytes of all workers on each link, those between workers in so many messages of each.
+        """Return the seconds on each link.
+
+        Args:
+            moved: Bytes of all workers, by link and kind.
+            messages: Messages that each worker sends to others; links to a worker's own devices have none.
 
         Raises:
-            KeyError: Nothing is known of a link that is crossed.
+            KeyError: The profile has no rate of a link in ``moved``.
         """
         found = {}
         for link in sorted({link for link, _ in moved}):
             rate = self.profile.links[link]
             num_bytes = sum(count for (over, _), count in moved.items() if over == link)
             between = link in (Link.PEER, Link.NETWORK)
+            # The ledger adds up all workers, which send at the same time: each needs the time of its share.
             found[link] = rate.transfer_seconds(num_bytes / self.layout.workers, messages if between else 0.0)
         return found
 
     @property
     def _rate_share(self) -> float:
-        """Of the device's rates that a worker has when it trains."""
+        """Share of the measured rates that a worker reaches in training."""
+        # Whole epochs are slower than their pieces measured one by one (`efficiency`).
+        # Workers that compute on the same cores divide the rate.
         device = self.profile.device
         return device.efficiency / (self.layout.workers_per_host if self.shares_device else 1)
 
 
 _COLUMNS_OF_SCORE = 8
-"""The gradient of a score is a product of so many columns where the rate of scores is measured."""
+"""Columns behind each score in the layer whose score rate is measured; its gradient is a dot product over them."""
 _MESSAGE_PASSES = 8
-"""How often a number of the message of an edge is made, read or summed in a step, where messages are held."""
+"""How often a step writes, reads or sums a number of an edge's message, in layers that materialise messages."""
 
 
 class LayerWork(NamedTuple):
-    """What one worker computes of a layer.
+    """The part of a layer that one worker computes.
 
     Attributes:
-        sources: Rows that sources give.
-        destinations: Rows that are computed.
+        sources: Source rows.
+        destinations: Output rows.
         edges: Edges between them.
-        attention_share: Share of these whose attention it computes.
+        attention_share: Share of the edges whose attention this worker computes.
     """
 
     sources: float
@@ -137,7 +151,7 @@ class LayerWork(NamedTuple):
 
 
 class LayerSeconds(NamedTuple):
-    """How long that takes, forward and backward."""
+    """Seconds of a layer, forward and backward, by type of work."""
 
     products: float
     sums: float
@@ -148,17 +162,17 @@ class LayerSeconds(NamedTuple):
 def step_seconds(
     work: Workload, costs: CostModel, layers: Sequence[LayerWork], *, cached_aggregate: bool, slices: int = 1
 ) -> list[LayerSeconds]:
-    """Of each layer of a step, forward and backward.
+    """Return the seconds of each layer of a step, forward and backward.
 
-    Rows are multiplied by each matrix once, and twice in the backward pass; of the first layer only the gradient of the
-    matrix is wanted. A sum is done once in each direction, but not for the gradient of raw features.
+    Each matrix is multiplied once in the forward pass and twice in the backward pass; in the first layer once, for the
+    gradient of the matrix. Aggregation runs once in each direction, but not for the gradient of raw features.
 
     Args:
-        work: What is trained.
-        costs: How fast.
-        layers: What is computed, from the bottom up.
-        cached_aggregate: Whether a constant aggregate is.
-        slices: Into how many slices the columns of sums are dealt out.
+        work: The graph and the model.
+        costs: The rates.
+        layers: The work in each layer, from the bottom up.
+        cached_aggregate: Whether the aggregate of constant features is computed once and kept.
+        slices: Number of column slices that aggregation is divided into.
     """
     found = [
         _layer_seconds(
@@ -166,6 +180,7 @@ def step_seconds(
         )
         for index, (layer, done) in enumerate(zip(work.model.layers, layers, strict=True))
     ]
+    # The encoder reads raw features, so it needs the forward product and the gradient of its matrix only.
     encoder = 2 * _matmul_seconds(
         work.graph, costs, layers[0].sources, work.model.encoder_numbers, work.model.layers[0], raw=True
     )
@@ -183,16 +198,22 @@ def _layer_seconds(
     slices: int,
 ) -> LayerSeconds:
     widths = layer.spec
-    turns = 2 if first else 3
-    products = turns * sum(
+    # Forward, gradient of the matrix, and gradient of the input, which raw features do not need.
+    num_products = 2 if first else 3
+    products = num_products * sum(
         _matmul_seconds(graph, costs, rows, weights, layer, raw=first)
         for rows, weights in zip((work.sources, work.destinations), layer.weights, strict=True)
     )
+    # A cached aggregate costs nothing in an epoch; raw features get no gradient, so no sum runs backward.
     directions = 0 if cached_aggregate and layer.has_static_aggregate else 1 if first and widths.source_is_input else 2
     other = costs.epilogue_seconds(work.destinations * widths.out_features) + costs.layer_overhead_seconds(1)
+    # With slices, a worker sums its share of the columns, but over the rows of all nodes.
     columns = widths.source[0] * widths.source[1] / slices
     sums = directions * costs.aggregation_seconds(work.edges, columns, work.sources * slices)
+    # The backward pass takes a dot product over the columns for each edge: with wide rows and few scores that
+    # dominates the softmax itself.
     scores = 0 if layer.is_parameter_free else max(widths.score * work.attention_share, columns / _COLUMNS_OF_SCORE)
+    # PyG layers materialise a message for each edge, and pass over it element by element.
     other += costs.epilogue_seconds(_MESSAGE_PASSES * work.edges * layer.edge_numbers)
     return LayerSeconds(products, sums, costs.attention_seconds(work.edges * scores), other)
 
@@ -200,9 +221,10 @@ def _layer_seconds(
 def _matmul_seconds(
     graph: DatasetSizes, costs: CostModel, rows: float, weights: int, layer: LayerSizes, *, raw: bool
 ) -> float:
-    """Rows by matrices; sparse ones as sums of the matrix's rows."""
+    """Return the seconds to multiply rows by a layer's matrices; raw sparse rows cost an SpMM instead."""
     if not weights:
         return 0.0
+    # A sparse row selects and sums rows of the matrix, one for each stored entry, as an edge does.
     if raw and graph.sparse:
         return costs.aggregation_seconds(rows * graph.row_entries, weights / graph.features, graph.features)
     return costs.matmul_seconds(rows, weights, min(layer.spec.in_features, layer.spec.out_features))

@@ -1,11 +1,22 @@
-"""What a strategy is estimated to take."""
+"""The estimate of a strategy, and the parts of an epoch that it is made of, in seconds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outgrow.planning.traffic import Traffic
+from outgrow.core.ledger import Link
+from outgrow.planning.cost_model import CostModel, LayerSeconds, LayerWork, step_seconds
+from outgrow.planning.traffic import Bytes, Traffic
+from outgrow.planning.workload import NeighborhoodStats, Workload
 from outgrow.strategies.base import Strategy
+
+_OPTIMIZER = 7
+"""Reads and writes of a parameter in an optimizer step: Adam reads the gradient, and updates three tensors."""
+_LOSS = 6
+"""Reads and writes of a logit for the loss and its gradient."""
+_SUMMED = 3
+"""Messages of a step in which gradients and losses are summed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,9 +24,9 @@ class EpochPart:
     """A part of an epoch of training, on one worker.
 
     Attributes:
-        name: What it is, in words.
-        seconds: How long it takes alone.
-        hidden: How much of that passes while something else is done.
+        name: Name of the part, in words.
+        seconds: Its duration when nothing else runs.
+        hidden: Seconds of that which overlap with other parts.
     """
 
     name: str
@@ -25,14 +36,14 @@ class EpochPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What training takes.
+    """The time, traffic and memory that training takes.
 
     Attributes:
-        strategy: How it is trained.
+        strategy: The strategy.
         traffic: Bytes that cross links.
-        parts: Of an epoch, without evaluation.
-        peak_bytes: The most that the DEVICE tier of a worker holds.
-        chunks: In how many chunks `offload` trains that chooses by itself, 0 for all at once; None of others.
+        parts: Parts of an epoch, without evaluation.
+        peak_bytes: Peak bytes in the DEVICE tier of a worker.
+        chunks: Number of chunks that `offload` chooses, 0 for the whole graph at once; None for other strategies.
     """
 
     strategy: Strategy
@@ -43,5 +54,113 @@ class Estimate:
 
     @property
     def epoch_seconds(self) -> float:
-        """Of an epoch."""
+        """Seconds of an epoch; time that overlaps with other parts counts once."""
         return sum(part.seconds - part.hidden for part in self.parts)
+
+
+def full_graph_parts(
+    work: Workload, costs: CostModel, nodes: float, edges: float, slices: int = 1, attention_share: float = 1.0
+) -> list[EpochPart]:
+    """Return the parts of a full-graph epoch: every layer forward and backward, the loss and an optimizer step.
+
+    Args:
+        work: The graph and the model.
+        costs: The rates.
+        nodes: Nodes of a worker.
+        edges: Edges that it aggregates over.
+        slices: Number of column slices that aggregation is divided into.
+        attention_share: Share of the edges whose attention it computes, in layers that only propagate.
+    """
+    # A worker with a slice of the columns aggregates for the nodes of all workers, self-loops included.
+    seen = nodes * slices
+    layers = [
+        LayerWork(nodes, nodes, edges + layer.spec.self_loops * seen, attention_share if layer.only_propagates else 1.0)
+        for layer in work.model.layers
+    ]
+    return [
+        *layer_parts(step_seconds(work, costs, layers, cached_aggregate=True, slices=slices)),
+        optimizer_part(work, costs, nodes, 1),
+    ]
+
+
+def minibatch_parts(
+    work: Workload, costs: CostModel, neighborhood: NeighborhoodStats, full: float, steps: int
+) -> list[EpochPart]:
+    """Return the parts of an epoch of mini-batches, computed by the slowest worker."""
+    # Gradients are summed in every step, so all workers wait for the one with the most edges.
+    slowest = int(neighborhood.edges.sum(1).argmax())
+    rows, edges = neighborhood.rows[slowest], neighborhood.edges[slowest]
+    layers = [LayerWork(rows[i], rows[i + 1], edges[i]) for i in range(len(edges))]
+    # Batches differ in their nodes, so no aggregate of raw features can be kept from one to the next.
+    found = layer_parts(step_seconds(work, costs, layers, cached_aggregate=False), full)
+    # Each sampled block is a new CSC matrix, whose edge weights and transpose are computed first.
+    found.append(EpochPart(name="new edges", seconds=full * costs.new_edge_seconds(float(edges.sum()))))
+    return [*found, optimizer_part(work, costs, float(rows[-1]), steps)]
+
+
+def layer_parts(layers: Sequence[LayerSeconds], steps: float = 1) -> list[EpochPart]:
+    """Return the parts of ``steps`` steps by type of work, added up over the layers; empty parts are left out."""
+    names = ("products", "sums over neighbours", "attention", "activations, dropout, small steps")
+    found = [
+        EpochPart(name=name, seconds=steps * sum(each))
+        for name, each in zip(names, zip(*layers, strict=True), strict=True)
+    ]
+    return [part for part in found if part.seconds]
+
+
+def optimizer_part(work: Workload, costs: CostModel, rows: float, steps: float) -> EpochPart:
+    """Return the part of the loss and the optimizer's steps."""
+    # Both are element-wise, so only the bytes that they read and write count.
+    numbers = work.model.parameters[1]
+    seconds = costs.memory_pass_seconds(_OPTIMIZER * numbers)
+    seconds += costs.memory_pass_seconds(_LOSS * rows * work.graph.classes)
+    return EpochPart(name="loss and optimizer", seconds=steps * seconds)
+
+
+def transfer_parts(costs: CostModel, epoch: Bytes, exchanges: float, steps: int = 1) -> list[EpochPart]:
+    """Return a part for each link: the bytes of an epoch, in so many exchanges, and the all-reduces of each step."""
+    messages = exchanges + _SUMMED * steps
+    return [
+        EpochPart(name=link.value.replace("_", " "), seconds=took)
+        for link, took in costs.transfer_seconds(epoch, messages).items()
+    ]
+
+
+def overlapped_part(costs: CostModel, name: str, seconds: float, busy: float) -> EpochPart:
+    """Return a part that overlaps with ``busy`` seconds of computation."""
+    # On a CPU the background thread takes a core away from the computation for as long as it works:
+    # that much of its time is not hidden.
+    if costs.shares_device:
+        return EpochPart(name=name, seconds=seconds, hidden=min(seconds * (1 - 1 / costs.cores_per_worker), busy))
+    return EpochPart(name=name, seconds=seconds, hidden=min(seconds, busy))
+
+
+def batch_prep_parts(
+    work: Workload, costs: CostModel, edges: float, rows: float, busy: float, threads: tuple[int | None, int | None]
+) -> list[EpochPart]:
+    """Return the parts of sampling batches and gathering their features while earlier batches are computed.
+
+    Args:
+        work: The graph and the model.
+        costs: The rates.
+        edges: Sampled edges.
+        rows: Feature rows that are gathered and copied to the device.
+        busy: Seconds of computation.
+        threads: Threads of a worker that sample, and that gather; None for half as many as compute.
+    """
+    sampling = costs.sampling_seconds(edges, threads[0])
+    gathering = costs.gather_seconds(rows, work.graph.row_bytes, threads[1])
+    found = [
+        overlapped_part(costs, "neighbours drawn", sampling, busy),
+        overlapped_part(costs, "features gathered", gathering, busy),
+    ]
+    return found + feature_copy_parts(work, costs, rows, busy)
+
+
+def feature_copy_parts(work: Workload, costs: CostModel, rows: float, busy: float) -> list[EpochPart]:
+    """Return the part of copying feature rows to a device with its own memory while earlier batches are computed."""
+    if costs.shares_device:
+        return []
+    # A copy engine moves the rows, so none of the time is taken from the computation.
+    seconds = costs.profile.links[Link.HOST_TO_DEVICE].transfer_seconds(rows * work.graph.row_bytes)
+    return [EpochPart(name="features to the device", seconds=seconds, hidden=min(seconds, busy))]

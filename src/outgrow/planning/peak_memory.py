@@ -1,7 +1,8 @@
-"""The most that the DEVICE tier of a worker holds.
+"""Peak bytes in the DEVICE tier of a worker.
 
-On a CPU that is what its process has in memory, the interpreter included; on a GPU its tensors. How often a number is
-held at the same time is counted on the layers of `outgrow.nn`, and held against what runs took.
+On a CPU that is the resident memory of its process, the interpreter included; on a GPU the bytes of its tensors. The
+factors below, copies of a number that exist at the same time, were counted in the layers of `outgrow.nn` and checked
+against measured runs.
 """
 
 from __future__ import annotations
@@ -18,65 +19,68 @@ from outgrow.planning.workload import (
 )
 
 _PROCESS_BYTES = 238 << 20
-"""Of a process that has loaded all it needs, and compiled its kernels."""
+"""Bytes of a process that has loaded its modules and compiled its kernels."""
 _PER_SOURCE, _PER_AGGREGATE, _PER_OUT = 1.45, 0.36, 1.7
-"""How often the rows of a layer are held at the peak, gradients included: of sources, of aggregates, of the output."""
+"""Copies of a layer's rows at the peak, gradients included: of sources, of aggregates, of the output."""
 _PER_SPARSE_SOURCE = 0.5
-"""How often those are that are made of sparse features, which have no gradient."""
+"""Copies of source rows that are computed from sparse features, which have no gradient."""
 _PER_SLICED = 3.0
-"""How often aggregates are whose columns are dealt out: as slices, and as whole rows."""
+"""Copies of aggregates that are computed in column slices: as slices, and as whole rows."""
 _EVALUATED, _EVALUATED_APART, _EVALUATED_SLICED = 0.95, 0.4, 0.5
-"""How often the rows of the widest layer are in an evaluation: on one worker; on several, of own nodes or of slices."""
+"""Copies of the widest layer's rows in an evaluation: on one worker; on several, by own nodes or by slices."""
 _EDGE_BYTES = 15
-"""Of an in-edge: its source, its weight, and both once more by source."""
+"""Bytes of an in-edge: its source, its weight, and both again in the transpose."""
 _PART_BYTES = 27
-"""Of an in-edge besides, where edges from own nodes are kept apart from those of the halo."""
+"""Further bytes of an in-edge if edges from own nodes are stored apart from those of the halo."""
 _LANE_BYTES = 6
-"""Of an edge besides, where its columns are dealt out and chunks of edges are kept."""
+"""Further bytes of an edge if columns are sliced and chunks of edges are kept."""
 _LEFT = 0.1
-"""Share of what batches held that is still there when the model is evaluated."""
+"""Share of the memory of batches that is still allocated when the model is evaluated."""
 _PER_SCORE, _PER_SCORE_EVALUATED = 2.2, 0.7
-"""Numbers that attention holds of each score of an edge, in training and in an evaluation."""
+"""Numbers that attention holds for each score of an edge, in training and in an evaluation."""
 _AHEAD, _COPIES, _AHEAD_OF_GPU = 6, 2.5, 2
-"""Batches that are drawn and not used yet, how often rows of the one that is computed are held, and both on a GPU."""
+"""Prefetched batches, copies of the rows of the current batch, and both together on a GPU."""
 
 
 def process_bytes(costs: CostModel) -> int:
-    """Of a worker before it holds anything of a graph."""
+    """Return the bytes of a worker before it holds anything of a graph."""
+    # Memory of a GPU is counted by tensors, so neither interpreter nor CUDA context is part of it.
     return _PROCESS_BYTES if costs.shares_device else 0
 
 
 def base_bytes(work: Workload, costs: CostModel) -> int:
-    """Of a worker before it trains: the only one has the graph in memory, where it does not lie in a store."""
+    """Return the bytes of a worker before it trains."""
+    # A single worker trains in the process that read the graph; several get their parts only.
     return process_bytes(costs) + (work.graph.resident_bytes if costs.layout.workers == 1 else 0)
 
 
 def training_bytes(work: Workload, nodes: float, sources: float, edges: float, slices: int = 1) -> float:
-    """Of whole layers, forward and backward, then of an evaluation, and of their input.
+    """Return the bytes of full-graph training and of an evaluation, input included.
 
     Args:
-        work: What is trained.
-        nodes: Of a worker.
-        sources: Those and their neighbours.
-        edges: To its nodes, or over which it sums.
-        slices: Into how many slices the columns of sums are dealt out.
+        work: The graph and the model.
+        nodes: Nodes of a worker.
+        sources: Its nodes and their in-neighbours.
+        edges: Edges that it aggregates over.
+        slices: Number of column slices that aggregation is divided into.
     """
     model = work.model
     evaluated = _EVALUATED_SLICED if slices > 1 else _EVALUATED_APART if sources > nodes else _EVALUATED
     numbers = sum(_row_numbers(work, index, nodes, sources, slices) for index in range(len(model.layers)))
-    numbers += evaluated * _widest_layer_numbers(
-        work, nodes, sources
-    )  # what training has held is kept for the next epoch
+    # The buffers of training stay allocated for the next epoch while the model is evaluated.
+    numbers += evaluated * _widest_layer_numbers(work, nodes, sources)
+    # Layers that aggregate their input hold the halo rows of the layer below.
     received = sum(layer.spec.in_features for layer in model.layers[1:] if layer.spec.source_is_input)
-    numbers += _PER_SOURCE * (sources - nodes) * received  # rows of others, as the layer before has made them
+    numbers += _PER_SOURCE * (sources - nodes) * received
     held = numbers * model.number_bytes + (_edge_bytes(nodes, sources) + _LANE_BYTES * (slices > 1)) * edges
     held += model.number_bytes * edges * sum(map(_edge_numbers, model.layers))
     return held + input_bytes(work, nodes, sources)
 
 
 def inference_bytes(work: Workload, nodes: float, sources: float, edges: float) -> float:
-    """Of whole layers, one after the other, without gradients."""
+    """Return the bytes of evaluating whole layers, without gradients."""
     model = work.model
+    # Layers run one after the other and free their memory, so the largest counts, not the sum.
     of_edge = max(_PER_SCORE_EVALUATED * layer.spec.score + layer.edge_numbers for layer in model.layers)
     held = (
         _EVALUATED * _widest_layer_numbers(work, nodes, sources) * model.number_bytes
@@ -86,16 +90,21 @@ def inference_bytes(work: Workload, nodes: float, sources: float, edges: float) 
 
 
 def full_graph_peak_bytes(work: Workload, costs: CostModel, partition: PartitionStats) -> int:
-    """Of the largest worker that trains and evaluates whole layers."""
+    """Return the peak bytes of the largest worker that trains and evaluates whole layers."""
     part = int(partition.edges.argmax())
-    nodes, edges = float(partition.nodes[part]), float(partition.edges[part] + partition.nodes[part])
+    nodes = float(partition.nodes[part])
+    # One self-loop for each node.
+    edges = float(partition.edges[part] + partition.nodes[part])
     sources = nodes + float(partition.halo[part].sum())
     return process_bytes(costs) + round(training_bytes(work, nodes, sources, edges))
 
 
 def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_prefetched: float) -> float:
-    """Of the largest worker's batch, forward and backward, and of those that are drawn ahead."""
-    rows, edges, model = neighborhood.rows.max(0), neighborhood.edges.max(0), work.model
+    """Return the bytes of the largest worker's batch, forward and backward, and of prefetched batches."""
+    # The maximum of each layer by itself: the worker with most memory need not have most of every layer.
+    rows = neighborhood.rows.max(0)
+    edges = neighborhood.edges.max(0)
+    model = work.model
     numbers = sum(_row_numbers(work, index, rows[index + 1], rows[index], 1) for index in range(len(model.layers)))
     of_edges = sum(_edge_numbers(layer) * edges[index] for index, layer in enumerate(model.layers))
     held = (numbers + of_edges) * model.number_bytes + _EDGE_BYTES * edges.sum()
@@ -103,7 +112,7 @@ def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_pref
 
 
 def num_prefetched_batches(costs: CostModel, steps: int = _AHEAD) -> float:
-    """Batches whose features the DEVICE tier holds, with copies, in epochs of so many batches."""
+    """Return the number of batches whose features the DEVICE tier holds, copies included, in an epoch of ``steps``."""
     return min(_AHEAD, steps) + _COPIES if costs.shares_device else _AHEAD_OF_GPU
 
 
@@ -114,28 +123,34 @@ def minibatch_peak_bytes(
     stats: BatchStats | SplitBatchStats | OrchestrateStats,
     extra_prefetched: int = 0,
 ) -> int:
-    """Of batches, of which so many more than usual are drawn ahead, then of an evaluation of whole layers."""
+    """Return the peak bytes of mini-batches and of an evaluation of whole layers.
+
+    Args:
+        work: The graph and the model.
+        costs: The cost model.
+        partition: Statistics of the partition.
+        stats: Statistics of the batches.
+        extra_prefetched: Batches that are prefetched in addition to the usual number.
+    """
     part = int(partition.edges.argmax())
-    nodes, sources = float(partition.nodes[part]), float(partition.nodes[part] + partition.halo[part].sum())
+    nodes = float(partition.nodes[part])
+    sources = float(partition.nodes[part] + partition.halo[part].sum())
     own = input_bytes(work, nodes, nodes)
-    training, evaluation = (
-        minibatch_bytes(
-            work, stats.neighborhood, num_prefetched=num_prefetched_batches(costs, stats.steps) + extra_prefetched
-        )
-        + own,
-        inference_bytes(work, nodes, sources, partition.edges[part]),
-    )
+    prefetched = num_prefetched_batches(costs, stats.steps) + extra_prefetched
+    training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched) + own
+    evaluation = inference_bytes(work, nodes, sources, partition.edges[part])
+    # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
     return process_bytes(costs) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
 
 
 def input_bytes(work: Workload, nodes: float, sources: float) -> float:
-    """Of a graph that is in memory itself; else, of several workers, of the features that each has taken."""
+    """Return the bytes of the input: the whole graph on a single worker, else the features of a worker's sources."""
     alone = nodes >= work.graph.nodes
     return work.graph.resident_bytes if alone else sources * work.input_row_bytes
 
 
 def _edge_numbers(layer: LayerSizes) -> float:
-    """Held of each edge until the backward pass."""
+    """Return the numbers of each edge that are held until the backward pass."""
     return _PER_SCORE * layer.spec.score + layer.edge_numbers
 
 
@@ -145,6 +160,7 @@ def _edge_bytes(nodes: float, sources: float) -> int:
 
 def _row_numbers(work: Workload, index: int, nodes: float, sources: float, slices: int) -> float:
     layer = work.model.layers[index]
+    # Sources that are the input itself need no rows of their own, unless they are cut into slices.
     at_source = 0 if layer.spec.source_is_input and slices == 1 else layer.source_width
     of_aggregate = _PER_SLICED if slices > 1 else _PER_AGGREGATE
     at_target = of_aggregate * layer.aggregate_width + _PER_OUT * layer.spec.out_features
@@ -153,7 +169,7 @@ def _row_numbers(work: Workload, index: int, nodes: float, sources: float, slice
 
 
 def _widest_layer_numbers(work: Workload, nodes: float, sources: float) -> float:
-    """Numbers of the layer that has most, with its input, of which that of the first is where features are."""
+    """Return the numbers of the widest layer, with its input; the first layer's input is counted as features."""
     return max(
         sources * layer.source_width * (not layer.spec.source_is_input)
         + nodes * (layer.aggregate_width + 2 * layer.spec.out_features)

@@ -1,4 +1,4 @@
-"""The choice: the best options of every strategy, which of them fit, and which is fastest."""
+"""The planner: find the best options of every strategy, which of them fit into memory, and which is fastest."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from outgrow.strategies.tensor.strategy import TensorParallel
 _MIB, _GIB = 1 << 20, 1 << 30
 _NO_BATCHES = "trains in mini-batches: give a batch size and fan-outs"
 NOISE = 0.02
-"""Seconds that differ by less are taken for the same."""
+"""Relative difference below which two estimates count as equal."""
 ROOM = 0.95
 """Share of the memory that estimates may fill."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A strategy with the best options that were found for it.
+    """A strategy with one set of options on one layout.
 
     Attributes:
-        name: Of the strategy.
-        workers: On how many workers.
-        estimate: What it takes; None if it cannot run at all.
-        why_not: Why it cannot be chosen; empty if it can.
+        name: Name of the strategy.
+        workers: Number of workers.
+        estimate: Its estimate; None if it cannot run at all.
+        why_not: Reason why it cannot be chosen; empty if it can.
     """
 
     name: str
@@ -49,14 +49,14 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerQuery:
-    """What a plan is asked for.
+    """The input of the planner.
 
     Attributes:
-        work: What is trained.
-        profile: On what machine.
-        layouts: On how many workers of how many hosts; the best is taken.
-        limit: The most bytes that the DEVICE tier of a worker may hold; None for what the machine has.
-        validate: Raises an `InputError` if a strategy cannot train the model on the graph.
+        work: The graph and the model.
+        profile: The machine.
+        layouts: Numbers of workers and hosts to choose from.
+        limit: Limit on the bytes in the DEVICE tier of a worker; None for all that the machine has.
+        validate: Function that raises an `InputError` if a strategy cannot train the model on the graph.
     """
 
     work: Workload
@@ -68,12 +68,12 @@ class PlannerQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What training a model on a graph will take, by every strategy.
+    """The result of the planner: an estimate of training by every strategy.
 
     Attributes:
-        query: What it was asked for.
-        memory: The most bytes that the DEVICE tier of a worker may hold, on as many workers as were asked for.
-        candidates: The best of every strategy: those that can be chosen first, the fastest of them first.
+        query: The input.
+        memory: Limit on the bytes in the DEVICE tier of a worker, on the layout where it is least.
+        candidates: The best candidate of every strategy; those that can be chosen come first, the fastest before all.
     """
 
     query: PlannerQuery
@@ -82,31 +82,32 @@ class Plan:
 
     @property
     def chosen_candidate(self) -> Candidate | None:
-        """The fastest that can be chosen; None if none can."""
+        """The fastest candidate that can be chosen; None if none can."""
         first = self.candidates[0]
         return None if first.why_not else first
 
     @property
     def runner_up(self) -> Candidate | None:
-        """The next one that can be chosen."""
+        """The second candidate that can be chosen; None if there is none."""
         later = self.candidates[1:2]
         return later[0] if later and not later[0].why_not else None
 
 
 def make_plan(query: PlannerQuery) -> Plan:
-    """The best of every strategy, by seconds of an epoch."""
+    """Choose the best options of every strategy, and rank the strategies, by the seconds of an epoch."""
     candidates = _rank_candidates([_rank_candidates([*each])[0] for each in _candidates_by_strategy(query)])
-    memory = min(cost_model_for(query, place).memory for place in query.layouts)
+    memory = min(cost_model_for(query, layout).memory for layout in query.layouts)
     return Plan(query=query, memory=memory, candidates=tuple(candidates))
 
 
 def _rank_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that can be chosen first, then by seconds; the first given that is as good as the best before all."""
+    """Sort candidates: those that can be chosen first, then by seconds; among equals the one given first wins."""
 
     def rank_key(each: Candidate) -> tuple[bool, bool, float]:
         seconds = float("inf") if each.estimate is None else each.estimate.epoch_seconds
         return bool(each.why_not), each.estimate is None, seconds
 
+    # Estimates are no better than `NOISE`, so a later, more complex strategy must beat an earlier one by more.
     ordered = sorted(candidates, key=rank_key)
     *kind, least = rank_key(ordered[0])
     first = next(
@@ -117,22 +118,23 @@ def _rank_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _candidates_by_strategy(query: PlannerQuery) -> Iterator[Iterator[Candidate]]:
     for strategies in _strategy_variants(query):
-        yield (_make_candidate(strategy, place, query) for place in query.layouts for strategy in strategies)
+        yield (_make_candidate(strategy, layout, query) for layout in query.layouts for strategy in strategies)
 
 
 def _strategy_variants(query: PlannerQuery) -> list[list[Strategy]]:
-    """The options of every strategy that are tried."""
+    """Return the options of every strategy that are tried."""
     limit = None if query.limit is None else _format_limit(query.limit)
-    several = max(place.workers for place in query.layouts) > 1
+    several = max(layout.workers for layout in query.layouts) > 1
+    # A single worker has no remote rows to cache, and nowhere to move a model.
     caches = (0.0, 0.05, 0.2) if several else (0.0,)
-    travels = (False, True) if several else (False,)
+    move_models = (False, True) if several else (False,)
     return [
         [Full()],
         [Offload(memory=limit)],
         [TensorParallel(memory=limit, chunks=chunks) for chunks in ((4, 1) if several else (4,))],
         [Sampled(cache=cache) for cache in caches],
         [SplitParallel()],
-        [Migrate(move_model=travel) for travel in travels],
+        [Migrate(move_model=move) for move in move_models],
         [Orchestrate(hot_ratio=ratio) for ratio in (0.1, 0.2, 0.3)],
     ]
 
@@ -142,7 +144,8 @@ def _format_limit(num_bytes: int) -> str:
 
 
 def _make_candidate(strategy: Strategy, layout: WorkerLayout, query: PlannerQuery) -> Candidate:
-    name, pace = strategy.name, cost_model_for(query, layout)
+    name = strategy.name
+    costs = cost_model_for(query, layout)
     if strategy.uses_minibatches and query.work.batches.is_full_graph:
         return Candidate(name=name, workers=layout.workers, estimate=None, why_not=_NO_BATCHES)
     try:
@@ -154,9 +157,9 @@ def _make_candidate(strategy: Strategy, layout: WorkerLayout, query: PlannerQuer
     unknown = missing_bandwidth(layout, query.profile)
     if unknown is not None:
         return Candidate(name=name, workers=layout.workers, estimate=None, why_not=unknown)
-    found = estimate_strategy(strategy, query.work, pace)
+    found = estimate_strategy(strategy, query.work, costs)
     return Candidate(
-        name=name, workers=layout.workers, estimate=found, why_not=_rejection_reason(strategy, found, pace, query)
+        name=name, workers=layout.workers, estimate=found, why_not=_rejection_reason(strategy, found, costs, query)
     )
 
 
@@ -175,13 +178,15 @@ def _rejection_reason(strategy: Strategy, estimate: Estimate, costs: CostModel, 
 
 
 def fits_in(estimate: Estimate, costs: CostModel) -> bool:
-    """Whether a worker's memory holds what was estimated; those that keep to a limit may fill it."""
+    """Whether the estimate fits into a worker's memory."""
+    # Strategies with a limit enforce it themselves and may use all of it; others need a margin for estimation errors.
     limited = "memory" in estimate.strategy.options()
     return estimate.peak_bytes <= (1.0 if limited else ROOM) * costs.memory
 
 
 def missing_bandwidth(layout: WorkerLayout, profile: MachineProfile) -> str | None:
-    """That nothing is known of a link between the workers, and what measures it; None if all are known."""
+    """Return a message if the profile has no rate of a link between the workers; None if it has all."""
+    # Workers are numbered by host, so the pairs with worker 0 cross every link that exists.
     links = {layout.link_between(0, other) for other in range(1, layout.workers)}
     unknown = next((link for link in Link if link in links and link not in profile.links), None)
     if unknown is None:
@@ -191,5 +196,5 @@ def missing_bandwidth(layout: WorkerLayout, profile: MachineProfile) -> str | No
 
 
 def cost_model_for(query: PlannerQuery, layout: WorkerLayout) -> CostModel:
-    """Of workers at one of the places."""
+    """Return the cost model for one of the layouts."""
     return CostModel.from_profile(query.profile, layout, query.work.model.number_bytes, query.limit)

@@ -1,4 +1,4 @@
-"""Sizes of a graph and of a model, as far as costs depend on them."""
+"""The sizes of a graph and of a model, as far as costs depend on them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from outgrow.strategies.tensor.model_pass import group_propagation_runs, only_pr
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSizes:
-    """Of a graph.
+    """The sizes of a graph.
 
     Attributes:
         nodes: ``V``.
-        edges: ``E``, without self-loops that a layer adds.
+        edges: ``E``, without the self-loops that layers add.
         features: Columns of raw features ``D``.
-        feature_bytes: Of a raw feature as it is stored.
-        row_entries: Entries of a row of raw features that are stored, on average: ``D``, or fewer in sparse rows.
-        row_bytes: Of a row of raw features as it is stored.
+        feature_bytes: Bytes of a raw feature as it is stored.
+        row_entries: Mean number of stored entries in a row of raw features: ``D``, or fewer in sparse rows.
+        row_bytes: Mean bytes of a row of raw features as it is stored.
         sparse: Whether raw features are sparse rows.
-        train: Nodes to train on.
+        train: Number of training nodes.
         classes: Columns of the logits.
-        resident_bytes: Of the graph where it is in memory, in the process that reads it; 0 if it lies in a store.
+        resident_bytes: Bytes of the graph in the memory of the process that reads it; 0 if it is in a store.
     """
 
     nodes: int
@@ -52,19 +52,19 @@ class DatasetSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSizes:
-    """Of a layer.
+    """The sizes of a layer.
 
     Attributes:
-        spec: Those of its convolution.
-        has_static_aggregate: Whether the aggregate is that of raw features, and kept.
+        spec: Widths of its convolution.
+        has_static_aggregate: Whether the aggregate is one of raw features, which is computed once and kept.
         is_parameter_free: Whether its aggregation has no parameters.
         supports_partial_sums: See `outgrow.strategies.split.layers.supports_partial_sums`.
         has_edge_weights: Whether its edges have weights.
         reads_target: Whether it reads the input of its destinations.
-        run_index: See `outgrow.strategies.tensor.model_pass.group_propagation_runs`: the number of that which it is in.
+        run_index: Index of its run in `outgrow.strategies.tensor.model_pass.group_propagation_runs`.
         only_propagates: Whether it only propagates.
-        weights: Numbers of the matrices that sources are multiplied by, and destinations.
-        edge_numbers: Numbers of the message of an edge, where it is held: in layers of PyG; else 0.
+        weights: Numbers of the matrices that sources are multiplied by, and of those for destinations.
+        edge_numbers: Numbers of an edge's message, where layers of PyG materialise it; else 0.
     """
 
     spec: ConvSpec
@@ -80,7 +80,7 @@ class LayerSizes:
 
     @property
     def source_width(self) -> int:
-        """Numbers of a source's row: its columns, then its scores."""
+        """Numbers of a source row: its columns over all channels, and its scores."""
         channels, columns = self.spec.source
         return channels * columns + self.spec.score
 
@@ -92,20 +92,20 @@ class LayerSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """Of a model.
+    """The sizes of a model.
 
     Attributes:
-        layers: From the bottom up.
-        parameters: How many tensors of parameters there are, and how many numbers in all of them.
-        number_bytes: Of a parameter, an activation and a gradient.
-        state_bytes: Of all parameters and buffers as they are sent to a worker.
-        source_is_features: Whether raw features are sources of the first layer.
-        has_input_dropout: Whether they have dropout.
-        reads_features: Whether the first layer's input are the features: there is no encoder.
-        row_bytes: Of a row of dense features as the model computes with them.
-        aggregate_first_layer: The first layer, where dense features can be summed first, so summed; else None.
-        encoder_numbers: Numbers of the matrices that features are multiplied by before the first layer.
-        layer_plans: The layers as passes over chunks see them.
+        layers: Sizes of the layers, from the bottom up.
+        parameters: Number of parameter tensors, and of numbers in all of them.
+        number_bytes: Bytes of a parameter, an activation or a gradient.
+        state_bytes: Bytes of all parameters and buffers as they are sent to a worker.
+        source_is_features: Whether raw features are the sources of the first layer.
+        has_input_dropout: Whether raw features have dropout.
+        reads_features: Whether features are the input of the first layer, without an encoder.
+        row_bytes: Bytes of a row of dense features in the dtype that the model computes with.
+        aggregate_first_layer: The first layer in its form that aggregates dense features first; None if it has none.
+        encoder_numbers: Numbers of the matrices of the encoder before the first layer.
+        layer_plans: Plans of the layers for passes over chunks.
     """
 
     layers: tuple[LayerSizes, ...]
@@ -122,12 +122,12 @@ class ModelSizes:
 
     @property
     def views(self) -> tuple[bool, ...]:
-        """For each layer, whether nodes have edges to themselves besides."""
+        """For each layer, whether self-loops are added."""
         return tuple(layer.spec.self_loops for layer in self.layers)
 
 
 def dataset_sizes(graph: Graph) -> DatasetSizes:
-    """Of a graph at hand, which has features and labels."""
+    """Return the sizes of a loaded graph with features and labels."""
     assert graph.features is not None
     features = graph.features
     entries = features.shape[1] if isinstance(features, Tensor) else len(features.values) / max(1, graph.num_nodes)
@@ -146,7 +146,7 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
 
 
 def _resident_bytes(graph: Graph) -> int:
-    """Of features, edges and their ends."""
+    """Return the bytes of features and topology in memory."""
     assert graph.features is not None
     topology = graph.topology
     edges = [topology.indptr, topology.indices, topology.weight, topology.relation]
@@ -156,13 +156,14 @@ def _resident_bytes(graph: Graph) -> int:
 
 
 def model_sizes(model: Model, graph: Graph) -> ModelSizes:
-    """Of a model on a graph, which has features."""
+    """Return the sizes of a model for a graph with features."""
     assert graph.features is not None
-    constant, first = has_static_first_aggregate(model, graph.features), model.layers_list()[0].aggregate_first()
+    constant = has_static_first_aggregate(model, graph.features)
+    first = model.layers_list()[0].aggregate_first()
     layers = [
-        _layer_sizes(layer, graph, constant=constant and number == place == 0, run=number)
+        _layer_sizes(layer, graph, constant=constant and number == index == 0, run=number)
         for number, run in enumerate(group_propagation_runs(model.layers_list()))
-        for place, layer in enumerate(run)
+        for index, layer in enumerate(run)
     ]
     parameters = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
     return ModelSizes(
@@ -174,6 +175,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
         has_input_dropout=model.input_dropout > 0,
         reads_features=model.encoder is None,
         row_bytes=graph.num_features * input_dtype(model, graph.features).itemsize,
+        # Sparse features are multiplied first: the product makes them narrow and dense.
         aggregate_first_layer=None
         if graph.sparse or first is None
         else _layer_sizes(first, graph, constant=constant, run=0),
@@ -183,7 +185,10 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
 
 
 def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> LayerSizes:
-    fixed, widths, weights = has_fixed_weights(layer), layer.spec, _count_weights(layer)
+    fixed = has_fixed_weights(layer)
+    widths = layer.spec
+    weights = _count_weights(layer)
+    # A layer that aggregates its input applies all its matrices to destinations, after the aggregation.
     at_sources = 0 if widths.source_is_input else min(weights, widths.in_features * widths.source[0] * widths.source[1])
     return LayerSizes(
         spec=widths,
@@ -200,11 +205,12 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
 
 
 def _count_weights(module: nn.Module) -> int:
+    # Vectors are biases and norms, which the epilogue's cost includes.
     return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() > 1)
 
 
 def _has_edge_weights(layer: Layer, graph: Graph) -> bool:
-    """Whether a layer whose weights the graph fixes has some: tried on one node with an edge to itself."""
+    """Whether a layer with fixed weights has edge weights: tried on a graph of one node with a self-loop."""
     weight = None if graph.topology.weight is None else graph.topology.weight[:1].new_ones(1)
     one = Topology(indptr=torch.tensor([0, 1]), indices=torch.zeros(1, dtype=torch.int32), weight=weight)
     rows = NodeMessages(torch.empty(1, 1, layer.spec.source[1]), None)

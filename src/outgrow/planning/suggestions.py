@@ -1,4 +1,4 @@
-"""What could be changed so that a model can be trained, in numbers."""
+"""Suggestions, in numbers, of changes that would let a model be trained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from outgrow.engine.batches import BatchConfig
-from outgrow.planning.estimators.offload_chunks import max_chunks, offload_peak_bytes
+from outgrow.planning.estimators.offload import max_chunks, offload_peak_bytes
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.planner import ROOM, PlannerQuery, cost_model_for, missing_bandwidth
 from outgrow.planning.traffic import WorkerLayout
@@ -20,7 +20,7 @@ _MOST_WORKERS, _FANOUT, _BATCH = 1024, 10, 1024
 
 
 def suggest_fixes(query: PlannerQuery) -> list[str]:
-    """What would do, one by one; each was estimated."""
+    """Return changes each of which would be enough by itself; all of them were estimated."""
     whole = query.work.batches.is_full_graph
     if query.limit is not None and not whole:
         return ["no --memory: mini-batches keep to no limit", *_suggest_offload(query)]
@@ -29,12 +29,14 @@ def suggest_fixes(query: PlannerQuery) -> list[str]:
 
 
 def _suggest_memory(query: PlannerQuery) -> Iterator[str]:
-    place = query.layouts[-1]
-    pace = cost_model_for(query, place)
-    count = max_chunks(query.work, place)
-    needed = offload_peak_bytes(Offload(chunks=count), query.work, pace)
+    layout = query.layouts[-1]
+    costs = cost_model_for(query, layout)
+    # `offload` in the smallest chunks needs least memory of all strategies.
+    count = max_chunks(query.work, layout)
+    needed = offload_peak_bytes(Offload(chunks=count), query.work, costs)
     least = -(-needed // _MIB)
-    if query.limit is not None and needed <= cost_model_for(replace(query, limit=None), place).memory:
+    # The user can raise a limit of their own, but not the memory of the machine.
+    if query.limit is not None and needed <= cost_model_for(replace(query, limit=None), layout).memory:
         yield f"--memory {least}MiB, for strategy offload in {count:,} chunks"
     else:
         yield f"{least:,} MiB of memory for each worker, for strategy offload in {count:,} chunks"
@@ -51,14 +53,14 @@ def _suggest_batch_size(query: PlannerQuery) -> Iterator[str]:
 
 
 def _suggest_workers(query: PlannerQuery) -> Iterator[str]:
-    """As many on each host as the machine has."""
+    """Suggest more workers, as many on each host as the machine has."""
     strategy: Strategy = Offload() if query.work.batches.is_full_graph else Sampled()
     profile = query.profile
-    count = 2 * max(place.workers for place in query.layouts)
+    count = 2 * max(layout.workers for layout in query.layouts)
     while count <= min(_MOST_WORKERS, query.work.graph.nodes):
-        place = WorkerLayout(workers=count, hosts=-(-count // profile.workers))
-        if missing_bandwidth(place, profile) is None and _strategy_fits(strategy, query.work, query, place):
-            yield f"{count} workers on {place.hosts} hosts like this one, for strategy {strategy.name}"
+        layout = WorkerLayout(workers=count, hosts=-(-count // profile.workers))
+        if missing_bandwidth(layout, profile) is None and _strategy_fits(strategy, query.work, query, layout):
+            yield f"{count} workers on {layout.hosts} hosts like this one, for strategy {strategy.name}"
             return
         count *= 2
 
@@ -78,11 +80,11 @@ def _suggest_offload(query: PlannerQuery) -> Iterator[str]:
 
 
 def _strategy_fits(strategy: Strategy, work: Workload, query: PlannerQuery, layout: WorkerLayout) -> bool:
-    """Of `offload` in the smallest chunks."""
-    pace = cost_model_for(query, layout)
+    """Whether a strategy fits into memory, `offload` in the smallest chunks."""
+    costs = cost_model_for(query, layout)
     if isinstance(strategy, Offload):
-        return offload_peak_bytes(replace(strategy, chunks=max_chunks(work, layout)), work, pace) <= pace.memory
+        return offload_peak_bytes(replace(strategy, chunks=max_chunks(work, layout)), work, costs) <= costs.memory
     assert isinstance(strategy, Sampled)
-    drawn = work.sampling.batch_stats(work.sampling_spec(strategy.partition), layout.workers)
+    stats = work.sampling.batch_stats(work.sampling_spec(strategy.partition), layout.workers)
     cut = work.partitioning.partition_stats(strategy.partition, layout.workers)
-    return minibatch_peak_bytes(work, pace, cut, drawn) <= ROOM * pace.memory
+    return minibatch_peak_bytes(work, costs, cut, stats) <= ROOM * costs.memory

@@ -1,4 +1,4 @@
-"""Bytes that cross links, before anything runs: what the ledger will say."""
+"""Bytes that cross each link, computed before anything runs; the ledger of a run counts the same bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ID_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLayout:
-    """Workers on hosts, which have equally many, in order.
+    """Workers on hosts: consecutive workers share a host, and all hosts have equally many.
 
     Attributes:
         workers: Number of workers ``P``.
@@ -32,24 +32,27 @@ class WorkerLayout:
 
     @property
     def workers_per_host(self) -> int:
-        """Workers of a host, at most."""
+        """Workers on each host, rounded up."""
         return -(-self.workers // self.hosts)
 
     def link_between(self, one: int, other: int) -> Link:
-        """What bytes cross between two workers."""
+        """Return the link between two workers: PEER within a host, NETWORK between hosts."""
         return Link.PEER if one // self.workers_per_host == other // self.workers_per_host else Link.NETWORK
 
     def sum_by_link(self, rows: Matrix) -> dict[Link, int]:
-        """What of ``[P, P]`` that the second sends the first crosses each link, in all."""
+        """Add up ``rows`` ``[P, P]``, which the second worker sends to the first, by the link that they cross."""
         found: Counter[Link] = Counter()
+        # The diagonal stays on its worker, so it crosses no link.
         for (one, other), count in np.ndenumerate(rows):
             if one != other and count:
                 found[self.link_between(one, other)] += int(count)
         return found
 
     def all_reduce_bytes(self, num_bytes: int) -> dict[Link, int]:
-        """Bytes summed over workers, in a ring: each passes on all parts but one, twice."""
+        """Return the bytes of a ring all-reduce of ``num_bytes``."""
         found: Counter[Link] = Counter()
+        # Reduce-scatter and all-gather: in each, a worker sends all parts but one to its successor. Only the worker
+        # at the end of a host sends over the network.
         for worker in range(self.workers):
             found[self.link_between(worker, (worker + 1) % self.workers)] += (
                 2 * num_bytes * (self.workers - 1) // self.workers
@@ -57,7 +60,7 @@ class WorkerLayout:
         return found
 
     def broadcast_bytes(self, num_bytes: int) -> dict[Link, int]:
-        """Bytes that the first worker gives all others."""
+        """Return the bytes of sending ``num_bytes`` from the first worker to every other."""
         found: Counter[Link] = Counter()
         for worker in range(1, self.workers):
             found[self.link_between(0, worker)] += num_bytes
@@ -66,12 +69,12 @@ class WorkerLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Bytes by link and kind, over all workers. What they tell each other of losses and of sizes is left out.
+    """Bytes by link and kind, over all workers, without messages of constant size (losses, sizes).
 
     Attributes:
-        once: Before the first epoch and after the last one.
-        epoch: In each epoch.
-        evaluation: Each time that the model is evaluated; that of the restored model at the end is one of these.
+        once: Bytes before the first epoch and after the last one.
+        epoch: Bytes of each epoch.
+        evaluation: Bytes of each evaluation, also of that of the restored model at the end.
     """
 
     once: Bytes = field(default_factory=Counter)
@@ -84,16 +87,17 @@ class Traffic:
         )
 
     def run_bytes(self, epochs: int, evaluations: int) -> Bytes:
-        """All of a run's, with so many evaluations besides that of the restored model."""
+        """Return the bytes of a whole run; ``evaluations`` does not count that of the restored model."""
         whole: Bytes = Counter(self.once)
         for part, times in ((self.epoch, epochs), (self.evaluation, evaluations + 1)):
             for key, count in part.items():
                 whole[key] += times * count
+        # The unary plus drops zero entries, which the ledger of a run does not have either.
         return +whole
 
 
 def add_bytes(into: Bytes, kind: Kind, moved: Mapping[Link, int], times: int = 1) -> None:
-    """Count what crosses links, so many times."""
+    """Add ``times`` bytes of one kind for each of ``moved``."""
     for link, count in moved.items():
         if count * times:
             into[link, kind] += count * times
@@ -102,23 +106,27 @@ def add_bytes(into: Bytes, kind: Kind, moved: Mapping[Link, int], times: int = 1
 def training_traffic(
     work: Workload, nodes: Matrix, owner_bytes: int, layout: WorkerLayout, *, logits: bool = True, steps: int = 1
 ) -> Traffic:
-    """What any strategy moves that deals out nodes and sums gradients.
+    """Return the traffic of any strategy that partitions nodes and sums gradients.
 
     Args:
-        work: What is trained.
+        work: The graph and the model.
         nodes: ``[P]`` int64, nodes of each worker.
-        owner_bytes: Of the list of all nodes' owners, as it is sent to a worker.
-        layout: Where the workers are.
-        logits: Whether the first worker is given those of all nodes in the end.
-        steps: Of an epoch.
+        owner_bytes: Size of the list of all nodes' owners, as it is sent to a worker.
+        layout: The workers.
+        logits: Whether the first worker collects the logits of all nodes at the end.
+        steps: Steps in an epoch.
     """
-    traffic, model = Traffic(), work.model
+    traffic = Traffic()
+    model = work.model
     tensors, numbers = model.parameters
+    # The first worker reads the graph and initialises the model; it sends both to all others.
     add_bytes(traffic.once, Kind.PARAMETERS, layout.broadcast_bytes(model.state_bytes))
     add_bytes(traffic.once, Kind.TOPOLOGY, layout.broadcast_bytes(owner_bytes))
+    # A flag for each tensor precedes the gradients: whether the worker has one (`Comm.all_reduce_gradients`).
     add_bytes(traffic.epoch, Kind.PARAMETERS, layout.all_reduce_bytes((tensors + numbers) * model.number_bytes), steps)
     if not logits:
         return traffic
+    # Every other worker sends the logits of its nodes with their ids, since its nodes need not be consecutive.
     to_first = np.zeros((layout.workers, layout.workers), dtype=np.int64)
     to_first[0, 1:] = nodes[1:]
     for kind, width in ((Kind.ACTIVATIONS, work.graph.classes * model.number_bytes), (Kind.IDS, ID_BYTES)):
@@ -127,20 +135,22 @@ def training_traffic(
 
 
 def shard_traffic(work: Workload, partition: PartitionStats, layout: WorkerLayout, *, steps: int = 1) -> Traffic:
-    """What any strategy moves besides that deals out nodes by a partition, and evaluates whole layers in memory."""
+    """Return `training_traffic` and `inference_traffic` of a strategy that trains on the shards of a partition."""
     return training_traffic(work, partition.nodes, partition.owner_bytes, layout, steps=steps) + inference_traffic(
         work, partition, layout
     )
 
 
 def inference_traffic(work: Workload, partition: PartitionStats, layout: WorkerLayout) -> Traffic:
-    """What whole layers move whose rows are in memory, each time that the model is evaluated: rows of the halo.
+    """Return the traffic of evaluating whole layers in memory: the rows of the halo.
 
-    Raw features, and ids of whose, cross once, where they are sources; each time, what layers send that they have
-    computed.
+    The ids of the halo, and its raw features where they are sources, cross once; computed rows cross in each
+    evaluation.
     """
-    traffic, model = Traffic(), work.model
+    traffic = Traffic()
+    model = work.model
     halo = layout.sum_by_link(partition.halo)
+    # Ids cross once: afterwards both sides keep the order of the rows.
     add_bytes(traffic.once, Kind.IDS, halo, ID_BYTES)
     if model.source_is_features:
         add_bytes(traffic.once, Kind.FEATURES, halo, work.graph.features * work.graph.feature_bytes)
@@ -149,31 +159,33 @@ def inference_traffic(work: Workload, partition: PartitionStats, layout: WorkerL
 
 
 def halo_numbers(model: ModelSizes) -> int:
-    """Numbers of a node's rows in all layers that send what they have computed: ``C F + K`` of each."""
+    """Return the numbers that a halo node has in all layers that send computed rows: ``C F + K`` for each layer."""
+    # A first layer that takes raw features sends none: features of the halo are copied before training.
     return sum(layer.source_width for layer in model.layers[model.source_is_features :])
 
 
 def add_feature_requests(traffic: Bytes, rows: Matrix, row_bytes: float, layout: WorkerLayout) -> None:
-    """Count rows of features ``[P, P]`` that the first worker asks the second for, and their ids."""
-    asked = layout.sum_by_link(rows)
-    add_bytes(traffic, Kind.FEATURES, asked, round(row_bytes))
-    add_bytes(traffic, Kind.IDS, asked, ID_BYTES)
+    """Add the feature rows ``[P, P]`` that the first worker requests from the second, and the ids in the requests."""
+    requested = layout.sum_by_link(rows)
+    add_bytes(traffic, Kind.FEATURES, requested, round(row_bytes))
+    add_bytes(traffic, Kind.IDS, requested, ID_BYTES)
 
 
 def sent_row_bytes(work: Workload, entries: float) -> float:
-    """Of a row of raw features as it is sent: in its own type or that of the model, whichever is smaller.
+    """Return the bytes of a row of raw features as it is sent: in its own dtype or the model's, whichever is smaller.
 
-    Of a sparse row go its number of entries, and a column number with each.
+    A sparse row is sent as its number of entries (8 bytes), and a column number (4 bytes) with each entry.
 
     Args:
-        work: What is trained.
-        entries: How many of a row are stored.
+        work: The graph and the model.
+        entries: Stored entries of a row.
     """
     graph = work.graph
+    # The sender converts wide features before they cross, so the link never carries the wider type.
     number = min(graph.feature_bytes, work.model.number_bytes)
     return entries * (number + 4 * graph.sparse) + 8 * graph.sparse
 
 
 def round_rows(rows: NDArray[np.float64]) -> Matrix:
-    """Rounded."""
+    """Round to the nearest integers."""
     return np.rint(rows).astype(np.int64)

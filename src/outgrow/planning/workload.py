@@ -1,4 +1,4 @@
-"""What is to be trained, as far as its costs depend on it: sizes of the graph, widths of the layers, how it is cut."""
+"""The workload: sizes of the graph and the model, and the statistics of partitions and batches that costs depend on."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from outgrow.strategies.offload.wave_plan import TransferOptions
 
 @dataclass(frozen=True, eq=False)
 class PartitionStats:
-    """How a graph is dealt out to ``P`` workers.
+    """The statistics of a partition among ``P`` workers.
 
     Attributes:
-        nodes: ``[P]`` int64, nodes of each.
+        nodes: ``[P]`` int64, nodes of each worker.
         edges: ``[P]`` int64, their in-edges.
-        halo: ``[P, P]`` int64, how many nodes of the second have an edge to one of the first; 0 on the diagonal.
-        owner_bytes: Of the list of all nodes' owners, as it is sent to a worker.
+        halo: ``[P, P]`` int64, nodes of the second worker with an edge to a node of the first; 0 on the diagonal.
+        owner_bytes: Size of the list of all nodes' owners, as it is sent to a worker.
     """
 
     nodes: Matrix
@@ -37,12 +37,12 @@ class PartitionStats:
 
 
 class OwnerStats(NamedTuple):
-    """How `tensor` deals nodes out.
+    """The statistics of the owners that `tensor` assigns to nodes.
 
     Attributes:
         nodes: ``[P]`` int64, nodes of each worker.
-        is_contiguous: Whether each worker owns a range of them, in the order of workers.
-        owner_bytes: Of the list of all nodes' owners, as it is sent to a worker.
+        is_contiguous: Whether each worker owns a range of nodes, in the order of workers.
+        owner_bytes: Size of the list of all nodes' owners, as it is sent to a worker.
     """
 
     nodes: Matrix
@@ -51,11 +51,11 @@ class OwnerStats(NamedTuple):
 
 
 class ChunkStats(NamedTuple):
-    """How `offload` cuts a graph.
+    """The statistics of the chunks that `offload` cuts a graph into.
 
     Attributes:
-        order_bytes: Of the order of the chunks, as it is sent to a worker.
-        waves: What a layer moves, by view of the graph: whether nodes have edges to themselves besides.
+        order_bytes: Size of the order of the chunks, as it is sent to a worker.
+        waves: Rows that a layer moves, by view of the graph: with self-loops (True) or without.
     """
 
     order_bytes: int
@@ -63,18 +63,18 @@ class ChunkStats(NamedTuple):
 
 
 class SamplingSpec(NamedTuple):
-    """How mini-batches are drawn.
+    """The options by which mini-batches are sampled.
 
     Attributes:
-        batches: What they are made of.
-        views: For each layer, whether nodes have edges to themselves besides.
+        batches: Batch size and fan-outs.
+        views: For each layer, whether self-loops are added.
         seed: Seed of the run.
-        partition: How nodes are dealt out to workers.
-        cache_rows: Rows of other workers' nodes of which each worker keeps copies, the hottest by `cache_by`.
-        cache_by: ``"degree"``, or ``"presampling"``: asked for most in batches of an epoch that is not
-            trained.
-        time_steps: In how many time steps models travel to the seeds; None where each worker computes its own seeds.
-        pregather: Whether rows that several time steps need are asked for once.
+        partition: Name of the partition method.
+        cache_rows: Rows of other workers' nodes that each worker caches, the hottest by `cache_by`.
+        cache_by: ``"degree"``, or ``"presampling"``: the rows requested most in the batches of one epoch that is
+            sampled but not trained.
+        time_steps: Time steps in which models migrate to the seeds; None if each worker computes its own seeds.
+        pregather: Whether rows that several time steps need are requested only once.
     """
 
     batches: BatchConfig
@@ -88,12 +88,12 @@ class SamplingSpec(NamedTuple):
 
 
 class GatherStats(NamedTuple):
-    """Rows of raw features that are taken from memory, in the mean.
+    """Mean numbers of rows of raw features that are gathered.
 
     Attributes:
-        rows: By all workers.
-        remote_rows: ``[P, P]`` float64, those that the first worker asks the second for.
-        row_entries: Entries that are stored of one of these.
+        rows: Rows of all workers.
+        remote_rows: ``[P, P]`` float64, rows that the first worker requests from the second.
+        row_entries: Stored entries of one of these.
     """
 
     rows: float
@@ -102,10 +102,10 @@ class GatherStats(NamedTuple):
 
 
 class NeighborhoodStats(NamedTuple):
-    """What a worker computes of a batch, in the mean, from the bottom layer up.
+    """Mean sizes of the part of a batch that each worker computes, from the bottom layer up.
 
     Attributes:
-        rows: ``[P, L + 1]`` float64, nodes before each layer, and seeds.
+        rows: ``[P, L + 1]`` float64, input nodes of each layer, then the seeds.
         edges: ``[P, L]`` float64, edges of each layer.
     """
 
@@ -114,14 +114,14 @@ class NeighborhoodStats(NamedTuple):
 
 
 class BatchStats(NamedTuple):
-    """What batches of full size are like, in the mean over some of them.
+    """Mean statistics over some batches of full size.
 
     Attributes:
         steps: Batches of an epoch.
-        num_full_batches: Batches of full size that have as many seeds.
-        neighborhood: What each worker computes.
-        gather: For a batch.
-        cached_rows: ``[P, P]`` int64, rows of the second worker's nodes of which the first keeps copies.
+        num_full_batches: Seeds of an epoch, divided by those of a full batch.
+        neighborhood: Sizes of what each worker computes.
+        gather: Rows gathered for a batch.
+        cached_rows: ``[P, P]`` int64, rows of the second worker's nodes that the first caches.
     """
 
     steps: int
@@ -132,12 +132,12 @@ class BatchStats(NamedTuple):
 
 
 class CrossEdgeStats(NamedTuple):
-    """What crosses in a layer of a batch that all workers compute together: for each pair ``[P, P]``, to the first.
+    """Edges between workers in a layer of a batch that all compute together: ``[P, P]``, from the second to the first.
 
     Attributes:
-        sources: Distinct sources of the second worker.
-        destinations: Distinct destinations of the first that have some.
-        edges: Edges from these to those.
+        sources: Distinct sources at the second worker.
+        destinations: Distinct destinations at the first worker with such a source.
+        edges: Edges between them.
     """
 
     sources: Matrix
@@ -146,13 +146,13 @@ class CrossEdgeStats(NamedTuple):
 
 
 class SplitBatchStats(NamedTuple):
-    """What batches of full size are like that all workers compute together.
+    """Mean statistics of batches of full size that all workers compute together.
 
     Attributes:
         steps: Batches of an epoch.
-        num_full_batches: Batches of full size that have as many seeds.
-        neighborhood: What each worker computes: its own nodes, and edges to them.
-        cross_edges: What crosses in each layer of each batch that was looked at.
+        num_full_batches: Seeds of an epoch, divided by those of a full batch.
+        neighborhood: Sizes of what each worker computes: its own nodes and their in-edges.
+        cross_edges: Edges between workers, by sampled batch and layer.
     """
 
     steps: int
@@ -162,12 +162,12 @@ class SplitBatchStats(NamedTuple):
 
 
 class HotStats(NamedTuple):
-    """What the CPU computes for a super-batch, over all workers.
+    """The work of the CPU for a super-batch, over all workers.
 
     Attributes:
         nodes: Hot nodes.
-        edges: Edges to them.
-        gather: Rows of raw features.
+        edges: In-edges of hot nodes.
+        gather: Rows of raw features gathered.
     """
 
     nodes: float
@@ -176,15 +176,15 @@ class HotStats(NamedTuple):
 
 
 class OrchestrateStats(NamedTuple):
-    """What batches are like whose bottom layer is computed by two sides.
+    """Mean statistics of batches whose bottom layer is divided between the CPU (hot nodes) and the device.
 
     Attributes:
         steps: Batches of an epoch.
-        num_full_batches: Batches of full size that have as many seeds.
-        neighborhood: What each worker computes of a batch with hot nodes, these left out.
-        cold: For a batch without hot nodes.
-        warm: For another.
-        hot: For a super-batch.
+        num_full_batches: Seeds of an epoch, divided by those of a full batch.
+        neighborhood: Sizes of what the device of each worker computes once hot nodes are left to the CPU.
+        cold: Rows gathered for a batch of the first super-batch, in which no node is hot.
+        warm: Rows gathered for any later batch.
+        hot: The CPU's work for a super-batch.
     """
 
     steps: int
@@ -196,43 +196,43 @@ class OrchestrateStats(NamedTuple):
 
 
 class PartitionStatsSource(Protocol):
-    """A graph as far as it is dealt out and cut."""
+    """A source of statistics of partitions and chunks of a graph."""
 
     def partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
-        """How a partition deals it out, by the name of its method, the number of parts, and what is drawn on it."""
+        """Return the statistics of a partition into ``parts``; ``spec`` is for methods that sample batches first."""
 
     def owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
-        """How `tensor` deals it out that reads it in chunks."""
+        """Return the statistics of the owners that `tensor` assigns with so many chunks."""
 
     def chunk_stats(
         self, chunking: ChunkingSpec, views: tuple[bool, ...], parts: int, techniques: TransferOptions
     ) -> ChunkStats:
-        """How `offload` cuts it that reads it by some views, of which the first decides."""
+        """Return the statistics of `offload`'s chunks; the first view decides their order."""
 
 
 class BatchStatsSource(Protocol):
-    """A graph as far as batches are drawn of it."""
+    """A source of statistics of mini-batches of a graph."""
 
     def batch_stats(self, spec: SamplingSpec, parts: int) -> BatchStats:
-        """What mini-batches are like whose seeds are computed by the workers that own them."""
+        """Return the statistics of batches whose seeds are computed by the workers that own them."""
 
     def split_batch_stats(self, spec: SamplingSpec, parts: int) -> SplitBatchStats:
-        """What mini-batches are like of which each node is computed by the worker that owns it."""
+        """Return the statistics of batches in which the owner of each node computes it."""
 
     def orchestrate_stats(self, spec: SamplingSpec, parts: int, hot_ratio: float, super_batch: int) -> OrchestrateStats:
-        """What mini-batches are like whose bottom layer is computed by two sides, hot nodes by the CPU."""
+        """Return the statistics of batches whose hot nodes the CPU computes in the bottom layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is to be trained.
+    """A model to train on a graph, as far as costs depend on it.
 
     Attributes:
         graph: Sizes of the graph.
         model: Sizes of the model.
-        partitioning: How the graph is dealt out and cut.
-        sampling: What batches are like.
-        batches: What batches are made of.
+        partitioning: Statistics of partitions and chunks.
+        sampling: Statistics of batches.
+        batches: Batch size and fan-outs.
         seed: Seed of the run.
     """
 
@@ -245,34 +245,38 @@ class Workload:
 
     @property
     def input_row_bytes(self) -> float:
-        """Of a row of features as the model takes it."""
+        """Bytes of a row of features in the form that the model takes."""
+        # Dense features are converted to the model's dtype; sparse rows stay as they are stored.
         return self.graph.row_bytes if self.graph.sparse else self.model.row_bytes
 
     def sampling_spec(self, partition: str) -> SamplingSpec:
-        """How batches are drawn whose seeds each worker has of its own nodes."""
+        """Return the options of batches in which each worker has seeds among its own nodes."""
         return SamplingSpec(self.batches, self.model.views, self.seed, partition)
 
 
 def single_worker_stats(nodes: int, edges: int) -> PartitionStats:
-    """All on one worker."""
+    """Return the statistics of a graph that is on one worker."""
     return PartitionStats(np.array([nodes]), np.array([edges]), np.zeros((1, 1), dtype=np.int64), 0)
 
 
 def count_partition(topology: Topology, part: Tensor, parts: int) -> PartitionStats:
-    """How a partition deals a graph out: counted.
+    """Count the statistics of a partition.
 
     Args:
         topology: The graph.
         part: ``[V]`` the worker of each node.
         parts: ``P``.
     """
-    graph, owner = ChunkGraph(topology, self_loops=False), part.long()
-    own = [(owner == mine).nonzero()[:, 0] for mine in range(parts)]
+    graph = ChunkGraph(topology, self_loops=False)
+    owner = part.long()
+    own = [(owner == worker).nonzero()[:, 0] for worker in range(parts)]
+    # A source with many edges to a worker is sent once, so distinct ids count.
     halo = np.stack([torch.bincount(owner[graph.source_ids(nodes)], minlength=parts).numpy() for nodes in own])
     np.fill_diagonal(halo, 0)
     return PartitionStats(
         nodes=np.array([len(nodes) for nodes in own]),
         edges=np.array([graph.count_in_edges(nodes) for nodes in own]),
         halo=halo,
+        # The pickled size, headers included, because the broadcast counts that.
         owner_bytes=len(serialize(part)),
     )

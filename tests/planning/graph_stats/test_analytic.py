@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph import datasets
 from outgrow.planning.graph_stats.analytic import DegreeDistribution
-from outgrow.planning.graph_stats.counted import CountedGraph
-from outgrow.planning.graph_stats.sketched import bfs_ball, internal_edge_share, sketch_graph
+from outgrow.planning.graph_stats.counted import CountedGraph, bfs_ball, internal_edge_share, sketch_graph
 from outgrow.planning.workload import SamplingSpec
 
 GRAPHS = ("products@0.01", "reddit@0.02", "arxiv@0.1")

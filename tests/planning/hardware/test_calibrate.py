@@ -6,14 +6,13 @@ import pytest
 
 from outgrow.core.ledger import Link
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import full_graph_parts
+from outgrow.planning.estimate import full_graph_parts
 from outgrow.planning.graph_stats.counted import make_workload
 from outgrow.planning.hardware.calibrate import WorkerMeasurement, combine_measurements
-from outgrow.planning.hardware.measure_layers import LayerSpeed
+from outgrow.planning.hardware.measure_layers import LayerSpeed, best_seconds, typical_seconds
 from outgrow.planning.hardware.measure_training import make_reference
 from outgrow.planning.hardware.measure_worker import WorkerSpeed
 from outgrow.planning.hardware.profile import LinkRate, RateByWidth
-from outgrow.planning.hardware.timing import best_seconds, typical_seconds
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.system.hardware import MachineInfo
 
@@ -84,5 +83,5 @@ def test_the_first_turn_is_not_timed(monkeypatch: pytest.MonkeyPatch, of: Any, e
         nonlocal clock
         clock += next(took)
 
-    monkeypatch.setattr("outgrow.planning.hardware.timing.time.perf_counter", lambda: clock)
+    monkeypatch.setattr("outgrow.planning.hardware.measure_layers.time.perf_counter", lambda: clock)
     assert of(work) == expected

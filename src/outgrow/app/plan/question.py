@@ -24,9 +24,8 @@ from outgrow.graph.graph import Graph, Split
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
-from outgrow.planning.graph_stats.counted import CountedGraph
+from outgrow.planning.graph_stats.counted import CountedGraph, sketch_graph
 from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
-from outgrow.planning.graph_stats.sketched import sketch_graph
 from outgrow.planning.hardware.profile import MachineProfile
 from outgrow.planning.planner import Plan, PlannerQuery, make_plan
 from outgrow.planning.sizes import DatasetSizes, dataset_sizes, model_sizes

@@ -1,11 +1,10 @@
-"""What `full` takes."""
+"""The estimate of `full`."""
 
 from __future__ import annotations
 
 from outgrow.core.ledger import Kind
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import full_graph_parts, transfer_parts
-from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, transfer_parts
 from outgrow.planning.peak_memory import full_graph_peak_bytes
 from outgrow.planning.traffic import Traffic, WorkerLayout, add_bytes, halo_numbers, shard_traffic
 from outgrow.planning.workload import PartitionStats, Workload
@@ -13,31 +12,31 @@ from outgrow.strategies.full import Full
 
 
 def full_traffic(strategy: Full, work: Workload, layout: WorkerLayout) -> Traffic:
-    """Rows of the halo cross: raw features once, where they are sources; what layers give, forward and back.
+    """Return the traffic of halo exchanges: raw features once, where they are sources; computed rows both ways.
 
-    ``sum_i |R_i|`` rows of ``C F + K`` numbers for each layer that sends what it has computed.
+    That is ``sum_i |R_i|`` rows of ``C F + K`` numbers for each layer that sends computed rows.
     """
     cut = work.partitioning.partition_stats(strategy.partition, layout.workers)
     traffic = shard_traffic(work, cut, layout)
     row_bytes = halo_numbers(work.model) * work.model.number_bytes
+    # Each row of the halo is received in the forward pass, and its gradient returned in the backward pass.
     for kind in (Kind.ACTIVATIONS, Kind.GRADIENTS):
         add_bytes(traffic.epoch, kind, layout.sum_by_link(cut.halo), row_bytes)
     return traffic
 
 
 def _full_parts(work: Workload, costs: CostModel, partition: PartitionStats, traffic: Traffic) -> list[EpochPart]:
-    """Every worker computes its own nodes, and waits for rows of others once for each layer and direction."""
+    """Return the parts of an epoch: every worker computes its nodes, with a halo exchange per layer and direction."""
+    # Halo exchanges synchronise the workers in each layer, so the one with the most edges sets the pace.
     slowest = int(partition.edges.argmax())
     found = full_graph_parts(work, costs, int(partition.nodes[slowest]), int(partition.edges[slowest]))
     return found + transfer_parts(costs, traffic.epoch, 2 * (len(work.model.layers) - work.model.source_is_features))
 
 
 def estimate_full(strategy: Full, work: Workload, costs: CostModel) -> Estimate:
-    """See `outgrow.planning.estimators.registry`."""
-    cut, traffic = (
-        work.partitioning.partition_stats(strategy.partition, costs.layout.workers),
-        full_traffic(strategy, work, costs.layout),
-    )
+    """Estimate `full` on the partition of its method."""
+    cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers)
+    traffic = full_traffic(strategy, work, costs.layout)
     return Estimate(
         strategy=strategy,
         traffic=traffic,

@@ -1,4 +1,4 @@
-"""What `migrate` takes."""
+"""The estimate of `migrate`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ _LABEL_BYTES = 8
 
 
 def migrate_traffic(strategy: Migrate, work: Workload, layout: WorkerLayout) -> Traffic:
-    """Features that seeds need beyond their homes; and models with their gradients, where they travel.
+    """Return the traffic: features of remote nodes, and models with their gradients where models migrate.
 
-    Time steps are not merged: a model goes to all workers, unless ``time_steps`` says to how many.
+    Time steps are not merged: a model visits all workers, unless ``time_steps`` limits their number.
     """
-    drawing = _sampling_spec(strategy, work, layout)
-    traffic, time_steps = data_parallel_traffic(work, layout, drawing), drawing.time_steps
+    spec = _sampling_spec(strategy, work, layout)
+    traffic = data_parallel_traffic(work, layout, spec)
+    time_steps = spec.time_steps
     if time_steps is None:
         return traffic
-    steps, (tensors, numbers) = work.sampling.batch_stats(drawing, layout.workers).steps, work.model.parameters
+    steps = work.sampling.batch_stats(spec, layout.workers).steps
+    tensors, numbers = work.model.parameters
+    # Models rotate: after each time step but the last of a batch, every worker passes its model to a neighbour,
+    # with the gradients accumulated so far and a flag for each tensor that has one.
     onward = layout.sum_by_link(np.roll(np.eye(layout.workers, dtype=np.int64), 1, axis=1))
     moves = steps * (time_steps - 1)
     add_bytes(traffic.epoch, Kind.PARAMETERS, onward, moves * numbers * work.model.number_bytes)
     add_bytes(traffic.epoch, Kind.GRADIENTS, onward, moves * (tensors + numbers) * work.model.number_bytes)
     may_drop = time_steps < layout.workers or (strategy.merge and strategy.time_steps is None)
-    if may_drop:  # all workers are told the labels of all seeds
+    if may_drop:
+        # A dropped time step moves its seeds to workers that do not own them, so all need the labels of all seeds.
         to_all = layout.broadcast_bytes(work.graph.train)
         add_bytes(traffic.once, Kind.FEATURES, to_all, _LABEL_BYTES)
         add_bytes(traffic.once, Kind.IDS, to_all, ID_BYTES)
@@ -45,15 +50,18 @@ def _sampling_spec(strategy: Migrate, work: Workload, layout: WorkerLayout) -> S
 
 
 def estimate_migrate(strategy: Migrate, work: Workload, costs: CostModel) -> Estimate:
-    """See `outgrow.planning.estimators.registry`. Models that travel, and gradients, go on after each time step."""
-    traffic, workers = migrate_traffic(strategy, work, costs.layout), costs.layout.workers
-    drawing = _sampling_spec(strategy, work, costs.layout)
-    drawn, moves = work.sampling.batch_stats(drawing, workers), 2 * ((drawing.time_steps or 1) - 1)
+    """Estimate `migrate`: mini-batches whose models move on after each time step."""
+    traffic = migrate_traffic(strategy, work, costs.layout)
+    workers = costs.layout.workers
+    spec = _sampling_spec(strategy, work, costs.layout)
+    stats = work.sampling.batch_stats(spec, workers)
+    # Parameters and gradients are two messages.
+    moves = 2 * ((spec.time_steps or 1) - 1)
     return Estimate(
         strategy=strategy,
         traffic=traffic,
-        parts=tuple(data_parallel_parts(work, costs, traffic, drawn, strategy.sampling_threads, moves)),
+        parts=tuple(data_parallel_parts(work, costs, traffic, stats, strategy.sampling_threads, moves)),
         peak_bytes=minibatch_peak_bytes(
-            work, costs, work.partitioning.partition_stats(strategy.partition, workers), drawn
+            work, costs, work.partitioning.partition_stats(strategy.partition, workers), stats
         ),
     )

@@ -1,4 +1,4 @@
-"""What `orchestrate` takes, without a cache on the device."""
+"""The estimate of `orchestrate`, without a cache on the device."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from collections import Counter
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import feature_copy_parts, minibatch_parts, overlapped_part, transfer_parts
-from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimate import (
+    EpochPart,
+    Estimate,
+    feature_copy_parts,
+    minibatch_parts,
+    overlapped_part,
+    transfer_parts,
+)
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.traffic import (
     Traffic,
@@ -23,31 +29,34 @@ from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 _USUAL_RATIO = 0.2
 _AHEAD, _PER_HOT = 2, 5
-"""Batches that it draws ahead besides, and how often rows of hot nodes are held."""
+"""Batches that it prefetches in addition to other strategies, and copies of the rows of hot nodes that it holds."""
 _CPU_SIDE_BYTES = 48 << 20
-"""Of the model, the threads beside those of the device, and what waits for either where both are slow."""
+"""Bytes of the CPU's model and threads, and of the queues between the CPU and the device."""
 
 
 def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLayout, *, hot_ratio: float) -> Traffic:
-    """To the device go raw features of cold nodes and their neighbours, and what the CPU has made of hot nodes.
+    """Return the traffic: raw features of cold nodes and their neighbours, and the CPU's results for hot nodes.
 
-    The first super-batch of an epoch has none of these. They go once for each super-batch.
+    Results of hot nodes are copied to the device once for each super-batch but the first, which has none.
 
     Args:
-        strategy: How.
-        work: What is trained.
-        layout: Where the workers are.
+        strategy: The strategy.
+        work: The graph and the model.
+        layout: The workers.
         hot_ratio: Share of all nodes that are hot.
     """
-    drawing = work.sampling_spec(strategy.partition)
+    spec = work.sampling_spec(strategy.partition)
     cut = work.partitioning.partition_stats(strategy.partition, layout.workers)
-    found = work.sampling.orchestrate_stats(drawing, layout.workers, hot_ratio, strategy.super_batch)
+    found = work.sampling.orchestrate_stats(spec, layout.workers, hot_ratio, strategy.super_batch)
     traffic = shard_traffic(work, cut, layout, steps=found.steps)
+    # The CPU computes hot nodes one super-batch ahead, so in the first one the device computes every node.
     first = min(strategy.super_batch, found.num_full_batches)
-    later, supers = found.num_full_batches - first, (found.num_full_batches - first) / strategy.super_batch
+    later = found.num_full_batches - first
+    supers = (found.num_full_batches - first) / strategy.super_batch
     for gathered, times in ((found.cold, first), (found.warm, later), (found.hot.gather, supers)):
-        asked = round_rows(gathered.remote_rows * times)
-        add_feature_requests(traffic.epoch, asked, sent_row_bytes(work, gathered.row_entries), layout)
+        requested = round_rows(gathered.remote_rows * times)
+        add_feature_requests(traffic.epoch, requested, sent_row_bytes(work, gathered.row_entries), layout)
+    # The features of hot nodes' neighbours stay in host memory, where the CPU reads them.
     loaded = round((found.cold.rows * first + found.warm.rows * later) * work.input_row_bytes)
     add_bytes(traffic.epoch, Kind.FEATURES, {Link.HOST_TO_DEVICE: loaded})
     for kind, width in _hot_node_bytes(strategy, work).items():
@@ -56,8 +65,10 @@ def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLay
 
 
 def _hot_node_bytes(strategy: Orchestrate, work: Workload) -> dict[Kind, float]:
-    """Bytes of what is made of a hot node: its embedding, and its aggregate with its own input."""
-    bottom, aggregates = work.model.layers[0], strategy.keeps_aggregates
+    """Return the bytes of the result for a hot node, by kind: its embedding, or its aggregate with its own input."""
+    bottom = work.model.layers[0]
+    aggregates = strategy.keeps_aggregates
+    # An aggregate of raw features has no parameters in it, so it does not become stale.
     summed = (aggregates and work.model.aggregate_first_layer) or bottom
     numbers = bottom.spec.out_features if strategy.reuse == "embedding" else 0
     numbers += summed.aggregate_width if aggregates else 0
@@ -68,7 +79,7 @@ def _hot_node_bytes(strategy: Orchestrate, work: Workload) -> dict[Kind, float]:
 def orchestrate_parts(
     strategy: Orchestrate, work: Workload, costs: CostModel, traffic: Traffic, *, hot_ratio: float
 ) -> list[EpochPart]:
-    """The device computes all but hot nodes of the bottom layer; the CPU computes these for the next super-batch."""
+    """Return the parts of an epoch: the device computes cold nodes, the CPU hot ones for the next super-batch."""
     workers = costs.layout.workers
     found = work.sampling.orchestrate_stats(
         work.sampling_spec(strategy.partition), workers, hot_ratio, strategy.super_batch
@@ -79,23 +90,26 @@ def orchestrate_parts(
     hot = _hot_seconds(work, costs, found.hot.nodes / workers, found.hot.edges / workers) * supers
     rows = found.num_full_batches * found.warm.rows / workers
     edges = found.num_full_batches * float(found.neighborhood.edges.sum(1).max()) + supers * found.hot.edges / workers
-    drawing = costs.sampling_seconds(edges, strategy.sampling_threads)
+    sampling = costs.sampling_seconds(edges, strategy.sampling_threads)
     gathering = costs.gather_seconds(
         rows + supers * found.hot.gather.rows / workers, work.graph.row_bytes, strategy.sampling_threads
     )
     parts += [
         overlapped_part(costs, "hot nodes on the CPU", hot, busy),
-        overlapped_part(costs, "neighbours drawn", drawing, busy),
+        overlapped_part(costs, "neighbours drawn", sampling, busy),
         overlapped_part(costs, "features gathered", gathering, busy),
     ]
     parts += feature_copy_parts(work, costs, rows, busy)
+    # Copies to the device are a part already; what is left crosses between workers.
     between = {key: count for key, count in traffic.epoch.items() if key[0] in (Link.PEER, Link.NETWORK)}
     return parts + transfer_parts(costs, Counter(between), 2 * found.steps, found.steps)
 
 
 def _hot_seconds(work: Workload, costs: CostModel, nodes: float, edges: float) -> float:
-    """Of the bottom layer of hot nodes, forward only, by the CPU: what it takes from memory, and products."""
-    layer, row_bytes = work.model.layers[0], work.input_row_bytes
+    """Return the CPU's seconds for the bottom layer of hot nodes, forward only: gathering, and products."""
+    layer = work.model.layers[0]
+    row_bytes = work.input_row_bytes
+    # The profile of a GPU machine has no product rate of its host; there gathering rows for each edge counts most.
     if costs.shares_device:
         return costs.matmul_seconds(nodes, sum(layer.weights), layer.spec.out_features) + costs.gather_seconds(
             edges, row_bytes
@@ -104,9 +118,10 @@ def _hot_seconds(work: Workload, costs: CostModel, nodes: float, edges: float) -
 
 
 def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel) -> Estimate:
-    """See `outgrow.planning.estimators.registry`."""
+    """Estimate `orchestrate` with its hot ratio, or the usual one if the run would choose it."""
     ratio = _USUAL_RATIO if strategy.hot_ratio is None else strategy.hot_ratio
-    workers, traffic = costs.layout.workers, orchestrate_traffic(strategy, work, costs.layout, hot_ratio=ratio)
+    workers = costs.layout.workers
+    traffic = orchestrate_traffic(strategy, work, costs.layout, hot_ratio=ratio)
     found = work.sampling.orchestrate_stats(
         work.sampling_spec(strategy.partition), workers, ratio, strategy.super_batch
     )

@@ -1,4 +1,4 @@
-"""What each strategy is estimated to take: a pure function of a workload, a machine and the strategy."""
+"""The registry of estimators: an estimate is a pure function of the workload, the machine and the strategy."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
 
 KNOWN = (Full, TensorParallel, Offload, Sampled, SplitParallel, Migrate, Orchestrate)
-"""The strategies of which something is estimated."""
+"""Strategies with an estimator."""
 
 
 def estimate_strategy(strategy: Strategy, work: Workload, costs: CostModel) -> Estimate:
-    """Seconds of an epoch by part, bytes by link and kind, and the most that a worker holds.
+    """Estimate the seconds of an epoch by part, the bytes by link and kind, and the peak memory of a worker.
 
     Args:
-        strategy: One of Outgrow's. Of `offload` in chunks that are not given, as few are taken as fit.
-        work: What is trained.
-        costs: On what machine, by how many workers, with how much memory.
+        strategy: One of Outgrow's strategies. If the chunks of `offload` are not set, the fewest that fit are chosen.
+        work: The graph and the model.
+        costs: The cost model: machine, workers and memory.
 
     Raises:
-        KeyError: Nothing is known of a link that is crossed.
+        KeyError: The profile has no rate of a link that is crossed.
     """
     match strategy:
         case Full():

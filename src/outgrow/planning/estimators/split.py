@@ -1,4 +1,4 @@
-"""What `split` takes."""
+"""The estimate of `split`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 
 from outgrow.core.ledger import Kind
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import batch_prep_parts, minibatch_parts, transfer_parts
-from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimate import EpochPart, Estimate, batch_prep_parts, minibatch_parts, transfer_parts
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Bytes, Traffic, WorkerLayout, add_bytes, shard_traffic
@@ -17,23 +16,26 @@ from outgrow.planning.workload import CrossEdgeStats, SplitBatchStats, Workload
 from outgrow.strategies.split.strategy import SplitParallel
 
 _TOLD_BYTES = 4
+"""Bytes of a local node number in a request for partial sums."""
 _DRAWN = 2
-"""Messages in which workers tell each other, for each layer of a batch, what they have drawn."""
+"""Messages, for each layer of a batch, in which workers exchange the sources that they sampled."""
 
 
 def split_traffic(strategy: SplitParallel, work: Workload, layout: WorkerLayout) -> Traffic:
-    """Each layer sends sources to the workers of their destinations, or parts of sums where that is fewer bytes."""
-    drawing = work.sampling_spec(strategy.partition)
-    cut = work.partitioning.partition_stats(strategy.partition, layout.workers, drawing)
-    found = work.sampling.split_batch_stats(drawing, layout.workers)
+    """Return the traffic: each layer sends source rows to their destinations' workers, or partial sums if smaller."""
+    spec = work.sampling_spec(strategy.partition)
+    cut = work.partitioning.partition_stats(strategy.partition, layout.workers, spec)
+    found = work.sampling.split_batch_stats(spec, layout.workers)
     traffic = shard_traffic(work, cut, layout, steps=found.steps)
-    looked: Bytes = Counter()
+    sampled: Bytes = Counter()
+    # The choice between rows and partial sums is made per batch, so it is repeated on each, not on their mean.
     for batch in found.cross_edges:
         for index, (layer, pairs) in enumerate(zip(work.model.layers, batch, strict=True)):
             raw = index == 0 and work.model.source_is_features
-            looked.update(_layer_traffic(layer, pairs, work, layout, raw=raw, partial=strategy.partial_sums))
+            sampled.update(_layer_traffic(layer, pairs, work, layout, raw=raw, partial=strategy.partial_sums))
     scale = found.num_full_batches / max(1, len(found.cross_edges))
-    traffic.epoch.update({key: round(count * scale) for key, count in looked.items()})
+    traffic.epoch.update({key: round(count * scale) for key, count in sampled.items()})
+    # Every pair of workers exchanges the sizes first: of the source ids, and of three lists for partial sums.
     counts = sum(1 + 3 * layer.supports_partial_sums for layer in work.model.layers)
     one_each = np.ones((layout.workers, layout.workers), dtype=np.int64)
     add_bytes(traffic.epoch, Kind.IDS, layout.sum_by_link(one_each), ID_BYTES * counts * found.steps)
@@ -43,18 +45,22 @@ def split_traffic(strategy: SplitParallel, work: Workload, layout: WorkerLayout)
 def _layer_traffic(
     layer: LayerSizes, cross_edges: CrossEdgeStats, work: Workload, layout: WorkerLayout, *, raw: bool, partial: bool
 ) -> Bytes:
-    """What a layer moves in a batch: for each pair of workers what is fewer bytes, told what to sum or not."""
+    """Return the traffic of a layer in a batch: for each pair of workers, rows or partial sums, whichever is less."""
     moved: Bytes = Counter()
     number = work.model.number_bytes
     row_bytes = layer.source_width * number
-    told = _TOLD_BYTES * cross_edges.destinations + (_TOLD_BYTES + number * layer.has_edge_weights) * cross_edges.edges
+    # A request for partial sums lists the destinations and, for each edge, its source and its weight.
+    request = (
+        _TOLD_BYTES * cross_edges.destinations + (_TOLD_BYTES + number * layer.has_edge_weights) * cross_edges.edges
+    )
+    # Raw features get no gradient, so their rows cross in one direction only.
     both_ways = row_bytes * (1 if raw else 2)
-    parts = (cross_edges.destinations * both_ways + told < cross_edges.sources * both_ways) & (
+    parts = (cross_edges.destinations * both_ways + request < cross_edges.sources * both_ways) & (
         layer.supports_partial_sums and partial
     )
     rows = layout.sum_by_link(np.where(parts, cross_edges.destinations, cross_edges.sources))
     add_bytes(moved, Kind.IDS, layout.sum_by_link(cross_edges.sources), ID_BYTES)
-    add_bytes(moved, Kind.TOPOLOGY, layout.sum_by_link(told * parts))
+    add_bytes(moved, Kind.TOPOLOGY, layout.sum_by_link(request * parts))
     add_bytes(moved, Kind.FEATURES if raw else Kind.ACTIVATIONS, rows, row_bytes)
     if not raw:
         add_bytes(moved, Kind.GRADIENTS, rows, row_bytes)
@@ -62,27 +68,29 @@ def _layer_traffic(
 
 
 def _split_parts(work: Workload, costs: CostModel, stats: SplitBatchStats, traffic: Traffic) -> list[EpochPart]:
-    """Each worker draws for, and computes, its own nodes of each batch, and waits for rows of others in each layer."""
+    """Return the parts of an epoch: workers sample and compute their own nodes, and exchange rows in each layer."""
     parts = minibatch_parts(work, costs, stats.neighborhood, stats.num_full_batches, stats.steps)
     busy = sum(part.seconds for part in parts)
     slowest = int(stats.neighborhood.edges.sum(1).argmax())
-    edges, rows = float(stats.neighborhood.edges[slowest].sum()), float(stats.neighborhood.rows[slowest, 0])
+    edges = float(stats.neighborhood.edges[slowest].sum())
+    rows = float(stats.neighborhood.rows[slowest, 0])
+    # Sampling exchanges node ids in the same order on all workers, so each has a single thread for it.
     parts += batch_prep_parts(
         work, costs, stats.num_full_batches * edges, stats.num_full_batches * rows, busy, (1, None)
     )
     layers = work.model.layers
+    # Sampling, then rows forward and gradients backward; raw features have no gradient.
     exchanges = sum(_DRAWN + 2 - (work.model.source_is_features and index == 0) for index in range(len(layers)))
     return parts + transfer_parts(costs, traffic.epoch, exchanges * stats.steps, stats.steps)
 
 
 def estimate_split(strategy: SplitParallel, work: Workload, costs: CostModel) -> Estimate:
-    """See `outgrow.planning.estimators.registry`."""
-    traffic, workers = split_traffic(strategy, work, costs.layout), costs.layout.workers
-    drawing = work.sampling_spec(strategy.partition)
-    cut, found = (
-        work.partitioning.partition_stats(strategy.partition, workers, drawing),
-        work.sampling.split_batch_stats(drawing, workers),
-    )
+    """Estimate `split`: one neighbourhood for each batch, computed by all workers."""
+    traffic = split_traffic(strategy, work, costs.layout)
+    workers = costs.layout.workers
+    spec = work.sampling_spec(strategy.partition)
+    cut = work.partitioning.partition_stats(strategy.partition, workers, spec)
+    found = work.sampling.split_batch_stats(spec, workers)
     return Estimate(
         strategy=strategy,
         traffic=traffic,

@@ -1,4 +1,4 @@
-"""What `tensor` takes."""
+"""The estimate of `tensor`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import full_graph_parts, transfer_parts
-from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, transfer_parts
 from outgrow.planning.graph_stats.chunk_waves import Matrix
 from outgrow.planning.peak_memory import base_bytes, process_bytes, training_bytes
 from outgrow.planning.sizes import LayerSizes
@@ -21,17 +20,18 @@ from outgrow.strategies.tensor.memory import GraphSizes, estimate_memory_needs
 from outgrow.strategies.tensor.strategy import TensorParallel, count_edge_chunks
 
 _FILED_EDGE_BYTES = 8
+"""Bytes of an edge in a file: its source and its weight."""
 
 
 class SliceExchange(NamedTuple):
-    """Rows of all nodes that are split into slices or gathered from them; or that go to all workers whole.
+    """An exchange of rows of all nodes: split into column slices, gathered from them, or sent whole to all workers.
 
     Attributes:
-        channels: Channels.
-        columns: Columns, which are dealt out to the workers.
-        to_all_workers: Whether they go to all workers.
-        has_gradient: Whether a gradient comes back.
-        kind: What they are.
+        channels: Channels of a row.
+        columns: Columns of a channel, which are divided among the workers.
+        to_all_workers: Whether whole rows are sent to all workers.
+        has_gradient: Whether gradients are exchanged in the backward pass.
+        kind: Kind of the bytes.
     """
 
     channels: int
@@ -42,21 +42,26 @@ class SliceExchange(NamedTuple):
 
 
 def tensor_traffic(strategy: TensorParallel, work: Workload, layout: WorkerLayout) -> Traffic:
-    """A split before each aggregation and a gather behind it, once for layers that only propagate, and scores.
+    """Return the traffic: a split before each aggregation, a gather after it, and scores.
 
-    A collective moves ``sum_i n_i (D - D_i)`` numbers, and scores ``V K (P - 1)``: see NeutronTP, sections 3.1 and 4.1.
-    Coefficients of attention, where they are told, are ``E K (P - 1)`` besides.
+    A run of layers that only propagate has one split and one gather. A collective moves ``sum_i n_i (D - D_i)``
+    numbers, and scores ``V K (P - 1)`` (NeutronTP, sections 3.1 and 4.1). Attention coefficients, where they are
+    shared, are another ``E K (P - 1)``.
     """
-    model, bottom = work.model, work.model.layers[0]
+    model = work.model
+    bottom = work.model.layers[0]
     deal = work.partitioning.owner_stats(strategy.chunks, layout.workers, self_loops=bottom.spec.self_loops)
     traffic = training_traffic(work, deal.nodes, deal.owner_bytes, layout)
+    # Slices arrive in the order of owners; unless that is the order of nodes, all workers need all ids.
     if not deal.is_contiguous:
         to_all = np.broadcast_to(deal.nodes, (layout.workers, layout.workers))
         add_bytes(traffic.once, Kind.IDS, layout.sum_by_link(to_all), ID_BYTES)
+    # Slices of raw features are constant, so they are exchanged once; with dropout they differ in each step.
     kept = model.source_is_features and not model.has_input_dropout
     if kept:
         split = _slice_volume(deal.nodes, bottom.spec.source, layout)
         add_bytes(traffic.once, Kind.FEATURES, split, work.graph.feature_bytes)
+    # Their aggregate is constant as well: it is gathered once, and the first layer then exchanges nothing.
     if kept and bottom.has_static_aggregate and strategy.cache_first_aggregate:
         gathered = _slice_volume(deal.nodes, bottom.spec.aggregate, layout)
         add_bytes(traffic.once, Kind.FEATURES, gathered, model.number_bytes)
@@ -72,12 +77,13 @@ def tensor_traffic(strategy: TensorParallel, work: Workload, layout: WorkerLayou
 
 
 def _add_coefficients(traffic: Traffic, work: Workload, layout: WorkerLayout) -> None:
-    """The weights of all edges, each from the worker of its destination to all others, once for a run of layers."""
+    """Add the attention coefficients of all edges, sent by the destination's worker to all others, once per run."""
     for _, same in groupby(work.model.layers, key=lambda each: each.run_index):
         layer = next(same)
         if not (layer.only_propagates and layer.spec.score):
             continue
         edges = work.graph.edges + layer.spec.self_loops * work.graph.nodes
+        # Each worker computes the coefficients of an equal share of the edges.
         of_each = np.full((layout.workers, layout.workers), edges * layer.spec.score // layout.workers)
         moved = layout.sum_by_link(of_each)
         for each in (traffic.epoch, traffic.evaluation):
@@ -86,7 +92,7 @@ def _add_coefficients(traffic: Traffic, work: Workload, layout: WorkerLayout) ->
 
 
 def _pass_exchanges(work: Workload, *, constant: bool) -> Iterator[SliceExchange]:
-    """What moves in each pass."""
+    """Yield the exchanges of a forward pass."""
     for run, same in groupby(work.model.layers, key=lambda each: each.run_index):
         layer = next(same)
         raw = run == 0 and work.model.source_is_features
@@ -98,7 +104,8 @@ def _pass_exchanges(work: Workload, *, constant: bool) -> Iterator[SliceExchange
 
 
 def _propagation_exchanges(layer: LayerSizes) -> Iterator[SliceExchange]:
-    """Rounds of propagation, one after the other."""
+    """Yield the exchanges of a run of layers that only propagate."""
+    # Column slices need no other columns between rounds, so all rounds run between one split and one gather.
     yield SliceExchange(*layer.spec.source)
     yield SliceExchange(*layer.spec.aggregate)
     if layer.spec.score:
@@ -106,7 +113,9 @@ def _propagation_exchanges(layer: LayerSizes) -> Iterator[SliceExchange]:
 
 
 def _layer_exchanges(work: Workload, layer: LayerSizes, *, raw: bool, constant: bool) -> Iterator[SliceExchange]:
-    widths, trained = layer.spec, not (raw and layer.is_parameter_free)
+    widths = layer.spec
+    # An aggregate of raw features without parameters needs no gradient.
+    trained = not (raw and layer.is_parameter_free)
     if raw and layer.has_static_aggregate and constant:
         return
     if not raw:
@@ -115,6 +124,7 @@ def _layer_exchanges(work: Workload, layer: LayerSizes, *, raw: bool, constant: 
         yield SliceExchange(*widths.source, has_gradient=False, kind=Kind.FEATURES)
     if widths.target != (0, 0):
         yield SliceExchange(*widths.target)
+    # The attention of an edge needs all columns of both ends, which no slice has: whole scores go to all workers.
     if widths.score:
         yield SliceExchange(1, 2 * widths.score, to_all_workers=True)
     yield SliceExchange(*widths.aggregate, has_gradient=trained)
@@ -127,16 +137,19 @@ def _exchange_volume(exchange: SliceExchange, nodes: Matrix, layout: WorkerLayou
 
 
 def _slice_volume(nodes: Matrix, row: tuple[int, int], layout: WorkerLayout) -> dict[Link, int]:
-    """Numbers of rows that are whole at their nodes' workers, of which each worker gets its columns; or back."""
+    """Return the numbers that cross when whole rows are split into column slices, or slices gathered into rows."""
     channels, columns = row
+    # The gather is the transpose of the split, so both move the same numbers.
     ends = np.arange(layout.workers + 1) * columns // layout.workers
     return layout.sum_by_link(np.outer(np.diff(ends), nodes) * channels)
 
 
 def tensor_parts(strategy: TensorParallel, work: Workload, costs: CostModel, traffic: Traffic) -> list[EpochPart]:
-    """Every worker computes its own nodes, and sums its columns over all edges; rows travel chunk by chunk."""
-    workers, layers = costs.layout.workers, work.model.layers
+    """Return the parts of an epoch: own nodes, a slice of the columns over all edges, and exchanges by chunk."""
+    workers = costs.layout.workers
+    layers = work.model.layers
     deal = work.partitioning.owner_stats(strategy.chunks, workers, self_loops=layers[0].spec.self_loops)
+    # With ``"scores"`` every worker computes the attention of all edges itself.
     attended = 1 / workers if strategy.attention == "coefficients" else 1.0
     found = full_graph_parts(work, costs, int(deal.nodes.max()), work.graph.edges, workers, attended)
     moves = sum(1 + move.has_gradient for move in _pass_exchanges(work, constant=strategy.cache_first_aggregate))
@@ -144,8 +157,9 @@ def tensor_parts(strategy: TensorParallel, work: Workload, costs: CostModel, tra
 
 
 def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) -> Estimate:
-    """See `outgrow.planning.estimators.registry`."""
-    workers, traffic = costs.layout.workers, tensor_traffic(strategy, work, costs.layout)
+    """Estimate `tensor`; with a memory limit, edges and slices are in files where they must be."""
+    workers = costs.layout.workers
+    traffic = tensor_traffic(strategy, work, costs.layout)
     looped = work.model.layers[0].spec.self_loops
     nodes = float(work.partitioning.owner_stats(strategy.chunks, workers, self_loops=looped).nodes.max())
     edges = work.graph.edges + work.graph.nodes
@@ -153,6 +167,7 @@ def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) 
     peak = process_bytes(costs) + round(training_bytes(work, nodes, nodes, edges, workers))
     if strategy.memory is not None:
         needs = _memory_needs(strategy, work, costs, round(nodes))
+        # The first that fits reads least from files; its index is the number of tables that are in files.
         fitting = [(passes, needed) for passes, needed in enumerate(needs) if needed <= costs.memory]
         read, peak = fitting[0] if fitting else (0, max(peak, needs[-1]))
         if read:
@@ -161,8 +176,9 @@ def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) 
 
 
 def _memory_needs(strategy: TensorParallel, work: Workload, costs: CostModel, num_owned: int) -> tuple[int, ...]:
-    """What a worker that keeps to a limit asks for: with all in memory, with edges in files, with slices in files."""
-    graph, model = work.graph, work.model
+    """Return a worker's memory needs: with all in memory, with edges in files, and with slices in files too."""
+    graph = work.graph
+    model = work.model
     row_bytes = 2 * graph.row_bytes if graph.sparse else model.row_bytes
     held = GraphSizes(graph.nodes, graph.edges, num_owned, costs.layout.workers, round(num_owned * row_bytes))
     chunks = max(strategy.chunks, count_edge_chunks(graph.edges))
@@ -173,10 +189,12 @@ def _memory_needs(strategy: TensorParallel, work: Workload, costs: CostModel, nu
 
 
 def _file_read_part(work: Workload, costs: CostModel, num_passes: int) -> EpochPart:
-    """Edges of every layer, both ways, and slices where these are in files too."""
-    layers, graph = work.model.layers, work.graph
+    """Return the part of reading edges from files in every layer, both ways, and slices if these are in files too."""
+    layers = work.model.layers
+    graph = work.graph
     num_bytes = 2 * len(layers) * graph.edges * _FILED_EDGE_BYTES
     if num_passes > 1:
+        # Slices are written and read, forward and backward.
         columns = sum(layer.source_width for layer in layers)
         num_bytes += 4 * graph.nodes * columns * work.model.number_bytes // costs.layout.workers
     return EpochPart(

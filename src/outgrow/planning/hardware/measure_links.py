@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.planning.hardware.measure_layers import best_seconds
 from outgrow.planning.hardware.profile import LinkRate
-from outgrow.planning.hardware.timing import best_seconds
 from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_file import IoPool, RowFile

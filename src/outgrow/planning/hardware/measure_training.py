@@ -13,10 +13,10 @@ from outgrow.nn.model import Model
 from outgrow.nn.tasks import SingleLabel
 from outgrow.nn.zoo import GCN
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.epoch_parts import full_graph_parts
+from outgrow.planning.estimate import full_graph_parts
 from outgrow.planning.graph_stats.counted import make_workload
+from outgrow.planning.hardware.measure_layers import typical_seconds
 from outgrow.planning.hardware.profile import MachineProfile
-from outgrow.planning.hardware.timing import typical_seconds
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.system.device import DeviceStreams
 from outgrow.strategies.base import Problem

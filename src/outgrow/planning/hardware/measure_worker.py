@@ -12,10 +12,9 @@ from torch import Tensor
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.ops.rows.gather import gather_rows
-from outgrow.planning.hardware.measure_layers import FLOAT, WIDTHS, LayerSpeed, measure_layer_speed
+from outgrow.planning.hardware.measure_layers import FLOAT, WIDTHS, LayerSpeed, best_seconds, measure_layer_speed
 from outgrow.planning.hardware.measure_training import measure_epoch_seconds
 from outgrow.planning.hardware.profile import RateByWidth
-from outgrow.planning.hardware.timing import best_seconds
 from outgrow.runtime.system.device import DeviceStreams
 
 _NODES, _DEGREE, _TABLE_BYTES = 1 << 17, 8, 1 << 26

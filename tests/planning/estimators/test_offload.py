@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.estimators.offload_chunks import bandwidths_from_profile
+from outgrow.planning.estimators.offload import bandwidths_from_profile
 from outgrow.planning.hardware.profile import find_profile
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.strategies.offload.reorder import DISK_BANDWIDTHS, PINNED_BANDWIDTHS, Bandwidths
