@@ -25,7 +25,8 @@ from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.strategy import TensorParallel
-from suites.exactness import DEALS, EPOCH, Gradient, step_of
+from suites.cases import DEALS
+from suites.exactness import EPOCH, Gradient, step_of
 from suites.hits import Hits
 from support import destinations_of, disk_folder, normal, random_topology, topology_of, whole_blocks, with_relations
 

@@ -1,7 +1,7 @@
-"""Statistics from a degree distribution.
+"""Statistics of a graph that is known by its degree distribution.
 
-All are expectations. Neighbours are drawn in proportion to degrees, with no regard to where they live, but that a
-share of edges stay in their part.
+All are expectations. The model: edges begin at nodes in proportion to their degrees, independently of partitions,
+except that a given share of edges stays within its part.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from outgrow.strategies.offload.wave_plan import TransferOptions
 
 Numbers = NDArray[np.float64]
 _CLASSES = 256
+"""Largest number of classes of degrees."""
 
 
 class NeighborhoodLevel(NamedTuple):
-    """Nodes of a sampled neighbourhood before a layer.
+    """Nodes of one level of a sampled neighbourhood.
 
     Attributes:
-        share: ``[k]``, of the nodes of each degree, those that are there.
-        edges: Edges of the layer above, which they are sources of; 0 for seeds.
+        share: ``[k]``, share of the nodes of each degree that are in the level.
+        edges: Edges of which they are the sources; 0 for seeds.
     """
 
     share: Numbers
@@ -52,11 +53,11 @@ class NeighborhoodLevel(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DegreeDistribution:
-    """Nodes by degree; in- and out-degree of a node are taken to be equal.
+    """Numbers of nodes by degree; in- and out-degree of a node are assumed to be equal.
 
     Attributes:
         degree: ``[k]`` ascending.
-        count: ``[k]``, nodes of each.
+        count: ``[k]``, nodes of each degree.
     """
 
     degree: Numbers
@@ -64,19 +65,25 @@ class DegreeDistribution:
 
     @staticmethod
     def from_degrees(degrees: Tensor) -> DegreeDistribution:
-        """Counted: ``[V]`` integers, in at most 256 classes."""
+        """Return the distribution of ``[V]`` integer degrees, in at most 256 classes."""
         counts = torch.bincount(degrees)
         value, count = (each.numpy().astype(np.float64) for each in (counts.nonzero()[:, 0], counts[counts > 0]))
+        # Geometric classes: few nodes have high degrees, but much of all edges.
         ends = np.unique(np.geomspace(1, len(value) + 1, _CLASSES).astype(np.int64)) - 1
         total, weight = (np.add.reduceat(each, ends[:-1]) for each in (count, count * value))
+        # The mean degree of a class keeps the number of edges as it is.
         return DegreeDistribution(weight / total, total)
 
     @staticmethod
     def from_power_law(nodes: int, edges: float, exponent: float, largest: float | None) -> DegreeDistribution:
-        """Of nodes whose degrees fall with their rank as ``(rank + offset) ** (-1 / (exponent - 1))``."""
+        """Return degrees that fall with their rank as ``(rank + offset) ** (-1 / (exponent - 1))``.
+
+        The offset is the least with which no degree exceeds ``largest``.
+        """
         ends = np.unique(np.geomspace(1, nodes + 1, _CLASSES)) - 1
         rank, count = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
         low, high = 1.0, float(nodes)
+        # Bisection on a logarithmic scale: a larger offset flattens the head of the distribution.
         for _ in range(60):
             offset = (low * high) ** 0.5
             weight = (rank + offset) ** (-1 / (exponent - 1))
@@ -98,22 +105,23 @@ class DegreeDistribution:
         return float((self.count * self.degree).sum())
 
     def count_nodes(self, share: Numbers) -> float:
-        """How many nodes these shares are."""
+        """Return the number of nodes in shares ``[k]`` of each degree."""
         return float((self.count * share).sum())
 
     def hit_share(self, num_draws: float) -> Numbers:
-        """``[k]``: of nodes of each degree, those that so many edges drawn at random begin at."""
+        """Return ``[k]``: the share of nodes of each degree at which at least one of ``num_draws`` edges begins."""
+        # A node of degree d is missed by n draws among E edges with probability (1 - d/E)^n, about exp(-n d/E).
         return 1 - np.exp(-num_draws * self.degree / max(1.0, self.num_edges))
 
     def neighborhood_levels(
         self, seeds: float, hops: Sequence[int], hot: Numbers | None = None
     ) -> list[NeighborhoodLevel]:
-        """Levels of the neighbourhood of seeds drawn at random, the seeds first.
+        """Return the levels of the neighbourhood of random seeds, the seeds first.
 
         Args:
-            seeds: How many.
-            hops: Most in-edges that are drawn of a node, hop by hop from the seeds; -1 for all.
-            hot: ``[k]``, of the nodes of each degree, those of whose in-edges none are drawn in the last hop.
+            seeds: Number of seeds.
+            hops: Fan-out of each hop from the seeds; -1 for all in-edges.
+            hot: ``[k]``, share of the nodes of each degree that are not expanded in the last hop.
         """
         levels = [NeighborhoodLevel(np.full(len(self.count), min(1.0, seeds / self.num_nodes)), 0.0)]
         for number, hop in enumerate(hops, 1):
@@ -121,52 +129,57 @@ class DegreeDistribution:
             cold = share * (1 - hot) if hot is not None and number == len(hops) else share
             most = self.degree if hop < 0 else np.minimum(self.degree, hop)
             edges = self.count_nodes(cold * most)
+            # A level contains the one before: destinations are the first of the sources.
             levels.append(NeighborhoodLevel(1 - (1 - cold) * (1 - self.hit_share(edges)), edges))
         return levels
 
     def hottest_share(self, most: float, hotness: Numbers) -> Numbers:
-        """``[k]``: of the nodes of each degree, those among so many of the hottest."""
+        """Return ``[k]``: the share of the nodes of each degree among the ``most`` hottest nodes."""
         order = np.argsort(-hotness)
         before = np.concatenate([[0.0], np.cumsum(self.count[order])[:-1]])
         share = np.zeros(len(self.count))
+        # Hotter classes are filled first; the class at the border gets what is left.
         share[order] = np.clip((most - before) / self.count[order], 0, 1)
         return share
 
     def expected_sources(self, share: float) -> float:
-        """Nodes that some edge leads to a set of, which a given share of all edges lead to, at random."""
+        """Return the number of distinct sources of a random ``share`` of all edges."""
+        # A node of degree d is a source unless all its d edges are among the others.
         return self.count_nodes(1 - (1 - share) ** self.degree)
 
 
 _UNEVEN = 1.05
-"""The largest part over the mean."""
+"""Size of the largest part over the mean."""
 _STAYS = 0.25
-"""Of rows that chunks share, those that the next wave has in place."""
+"""Share of the rows common to several chunks that the next wave finds in place."""
 _PER_ROW, _PER_EDGE = 45, 12
-"""Bytes of a wave in its file."""
+"""Bytes of a row and of an edge in a wave file."""
 
 
 class AnalyticGraph:
-    """A graph that is known by figures; see `PartitionStatsSource` and `BatchStatsSource`. Final.
+    """Source of statistics (`PartitionStatsSource`, `BatchStatsSource`) of a graph known by a few numbers. Final.
 
     Args:
-        sizes: Of the graph.
-        degrees: How degrees are spread.
-        kept: Gives the share of edges that a partition leaves within parts, by its name and the number of parts.
+        sizes: Sizes of the graph.
+        degrees: Distribution of the degrees.
+        edge_locality: Returns the share of edges within parts, by partition method and number of parts.
     """
 
     def __init__(
         self, sizes: DatasetSizes, degrees: DegreeDistribution, edge_locality: Callable[[str, int], float]
     ) -> None:
-        self.sizes, self.degrees, self.edge_locality = sizes, degrees, cache(edge_locality)
-        self.partition_stats, self.chunk_stats = cache(self._partition_stats), cache(self._chunk_stats)
-        self.batch_stats, self.split_batch_stats, self.orchestrate_stats = (
-            cache(self._batch_stats),
-            cache(self._split_batch_stats),
-            cache(self._orchestrate_stats),
-        )
+        self.sizes = sizes
+        self.degrees = degrees
+        # Finding a locality may take a METIS partition, so it is done once.
+        self.edge_locality = cache(edge_locality)
+        self.partition_stats = cache(self._partition_stats)
+        self.chunk_stats = cache(self._chunk_stats)
+        self.batch_stats = cache(self._batch_stats)
+        self.split_batch_stats = cache(self._split_batch_stats)
+        self.orchestrate_stats = cache(self._orchestrate_stats)
 
     def owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
-        """See `PartitionStatsSource.owner_stats`."""
+        """Return an even assignment of nodes; the expected ranges are not known."""
         return OwnerStats(
             _split_evenly(self.sizes.nodes, parts), is_contiguous=False, owner_bytes=self._owner_bytes(parts)
         )
@@ -177,28 +190,34 @@ class AnalyticGraph:
         halo = np.full((parts, parts), round(of_each))
         np.fill_diagonal(halo, 0)
         edges = _split_evenly(self.sizes.edges, parts)
+        # Nodes are balanced, edges are not; the worst worker decides, so one part gets more.
         edges[0] = round(edges[0] * (_UNEVEN if parts > 1 else 1))
         return PartitionStats(_split_evenly(self.sizes.nodes, parts), edges, halo, self._owner_bytes(parts))
 
     def _remote_edge_share(self, method: str, parts: int) -> float:
-        """Share of the edges of a part that lead to one other part."""
+        """Return the share of a part's edges that lead to one given other part."""
         return (1 - self.edge_locality(method, parts)) / max(1, parts - 1)
 
     def _owner_bytes(self, parts: int) -> int:
+        # One byte a node while an int8 holds all ranks.
         return self.sizes.nodes * (1 if parts <= 128 else 2)
 
     def _count_part_sources(self, method: str, parts: int) -> float:
-        """Distinct sources of parts, in all: ``sum_i |N_i|``."""
+        """Return the sum of the parts' numbers of distinct sources: ``sum_i |N_i|``."""
         own = self.degrees.expected_sources(self.edge_locality(method, parts))
         return own + (parts - 1) * self.degrees.expected_sources(self._remote_edge_share(method, parts))
 
     def _chunk_stats(
         self, chunking: ChunkingSpec, views: tuple[bool, ...], parts: int, techniques: TransferOptions
     ) -> ChunkStats:
-        chunks, sizes = chunking.chunks, self.sizes
+        chunks = chunking.chunks
+        sizes = self.sizes
         alone = self._count_part_sources(chunking.partition, parts * chunks)
+        # A wave reads as a union of chunks of all workers: fewer rows than these apart, more than a part of the
+        # graph cut into waves. The geometric mean lies between.
         union = max(float(sizes.nodes), (alone * self._count_part_sources(chunking.partition, chunks)) ** 0.5)
         loaded = union if techniques.sharing else alone
+        # Each node is loaded at least once; only what exceeds that can be reused.
         if techniques.reuse and chunks > 1:
             loaded -= _STAYS * (loaded - min(loaded, sizes.nodes))
         between = (alone - alone / parts) if techniques.sharing else 0.0
@@ -224,11 +243,12 @@ class AnalyticGraph:
     def _neighborhood_levels(
         self, spec: SamplingSpec, seeds: float, hot: Numbers | None = None
     ) -> list[NeighborhoodLevel]:
+        # With fan-outs by relation, the total counts.
         hops = [hop if isinstance(hop, int) else sum(hop) for hop in spec.batches.fanout_per_hop(len(spec.views))]
         return self.degrees.neighborhood_levels(seeds, hops, hot)
 
     def _batch_sizes(self, spec: SamplingSpec) -> tuple[int, float, float]:
-        """Seeds of a batch, batches of an epoch, and batches of full size."""
+        """Return the seeds of a batch, the batches of an epoch, and the seeds of an epoch in full batches."""
         size = min(spec.batches.size or self.sizes.train, self.sizes.train)
         return size, -(-self.sizes.train // max(1, size)), self.sizes.train / max(1, size)
 
@@ -237,16 +257,19 @@ class AnalyticGraph:
     ) -> NeighborhoodStats:
         rows = [self.degrees.count_nodes(level.share) * scale for level in reversed(levels)]
         edges = [level.edges * scale for level in reversed(levels[1:])]
+        # A view with self-loops has one more edge for each destination.
         looped = [count + row * loop for count, row, loop in zip(edges, rows[1:], spec.views, strict=True)]
         return NeighborhoodStats(np.tile(rows, (parts, 1)), np.tile(looped, (parts, 1)))
 
     def _gather_stats(
         self, share: Numbers, spec: SamplingSpec, parts: int, cached_share: Numbers | None = None
     ) -> GatherStats:
-        """Of batches that ask for the nodes of these shares, less those of which they have copies."""
+        """Return the rows gathered for a batch with these shares of nodes; cached rows are not requested."""
+        # A node is local if every hop on the path from its seed stayed within the part.
         stays = self.edge_locality(spec.partition, parts) ** len(spec.views)
-        rows, asked = self.degrees.count_nodes(share), share if cached_share is None else share * (1 - cached_share)
-        each = self.degrees.count_nodes(asked) * (1 - stays) / max(1, parts - 1)
+        rows = self.degrees.count_nodes(share)
+        requested = share if cached_share is None else share * (1 - cached_share)
+        each = self.degrees.count_nodes(requested) * (1 - stays) / max(1, parts - 1)
         matrix = np.full((parts, parts), each)
         np.fill_diagonal(matrix, 0)
         return GatherStats(rows * parts, matrix, self.sizes.row_entries)
@@ -256,6 +279,7 @@ class AnalyticGraph:
         times = spec.time_steps or 1
         levels = self._neighborhood_levels(spec, seeds / parts)
         share = levels[-1].share
+        # Gathered together, the groups of all time steps share rows: those of the whole batch, split evenly.
         if times > 1 and spec.pregather:
             share = self._neighborhood_levels(spec, seeds)[-1].share / parts
         copies = None
@@ -268,11 +292,15 @@ class AnalyticGraph:
 
     def _split_batch_stats(self, spec: SamplingSpec, parts: int) -> SplitBatchStats:
         seeds, steps, full = self._batch_sizes(spec)
-        levels, away = self._neighborhood_levels(spec, seeds), self._remote_edge_share(spec.partition, parts)
+        levels = self._neighborhood_levels(spec, seeds)
+        away = self._remote_edge_share(spec.partition, parts)
+        # The workers compute one batch together, each a part of the nodes.
         grown = self._neighborhood_stats(spec, levels, parts, 1 / parts)
         crossed = []
         for sources, destinations in zip(levels[:0:-1], levels[-2::-1], strict=True):
-            given, taken = self.degrees.count_nodes(sources.share), self.degrees.count_nodes(destinations.share)
+            given = self.degrees.count_nodes(sources.share)
+            taken = self.degrees.count_nodes(destinations.share)
+            # A node counts if at least one of its edges leads to the other part: mean edges per node as exponent.
             one, other = (
                 _uniform_pairs(count / parts * (1 - (1 - away) ** (sources.edges / max(1.0, count))), parts)
                 for count in (given, taken)
@@ -285,13 +313,16 @@ class AnalyticGraph:
     ) -> OrchestrateStats:
         seeds, steps, full = self._batch_sizes(spec)
         cold = self._neighborhood_levels(spec, seeds / parts)
+        # Destinations of the bottom layer: the nodes whose computation can be reused.
         bottom = cold[-2].share
         hot = self.degrees.hottest_share(hot_ratio * self.sizes.nodes / parts, bottom)
         warm = self._neighborhood_levels(spec, seeds / parts, hot)
+        # The CPU computes a hot node once per super-batch, if any of its batches contains it.
         queue = hot * (1 - (1 - bottom) ** super_batch)
         hop = spec.batches.fanout_per_hop(len(spec.views))[-1]
         most = self.degrees.degree if not isinstance(hop, int) or hop < 0 else np.minimum(self.degrees.degree, hop)
-        nodes, edges = self.degrees.count_nodes(queue), self.degrees.count_nodes(queue * most)
+        nodes = self.degrees.count_nodes(queue)
+        edges = self.degrees.count_nodes(queue * most)
         gathered = [
             self._gather_stats(share, spec, parts)
             for share in (cold[-1].share, warm[-1].share, 1 - (1 - queue) * (1 - self.degrees.hit_share(edges)))
@@ -302,12 +333,12 @@ class AnalyticGraph:
 
 
 def _uniform_pairs(count: float, parts: int) -> Matrix:
-    """As many for each pair of workers."""
+    """Return ``[P, P]``: the same count for each pair of workers, 0 on the diagonal."""
     found = np.full((parts, parts), round(count), dtype=np.int64)
     np.fill_diagonal(found, 0)
     return found
 
 
 def _split_evenly(total: int, parts: int) -> Matrix:
-    """``[P]``: as even as can be, the first ones larger by 1."""
+    """Return ``[P]``: a total split as evenly as possible, the first parts larger by 1."""
     return np.array([total // parts + (part < total % parts) for part in range(parts)], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Waves of chunks, and the rows that they move, before anything runs; counted in one process for all workers."""
+"""Waves of chunks and the rows they move, counted before a run, in one process for all workers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from outgrow.strategies.offload.wave import aligned_bytes
 from outgrow.strategies.offload.wave_plan import TransferOptions, cut_chunks
 
 Matrix = NDArray[np.int64]
+# The four tensors of a `RowList` in `outgrow.strategies.offload.wave`, which are written one after the other.
 _HELD = (8, 8, 4, 1)
-"""Bytes of what is told of a row that a wave holds."""
+"""Bytes of each entry that describes a row in a wave."""
 
 
 class ChunkingSpec(NamedTuple):
     """How `offload` cuts a graph.
 
     Attributes:
-        partition: Name of the method that deals nodes out to workers.
+        partition: Name of the method that partitions nodes among workers.
         chunks: Chunks of each worker.
-        reorganise: Whether to look for an order of the chunks.
-        row_bytes: Of a row of sources, in the mean over layers.
-        bandwidths: What the machine moves in a second.
+        reorganise: Whether to search for a better order of the chunks.
+        row_bytes: Bytes of a source row, averaged over layers.
+        bandwidths: Bandwidths of the machine.
     """
 
     partition: str
@@ -40,14 +41,14 @@ class ChunkingSpec(NamedTuple):
 
 
 class WaveStats(NamedTuple):
-    """What a layer moves in one direction, in rows, and what tells it of its chunks.
+    """Rows that a layer moves in one direction, and the sizes of its waves.
 
     Attributes:
-        loaded_rows: Rows from HOST, over all workers; as many go back as gradients.
-        sent_rows: ``[P, P]`` int64, rows from the second worker to the first; as many go back as gradients.
-        requested_ids: ``[P, P]`` int64, ids of rows that the second tells the first that it will need.
-        file_bytes: ``[P, n]`` int64, of each wave as it lies in the scratch file.
-        max_sizes: The largest that a wave of any worker is, at most.
+        loaded_rows: Rows loaded from HOST by all workers; as many gradients go back.
+        sent_rows: ``[P, P]`` int64, rows from the second worker to the first; as many gradients go back.
+        requested_ids: ``[P, P]`` int64, ids of the rows that the second worker requests from the first.
+        file_bytes: ``[P, n]`` int64, bytes of each wave in the scratch file.
+        max_sizes: Upper bounds of the sizes of any worker's waves.
     """
 
     loaded_rows: int
@@ -58,27 +59,31 @@ class WaveStats(NamedTuple):
 
 
 class ChunkWaveCounter:
-    """The chunks of all workers, in the cheapest order. Final.
+    """Chunks of all workers, in the cheapest order. Final.
 
     Args:
         topology: The graph.
-        views: Which views of it layers see, with a self-loop for each node or without; the first decides.
+        views: Views that layers use, with or without added self-loops; the first decides the chunks.
         owned_nodes: ``[n]`` int64, the nodes of each worker.
         chunking: How to cut.
 
     Attributes:
-        order: The order.
+        order: The order of the chunks.
     """
 
     def __init__(
         self, topology: Topology, views: tuple[bool, ...], owned_nodes: list[Tensor], chunking: ChunkingSpec
     ) -> None:
-        self._topology, self._owned_nodes, self._num_nodes = topology, owned_nodes, topology.num_nodes
+        self._topology = topology
+        self._owned_nodes = owned_nodes
+        self._num_nodes = topology.num_nodes
         self._graphs = {view: ChunkGraph(topology, self_loops=view) for view in views}
         first = self._graphs[views[0]]
         self._chunk_ranges = [cut_chunks(first, nodes, chunking.chunks) for nodes in owned_nodes]
         self._source_bits = {view: self._read_source_bits(graph) for view, graph in self._graphs.items()}
-        self._owned_bits, bits = self._node_bitsets(owned_nodes), self._source_bits[views[0]]
+        self._owned_bits = self._node_bitsets(owned_nodes)
+        bits = self._source_bits[views[0]]
+        # A scale of 1: the sets hold all nodes, not a sample as in a run on a large graph.
         self.order = cheapest_order(
             bits, self._owned_bits, 1.0, chunking.row_bytes, chunking.bandwidths, reorganise=chunking.reorganise
         )
@@ -87,7 +92,7 @@ class ChunkWaveCounter:
         return node_bitsets(sets, self._num_nodes, None)
 
     def _read_source_bits(self, graph: ChunkGraph) -> Words:
-        """``[P, n, W]``: the nodes that each chunk reads."""
+        """Return ``[P, n, W]``: the nodes that each chunk reads."""
         return np.stack(
             [
                 self._node_bitsets([graph.source_ids(nodes[low:high]) for low, high in ranges])
@@ -96,18 +101,20 @@ class ChunkWaveCounter:
         )
 
     def wave_stats(self, view: bool, techniques: TransferOptions) -> WaveStats:
-        r"""What a layer moves.
+        r"""Return the rows that a layer moves.
 
         With sharing ``sum_j |U_j \ U_(j-1)|`` rows from HOST and ``sum_ij |(N_ij \ U_ij) \ N_i(j-1)|`` between workers;
-        else ``sum_ij |N_ij \ N_i(j-1)|`` from HOST. Without reuse nothing is taken away.
+        else ``sum_ij |N_ij \ N_i(j-1)|`` from HOST. Without reuse, no rows of the previous wave are subtracted.
 
         Args:
-            view: Which of the views.
-            techniques: Which techniques are used.
+            view: The view: whether it adds self-loops.
+            techniques: Techniques in use.
         """
-        bits, chunks = self._source_bits[view], self.order.chunks
+        bits = self._source_bits[view]
+        chunks = self.order.chunks
         parts = range(len(bits))
         sent, told = (np.zeros((len(bits), len(bits)), dtype=np.int64) for _ in range(2))
+        # Without sharing each worker loads all its sources itself, as if it were alone.
         if not techniques.sharing:
             alone = [
                 count_transfer_volumes(bits[i : i + 1], self._owned_bits[i : i + 1], chunks[i : i + 1]) for i in parts
@@ -118,6 +125,7 @@ class ChunkWaveCounter:
             before = np.zeros_like(self._owned_bits[0])
             for chunk in chunks[i]:
                 foreign = bits[i, chunk] & self._owned_bits
+                # All foreign rows are requested; those that the wave before left in place are not sent again.
                 told[:, i] += _count_nodes(foreign)
                 sent[i] += _count_nodes(foreign & ~before)
                 before = bits[i, chunk] if techniques.reuse else before
@@ -128,13 +136,16 @@ class ChunkWaveCounter:
         return WaveStats(loaded, sent, told, *self._wave_files(view, techniques))
 
     def _wave_files(self, view: bool, techniques: TransferOptions) -> tuple[Matrix, WaveSizes]:
-        """Of each wave its bytes: see `outgrow.strategies.offload.wave.pack_wave`; and the largest extent."""
-        graph, bits = self._graphs[view], self._source_bits[view]
+        """Return the bytes of each wave (`outgrow.strategies.offload.wave.pack_wave`), and the largest sizes."""
+        graph = self._graphs[view]
+        bits = self._source_bits[view]
         found = np.zeros(self.order.chunks.shape, dtype=np.int64)
         most, moved = Counter[str](), np.zeros(len(bits), dtype=np.int64)
         for wave, chunks in enumerate(self.order.chunks.T):
             read = bits[np.arange(len(bits)), chunks]
-            needed = np.array([_count_nodes(each & self._owned_bits) for each in read])  # by who needs, and who owns
+            # Rows of the matrix need nodes, columns own them.
+            needed = np.array([_count_nodes(each & self._owned_bits) for each in read])
+            # With sharing, each owner loads a row once for all workers that need it in this wave.
             union = _count_nodes(np.bitwise_or.reduce(read) & self._owned_bits)
             for i, chunk in enumerate(chunks):
                 low, high = self._chunk_ranges[i][chunk]
@@ -152,6 +163,7 @@ class ChunkWaveCounter:
 
     def _wave_bytes(self, row_counts: tuple[int, int, int], rows: int, edges: int) -> int:
         of_edge = [each.itemsize for each in (self._topology.relation, self._topology.weight) if each is not None]
+        # Each tensor is aligned by itself, so the sum of the sizes alone would be too small.
         tensors = [size * count for count in row_counts for size in _HELD]
         return sum(
             map(aligned_bytes, [*tensors, 8 * rows, 8 * (rows + 1), 4 * edges, *(size * edges for size in of_edge)])
@@ -159,8 +171,9 @@ class ChunkWaveCounter:
 
 
 def _wave_sizes(row_counts: tuple[int, int, int], rows: int, edges: int, techniques: TransferOptions) -> WaveSizes:
-    """Of one wave, if the next one loads as many rows."""
+    """Return the sizes of one wave, if the next one loads as many rows."""
     load, remote, given = row_counts
+    # With overlap, the rows of the next wave are loaded while those of this one are in use.
     places = load * (1 + techniques.overlap) + remote
     return WaveSizes(
         num_slots=places,
@@ -173,6 +186,6 @@ def _wave_sizes(row_counts: tuple[int, int, int], rows: int, edges: int, techniq
 
 
 def _count_nodes(sets: Words) -> Matrix:
-    """How many nodes each of ``[P, W]`` has."""
+    """Return the number of nodes in each bitset of ``[P, W]``."""
     sizes: Matrix = np.bitwise_count(sets).sum(1, dtype=np.int64)
     return sizes

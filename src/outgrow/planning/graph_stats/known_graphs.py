@@ -1,4 +1,4 @@
-"""Graphs that are not here, by name: their published sizes, as data files."""
+"""Graphs that are not on disk, by name: their published sizes, as data files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FLOAT = 4
 
 
 def list_known_graphs() -> list[str]:
-    """Names of the graphs whose sizes come with Outgrow."""
+    """Return the names of the graphs whose sizes come with Outgrow."""
     return sorted(Path(each.name).stem for each in _GRAPHS.iterdir() if each.name.endswith(".json"))
 
 
 def load_graph_facts(name: str) -> dict[str, Any]:
-    """What is known of a graph: see ``source`` in it.
+    """Return the facts about a graph; their entry ``source`` says where they are from.
 
     Raises:
         InputError: There is no such name.
@@ -35,7 +35,7 @@ def load_graph_facts(name: str) -> dict[str, Any]:
 
 
 def known_graph(facts: Mapping[str, Any]) -> AnalyticGraph:
-    """A graph by what is known of it: degrees fall with their rank, edges stay in parts as replication tells."""
+    """Return a model of a graph from its facts: power-law degrees, and locality from replication factors."""
     edges, features = facts["edges"], facts["features"]
     sizes = DatasetSizes(
         nodes=facts["nodes"],
@@ -55,6 +55,7 @@ def known_graph(facts: Mapping[str, Any]) -> AnalyticGraph:
     def edge_locality(method: str, parts: int) -> float:
         if parts == 1:
             return 1.0
+        # A partition that ignores edges keeps one in ``parts`` inside by chance.
         if not method.startswith("metis"):
             return 1 / parts
         return (
@@ -67,7 +68,8 @@ def known_graph(facts: Mapping[str, Any]) -> AnalyticGraph:
 
 
 def _interpolate_replication(known: Mapping[int, float], parts: int) -> float:
-    """The replication factor at a number of parts: on the line between the nearest two, beyond them on the last."""
+    """Interpolate the replication factor at a number of parts; beyond the known numbers, extrapolate the last line."""
+    # On a logarithmic axis: the factor grows about as much with each doubling of the parts.
     counts = sorted({1: 1.0, **known}.items())
     low = max((each for each in counts[:-1] if each[0] <= parts), default=counts[0])
     high = counts[counts.index(low) + 1]
@@ -75,8 +77,9 @@ def _interpolate_replication(known: Mapping[int, float], parts: int) -> float:
 
 
 def _solve_locality(degrees: DegreeDistribution, parts: int, replication: float) -> float:
-    """The share of edges within parts with which parts have so many in-neighbours, over all nodes."""
+    """Return the share of edges within parts that yields a replication factor: sources of all parts per node."""
     low, high = 1 / parts, 1.0
+    # Bisection: the more edges stay inside, the fewer distinct sources the parts have together.
     for _ in range(40):
         kept = (low + high) / 2
         sources = degrees.expected_sources(kept) + (parts - 1) * degrees.expected_sources((1 - kept) / (parts - 1))

@@ -1,4 +1,4 @@
-"""Statistics of batches, by sampling some."""
+"""Statistics of batches, from a sample of the batches that a run will train on."""
 
 from __future__ import annotations
 
@@ -30,37 +30,41 @@ from outgrow.strategies.orchestrate.sampling import HotColdSampler as PartDrawin
 from outgrow.strategies.orchestrate.sampling import count_bottom_nodes, hot_step, plan_super_batches
 
 BEFORE, EPOCH = 0, 1
-"""Epochs that are drawn first, downwards from this one, and the first that is trained."""
+"""Number of the last presampling epoch, which counts downwards from there, and of the first training epoch."""
 _STEPS, STEPS_BEFORE = 8, 32
-"""How many steps are looked at, of an epoch and of one before."""
+"""Steps sampled of a training epoch, and of a presampling epoch."""
 
 
 class SampledBatches:
-    """Batches of some workers, drawn as they will be when trained on. Final.
+    """Batches of all workers, sampled with the same keys as in training. Final.
 
     Args:
         graph: The graph, which has features.
         owner: ``[V]`` the worker of each node.
         parts: Number of workers ``P``.
-        drawing: How batches are drawn.
+        spec: How batches are sampled.
 
     Attributes:
-        seeds: Gives those of each batch of an epoch, over all workers.
+        epoch_seeds: Returns the seeds of each batch of an epoch, over all workers.
     """
 
     def __init__(self, graph: Graph, owner: Tensor, parts: int, spec: SamplingSpec) -> None:
         topology = graph.topology
-        self.topology, self.train, self.owner = topology, graph.split.train, owner.long()
+        self.topology = topology
+        self.train = graph.split.train
+        self.owner = owner.long()
         self.row_entries = _count_row_entries(graph)
-        self.parts, self.spec = parts, spec
+        self.parts = parts
+        self.spec = spec
         views = [topology.view(self_loops=looped) for looped in spec.views]
         hops = spec.batches.fanout_per_hop(len(views))
         self.epoch_seeds = cache(self._draw_epoch_seeds)
         self.sampler = NeighborSampler(views, hops, spec.seed, weighted=spec.batches.weighted)
 
     def collect_batch_stats(self) -> BatchStats:
-        """What some batches of the first epoch are like."""
-        kept, tally = np.zeros((self.parts, self.parts), dtype=np.int64), GatherCounter(self)
+        """Return statistics of some batches of the first epoch."""
+        kept = np.zeros((self.parts, self.parts), dtype=np.int64)
+        tally = GatherCounter(self)
         growth = NeighborhoodCounter(self.parts, len(self.spec.views))
         for part in range(self.parts):
             copies = self._cached_nodes(part)
@@ -70,6 +74,7 @@ class SampledBatches:
             for step in self.choose_steps(_STEPS):
                 groups = [self.sampler.sample_blocks(seeds, EPOCH, step) for seeds in self._seed_groups(step, part)]
                 growth.add_batch(part, groups)
+                # Only the bottom layer reads features; its sources contain all other nodes of the batch.
                 nodes = torch.cat([blocks[0].src_nodes for blocks in groups])
                 nodes = torch.unique(nodes) if self.spec.pregather else nodes
                 tally.add_rows(part, nodes[~has_copy[nodes]])
@@ -78,9 +83,12 @@ class SampledBatches:
         )
 
     def collect_split_stats(self) -> SplitBatchStats:
-        """What some batches of the first epoch are like whose nodes are computed by the workers that own them."""
-        seeds, growth, crossed = self.epoch_seeds(EPOCH), NeighborhoodCounter(self.parts, len(self.spec.views)), []
+        """Return statistics of some batches of the first epoch, each node computed by the worker that owns it."""
+        seeds = self.epoch_seeds(EPOCH)
+        growth = NeighborhoodCounter(self.parts, len(self.spec.views))
+        crossed = []
         for step in self.choose_steps(_STEPS):
+            # A draw depends on the node alone, so the parts that workers sample add up to this batch.
             blocks = self.sampler.sample_blocks(seeds[step], EPOCH, step)
             growth.add_split_batch(self.owner, blocks)
             crossed.append(tuple(map(self._cross_edge_stats, blocks)))
@@ -89,11 +97,13 @@ class SampledBatches:
     def _cross_edge_stats(self, block: Block) -> CrossEdgeStats:
         source = block.edges.indices.long()
         target = torch.arange(block.edges.num_dst).repeat_interleave(block.edges.indptr.diff())
+        # One number for both workers of an edge, so that counting needs a single pass.
         pair = self.owner[block.dst_nodes][target] * self.parts + self.owner[block.src_nodes][source]
         away = pair % self.parts != pair // self.parts
         pair, source, target = pair[away], source[away], target[away]
 
         def count_distinct(ends: Tensor, number: int) -> Matrix:
+            # A row is sent once to each worker, however many of its edges go there.
             return self._count_pairs(torch.unique(pair * number + ends) // max(1, number))
 
         return CrossEdgeStats(
@@ -103,34 +113,35 @@ class SampledBatches:
         )
 
     def _count_pairs(self, pair: Tensor) -> Matrix:
-        """``[P, P]``: how often each pair occurs."""
+        """Return ``[P, P]``: how often each pair occurs."""
         return torch.bincount(pair, minlength=self.parts**2).view(self.parts, self.parts).numpy()
 
     @property
     def num_full_batches(self) -> float:
-        """Batches of full size that have as many seeds as an epoch."""
+        """Seeds of an epoch over those of a full batch."""
         return len(self.train) / max(1, len(self.epoch_seeds(EPOCH)[0]))
 
     def _draw_epoch_seeds(self, epoch: int) -> list[Tensor]:
         return self.spec.batches.seeds_of_epoch(self.train, self.spec.seed, epoch)
 
     def choose_steps(self, most: int) -> list[int]:
-        """Steps of an epoch, evenly apart; without the last one, which may have fewer seeds."""
+        """Return evenly spaced steps of an epoch, without the last one, which may have fewer seeds."""
         return choose_evenly_spaced(max(1, len(self.epoch_seeds(EPOCH)) - 1), most)
 
     def _seed_groups(self, step: int, part: int) -> list[Tensor]:
-        """The seeds that a worker computes of a batch, by time step."""
-        seeds, drawing = self.epoch_seeds(EPOCH)[step], self.spec
+        """Return the seeds that a worker computes in a batch, by time step."""
+        seeds = self.epoch_seeds(EPOCH)[step]
         homes = self.owner[seeds]
-        if drawing.time_steps is None:
+        if self.spec.time_steps is None:
             return [seeds[homes == part]]
-        return migration_schedule(seeds, homes, part, self.parts, self.parts - drawing.time_steps).groups
+        return migration_schedule(seeds, homes, part, self.parts, self.parts - self.spec.time_steps).groups
 
     def _cached_nodes(self, part: int) -> Tensor:
-        """Nodes of other workers whose rows a worker keeps."""
+        """Return the nodes of other workers whose rows a worker caches."""
         if not self.spec.cache_rows:
             return torch.empty(0, dtype=torch.int64)
         hotness = compute_hotness(self.spec.cache_by, self.topology, lambda: self._presample_sources(part))
+        # Own nodes have a hotness of 0: their rows are there anyway.
         return hottest_nodes(hotness * (self.owner != part), self.spec.cache_rows)
 
     def _presample_sources(self, part: int) -> Iterator[Tensor]:
@@ -140,31 +151,35 @@ class SampledBatches:
             yield self.sampler.sample_blocks(seeds[self.owner[seeds] == part], BEFORE, step)[0].src_nodes
 
     def count_by_owner(self, nodes: Tensor) -> Matrix:
-        """``[P]`` int64: how many of some nodes each worker owns."""
+        """Return ``[P]`` int64: how many of some nodes each worker owns."""
         return torch.bincount(self.owner[nodes], minlength=self.parts).numpy()
 
 
 class GatherCounter:
-    """Rows of raw features that workers take from memory, counted for several batches. Final.
+    """Counter of the raw feature rows that workers gather over several batches. Final.
 
     Args:
-        draws: Who draws.
+        batches: The batches.
     """
 
     def __init__(self, batches: SampledBatches) -> None:
-        self.batches, self.rows, self.count, self.entries = batches, 0, 0, 0.0
+        self.batches = batches
+        self.rows = 0
+        self.count = 0
+        self.entries = 0.0
         self.remote_rows = np.zeros((batches.parts, batches.parts))
 
     def add_rows(self, part: int, nodes: Tensor) -> None:
-        """Those of a worker, for one batch."""
-        draws = self.batches
+        """Add the rows that a worker gathers for one batch."""
+        batches = self.batches
         self.rows += len(nodes)
         self.count += 1
-        self.remote_rows[part] += draws.count_by_owner(nodes)
-        self.entries += float(draws.row_entries[nodes[draws.owner[nodes] != part]].sum())
+        self.remote_rows[part] += batches.count_by_owner(nodes)
+        # Hot nodes tend to have longer sparse rows, so the entries of remote rows are counted, not averaged.
+        self.entries += float(batches.row_entries[nodes[batches.owner[nodes] != part]].sum())
 
     def mean_stats(self) -> GatherStats:
-        """Of a batch, all workers together."""
+        """Return means per batch, over all workers together."""
         batches = max(1, self.count // self.batches.parts)
         np.fill_diagonal(self.remote_rows, 0)
         return GatherStats(
@@ -173,26 +188,27 @@ class GatherCounter:
 
 
 class NeighborhoodCounter:
-    """Rows and edges that workers compute, counted for several batches. Final.
+    """Counter of the rows and edges that workers compute over several batches. Final.
 
     Args:
         parts: Number of workers.
-        layers: Of the model.
+        layers: Number of layers of the model.
     """
 
     def __init__(self, parts: int, layers: int) -> None:
-        self.rows, self.edges = np.zeros((parts, layers + 1)), np.zeros((parts, layers))
+        self.rows = np.zeros((parts, layers + 1))
+        self.edges = np.zeros((parts, layers))
         self.count = np.zeros(parts)
 
     def add_batch(self, part: int, groups: Sequence[Sequence[Block]]) -> None:
-        """What a worker computes of one batch, one time step after the other."""
+        """Add what a worker computes for one batch, over all its time steps."""
         self.count[part] += 1
         for blocks in groups:
             self.rows[part] += [*(len(block.src_nodes) for block in blocks), blocks[-1].edges.num_dst]
             self.edges[part] += [block.edges.num_edges for block in blocks]
 
     def add_split_batch(self, owner: Tensor, blocks: Sequence[Block]) -> None:
-        """What all workers compute of one batch, each of its own nodes."""
+        """Add what all workers compute for one batch, each for its own nodes."""
         parts = len(self.count)
         self.count += 1
         levels = [*(block.src_nodes for block in blocks), blocks[-1].dst_nodes]
@@ -203,19 +219,19 @@ class NeighborhoodCounter:
             self.edges[:, level] += torch.bincount(owner[block.dst_nodes], degree, minlength=parts).numpy()
 
     def mean_stats(self) -> NeighborhoodStats:
-        """Of a batch."""
+        """Return means per batch, for each worker."""
         count = np.maximum(1, self.count)[:, None]
         return NeighborhoodStats(self.rows / count, self.edges / count)
 
 
 def choose_evenly_spaced(count: int, most: int) -> list[int]:
-    """At most so many of the numbers below ``count``, evenly apart."""
+    """Return at most ``most`` evenly spaced numbers below ``count``."""
     chosen: list[int] = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
     return chosen
 
 
 def _count_row_entries(graph: Graph) -> Tensor:
-    """``[V]``: how many entries of each row of features are stored."""
+    """Return ``[V]``: the number of stored entries in each feature row."""
     features = graph.features
     assert features is not None
     if isinstance(features, Tensor):
@@ -224,10 +240,11 @@ def _count_row_entries(graph: Graph) -> Tensor:
 
 
 _SUPERS = 4
+"""Super-batches sampled of an epoch."""
 
 
 class SampledSuperBatches:
-    """Super-batches of all workers. Final.
+    """Super-batches of all workers, sampled as in training. Final.
 
     Args:
         batches: Batches of all workers.
@@ -236,17 +253,24 @@ class SampledSuperBatches:
     """
 
     def __init__(self, batches: SampledBatches, hot_ratio: float, super_batch: int) -> None:
-        self.batches, self.super_batch, self.sampler = batches, super_batch, cache(self._make_sampler)
+        self.batches = batches
+        self.super_batch = super_batch
+        self.sampler = cache(self._make_sampler)
         self.num_hot_nodes = round(hot_ratio * batches.topology.num_nodes / batches.parts)
 
     def collect_orchestrate_stats(self) -> OrchestrateStats:
-        """What some super-batches of the first epoch are like."""
-        draws, steps = self.batches, len(self.batches.epoch_seeds(EPOCH))
+        """Return statistics of some super-batches of the first epoch."""
+        draws = self.batches
+        steps = len(draws.epoch_seeds(EPOCH))
         [supers] = plan_super_batches(0, steps, self.super_batch, None)
+        # Without the first, which has nothing to reuse, and without a short last one if others are there.
         later = [each for each in supers[1:] if len(each) == self.super_batch] or supers[1:]
         some = [later[place] for place in choose_evenly_spaced(len(later), _SUPERS)]
         cold, warm, hot = GatherCounter(draws), GatherCounter(draws), GatherCounter(draws)
-        hot_nodes, hot_edges, growth = 0, 0, NeighborhoodCounter(draws.parts, len(draws.spec.views))
+        hot_nodes = 0
+        hot_edges = 0
+        growth = NeighborhoodCounter(draws.parts, len(draws.spec.views))
+        # An epoch of a single super-batch reuses nothing: its batches are counted as cold ones.
         for part, each in product(range(draws.parts), some or [range(max(1, steps - 1))]):
             drawing = self.sampler(part)
             for step in each:
@@ -259,6 +283,7 @@ class SampledSuperBatches:
                 for draw in drawn:
                     warm.add_rows(part, draw.cold_block.src_nodes)
                     growth.add_batch(part, [[draw.cold_block, *draw.upper_blocks]])
+                # Batches of a super-batch share hot nodes, which the CPU computes once.
                 queue = torch.unique(torch.cat([draw.hot_nodes for draw in drawn]))
                 hot_nodes += len(queue)
                 block = drawing.bottom_block(queue, hot_step(each[0]))
@@ -271,7 +296,8 @@ class SampledSuperBatches:
         )
 
     def _make_sampler(self, part: int) -> PartDrawing:
-        draws, num_nodes = self.batches, self.batches.topology.num_nodes
+        draws = self.batches
+        num_nodes = draws.topology.num_nodes
 
         def filter_owned(seeds: Tensor) -> Tensor:
             return seeds[draws.owner[seeds] == part]
@@ -279,6 +305,7 @@ class SampledSuperBatches:
         none = torch.zeros(num_nodes, dtype=torch.bool)
         is_hot = none.clone()
         if self.num_hot_nodes:
+            # Hot nodes are chosen as training does: by how often presampled batches compute them.
             some = draws.choose_steps(STEPS_BEFORE)
             before = [
                 PartDrawing(draws.sampler, epoch, [draws.epoch_seeds(epoch)[step] for step in some], filter_owned, none)
