@@ -16,10 +16,10 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import llvmlite
 import numba
@@ -30,7 +30,6 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
 from outgrow.core.errors import InputError
-from outgrow.ops.file_lock import hold_file_lock
 
 FOLDER_VARIABLE, MODE_VARIABLE, WARNED_VARIABLE = "OUTGROW_KERNEL_CACHE", "OUTGROW_KERNELS", "OUTGROW_KERNELS_IN_MEMORY"
 _PREFIX = "kernels-"
@@ -40,6 +39,9 @@ _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO
 _MAX_STAMPS, _MAX_FILE_VERSIONS = 16, 4
 """Folders to keep: of states of everything, and of one file with kernels within a state."""
 _IN_USE_SECONDS = 3600.0
+_PATIENCE_SECONDS = 120.0
+"""Time to wait for the compiler of another process, which may have hung, before compiling here."""
+_LOOK_SECONDS = 0.02
 
 
 def kernel_folder() -> Path:
@@ -174,7 +176,7 @@ class _KernelCache(FunctionCache):
         if found is None:
             with suppress(OSError):
                 self._impl.locator.ensure_cache_path()
-                self._held.enter_context(hold_file_lock(Path(self._cache_path) / f"{self._impl.filename_base}.lock"))
+                self._held.enter_context(_hold_file_lock(Path(self._cache_path) / f"{self._impl.filename_base}.lock"))
                 found = self._load_if_readable(sig, target_context)
         return found
 
@@ -201,6 +203,51 @@ class _KernelCache(FunctionCache):
                 numbas.save_overload(sig, data)
         except OSError as error:
             _warn_once(f"{kernel_folder()}: {error.strerror or error}")
+
+
+@contextmanager
+def _hold_file_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file within the context: the first process compiles a kernel, the others load it.
+
+    A function keeps its lock while it waits for one that it calls; no two functions call each other, so there
+    is no deadlock. If the file system has no locks, or the holder keeps its lock for too long, continue
+    without: code that is compiled twice is the same.
+
+    Raises:
+        OSError: The file cannot be created.
+    """
+    with path.open("a") as file:
+        held = os.name == "posix" and _try_lock_until(file)
+        try:
+            yield
+        finally:
+            if held:
+                _release_lock(file)
+
+
+def _try_lock_until(file: IO[str]) -> bool:
+    import fcntl
+
+    latest = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > latest:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        # The file system has no locks.
+        except OSError:
+            return False
+        else:
+            return True
+
+
+def _release_lock(file: IO[str]) -> None:
+    """Release the lock, also for copies of the file descriptor in forked processes."""
+    import fcntl
+
+    fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @functools.cache

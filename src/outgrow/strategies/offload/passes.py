@@ -19,7 +19,6 @@ from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
 from outgrow.engine.objective import GradientObjective, Objective
 from outgrow.nn.layer import Features, NodeMessages
 from outgrow.nn.model import layer_key
-from outgrow.strategies.offload.chunk_inputs import ChunkInputs, load_wave
 from outgrow.strategies.offload.state import OffloadState
 from outgrow.strategies.offload.wave import LOADED, Wave
 from outgrow.strategies.offload.wave_buffer import (
@@ -31,6 +30,7 @@ from outgrow.strategies.offload.wave_buffer import (
     grad_or_zeros,
     no_gradient,
 )
+from outgrow.strategies.offload.wave_file import ChunkInputs, load_wave
 
 
 class OffloadEpoch:

@@ -1,9 +1,13 @@
-"""The waves of a worker one after another, as they lie in a scratch file, or in memory where there is room."""
+"""The waves of a worker one after another, as they lie in a scratch file, or in memory where there is room.
+
+A wave is loaded beside the computation of the chunk before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +15,8 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
 from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.nn.layer import Features
+from outgrow.ops.csc import cached_transpose
 from outgrow.ops.memory_pool import pooled_empty
 from outgrow.ops.rows.gather import scatter_nodes
 from outgrow.runtime.distributed.comm import Comm
@@ -19,6 +25,29 @@ from outgrow.strategies.offload.row_layouts import WaveChunkIndex
 from outgrow.strategies.offload.wave import LOADED, RowList, Wave, WaveHeader, unpack_wave
 
 _ON_CPU = torch.empty(0)
+
+
+class ChunkInputs(NamedTuple):
+    """What a wave computes with.
+
+    Attributes:
+        number: Of the wave.
+        wave: The wave.
+        block: Its chunk.
+        x: ``[n, D]`` input of the destinations; empty where the layer does not read it.
+        source: ``[B, W]`` source rows, where they were brought; else None.
+        aggregate: ``[n, C, F]`` aggregate, where it was read; else None.
+        gradients: Gradients of what the layer's output goes into: ``[n, W]`` of the next layer's source rows,
+            and ``[n, O]`` of the input that its destinations read; empty forward and in the last layer.
+    """
+
+    number: int
+    wave: Wave
+    block: Block
+    x: Features
+    source: Tensor | None
+    aggregate: Tensor | None
+    gradients: tuple[Tensor, ...]
 
 
 class WaveFile:
@@ -102,3 +131,12 @@ class WaveFile:
         """Close the file."""
         self._cached_waves.clear()
         self._bytes.close()
+
+
+def load_wave(wave_file: WaveFile, number: int, *, transposes: bool) -> Wave:
+    """Read a wave, with all that can be computed of it while the wave before is computed."""
+    wave = wave_file.read_wave(number)
+    wave_file.prefetch_ids(wave)
+    if transposes:
+        cached_transpose(wave.edges)
+    return wave
