@@ -1,4 +1,4 @@
-"""Parcels in memory and on a disk: written, read in any selection, counted, and what users are told."""
+"""Segments on a disk: written, read in any selection, counted, and what users are told."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
 from outgrow.runtime.storage.row_file import IoPool
-from outgrow.runtime.storage.segment_file import SegmentFile, SegmentStorage
-from strategies.offload.memory_segments import MemoryParcels
+from outgrow.runtime.storage.segment_file import SegmentFile
 from support import disk_folder, normal
 
-KINDS = ["memory", "disk", "direct"]
+KINDS = ["disk", "direct"]
 PAGE = 4096
 
 
@@ -40,13 +39,8 @@ def on_disk(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def parcels(kind: str, folder: Path, counts: list[int], width: int, dtype: torch.dtype) -> Iterator[SegmentStorage]:
-    if kind == "memory":
-        made: SegmentStorage = MemoryParcels(np.array(counts), width, dtype)
-        yield made
-        made.close()
-        return
-    disk, path = IoPool(in_flight=2, run_bytes=2 * PAGE), folder / "parcels"
+def segments(kind: str, folder: Path, counts: list[int], width: int, dtype: torch.dtype) -> Iterator[SegmentFile]:
+    disk, path = IoPool(in_flight=2, run_bytes=2 * PAGE), folder / "segments"
     made = SegmentFile(disk, path, np.array(counts), width, dtype, direct=kind == "direct")
     try:
         yield made
@@ -70,7 +64,7 @@ def test_any_of_them_are_read_as_they_were_written(
     counts = [count if width < 2000 else count % 9 for count in counts]
     values = [normal(count, width, seed=i, dtype=dtype) for i, count in enumerate(counts)]
     numbers = range(len(counts))
-    with parcels(kind, on_disk, counts, width, dtype) as made:
+    with segments(kind, on_disk, counts, width, dtype) as made:
         for some in (sorted(data.draw(st.sets(st.sampled_from(numbers)))), list(numbers)):
             made.write_segments(some, torch.cat([values[0][:0], *(values[i] for i in some)]))
         some = sorted(data.draw(st.sets(st.sampled_from(numbers))))
@@ -88,20 +82,20 @@ def test_any_of_them_are_read_as_they_were_written(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_types_and_other_numbers_of_rows_are_refused(kind: str, on_disk: Path) -> None:
-    with parcels(kind, on_disk, [2, 3], 4, torch.float32) as made:
+    with segments(kind, on_disk, [2, 3], 4, torch.float32) as made:
         with pytest.raises(TypeError):
             made.write_segments([0], torch.zeros(2, 4, dtype=torch.float64))
         with pytest.raises(TypeError):
             made.read_segments([0], torch.zeros(2, 4, dtype=torch.float64))
-        with pytest.raises(ValueError, match="3 rows for parcels of 2"):
+        with pytest.raises(ValueError, match="3 rows for segments of 2"):
             made.write_segments([0], torch.zeros(3, 4))
-        with pytest.raises(ValueError, match="2 rows for parcels of 5"):
+        with pytest.raises(ValueError, match="2 rows for segments of 5"):
             made.read_segments([0, 1], torch.zeros(9, 4), torch.arange(2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_new_ones_are_zero(kind: str, on_disk: Path) -> None:
-    with parcels(kind, on_disk, [3, 5], 2, torch.float32) as made:
+    with segments(kind, on_disk, [3, 5], 2, torch.float32) as made:
         out = torch.ones(8, 2)
         made.read_segments([0, 1], out)
         assert not out.any()
@@ -130,7 +124,7 @@ def test_where_a_file_system_keeps_all_in_memory(on_disk: Path, monkeypatch: pyt
         return right(path, flags, mode)
 
     monkeypatch.setattr(os, "open", opened)
-    with parcels("direct", on_disk, [3], 2, torch.float32) as made:
+    with segments("direct", on_disk, [3], 2, torch.float32) as made:
         values, out = normal(3, 2, dtype=torch.float32), torch.zeros(3, 2)
         made.write_segments([0], values)
         made.read_segments([0], out)

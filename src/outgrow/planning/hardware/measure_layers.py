@@ -31,7 +31,7 @@ _TINY, _LAYERS = 64, 4
 
 
 class LayerSpeed(NamedTuple):
-    """What one worker does. Units as in `DeviceSide`."""
+    """What one worker does. Units as in `DeviceProfile`."""
 
     near: RateByWidth
     far: RateByWidth

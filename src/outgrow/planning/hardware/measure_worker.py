@@ -24,14 +24,14 @@ _SEEDS, _FANOUT, _STEPS = 1024, (10, 10), 3
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpeed:
-    """What one worker does, while all others of its host do the same; units as in `DeviceSide` and `StorageFactory`.
+    """What one worker does, while all others of its host do the same; units as in `DeviceProfile` and `HostProfile`.
 
     Attributes:
-        product: See `DeviceSide`.
-        layers: See `DeviceSide`.
-        copy: See `DeviceSide`.
-        gather: See `StorageFactory`.
-        sampled_edges: See `StorageFactory`.
+        product: See `DeviceProfile`.
+        layers: See `LayerSpeed`.
+        copy: See `DeviceProfile`.
+        gather: See `HostProfile`.
+        sampled_edges: See `HostProfile`.
         epoch_seconds: See `outgrow.planning.hardware.measure_training`.
     """
 

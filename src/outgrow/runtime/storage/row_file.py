@@ -26,13 +26,7 @@ from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.rows.coalesce import split_groups
 from outgrow.ops.rows.file_io import PAGE_BYTES, add_file_rows, count_pages, pread_into, pwrite_from, read_file_rows
 from outgrow.ops.rows.gather import gather_rows
-from outgrow.runtime.storage.row_storage import (
-    RowStorage,
-    check_accumulate_dtype,
-    check_lossless_cast,
-    check_row_ids,
-    check_row_range,
-)
+from outgrow.runtime.storage.row_storage import RowStorage
 
 Array = NDArray[Any]
 
@@ -139,45 +133,47 @@ class RowFile(RowStorage):
 
     @staticmethod
     def open_existing(
-        io_pool: IoPool, path: Path, num_rows: int, width: int, dtype: torch.dtype, *, offset: int = 0
+        io_pool: IoPool,
+        path: Path,
+        num_rows: int,
+        width: int,
+        dtype: torch.dtype,
+        *,
+        offset: int = 0,
+        read_only: bool = False,
     ) -> RowFile:
-        """Open rows at an offset of a file, also for writing if that is permitted.
+        """Open rows at an offset of a file; also for writing if that is permitted, unless ``read_only``.
 
         Raises:
             InputError: The file is too short.
         """
-        return _open_rows(io_pool, path, num_rows, width, dtype, offset=offset, writable=os.access(path, os.W_OK))
+        there, needed = path.stat().st_size, offset + num_rows * width * dtype.itemsize
+        if there < needed:
+            raise _truncated_error(path, needed, there)
+        mode = "r+" if not read_only and os.access(path, os.W_OK) else "r"
+        return RowFile(io_pool, io.FileIO(path, mode), num_rows, width, dtype, offset=offset)
 
-    def read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
+    def _read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
         """Read coalesced runs on the threads and copy the selected rows out of them."""
-        check_row_ids(self, rows_N)
-        check_lossless_cast(self.dtype, out_MW.dtype)
         rows, to = as_numpy(rows_N), as_numpy(to_N)
         groups = self._coalesce_rows(rows, self._gap_rows)
         self._io_pool.run_tasks(partial(self._read_group, rows[at], out_MW, to[at]) for at in groups)
 
-    def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
+    def _read_range(self, first: int, out_NW: Tensor) -> None:
         """Read a range in parts on the threads."""
-        check_row_range(self, first, last, out_NW)
-        check_lossless_cast(self.dtype, out_NW.dtype)
         self._io_pool.run_tasks(
-            partial(self._read_part, first + at.start, out_NW[at]) for at in self._split_range(last - first)
+            partial(self._read_part, first + at.start, out_NW[at]) for at in self._split_range(len(out_NW))
         )
 
-    def write_range(self, first: int, rows_NW: Tensor) -> None:
+    def _write_range(self, first: int, rows_NW: Tensor) -> None:
         """Write a range in parts on the threads."""
-        check_row_range(self, first, first + len(rows_NW), rows_NW)
-        check_lossless_cast(rows_NW.dtype, self.dtype)
         self._check_writable()
-        rows_NW = rows_NW.detach()
         self._io_pool.run_tasks(
             partial(self._write_part, first + at.start, rows_NW[at]) for at in self._split_range(len(rows_NW))
         )
 
-    def add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
+    def _add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
         """Read runs, add to their selected rows and write them back, on the threads."""
-        check_row_ids(self, rows_N)
-        check_accumulate_dtype(values_MW.dtype, self.dtype)
         self._check_writable()
         rows, at = as_numpy(rows_N), as_numpy(at_N)
         self._io_pool.run_tasks(
@@ -241,9 +237,7 @@ class RowFile(RowStorage):
         return self._io_pool.staging_buffer(num_rows, self.width, self.dtype)
 
     def _explain_errors(self) -> AbstractContextManager[None]:
-        return explain_os_error(
-            Path(str(self._file.name)), self._file.fileno(), self._offset + self.num_rows * self._row_bytes
-        )
+        return explain_os_error(self._file, self._offset + self.num_rows * self._row_bytes)
 
     def _check_writable(self) -> None:
         if not self._file.writable():
@@ -251,22 +245,22 @@ class RowFile(RowStorage):
 
 
 @contextmanager
-def explain_os_error(path: Path, file: int, needed_bytes: int) -> Iterator[None]:
+def explain_os_error(file: io.FileIO, needed_bytes: int) -> Iterator[None]:
     """Turn errors of a file that is too short or cannot grow into helpful ones; add its name to others.
 
     Args:
-        path: Path of the file.
-        file: Its descriptor.
+        file: The file, opened by its path.
         needed_bytes: Required length of the file.
 
     Raises:
         InputError: The file is too short, or the disk is full.
         OSError: Any other error of the system.
     """
+    path = Path(str(file.name))
     try:
         yield
     except EOFError as error:
-        raise _truncated_error(path, needed_bytes, os.fstat(file).st_size) from error
+        raise _truncated_error(path, needed_bytes, os.fstat(file.fileno()).st_size) from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             error.filename = path
@@ -292,16 +286,7 @@ def open_npy_rows(io_pool: IoPool, path: Path) -> RowFile:
             raise _not_rows_error(path, f"{type(error).__name__}: {str(error)[:200]}") from error
         if len(shape) != 2 or by_columns or not kind.is_floating_point:
             raise _not_rows_error(path, f"shape {shape} of {dtype}{', column by column' if by_columns else ''}")
-        return _open_rows(io_pool, path, *shape, kind, offset=file.tell(), writable=False)
-
-
-def _open_rows(
-    io_pool: IoPool, path: Path, num_rows: int, width: int, dtype: torch.dtype, *, offset: int, writable: bool
-) -> RowFile:
-    there, needed = path.stat().st_size, offset + num_rows * width * dtype.itemsize
-    if there < needed:
-        raise _truncated_error(path, needed, there)
-    return RowFile(io_pool, io.FileIO(path, "r+" if writable else "r"), num_rows, width, dtype, offset=offset)
+        return RowFile.open_existing(io_pool, path, *shape, kind, offset=file.tell(), read_only=True)
 
 
 def _iterate_slices(num_rows: int, most: int) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""`RowStorage`, the interface of row storage, and its implementation in (pinned) memory."""
+"""`RowStorage`, the interface of row storage, and its implementation in (pinned) memory; `row_file` has the other."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from outgrow.ops.rows.gather import gather_rows
 class RowStorage(ABC):
     """Rows of one width in the HOST tier. Thread-safe as long as threads write different rows.
 
-    Letters: ``V`` stored rows, ``W`` columns, ``N`` transferred rows, ``M`` rows of the other tensor. Values
-        are
-    widened to a wider destination dtype; a narrower one raises a TypeError.
+    Arguments are checked here, for every kind of storage; the final classes only transfer rows.
+
+    Letters: ``V`` stored rows, ``W`` columns, ``N`` transferred rows, ``M`` rows of the other tensor. Values are
+    widened to a wider destination dtype; a narrower one raises a TypeError, and rows out of range a ValueError.
 
     Attributes:
         num_rows: Number of stored rows.
@@ -34,26 +35,33 @@ class RowStorage(ABC):
     dtype: torch.dtype
     device = torch.device("cpu")
 
-    @abstractmethod
     def read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
         """Read selected rows: ``out[to[i]] = host[rows[i]]``.
 
         Args:
-            rows_N: ``[N]`` int32 or int64, ascending and distinct.
+            rows_N: ``[N]`` int32 or int64, ascending and distinct; on a GPU they are not checked.
             out_MW: ``[M, W]`` floating, output; any strides, so that it may be a slice of columns of a wider
                 tensor.
             to_N: ``[N]`` int32 or int64, distinct.
         """
+        # Ids on a GPU would have to be copied, and its stream waited for.
+        if self.device.type == "cpu":
+            self._check_row_ids(rows_N)
+        _check_lossless_cast(self.dtype, out_MW.dtype)
+        self._read_rows(rows_N, out_MW, to_N)
 
-    @abstractmethod
     def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
         """Read a range: ``out[:] = host[first:last]``; fastest if contiguous and of the same dtype."""
+        self._check_row_range(first, last, out_NW)
+        _check_lossless_cast(self.dtype, out_NW.dtype)
+        self._read_range(first, out_NW)
 
-    @abstractmethod
     def write_range(self, first: int, rows_NW: Tensor) -> None:
         """Write a range: ``host[first:first + N] = rows``; fastest if contiguous and of the same dtype."""
+        self._check_row_range(first, first + len(rows_NW), rows_NW)
+        _check_lossless_cast(rows_NW.dtype, self.dtype)
+        self._write_range(first, rows_NW.detach())
 
-    @abstractmethod
     def add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
         """Accumulate into selected rows: ``host[rows[i]] += values[at[i]]``.
 
@@ -66,16 +74,45 @@ class RowStorage(ABC):
                 dtypes too.
             at_N: ``[N]`` int32 or int64.
         """
+        self._check_row_ids(rows_N)
+        if not {values_MW.dtype, self.dtype} <= {torch.float32, torch.float64}:
+            raise TypeError(f"sums are of float32 or float64, not of {values_MW.dtype} into {self.dtype}")
+        _check_lossless_cast(values_MW.dtype, self.dtype)
+        self._add_rows(rows_N, values_MW, at_N)
 
     @abstractmethod
     def close(self) -> None:
         """Release the rows."""
 
+    @abstractmethod
+    def _read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None: ...
+
+    @abstractmethod
+    def _read_range(self, first: int, out_NW: Tensor) -> None: ...
+
+    @abstractmethod
+    def _write_range(self, first: int, rows_NW: Tensor) -> None: ...
+
+    @abstractmethod
+    def _add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None: ...
+
+    def _check_row_ids(self, rows_N: Tensor) -> None:
+        # Ids ascend, so both ends are enough.
+        rows = as_numpy(rows_N)
+        if len(rows) and not 0 <= rows[0] <= rows[-1] < self.num_rows:
+            raise ValueError(f"rows {rows[0]} to {rows[-1]} of {self.num_rows}")
+
+    def _check_row_range(self, first: int, last: int, other_NW: Tensor) -> None:
+        if not 0 <= first <= last <= self.num_rows:
+            raise ValueError(f"rows {first} to {last} of {self.num_rows}")
+        if other_NW.shape != (last - first, self.width):
+            raise ValueError(f"a tensor of shape {tuple(other_NW.shape)} for {last - first} rows of width {self.width}")
+
 
 class InMemoryRows(RowStorage):
     """Rows of a tensor in memory, or in a memory map that is used like memory.
 
-    With a GPU, transfers are asynchronous on its current stream, and row ids are not checked.
+    With a GPU, transfers are asynchronous on its current stream.
 
     Args:
         values_VW: ``[V, W]`` floating; written in place.
@@ -93,31 +130,16 @@ class InMemoryRows(RowStorage):
         self.dtype, self.device = values_VW.dtype, device
         self._values_VW, self._release = values_VW.detach(), release
 
-    def read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
-        """Gather rows of the tensor."""
-        # Ids on a GPU would have to be copied, and its stream waited for.
-        if self.device.type == "cpu":
-            check_row_ids(self, rows_N)
-        check_lossless_cast(self.dtype, out_MW.dtype)
+    def _read_rows(self, rows_N: Tensor, out_MW: Tensor, to_N: Tensor) -> None:
         gather_rows(self._values_VW, rows_N, out_MW, to_N)
 
-    def read_range(self, first: int, last: int, out_NW: Tensor) -> None:
-        """Copy a slice of the tensor."""
-        check_row_range(self, first, last, out_NW)
-        check_lossless_cast(self.dtype, out_NW.dtype)
-        out_NW.copy_(self._values_VW[first:last], non_blocking=True)
+    def _read_range(self, first: int, out_NW: Tensor) -> None:
+        out_NW.copy_(self._values_VW[first : first + len(out_NW)], non_blocking=True)
 
-    def write_range(self, first: int, rows_NW: Tensor) -> None:
-        """Copy into a slice of the tensor."""
-        last = first + len(rows_NW)
-        check_row_range(self, first, last, rows_NW)
-        check_lossless_cast(rows_NW.dtype, self.dtype)
-        self._values_VW[first:last].copy_(rows_NW.detach(), non_blocking=True)
+    def _write_range(self, first: int, rows_NW: Tensor) -> None:
+        self._values_VW[first : first + len(rows_NW)].copy_(rows_NW, non_blocking=True)
 
-    def add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
-        """Add to rows of the tensor."""
-        check_row_ids(self, rows_N)
-        check_accumulate_dtype(values_MW.dtype, self.dtype)
+    def _add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
         scatter_add_rows(self._values_VW, rows_N, values_MW, at_N)
 
     def close(self) -> None:
@@ -126,49 +148,10 @@ class InMemoryRows(RowStorage):
         self._values_VW = self._values_VW[:0]
 
 
-def check_lossless_cast(given: torch.dtype, wanted: torch.dtype) -> None:
-    """Refuse a conversion that would lose precision.
-
-    Raises:
-        TypeError: ``wanted`` cannot represent every value of ``given``.
-    """
+def _check_lossless_cast(given: torch.dtype, wanted: torch.dtype) -> None:
+    """Refuse a conversion that would lose precision."""
     if given != wanted and torch.promote_types(given, wanted) != wanted:
         raise TypeError(f"{given} does not fit into {wanted} without loss")
-
-
-def check_accumulate_dtype(values: torch.dtype, host: torch.dtype) -> None:
-    """Refuse sums in dtypes other than float32 and float64, or that would lose precision.
-
-    Raises:
-        TypeError: The values cannot be added to rows of this dtype.
-    """
-    if not {values, host} <= {torch.float32, torch.float64}:
-        raise TypeError(f"sums are of float32 or float64, not of {values} into {host}")
-    check_lossless_cast(values, host)
-
-
-def check_row_range(storage: RowStorage, first: int, last: int, other_NW: Tensor) -> None:
-    """Refuse a range outside the rows, or a tensor of another shape.
-
-    Raises:
-        ValueError: The range or the shape does not match.
-    """
-    if not 0 <= first <= last <= storage.num_rows:
-        raise ValueError(f"rows {first} to {last} of {storage.num_rows}")
-    if other_NW.shape != (last - first, storage.width):
-        raise ValueError(f"a tensor of shape {tuple(other_NW.shape)} for {last - first} rows of width {storage.width}")
-
-
-def check_row_ids(storage: RowStorage, rows_N: Tensor) -> None:
-    """Refuse ascending row ids that are out of range.
-
-    Raises:
-        ValueError: The first or the last id is out of range.
-    """
-    # Ids ascend, so both ends are enough.
-    rows = as_numpy(rows_N)
-    if len(rows) and not 0 <= rows[0] <= rows[-1] < storage.num_rows:
-        raise ValueError(f"rows {rows[0]} to {rows[-1]} of {storage.num_rows}")
 
 
 def allocate_pinned_rows(num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> InMemoryRows:

@@ -6,9 +6,9 @@ Letters: ``W`` columns, ``P`` segments, ``N`` rows in some segments, ``M`` rows 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -29,93 +29,53 @@ Array = NDArray[Any]
 _LEAST_SHARE = 1 << 18  # bytes; handing less than this to a thread takes longer than reading it
 
 
-class SegmentStorage(ABC):
-    """Rows of one width in segments. Thread-safe as long as no thread reads what another writes.
+class SegmentFile:
+    """Rows of one width in segments of a new sparse file, which takes disk space as it is written. Final.
+
+    Thread-safe as long as no thread reads what another writes. It is not a `RowStorage`: rows are addressed by
+    segment, segments may be padded to pages to bypass the page cache, and one thread writes.
 
     Args:
+        io_pool: Threads that read, and byte counters.
+        path: Path of the file, which must not exist.
         counts_P: ``[P]`` int64, number of rows of each segment.
         width: ``W``.
         dtype: Dtype of the values.
+        direct: Whether to bypass the page cache (O_DIRECT) if possible: faster for data larger than memory,
+            slower for data that fits.
 
     Attributes:
         width: ``W``.
         dtype: Dtype of the values.
     """
 
-    def __init__(self, counts_P: Array, width: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, io_pool: IoPool, path: Path, counts_P: Array, width: int, dtype: torch.dtype, *, direct: bool
+    ) -> None:
         self.width, self.dtype = width, dtype
+        self._io_pool, self._row_bytes = io_pool, width * dtype.itemsize
         self._counts_P = np.asarray(counts_P, dtype=np.int64)
+        self._file, self._page = _create_file(path, direct=direct)
+        # With O_DIRECT offsets must be multiples of a page, so segments are padded to whole pages.
+        sizes = -(-self._counts_P * self._row_bytes // self._page) * self._page
+        self._segment_offsets = np.concatenate(([0], sizes.cumsum()))
+        self._file.truncate(int(self._segment_offsets[-1]))
 
-    @abstractmethod
     def read_segments(self, segments: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
-        """Read segments: ``out[to[i]] =`` row ``i`` of their concatenation.
+        """Read segments in shares on the threads: ``out[to[i]] =`` row ``i`` of their concatenation.
 
         Args:
             segments: Numbers of the segments, ascending.
             out_MW: ``[M, W]`` of the same dtype, output; any strides.
             to_N: ``[N]`` integer, distinct; None for the first rows in order.
         """
-
-    @abstractmethod
-    def write_segments(self, segments: Array | Sequence[int], rows_NW: Tensor) -> None:
-        """Write segments.
-
-        Args:
-            segments: Numbers of the segments, ascending.
-            rows_NW: ``[N, W]`` of the same dtype: their rows, concatenated.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the rows."""
-
-    def _row_ends(self, segments: Array, rows: int) -> Array:
-        """Return the number of rows before each segment, and in total."""
-        ends = np.concatenate(([0], self._counts_P[segments].cumsum()))
-        if ends[-1] != rows:
-            raise ValueError(f"{rows} rows for parcels of {ends[-1]}")
-        return ends
-
-    def _check_type(self, dtype: torch.dtype) -> None:
-        if dtype != self.dtype:
-            raise TypeError(f"rows of {dtype} for parcels of {self.dtype}")
-
-
-class SegmentFile(SegmentStorage):
-    """Segments in a new sparse file, which takes disk space as it is written.
-
-    Args:
-        io_pool: Threads that read, and byte counters.
-        path: Path of the file, which must not exist.
-        counts_P: See `SegmentStorage`.
-        width: See `SegmentStorage`.
-        dtype: See `SegmentStorage`.
-        direct: Whether to bypass the page cache (O_DIRECT) if possible: faster for data larger than memory,
-            slower for data that fits.
-    """
-
-    def __init__(
-        self, io_pool: IoPool, path: Path, counts_P: Array, width: int, dtype: torch.dtype, *, direct: bool
-    ) -> None:
-        super().__init__(counts_P, width, dtype)
-        self._io_pool, self._path, self._row_bytes = io_pool, path, width * dtype.itemsize
-        self._file, self._page = _create_file(path, direct=direct)
-        # With O_DIRECT offsets must be multiples of a page, so segments are padded to whole pages.
-        sizes = -(-self._counts_P * self._row_bytes // self._page) * self._page
-        self._segment_offsets = np.concatenate(([0], sizes.cumsum()))
-        os.truncate(self._file, int(self._segment_offsets[-1]))
-
-    def read_segments(self, segments: Array | Sequence[int], out_MW: Tensor, to_N: Tensor | None = None) -> None:
-        """Read segments in shares on the threads."""
-        self._check_type(out_MW.dtype)
-        chosen = np.asarray(segments, dtype=np.int64)
         count = len(out_MW) if to_N is None else len(to_N)
+        places = self._locate_segments(segments, count, out_MW.dtype)
         to = None if to_N is None else as_numpy(to_N)
         # Reads of whole pages go through staging memory, which needs explicit targets; made once for all
         # shares.
         if to is None and self._page > 1:
             to = np.arange(count)
-        places = self._segment_offsets[chosen], self._row_ends(chosen, count)
         most = max(1, _LEAST_SHARE // self._row_bytes, -(-count // (4 * self._io_pool.in_flight)))
         self._io_pool.run_tasks(
             partial(self._read_part, places, (low, min(low + most, count)), (out_MW, to))
@@ -123,24 +83,36 @@ class SegmentFile(SegmentStorage):
         )
 
     def write_segments(self, segments: Array | Sequence[int], rows_NW: Tensor) -> None:
-        """Write segments on one thread: file systems serialise writers that extend a file."""
-        self._check_type(rows_NW.dtype)
-        chosen, rows = np.asarray(segments, dtype=np.int64), rows_NW.detach().contiguous()
-        places = self._segment_offsets[chosen], self._row_ends(chosen, len(rows)) * self._row_bytes
-        given = rows.view(-1).view(torch.uint8).numpy()
+        """Write segments on one thread: file systems serialise writers that extend a file.
+
+        Args:
+            segments: Numbers of the segments, ascending.
+            rows_NW: ``[N, W]`` of the same dtype: their rows, concatenated.
+        """
+        begins, ends = self._locate_segments(segments, len(rows_NW), rows_NW.dtype)
+        places = begins, ends * self._row_bytes
+        given = rows_NW.detach().contiguous().view(-1).view(torch.uint8).numpy()
         with self._explain_errors():
-            written = write_segments(self._file, places, self._page, self._staging_buffer(), given)
+            written = write_segments(self._file.fileno(), places, self._page, self._staging_buffer(), given)
         self._io_pool.count_io(0, 0, written)
 
     def close(self) -> None:
         """Close the file; further calls do nothing."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
+
+    def _locate_segments(self, segments: Array | Sequence[int], rows: int, dtype: torch.dtype) -> tuple[Array, Array]:
+        """Return the offset of each segment in the file, and the number of rows before each, and in total."""
+        if dtype != self.dtype:
+            raise TypeError(f"rows of {dtype} for segments of {self.dtype}")
+        chosen = np.asarray(segments, dtype=np.int64)
+        ends = np.concatenate(([0], self._counts_P[chosen].cumsum()))
+        if ends[-1] != rows:
+            raise ValueError(f"{rows} rows for segments of {ends[-1]}")
+        return self._segment_offsets[chosen], ends
 
     def _read_part(self, places: tuple[Array, Array], share: tuple[int, int], out: tuple[Tensor, Array | None]) -> None:
         with self._explain_errors():
-            moved = read_segments(self._file, places, share, self._page, self._staging_buffer(), out)
+            moved = read_segments(self._file.fileno(), places, share, self._page, self._staging_buffer(), out)
         self._io_pool.count_io(*moved)
 
     def _staging_buffer(self) -> Array:
@@ -148,21 +120,22 @@ class SegmentFile(SegmentStorage):
         return self._io_pool.page_buffer(max(least, self._io_pool.run_bytes // PAGE_BYTES * PAGE_BYTES))
 
     def _explain_errors(self) -> AbstractContextManager[None]:
-        return explain_os_error(self._path, self._file, int(self._segment_offsets[-1]))
+        return explain_os_error(self._file, int(self._segment_offsets[-1]))
 
 
-def _create_file(path: Path, *, direct: bool) -> tuple[int, int]:
-    """Create a file; return its descriptor and the alignment of its reads and writes."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-    if sys.platform == "win32":
-        flags |= os.O_BINARY
+def _create_file(path: Path, *, direct: bool) -> tuple[io.FileIO, int]:
+    """Create a file; return it and the alignment of its reads and writes."""
     if direct and sys.platform == "linux":
         try:
-            return os.open(path, flags | os.O_DIRECT, 0o600), PAGE_BYTES
+            return _open_new_file(path, os.O_DIRECT), PAGE_BYTES
         except OSError as error:
             # File systems in memory, among others, do not support O_DIRECT; they may have created the file
             # already.
             if error.errno != errno.EINVAL:
                 raise
             path.unlink(missing_ok=True)
-    return os.open(path, flags, 0o600), 1
+    return _open_new_file(path, 0), 1
+
+
+def _open_new_file(path: Path, more_flags: int) -> io.FileIO:
+    return io.FileIO(path, "x+", opener=lambda name, flags: os.open(name, flags | more_flags, 0o600))

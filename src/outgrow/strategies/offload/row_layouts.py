@@ -24,7 +24,7 @@ from outgrow.ops.memory_pool import pooled_empty
 from outgrow.ops.rows.coalesce import scatter_add_rows
 from outgrow.ops.rows.gather import gather_rows, via_host
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.storage.segment_file import SegmentStorage
+from outgrow.runtime.storage.segment_file import SegmentFile
 from outgrow.runtime.system.device import to_host
 from outgrow.strategies.offload.wave import RowList
 from outgrow.strategies.offload.wave_plan import RowRange
@@ -96,7 +96,7 @@ class ChunkRows:
         comm: Communicator.
     """
 
-    def __init__(self, segments: SegmentStorage, chunk_ranges: Sequence[RowRange], kind: Kind, comm: Comm) -> None:
+    def __init__(self, segments: SegmentFile, chunk_ranges: Sequence[RowRange], kind: Kind, comm: Comm) -> None:
         self._segments = segments
         self._kind = kind
         self._ledger = comm.ledger
@@ -133,7 +133,7 @@ class WaveOrderedRows:
     """
 
     def __init__(
-        self, segments: SegmentStorage, index: WaveChunkIndex, chunk_order_copy: ChunkRows | None, comm: Comm
+        self, segments: SegmentFile, index: WaveChunkIndex, chunk_order_copy: ChunkRows | None, comm: Comm
     ) -> None:
         self._segments = segments
         self._index = index
@@ -183,7 +183,7 @@ class WaveOrderedGradients:
         comm: Communicator.
     """
 
-    def __init__(self, segments: SegmentStorage, index: WaveChunkIndex, comm: Comm) -> None:
+    def __init__(self, segments: SegmentFile, index: WaveChunkIndex, comm: Comm) -> None:
         self._segments = segments
         self._index = index
         self._ledger = comm.ledger

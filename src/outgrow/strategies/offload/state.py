@@ -4,44 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
-from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
+from outgrow.engine.layer_plan import LayerPlan
 from outgrow.nn.layer import Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.offload.async_io import AsyncIo
 from outgrow.strategies.offload.node_tables import FeatureRows, NodeRows
-from outgrow.strategies.offload.row_layouts import ChunkRows, WaveChunkIndex, WaveOrderedGradients, WaveOrderedRows
+from outgrow.strategies.offload.row_layouts import ChunkRows, WaveOrderedGradients, WaveOrderedRows
 from outgrow.strategies.offload.wave import RowList
 from outgrow.strategies.offload.wave_buffer import GradientBuffer
 from outgrow.strategies.offload.wave_file import WaveFile
 from outgrow.strategies.offload.wave_plan import RowRange
-
-
-class StorageFactory(Protocol):
-    """Creates tables in the HOST tier."""
-
-    @property
-    def uses_segments(self) -> bool:
-        """Whether tables are in wave order; otherwise workers access each other's tables directly."""
-
-    def make_node_rows(self, name: str, width: int, kind: Kind) -> NodeRows:
-        """Create a table that other workers read and write."""
-
-    def make_chunk_rows(self, name: str, width: int, kind: Kind) -> ChunkRows | NodeRows:
-        """Create a table of own rows in chunk order."""
-
-    def make_wave_rows(self, name: str, width: int, index: WaveChunkIndex, *, own: bool) -> WaveOrderedRows:
-        """Create a table in wave order, with a copy in chunk order if ``own``."""
-
-    def make_wave_gradients(self, name: str, width: int, index: WaveChunkIndex) -> WaveOrderedGradients:
-        """Create a table of gradients that waves evict."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -81,40 +60,6 @@ class OffloadState:
     aggregates: dict[int, ChunkRows | NodeRows] = field(default_factory=dict)
     source_gradients: dict[int, NodeRows | WaveOrderedGradients] = field(default_factory=dict)
     input_gradients: dict[int, ChunkRows | NodeRows] = field(default_factory=dict)
-
-    def add_tables(self, storage: StorageFactory) -> None:
-        """Create the tables of all layers."""
-        for index, plan in enumerate(self.layer_plans):
-            width = plan.source_width
-            inputs = plan.layer.spec.in_features
-            wave_file = self.wave_file(plan.layer)
-            if plan.source_is_features:
-                # Read the features in place: they are constant and stored by node already.
-                self.sources[index] = self.features
-            elif storage.uses_segments:
-                self.sources[index] = storage.make_wave_rows(
-                    f"source-{index}", width, wave_file.load_index, own=plan.shares_input
-                )
-            else:
-                self.sources[index] = storage.make_node_rows(f"source-{index}", width, Kind.ACTIVATIONS)
-            if not plan.reads_features and plan.keeps_input:
-                self.inputs[index] = storage.make_chunk_rows(f"input-{index}", inputs, Kind.ACTIVATIONS)
-            elif not plan.reads_features and plan.shares_input:
-                # Source rows and input are the same values here, so one table serves both.
-                self.inputs[index] = cast(NodeRows | WaveOrderedRows, self.sources[index])
-            if plan.aggregate_policy in (AggregatePolicy.CONSTANT, AggregatePolicy.CACHED):
-                self.aggregates[index] = storage.make_chunk_rows(
-                    f"aggregate-{index}", plan.aggregate_width, Kind.ACTIVATIONS
-                )
-            # The features of the first layer need no gradient, so it may have no table.
-            if plan.source_requires_grad:
-                name = f"source-gradient-{index}"
-                if storage.uses_segments:
-                    self.source_gradients[index] = storage.make_wave_gradients(name, width, wave_file.evict_index)
-                else:
-                    self.source_gradients[index] = storage.make_node_rows(name, width, Kind.GRADIENTS)
-            if plan.input_requires_grad and plan.reads_input:
-                self.input_gradients[index] = storage.make_chunk_rows(f"input-gradient-{index}", inputs, Kind.GRADIENTS)
 
     @property
     def direct_peer_access(self) -> bool:

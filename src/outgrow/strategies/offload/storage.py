@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import available_bytes
 from outgrow.core.timeline import Timeline
+from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.nn.layer import Features
@@ -75,7 +76,7 @@ class OffloadStorage:
         sharing: See `TransferOptions`.
 
     Attributes:
-        pinned: Whether rows lie in pinned memory.
+        is_pinned: Whether rows lie in pinned memory.
         direct_io: Whether the system is asked not to keep what is on the disk in memory too.
     """
 
@@ -266,8 +267,40 @@ class OffloadStorage:
             timeline=task.timeline,
             sharing=techniques.sharing,
         )
-        state.add_tables(self)
+        for index, plan in enumerate(state.layer_plans):
+            self._add_layer_rows(state, index, plan)
         return state
+
+    def _add_layer_rows(self, state: OffloadState, index: int, plan: LayerPlan) -> None:
+        """Create the tables of a layer."""
+        width = plan.source_width
+        inputs = plan.layer.spec.in_features
+        wave_file = state.wave_file(plan.layer)
+        if plan.source_is_features:
+            # Read the features in place: they are constant and stored by node already.
+            state.sources[index] = state.features
+        elif self.uses_segments:
+            state.sources[index] = self.make_wave_rows(
+                f"source-{index}", width, wave_file.load_index, own=plan.shares_input
+            )
+        else:
+            state.sources[index] = self.make_node_rows(f"source-{index}", width, Kind.ACTIVATIONS)
+        if not plan.reads_features and plan.keeps_input:
+            state.inputs[index] = self.make_chunk_rows(f"input-{index}", inputs, Kind.ACTIVATIONS)
+        elif not plan.reads_features and plan.shares_input:
+            # Source rows and input are the same values here, so one table serves both.
+            state.inputs[index] = cast(NodeRows | WaveOrderedRows, state.sources[index])
+        if plan.aggregate_policy in (AggregatePolicy.CONSTANT, AggregatePolicy.CACHED):
+            state.aggregates[index] = self.make_chunk_rows(f"aggregate-{index}", plan.aggregate_width, Kind.ACTIVATIONS)
+        # The features of the first layer need no gradient, so it may have no table.
+        if plan.source_requires_grad:
+            name = f"source-gradient-{index}"
+            if self.uses_segments:
+                state.source_gradients[index] = self.make_wave_gradients(name, width, wave_file.evict_index)
+            else:
+                state.source_gradients[index] = self.make_node_rows(name, width, Kind.GRADIENTS)
+        if plan.input_requires_grad and plan.reads_input:
+            state.input_gradients[index] = self.make_chunk_rows(f"input-gradient-{index}", inputs, Kind.GRADIENTS)
 
 
 def _reads_pinned_memory(device: torch.device) -> bool:
