@@ -6,7 +6,7 @@
     run = og.train(graph, model, epochs=200)
     run.test_accuracy
 
-Names are imported when first used, so that ``import outgrow`` is quick.
+Names are imported at their first use, so that ``import outgrow`` is quick.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ __all__ = [
     "strategies",
     "train",
 ]
+# Before torch is imported by any of the names: OpenMP reads its settings when it is loaded.
 configure_threads()
 install_moved_modules()
 
@@ -118,6 +119,7 @@ install_moved_modules()
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'outgrow' has no attribute {name!r}")
+    # Packages are themselves the value; all other names are looked up in their module.
     if name in ("nn", "strategies"):
         return _import_module(f"outgrow.{name}")
     return getattr(_import_module(_HOME[name]), name)
@@ -126,6 +128,7 @@ def __getattr__(name: str) -> object:
 def _import_module(module_name: str) -> ModuleType:
     if module_name in sys.modules:
         return importlib.import_module(module_name)
+    # Imports create many objects and no garbage: collecting in between only costs time.
     with gc_paused_import():
         return importlib.import_module(module_name)
 

@@ -1,4 +1,4 @@
-"""Layers that know nothing but nodes and edges (layer 2)."""
+"""Layers and models on nodes and edges, independent of how they are trained (layer 2 of the architecture)."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Convolutions with trained weights of edges: graph attention."""
+"""Convolutions whose edge weights are computed from nodes: graph attention."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from outgrow.ops.aggregation.relational import basis_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.rng import dropout_edges, fold_in, validate_probability
 
+# Sub-key of the attention's dropout, so that it is independent of the draws of the epilogue.
 _ATTENTION = 1
 
 
 class GATConv(Conv):
     """``x'_v = b + for each head k: sum over in-edges (u, v) and the self-loop of alpha_uvk * x_u W_k``.
 
-    ``alpha_uvk`` is the softmax over the in-edges of ``v`` of ``leaky_relu(a_k . x_u W_k + a'_k . x_v W_k, 0.2)``.
-    Heads are concatenated, or averaged in a last layer. Velickovic et al., Graph attention networks, ICLR 2018.
-    What an edge has of its own may be added to its score before the leaky ReLU: a number for each relation (the
-    self-loops that are added count as one more) and a multiple of its weight, both learned, for each head.
+    ``alpha_uvk`` is the softmax over the in-edges of ``v`` of
+    ``leaky_relu(a_k . x_u W_k + a'_k . x_v W_k, 0.2)``. Heads are concatenated, or averaged in a last layer.
+    Velickovic et al., Graph attention networks, ICLR 2018. Two learned terms per head may be added to the score
+    of an edge before the leaky ReLU: one for its relation (added self-loops count as one more relation), and a
+    multiple of its weight.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
-        heads: ``K``; divides ``O`` where heads are concatenated.
+        heads: ``K``; must divide ``O`` if heads are concatenated.
         average: Average the heads, each ``O`` wide, instead of concatenating them, each ``O / K`` wide.
         attention_dropout: Probability of dropping an edge of a head, in [0, 1).
         num_relations: ``R``; 0 if relations of edges are not read.
@@ -58,7 +60,10 @@ class GATConv(Conv):
         if num_relations < 0:
             raise ValueError(f"num_relations must be at least 0, got {num_relations}")
         columns = out_features if average else out_features // heads
-        self.heads, self.columns, self.average, self.dropout = heads, columns, average, attention_dropout
+        self.heads = heads
+        self.columns = columns
+        self.average = average
+        self.dropout = attention_dropout
         self.project = Projection(in_features, heads * columns)
         self.source_score = nn.Parameter(torch.empty(heads, columns))
         self.target_score = nn.Parameter(torch.empty(heads, columns))
@@ -84,16 +89,18 @@ class GATConv(Conv):
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, K, F]`` projections and ``[V, K]`` scores."""
+        """Return ``[V, K, F]`` projections and ``[V, K]`` scores."""
         return NodeMessages(self._project_heads(x_VD), project_rows(x_VD, self._fold_score(self.source_score)))
 
     def target(self, x_VD: Features) -> NodeMessages:
-        """``[V, K]`` scores."""
+        """Return ``[V, K]`` scores."""
         return NodeMessages(None, project_rows(x_VD, self._fold_score(self.target_score)))
 
     def source_and_target(self, x_VD: Features) -> tuple[NodeMessages, NodeMessages]:
-        """`source` and `target`, with one product for both scores: of the projections where these are narrower."""
-        h_VKF, scores = self._project_heads(x_VD), (self.source_score, self.target_score)
+        """Return `source` and `target`, with one product for both scores."""
+        h_VKF = self._project_heads(x_VD)
+        scores = (self.source_score, self.target_score)
+        # From the projections if these are narrower than the input, else from the input with folded weights.
         if self.heads * self.columns < self.spec.in_features:
             weight_JK = torch.cat([_block_diagonal_score(score_KF) for score_KF in scores], 1)
             score_VJ = project_rows(h_VKF.flatten(1), weight_JK)
@@ -103,22 +110,24 @@ class GATConv(Conv):
         return NodeMessages(h_VKF, source_VK), NodeMessages(None, target_VK)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """``[E, K]``: attention, with dropout where ``block.key`` is given."""
+        """Return ``[E, K]``: attention, with dropout if ``block.key`` is not None."""
         assert source.scores is not None
         assert target.scores is not None
         alpha_EK = attention_weight(block.edges, source.scores, target.scores, 0.2, self._edge_score(block.edges))
         if block.key is None or self.dropout == 0:
             return alpha_EK
+        # Drawn by edge id, so the mask of an edge does not depend on the block it is in.
         key = fold_in(block.key, _ATTENTION)
         return dropout_edges(alpha_EK, block.edge_ids, block.first_edge, key, self.dropout)
 
     def _edge_score(self, edges: Edges) -> Tensor | None:
-        """``[E, K]``: what edges add to the scores of their ends; None if nothing."""
+        """Return ``[E, K]``: the terms of relations and weights in the scores; None if there are none."""
         score_EK = None
         if self.relation_score is not None:
             ones_E1 = self.relation_score.new_ones(edges.num_edges, 1)
             score_EK = basis_weight(self_loop_relation(edges, self.num_relations), self.relation_score, ones_E1)
         if self.weight_score is not None:
+            # A graph without weights counts as one whose weights are all 1.
             weight_E = self.weight_score.new_ones(edges.num_edges) if edges.weight is None else edges.weight
             weighted_EK = weight_E.to(self.weight_score.dtype)[:, None] * self.weight_score
             score_EK = weighted_EK if score_EK is None else score_EK + weighted_EK
@@ -129,25 +138,26 @@ class GATConv(Conv):
         return torch.unflatten(h_VJ, 1, (self.heads, self.columns))
 
     def _fold_score(self, score_KF: Tensor) -> Tensor:
-        """``[D, K]``: the weight that gives the scores, without a pass over the projections."""
+        """Return ``[D, K]``: the weight that maps inputs to scores directly."""
+        # a . (x W) = x . (W a): no pass over the projections of all nodes.
         return (torch.unflatten(self.project.weight, 1, (self.heads, self.columns)) * score_KF).sum(-1)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``: heads side by side, or their mean."""
+        """Return ``[Vd, O]``: the heads concatenated, or their mean."""
         return _mean_over_heads(aggregate_VCF) if self.average else aggregate_VCF.flatten(1)
 
     @property
     def epilogue_bias(self) -> Tensor:
-        """The bias."""
+        """The bias, fused with the epilogue."""
         return self.bias
 
 
 def _block_diagonal_score(score_KF: Tensor) -> Tensor:
-    """``[K * F, K]``: the weight that gives the scores of the projections of all heads, side by side."""
+    """Return ``[K * F, K]``: the block-diagonal weight that maps concatenated heads to their scores."""
     heads = torch.eye(len(score_KF), dtype=score_KF.dtype, device=score_KF.device)
     return (score_KF[:, :, None] * heads[:, None]).flatten(0, 1)
 
 
 def _mean_over_heads(aggregate_VCF: Tensor) -> Tensor:
-    """``[V, F]``: the mean of the heads; one head as it is."""
+    """Return ``[V, F]``: the mean of the heads; a single head without a copy."""
     return aggregate_VCF[:, 0] if aggregate_VCF.shape[1] == 1 else aggregate_VCF.mean(1)

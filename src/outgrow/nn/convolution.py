@@ -1,4 +1,4 @@
-"""Convolutions with weights that the graph fixes: GCN, GraphSAGE, CommNet, GIN.
+"""Convolutions whose edge weights depend on the graph alone: GCN, GraphSAGE, CommNet, GIN.
 
 Letters as in `outgrow.nn.layer`.
 """
@@ -24,13 +24,13 @@ from outgrow.ops.linear import affine
 class GCNConv(Conv):
     """``x'_v = b + sum over in-edges (u, v) and the self-loop of w_uv / sqrt(d_u d_v) * x_u W``.
 
-    ``d`` is the weighted in-degree with the self-loop. Kipf & Welling, Semi-supervised classification with graph
-    convolutional networks, ICLR 2017.
+    ``d`` is the weighted in-degree with the self-loop. Kipf & Welling, Semi-supervised classification with
+    graph convolutional networks, ICLR 2017.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
-        project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
+        project_first: Project before the sum, as sparse features need; None for the order with narrower rows.
     """
 
     accepts_half = True
@@ -40,6 +40,7 @@ class GCNConv(Conv):
         self.project = Projection(in_features, out_features)
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.aggregation = WeightedSum()
+        # `accepts_sparse` also records the order: a layer accepts sparse rows if it projects them first.
         self.accepts_sparse = _should_project_first(in_features, out_features, project_first)
         width = out_features if self.accepts_sparse else in_features
         self.spec = ConvSpec(
@@ -48,32 +49,34 @@ class GCNConv(Conv):
             source=(1, width),
             aggregate=(1, width),
             static_edge_weight=True,
+            # The self-loop is an edge of the block, so the destination's own input is not read apart.
             reads_target=False,
             self_loops=True,
             source_is_input=not self.accepts_sparse,
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
+        """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
         return _as_one_channel(self.project(x_VD) if self.accepts_sparse else x_VD)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """``[E, 1]``: the symmetric normalisation."""
+        """Return ``[E, 1]``: the symmetric normalisation."""
         assert source.values is not None
         return symmetric_weight(block, source.values.dtype)
 
     def aggregate_first(self) -> Conv:
-        """See `Conv.aggregate_first`: the product commutes with the sum."""
+        """Return the form that projects after the sum, with which the product commutes."""
         return _aggregate_first_twin(self)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``: project, unless that is done, and add the bias."""
+        """Return ``[Vd, O]``: the aggregate, projected with the bias unless `source` has projected it."""
         total = aggregate_VCF[:, 0]
+        # Without a product to fuse the bias into, it is left to the epilogue: see `epilogue_bias`.
         return total if self.accepts_sparse else affine((total, self.project.weight), bias_O=self.bias)
 
     @property
     def epilogue_bias(self) -> Tensor | None:
-        """The bias, unless the projection in `update` adds it."""
+        """The bias, unless `update` adds it."""
         return self.bias if self.accepts_sparse else None
 
 
@@ -85,7 +88,8 @@ class _MeanConv(Conv, ABC):
     Args:
         in_features: ``D``.
         out_features: ``O``.
-        project_first: Project before the mean, as sparse features need; None for whichever moves narrower rows.
+        project_first: Project before the mean, as sparse features need; None for the order with narrower
+            rows.
         bias: Whether to add a bias.
     """
 
@@ -109,24 +113,25 @@ class _MeanConv(Conv, ABC):
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
+        """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
         return _as_one_channel(self.neighbour(x_VD) if self.accepts_sparse else x_VD)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """``[E, 1]``: one over the degree of the destination."""
+        """Return ``[E, 1]``: one over the in-degree of the destination."""
         assert source.values is not None
         return mean_weight(block, source.values.dtype)
 
     def aggregate_first(self) -> Conv:
-        """See `Conv.aggregate_first`: the product commutes with the sum."""
+        """Return the form that projects after the mean, with which the product commutes."""
         return _aggregate_first_twin(self)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``."""
+        """Return ``[Vd, O]``: the node's own projection plus that of the mean."""
         mean = aggregate_VCF[:, 0]
         if self.accepts_sparse:
             itself: Tensor = self.itself(x_VD)
             return mean + itself
+        # Both products accumulate into one output, without a tensor for each.
         return self.itself.add_products(x_VD, (mean, self.neighbour.weight))
 
 
@@ -138,7 +143,8 @@ class SAGEConv(_MeanConv):
     Args:
         in_features: ``D``.
         out_features: ``O``.
-        project_first: Project before the mean, as sparse features need; None for whichever moves narrower rows.
+        project_first: Project before the mean, as sparse features need; None for the order with narrower
+            rows.
     """
 
     def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
@@ -146,15 +152,16 @@ class SAGEConv(_MeanConv):
 
 
 class CommNetConv(_MeanConv):
-    """``x'_v = x_v W_self + mean over in-edges (u, v) of x_u W_neighbour``: agents that hear their neighbours.
+    """``x'_v = x_v W_self + mean over in-edges (u, v) of x_u W_neighbour``: communicating agents.
 
-    Sukhbaatar, Szlam & Fergus, Learning multiagent communication with backpropagation, NeurIPS 2016. An agent does not
-    hear itself there; here it does where the graph has a self-loop.
+    Sukhbaatar, Szlam & Fergus, Learning multiagent communication with backpropagation, NeurIPS 2016. There
+    the mean leaves out the agent itself; here it includes the agent if the graph has a self-loop.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
-        project_first: Project before the mean, as sparse features need; None for whichever moves narrower rows.
+        project_first: Project before the mean, as sparse features need; None for the order with narrower
+            rows.
     """
 
     def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
@@ -189,24 +196,26 @@ class SAGEMaxConv(Conv):
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, O]``."""
+        """Return ``[V, 1, O]``: the pooled projection of each node."""
+        # Once per node, not per edge; the activation must come before the maximum, as in the paper.
         return _as_one_channel(epilogue(self.pool(x_VD), activation=torch.relu))
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``."""
+        """Return ``[Vd, O]``: the node's own projection plus that of the maximum."""
         return self.itself.add_products(x_VD, (aggregate_VCF[:, 0], self.neighbour.weight))
 
 
 class GINConv(Conv):
     """``x'_v = relu(((1 + eps) x_v + sum over in-edges (u, v) of x_u) W + c) W' + b``.
 
-    The sum commutes with the first projection, so either may come first. ``eps`` is trained and starts at 0. Xu, Hu,
-    Leskovec & Jegelka, How powerful are graph neural networks?, ICLR 2019; without its batch norm, which mixes nodes.
+    The sum commutes with the first projection, so either may come first. ``eps`` is trained and starts at 0.
+    Xu, Hu, Leskovec & Jegelka, How powerful are graph neural networks?, ICLR 2019; without its batch norm,
+    which mixes nodes.
 
     Args:
         in_features: ``D``.
         out_features: ``O``; also the width between the two projections.
-        project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
+        project_first: Project before the sum, as sparse features need; None for the order with narrower rows.
     """
 
     accepts_half = True
@@ -231,49 +240,53 @@ class GINConv(Conv):
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, O]`` projected, or ``[V, 1, D]`` as it comes."""
+        """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
         return _as_one_channel(self.first(x_VD) if self.accepts_sparse else x_VD)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
-        """``[E, 1]``: weights of the graph, if it has any."""
+        """Return ``[E, 1]``: the graph's edge weights, or None."""
         assert source.values is not None
         return graph_edge_weight(block, source.values.dtype)
 
     def aggregate_first(self) -> Conv:
-        """See `Conv.aggregate_first`: the product commutes with the sum."""
+        """Return the form that projects after the sum, with which the first product commutes."""
         return _aggregate_first_twin(self)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``: the node itself is added, then both projections."""
+        """Return ``[Vd, O]``: both projections of the aggregate plus the node itself."""
         total = aggregate_VCF[:, 0]
-        # a factor per column: torch's sum of a whole matrix to one gradient would depend on the number of threads
+        # One factor per column: torch's sum of a matrix to one gradient depends on the number of threads.
         own_F = (1 + self.eps).expand(total.shape[1])
         if self.accepts_sparse:
             between = epilogue(torch.addcmul(total, own_F, self.first(x_VD)), bias_F=self.bias, activation=torch.relu)
         else:
             assert isinstance(x_VD, Tensor)
-            heard = torch.addcmul(total, own_F, x_VD.to(total.dtype))
-            between = epilogue(affine((heard, self.first.weight), bias_O=self.bias), activation=torch.relu)
+            # Features may be in half precision; the aggregate has been summed in a wider type already.
+            summed = torch.addcmul(total, own_F, x_VD.to(total.dtype))
+            between = epilogue(affine((summed, self.first.weight), bias_O=self.bias), activation=torch.relu)
         out: Tensor = self.second(between)
         return out
 
 
 def _should_project_first(in_features: int, out_features: int, asked: bool | None) -> bool:
-    """As asked, or whichever order moves narrower rows."""
+    """Whether to project first: as asked, or if that makes source rows narrower."""
+    # On a tie, aggregating first wins: its sources are the input, which need not be computed or stored.
     return out_features < in_features if asked is None else asked
 
 
 def _as_one_channel(x_VF: Features) -> NodeMessages:
-    """Rows of one channel without a score."""
+    """Return rows as one channel without scores."""
     assert isinstance(x_VF, Tensor)
     return NodeMessages(x_VF[:, None], None)
 
 
 def _aggregate_first_twin(conv: GCNConv | _MeanConv | GINConv) -> Conv:
-    """A convolution that projects after the sum, with the parameters of one that may do so before."""
+    """Return the convolution, with the same parameters, in the order that projects after the sum."""
     if not conv.accepts_sparse:
         return conv
-    twin, width = copy.copy(conv), conv.spec.in_features
-    twin.accepts_sparse = False
-    twin.spec = replace(conv.spec, source=(1, width), aggregate=(1, width), source_is_input=True)
-    return twin
+    # A shallow copy shares the parameters; only the flag and the widths are its own.
+    reordered = copy.copy(conv)
+    width = conv.spec.in_features
+    reordered.accepts_sparse = False
+    reordered.spec = replace(conv.spec, source=(1, width), aggregate=(1, width), source_is_input=True)
+    return reordered

@@ -1,6 +1,6 @@
-"""Decoders: how likely a link is, from what a model makes of its ends.
+"""Decoders: scores of links from the embeddings of their ends.
 
-Both take the ends alike, so a link and its reverse have one score.
+Both decoders are symmetric: a link and its reverse have the same score.
 Letters: ``F`` columns of a node, ``R`` relations, ``N`` rows, ``P`` pairs of rows.
 """
 
@@ -27,39 +27,41 @@ class Decoder(nn.Module, ABC):
 
     @abstractmethod
     def column_scale(self, like: Tensor) -> Tensor:
-        """``[max(R, 1), F]``, of the type and width of the rows ``like [N, F]``."""
+        """Return the scale ``[max(R, 1), F]``, with the type and width of the rows ``like [N, F]``."""
 
     @abstractmethod
     def accepts_width(self, columns: int) -> bool:
-        """Whether nodes may have so many columns."""
+        """Whether nodes may have this number of columns."""
 
     def forward(self, x_NF: Tensor, pairs: NodePairs) -> Tensor:
-        """``[P]`` scores, in the order of the pairs; differentiable in ``x``."""
+        """Return ``[P]`` scores in the order of the pairs; differentiable in ``x``."""
+        # A decoder without relations has one row of scales, which links of all relations use.
         return pair_scores(x_NF, pairs if self.num_relations else pairs.with_relation_zero, self.column_scale(x_NF))
 
     def link_queries(self, x_NF: Tensor, relation_N: Tensor) -> Tensor:
-        """``[N, F]``: what multiplied with the row of another node gives the score of the link to it."""
-        scale_RF = self.column_scale(x_NF).to(x_NF.device)  # rows may be in memory, and the parameters on a device
+        """Return ``[N, F]``: queries whose dot product with another node's row is the score of that link."""
+        # Rows may be in host memory while the parameters are on a device.
+        scale_RF = self.column_scale(x_NF).to(x_NF.device)
         return x_NF * scale_RF[relation_N if self.num_relations else torch.zeros_like(relation_N)]
 
 
 class Dot(Decoder):
-    """The dot product of both ends, divided by ``sqrt(F)``; relations make no difference. Final.
+    """Dot product of both ends, divided by ``sqrt(F)``; relations make no difference. Final.
 
-    So divided scores of fresh models are about as large whatever the width; no rank depends on it.
+    The division gives scores of untrained models a similar size for every width; it does not change any rank.
     """
 
     def column_scale(self, like: Tensor) -> Tensor:
-        """See `Decoder.column_scale`: the same for all columns."""
+        """Return ``[1, F]``: the same scale for all columns."""
         return like.new_full((1, like.shape[1]), like.shape[1] ** -0.5)
 
     def accepts_width(self, columns: int) -> bool:
-        """Any."""
+        """Accept any width."""
         return True
 
 
 class DistMult(Decoder):
-    """A trained scale of each column for each relation, near that of `Dot` at first. Yang et al., ICLR 2015. Final.
+    """Trained scale of each column and relation, initially near that of `Dot`. Yang et al., ICLR 2015. Final.
 
     Args:
         columns: ``F``.
@@ -75,12 +77,13 @@ class DistMult(Decoder):
             raise ValueError(f"DistMult needs columns and relations, got {columns} and {num_relations}")
         self.num_relations = num_relations
         self.relation = nn.Parameter(torch.empty(num_relations, columns))
+        # With some noise, so that relations and columns differ from the start.
         nn.init.normal_(self.relation, columns**-0.5, 0.1 * columns**-0.5)
 
     def column_scale(self, like: Tensor) -> Tensor:
-        """See `Decoder.column_scale`."""
+        """Return the trained scales ``[R, F]``."""
         return self.relation
 
     def accepts_width(self, columns: int) -> bool:
-        """The width that it was made for."""
+        """Accept only the width of the trained scales."""
         return columns == self.relation.shape[1]

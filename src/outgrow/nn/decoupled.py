@@ -1,7 +1,7 @@
-"""Decoupled models: all that is trained on nodes comes first, then rounds of propagation.
+"""Decoupled models: an MLP on each node first, then rounds of propagation.
 
-Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 4.1; with fixed weights it is the propagation of Gasteiger, Bojchevski
-& Guennemann, Predict then propagate, ICLR 2019, without its restarts.
+Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 4.1; with fixed weights it is the propagation of Gasteiger,
+Bojchevski & Guennemann, Predict then propagate, ICLR 2019, without its restarts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def Decoupled(
     """``Z_0 = MLP(X)``, then ``Z_k = gamma * A Z_(k-1)`` for each round ``k``; the last ``Z`` are the logits.
 
     ``A`` is the normalised adjacency of `PropagateConv`; with ``heads``, the attention of ``Z_0`` of
-    `AttentionPropagateConv`; with ``num_relations``, that of `RelationPropagateConv`, with weights for each round.
+    `AttentionPropagateConv`; with ``num_relations``, that of `RelationPropagateConv`, with its own weights in
+    each round.
 
     Args:
         in_features: Width of the features.
@@ -38,7 +39,7 @@ def Decoupled(
         out_features: Number of classes.
         rounds: Rounds of propagation, at least 1; None for as many as the MLP has layers.
         gamma: Factor of each round, in (0, 1].
-        heads: Heads of attention; 0 for weights that the graph fixes.
+        heads: Heads of attention; 0 for edge weights that depend on the graph alone.
         num_relations: Number of relations of edges, each with diagonal weights; 0 if they are not read.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`, for the MLP.
 
@@ -54,6 +55,7 @@ def Decoupled(
     if heads and num_relations:
         raise ValueError(f"give heads or num_relations, not both: got {heads} heads, {num_relations} relations")
     encoders: list[Encoder] = options.build_mlp((in_features, hidden, out_features))
+    # Scores are computed once, from the encoded nodes, and pass through all rounds as extra columns.
     if heads:
         encoders.append(AttentionScores(out_features, heads))
 
@@ -64,6 +66,7 @@ def Decoupled(
             return RelationPropagateConv(out_features, num_relations, gamma=gamma)
         return PropagateConv(out_features, gamma=gamma)
 
+    # Without epilogues: rounds are linear in the columns, so slices of these can stay apart.
     layers = [Layer(make_conv(index)) for index in range(count)]
     return Model(layers, input_dropout=options.input_dropout, encoder=SequentialEncoder(encoders))
 
@@ -79,6 +82,6 @@ def DecoupledGAT(
     heads: int = 8,
     **stack: Unpack[StackOptions],
 ) -> Model:
-    """`Decoupled` with attention, of at least one head; of as many as a `GAT` has unless given."""
+    """Build `Decoupled` with attention of at least one head; by default as many heads as a `GAT`."""
     require_counts(heads=heads)
     return Decoupled(in_features, hidden, out_features, rounds=rounds, gamma=gamma, heads=heads, **stack)

@@ -1,4 +1,4 @@
-"""What a model makes of the features of each node alone, before any layer sees neighbours.
+"""Encoders: networks on the features of each node alone, before any layer that sees neighbours.
 
 Letters as in `outgrow.nn.layer`.
 """
@@ -19,14 +19,14 @@ from outgrow.ops.rng import fold_in
 
 @renamed_members(takes_sparse="accepts_sparse", takes_half="accepts_half", held="activation_width")
 class Encoder(nn.Module, ABC):
-    """A network on rows of nodes: no row depends on another. It draws random numbers from the key that it is given.
+    """Network that maps each row by itself. Random numbers are drawn from the given key only.
 
     Attributes:
         in_features: ``D``.
         out_features: ``O``.
         accepts_sparse: Whether the input may be `SparseRows`.
-        accepts_half: Whether a constant input may be in half precision.
-        activation_width: Numbers that a row takes while it is encoded and its gradient is computed.
+        accepts_half: Whether constant input may be in half precision.
+        activation_width: Numbers stored for a row during the forward and the backward pass.
     """
 
     in_features: int
@@ -37,41 +37,45 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
-        """``[V, O]``.
+        """Return ``[V, O]``: the encoded rows.
 
         Args:
-            x_VD: Features, or what another encoder made of them.
+            x_VD: Features, or the output of another encoder.
             nodes_V: ``[V]`` int64, global ids of the rows.
-            key: Key of the draws in this step; None draws nothing.
+            key: Key of the draws in this step; None for no dropout.
         """
 
 
 @renamed_options(finish="epilogue")
 class LinearEncoder(Encoder):
-    """``x W + b`` and what follows it, as after a convolution. Final.
+    """Linear map ``x W + b`` with the epilogue of a convolution. Final.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
-        epilogue: What follows; nothing by default.
+        epilogue: Operations after the map; none by default.
     """
 
     def __init__(self, in_features: int, out_features: int, epilogue: Epilogue | None = None) -> None:
         super().__init__()
-        self.in_features, self.out_features, self.epilogue = in_features, out_features, epilogue or Epilogue()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.epilogue = epilogue or Epilogue()
         self.project = Projection(in_features, out_features)
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.norm = make_norm(self.epilogue, in_features, out_features)
+        # A residual adds the input to the output, which sparse or half-precision rows do not allow.
         self.accepts_sparse = self.accepts_half = not self.epilogue.residual
         self.activation_width = 4 * out_features
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
-        """See `Encoder.forward`."""
+        """Return ``[V, O]``: projection, bias and epilogue."""
+        # The projection has no bias of its own: the epilogue adds it in the same pass as what follows.
         return apply_epilogue(self.epilogue, self.norm, x_VD, self.project(x_VD), self.bias, nodes_V, key)
 
 
 class AttentionScores(Encoder):
-    """``x`` and, beside it, ``x A``: scores of each node as a source and as a destination, for attention. Final.
+    """Concatenation of ``x`` and ``x A``: attention scores of nodes as sources and as destinations. Final.
 
     Args:
         in_features: ``D``.
@@ -86,24 +90,25 @@ class AttentionScores(Encoder):
     def __init__(self, in_features: int, heads: int) -> None:
         super().__init__()
         require_counts(heads=heads)
-        self.in_features, self.out_features = in_features, in_features + 2 * heads
+        self.in_features = in_features
+        self.out_features = in_features + 2 * heads
         self.score = Projection(in_features, 2 * heads)
         self.activation_width = 3 * self.out_features
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
-        """``[V, D + 2 K]``."""
+        """Return ``[V, D + 2 K]``: the input, source scores, destination scores."""
         assert isinstance(x_VD, Tensor)
         return torch.cat([x_VD, self.score(x_VD)], 1)
 
 
 class SequentialEncoder(Encoder):
-    """One after the other; each draws by a key of its own. Final.
+    """Encoders in sequence, each with its own key for random draws. Final.
 
     Args:
-        encoders: At least one.
+        encoders: At least one encoder.
 
     Raises:
-        ValueError: None are given, or one does not take what the one before gives.
+        ValueError: There is none, or the widths of two neighbours differ.
     """
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:
@@ -114,15 +119,19 @@ class SequentialEncoder(Encoder):
             if before.out_features != after.in_features:
                 raise ValueError(f"an encoder gives {before.out_features} columns, the next takes {after.in_features}")
         self.encoders = nn.ModuleList(encoders)
+        # Only the first encoder reads features; the others get dense output in the model's type.
         first = encoders[0]
-        self.in_features, self.out_features = first.in_features, encoders[-1].out_features
-        self.accepts_sparse, self.accepts_half = first.accepts_sparse, first.accepts_half
+        self.in_features = first.in_features
+        self.out_features = encoders[-1].out_features
+        self.accepts_sparse = first.accepts_sparse
+        self.accepts_half = first.accepts_half
         self.activation_width = sum(each.activation_width for each in encoders)
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
-        """See `Encoder.forward`."""
+        """Return ``[V, O]``: the output of the last encoder."""
         x = x_VD
         for index, encoder in enumerate(self.encoders):
+            # A key for each: equal keys would draw equal masks.
             x = encoder(x, nodes_V, None if key is None else fold_in(key, index))
         assert isinstance(x, Tensor)
         return x

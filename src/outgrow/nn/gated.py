@@ -1,4 +1,4 @@
-"""Convolutions with gates: on edges (GGCN) and on the state of a node (GGNN).
+"""Convolutions with gates: on edges (GGCN), and on the states of nodes (GGNN).
 
 Letters as in `outgrow.nn.layer`; ``S`` width of the state.
 """
@@ -36,6 +36,7 @@ class GGCNConv(Conv):
         self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
+            # The gate's term is sent with the value: both are needed at every edge.
             source=(2, out_features),
             target=(1, out_features),
             aggregate=(1, out_features),
@@ -44,20 +45,21 @@ class GGCNConv(Conv):
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 2, O]``: the source's half of the gate, and the value."""
+        """Return ``[V, 2, O]``: the source's term of the gate, and the value."""
         return NodeMessages(project_channels(x_VD, self.gate, self.value), None)
 
     def target(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, O]``: the destination's half of the gate."""
+        """Return ``[V, 1, O]``: the destination's term of the gate."""
+        # The gate is a sigmoid of a sum, so each end projects its term once per node, not once per edge.
         return NodeMessages(self.target_gate(x_VD)[:, None], None)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
-        """``[E, 1]``: weights of the graph, if it has any."""
+        """Return ``[E, 1]``: the graph's edge weights, or None."""
         assert source.values is not None
         return graph_edge_weight(block, source.values.dtype)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``."""
+        """Return ``[Vd, O]``: the node's own projection plus the aggregate."""
         itself: Tensor = self.itself(x_VD)
         return itself + aggregate_VCF[:, 0]
 
@@ -65,9 +67,9 @@ class GGCNConv(Conv):
 class GGNNConv(Conv):
     """``h'_v = GRU(sum over in-edges (u, v) of h_u W, h_v)``: one step of a gated graph network.
 
-    The state ``h`` is the input itself where it is as wide and dense, else a projection of it. Where the output is of
-    another width than the state, it is a projection of the new state. Li, Tarlow, Brockschmidt & Zemel, Gated graph
-    sequence neural networks, ICLR 2016.
+    The state ``h`` is the input itself if that is dense and of the same width, else a projection of it. If
+    the output has another width than the state, it is a projection of the new state. Li, Tarlow, Brockschmidt
+    & Zemel, Gated graph sequence neural networks, ICLR 2016.
 
     Args:
         in_features: ``D``.
@@ -81,6 +83,7 @@ class GGNNConv(Conv):
     ) -> None:
         super().__init__()
         width = out_features if state is None else state
+        # Sparse or half-precision rows cannot be a GRU's state: they are accepted only behind a projection.
         self.accepts_sparse = self.accepts_half = project_first or in_features != width
         self.embed = Projection(in_features, width, bias=True) if self.accepts_sparse else None
         self.message = Projection(width, width)
@@ -97,16 +100,18 @@ class GGNNConv(Conv):
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, S]``: the message of a node."""
+        """Return ``[V, 1, S]``: the message of each node."""
+        # Projected before the sum: state and message have one width, so the order does not change what moves.
         return NodeMessages(self.message(self._node_state(x_VD))[:, None], None)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
-        """``[E, 1]``: weights of the graph, if it has any."""
+        """Return ``[E, 1]``: the graph's edge weights, or None."""
         assert source.values is not None
         return graph_edge_weight(block, source.values.dtype)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``: the new state, or a projection of it."""
+        """Return ``[Vd, O]``: the new state, or a projection of it."""
+        # Messages do not contain the state, so destinations compute theirs from their own input.
         state: Tensor = self.cell(aggregate_VCF[:, 0], self._node_state(x_VD))
         return state if self.readout is None else self.readout(state)
 

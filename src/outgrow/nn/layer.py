@@ -1,7 +1,7 @@
-"""The layer contract: what a layer author writes, and what strategies see of it.
+"""Layers and convolutions: the interface that authors implement and strategies call.
 
 Letters: ``V`` nodes, ``Vs`` sources, ``Vd`` destinations, ``E`` edges; ``D`` input width, ``O`` output width;
-``C`` channels (heads, bases, gates), ``F`` columns (the only axis that is ever sliced), ``K`` scores of a node.
+``C`` channels (heads, bases, gates), ``F`` columns (the only axis that is ever sliced), ``K`` scores.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Features = Tensor | SparseRows
 
 @renamed_options(columns="values", score="scores")
 class NodeMessages(NamedTuple):
-    """What nodes give as sources, or as destinations.
+    """Rows that nodes send as sources, or use as destinations.
 
     Attributes:
-        values: ``[V, C, F]``; None if nothing is given.
+        values: ``[V, C, F]``; None if there are none.
         scores: ``[V, K]``, narrow, never sliced; None if there is none.
     """
 
@@ -43,21 +43,20 @@ class NodeMessages(NamedTuple):
 @renamed_options(**old_names.CONV_SPEC)
 @dataclass(frozen=True, kw_only=True)
 class ConvSpec:
-    """All that strategies, exchange and planner need to know of a convolution.
+    """Properties of a convolution that strategies and the planner depend on.
 
     Attributes:
         in_features: ``D``.
         out_features: ``O``.
-        source: Channels and columns of a source's row; (0, 0) if it gives none.
-        target: Channels and columns of a destination's row; (0, 0) if it gives none.
-        score: Number of scores ``K`` that a source and a destination give.
+        source: Channels and columns of a source row; (0, 0) if there is none.
+        target: Channels and columns of a destination row; (0, 0) if there is none.
+        score: Number of scores ``K`` of a source, and of a destination.
         aggregate: Channels and columns of the aggregate.
         static_edge_weight: `Conv.edge_weight` reads the graph only.
         reads_target: `Conv.update` or `Conv.target` reads the destination's input.
         self_loops: Edges include exactly one self-loop per node.
-        source_is_input: `Conv.source` gives its input as it is, as one channel.
-        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once, as a
-            softmax or a count does.
+        source_is_input: `Conv.source` returns its input unchanged, as one channel.
+        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once.
     """
 
     in_features: int
@@ -75,18 +74,18 @@ class ConvSpec:
 
 @renamed_members(**old_names.CONV)
 class Conv(nn.Module, ABC):
-    """A graph convolution in four phases: `source`, `edge_weight`, aggregation, `update`.
+    """Graph convolution in four phases: `source`, `edge_weight`, aggregation, `update`.
 
-    A subclass is final. It sets ``spec`` and ``aggregation`` in its constructor and draws random numbers only from
-    ``block.key``.
+    A subclass is final. It sets ``spec`` and ``aggregation`` in its constructor, and draws random numbers
+    only with ``block.key``.
 
     Attributes:
-        spec: What strategies need to know.
+        spec: Properties that strategies depend on.
         aggregation: How source rows are combined.
         accepts_sparse: Whether the input may be `SparseRows`: it is projected before anything else.
-        accepts_half: Whether a constant input may be in half precision: it is projected, or summed up by `WeightedSum`.
+        accepts_half: Whether constant input may be in half precision: it is projected or summed first.
         num_relations: Relations that the edges of the graph must have; 0 if it reads none.
-        exact: Whether the results do not depend on how the work is cut; false for draws that are not keyed.
+        exact: Whether results do not depend on how the work is split; false for draws that are not keyed.
     """
 
     spec: ConvSpec
@@ -98,48 +97,46 @@ class Conv(nn.Module, ABC):
 
     @abstractmethod
     def source(self, x_VD: Features) -> NodeMessages:
-        """What each node gives its out-neighbours; dense, once per node."""
+        """Return what each node sends to its out-neighbours; dense, once per node."""
 
     def target(self, x_VD: Features) -> NodeMessages:
-        """What each destination adds to its in-edges; by default nothing."""
+        """Return what each destination contributes to its in-edges; by default nothing."""
         return NodeMessages(None, None)
 
     def source_and_target(self, x_VD: Features) -> tuple[NodeMessages, NodeMessages]:
-        """`source` and `target` of the same nodes; a layer may share work between them."""
+        """Return `source` and `target` of the same nodes; a subclass may share work between them."""
         return self.source(x_VD), self.target(x_VD)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
-        """``[E, K]`` weight of each edge; None if all are 1.
-
-        Reads scores and the graph, never columns (of which it takes the type alone).
-        """
+        """Return the ``[E, K]`` weight of each edge; None if all are 1. Reads scores and the graph only."""
+        # Never columns, of which it may take the type: strategies call this with slices, or without values.
         return None
 
     def aggregate_first(self) -> Conv | None:
-        """The same convolution with the same parameters, whose source rows are its input as it is (`source_is_input`).
+        """Return this convolution, with the same parameters, in a form whose sources are its input.
 
-        Itself if they are; None if there is none: where anything but a product precedes the sum.
+        None if there is no such form, because anything but a product precedes the sum.
         """
         return self if self.spec.source_is_input else None
 
     @abstractmethod
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]`` from the destinations' input and their aggregate, without `epilogue_bias`; dense."""
+        """Return ``[Vd, O]`` from the destinations' input and aggregate, without `epilogue_bias`; dense."""
 
     @property
     def epilogue_bias(self) -> Tensor | None:
-        """``[O]`` that is added to what `update` gives, in one pass with what follows; by default nothing."""
+        """``[O]`` to add to the result of `update`, fused with the epilogue; by default None."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epilogue:
-    """What follows a convolution, in this order: norm, activation, residual, dropout.
+    """Operations after a convolution, in this order: norm, activation, residual, dropout.
 
     Attributes:
-        norm: Whether to normalise each row (layer norm; norms that mix rows would break exactness).
+        norm: Whether to apply layer norm to each row (norms that mix rows would break exactness).
         activation: Element-wise function; None for none.
-        residual: Whether to add the layer's input; input and output have the same width then.
+        residual: Whether to add the layer's input, which must be as wide as the output.
         dropout: Probability of zeroing an element of the output, in [0, 1).
     """
 
@@ -153,7 +150,7 @@ class Epilogue:
 
 
 def make_norm(epilogue: Epilogue, in_features: int, out_features: int) -> nn.LayerNorm | None:
-    """The norm that follows, if one does.
+    """Create the norm of an epilogue, if it has one.
 
     Raises:
         ValueError: A residual between widths that differ.
@@ -172,18 +169,19 @@ def apply_epilogue(
     nodes_V: Tensor,
     key: int | None,
 ) -> Tensor:
-    """``[V, O]``: what is made of a result ``y`` by what follows it; ``x`` is what it was computed from.
+    """Return ``[V, O]``: the result ``y``, computed from the input ``x``, after bias and epilogue.
 
     Args:
-        then: What follows.
+        then: The epilogue.
         norm: Its norm, if it has one.
-        x_VD: Added where there is a residual.
-        y_VO: The result.
-        bias_O: Added to it; None for nothing.
+        x_VD: Input of the layer, added if there is a residual.
+        y_VO: Result of the convolution.
+        bias_O: Bias to add; None for none.
         nodes_V: ``[V]`` int64, global ids of the rows.
-        key: Key of the dropout; None draws nothing.
+        key: Key of the dropout; None for no dropout.
     """
     residual = x_VD if then.residual else None
+    # A layer with a residual does not accept sparse input, so sparse rows cannot reach this.
     assert not isinstance(residual, SparseRows)
     return epilogue(
         y_VO,
@@ -191,6 +189,7 @@ def apply_epilogue(
         norm=None if norm is None else LayerNormSpec(norm.weight, norm.bias, norm.eps),
         activation=then.activation,
         residual_NF=residual,
+        # Drawn by global id, so a node has the same mask on any worker and in any chunk.
         drop=None if key is None else DropoutSpec(nodes_V, key, then.dropout),
     )
 
@@ -198,14 +197,14 @@ def apply_epilogue(
 @renamed_options(finish="epilogue")
 @renamed_members(**old_names.LAYER)
 class Layer(nn.Module):
-    """A convolution and what follows it. Final: strategies call its parts, in their own order and place.
+    """Convolution with its epilogue. Final: strategies call its phases in their own order.
 
     Args:
         conv: The convolution.
-        epilogue: What follows it; nothing by default, as in the last layer of a model.
+        epilogue: Operations after it; none by default, as in the last layer of a model.
 
     Attributes:
-        output_hook: Told of the ids of nodes and of what the layer gives for them, ``[Vd, O]``; None for nobody.
+        output_hook: Called with the ids of nodes and the layer's output for them, ``[Vd, O]``, unless None.
 
     Raises:
         ValueError: A residual between widths that differ.
@@ -220,7 +219,7 @@ class Layer(nn.Module):
 
     @property
     def spec(self) -> ConvSpec:
-        """Widths of the convolution."""
+        """Properties of the convolution."""
         return self.conv.spec
 
     @property
@@ -239,68 +238,69 @@ class Layer(nn.Module):
         return self.conv.accepts_half and not self.epilogue.residual
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """`Conv.source`."""
+        """Return `Conv.source`."""
         return self.conv.source(x_VD)
 
     def target(self, x_VD: Features) -> NodeMessages:
-        """`Conv.target`."""
+        """Return `Conv.target`."""
         return self.conv.target(x_VD)
 
     def source_and_target(self, x_src: Features, x_dst: Features) -> tuple[NodeMessages, NodeMessages]:
-        """`source` and `target`; in one go where both sides are the same nodes."""
+        """Return `source` and `target`, which share work if both sides are the same nodes."""
+        # By identity: equal values in two tensors would have to be compared first.
         return self.conv.source_and_target(x_src) if x_src is x_dst else (self.source(x_src), self.target(x_dst))
 
     def aggregate(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """``[Vd, C, F]``: weigh the edges and aggregate; on whole rows, column slices, chunks or edge parts alike."""
+        """Return ``[Vd, C, F]``: the aggregate of whole rows, column slices, chunks or parts of edges."""
         assert source.values is not None
+        # Degrees come with the block, not from its edges, so a chunk of destinations gives the same rows.
         weight_EK = self.conv.edge_weight(block, source, target)
         return self.conv.aggregation(block, source.values, target.values, weight_EK)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor, block: Block) -> Tensor:
-        """``[Vd, O]``: the convolution's update, its late bias and what follows.
-
-        Dropout is drawn if ``block.key`` is not None.
-        """
+        """Return ``[Vd, O]``: update, bias and epilogue, with dropout if ``block.key`` is not None."""
         return self.update_nodes(x_VD, aggregate_VCF, block.dst_nodes, block.key)
 
     def update_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor, key: int | None) -> Tensor:
-        """``[Vd, O]``: `update` of nodes that no block is needed for.
+        """Return ``[Vd, O]``: `update` of nodes without a block.
 
         Args:
             x_VD: Input of the nodes.
             aggregate_VCF: Their aggregate.
             nodes_V: ``[Vd]`` int64, their global ids.
-            key: Key of this layer in this step; None draws nothing.
+            key: Key of this layer in this step; None for no dropout.
         """
         y_VO = self.conv.update(x_VD, aggregate_VCF)
         out_VO = apply_epilogue(self.epilogue, self.norm, x_VD, y_VO, self.conv.epilogue_bias, nodes_V, key)
+        # Here, where all strategies pass, whichever way they compute the aggregate.
         if self.output_hook is not None:
             self.output_hook(nodes_V, out_VO)
         return out_VO
 
     def aggregate_first(self) -> Layer | None:
-        """The same layer with the same parameters, of `Conv.aggregate_first`; None if there is none."""
+        """Return this layer, with the same parameters, of `Conv.aggregate_first`; None if there is none."""
         conv = self.conv.aggregate_first()
         if conv is None or conv is self.conv:
             return None if conv is None else self
-        twin = Layer(conv, self.epilogue)
-        twin.norm = self.norm
-        return twin
+        reordered = Layer(conv, self.epilogue)
+        # Shared, not copied: both layers must train the same parameters.
+        reordered.norm = self.norm
+        return reordered
 
     @property
     def has_static_aggregate(self) -> bool:
-        """Whether the aggregate has no parameters: it is constant where the input is."""
+        """Whether the aggregate has no parameters, so that it is constant if the input is."""
         return self.spec.static_edge_weight and self.spec.source_is_input
 
     def forward(self, block: Block, x_src: Features, x_dst: Features) -> Tensor:
-        """``[Vd, O]``: all phases at once, on one worker."""
+        """Return ``[Vd, O]``: all phases, on one worker."""
         source, target = self.source_and_target(x_src, x_dst)
         return self.update(x_dst, self.aggregate(block, source, target), block)
 
 
 @renamed_members(plus="add_products")
 class Projection(nn.Module):
-    """``x @ weight (+ bias)`` for dense and for sparse rows; Glorot-uniform weight, zero bias.
+    """Linear projection ``x @ weight (+ bias)`` of dense or sparse rows; Glorot-uniform weight, zero bias.
 
     Attributes:
         weight: ``[D, O]``.
@@ -314,18 +314,19 @@ class Projection(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x_VD: Features) -> Tensor:
-        """``[V, O]``."""
+        """Return ``[V, O]``."""
         return project_rows(x_VD, self.weight, self.bias)
 
     def add_products(self, x_VD: Features, *terms: tuple[Tensor, Tensor]) -> Tensor:
-        """``[V, O]``: the projection, plus the products of these pairs of rows ``[V, I]`` and weights ``[I, O]``."""
+        """Return ``[V, O]``: the projection plus products of rows ``[V, I]`` and weights ``[I, O]``."""
+        # Dense products accumulate into one output; a sparse one has its own kernel and is added afterwards.
         if isinstance(x_VD, Tensor):
             return affine((x_VD, self.weight), *terms, bias_O=self.bias)
         return project_rows(x_VD, self.weight, self.bias) + affine(*terms)
 
 
 def project_rows(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """``[V, O]``: ``x @ weight (+ bias)`` for dense and for sparse rows."""
+    """Return ``[V, O]``: ``x @ weight (+ bias)`` for dense or sparse rows."""
     if isinstance(x_VD, Tensor):
         return affine((x_VD, weight_DO), bias_O=bias_O)
     y_VO: Tensor = x_VD @ weight_DO
@@ -333,8 +334,9 @@ def project_rows(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None
 
 
 def project_channels(x_VD: Features, *projections: Projection) -> Tensor:
-    """``[V, C, O]``: a channel for each of the projections, all of the same width; one product."""
+    """Return ``[V, C, O]``: a channel for each of several projections of the same width, by one product."""
     width = projections[0].weight.shape[1]
+    # A zero bias stands in for a missing one, so that one fused product serves all.
     biases = [torch.zeros_like(p.weight[0]) if p.bias is None else p.bias for p in projections]
     bias = torch.cat(biases) if any(p.bias is not None for p in projections) else None
     y_VJ = project_rows(x_VD, torch.cat([p.weight for p in projections], 1), bias)

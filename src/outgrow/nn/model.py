@@ -1,4 +1,4 @@
-"""A model: layers one after the other; before them an encoder of features, behind them a decoder of links, if any."""
+"""Model: a sequence of layers, with an optional encoder of features and an optional decoder of links."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from outgrow.ops.sparse import SparseRows
     above="forward_from_second",
 )
 class Model(nn.Module):
-    """Layers one after the other. The output of the last is one logit per class, or what a decoder takes. Final.
+    """Sequence of layers. The output of the last is one logit per class, or the input of a decoder. Final.
 
-    Layer ``l`` draws from ``fold_in(key, l + 1)``, the dropout of the input from ``fold_in(key, 0)`` and the
-    encoder from
-    a key derived of that, where ``key`` is that of (seed, epoch, step): so a draw does not depend on who computes it.
+    Layer ``l`` draws from ``fold_in(key, l + 1)``, the dropout of the input from ``fold_in(key, 0)``, and the
+    encoder from a key derived from that; ``key`` is that of (seed, epoch, step). A draw therefore does not
+    depend on which worker computes it.
 
     Args:
-        layers: At least one.
+        layers: At least one layer.
         input_dropout: Probability of zeroing an element of the input features, in [0, 1).
-        encoder: What it makes of the features of each node before the first layer; None for nothing.
-        decoder: What scores links from the output of the last layer; None for a model of nodes.
+        encoder: Encoder of the features of each node, before the first layer; None for none.
+        decoder: Decoder that scores links from the output of the last layer; None for a model of nodes.
 
     Raises:
-        ValueError: The first layer does not take what the encoder gives, or the decoder not what the last gives.
+        ValueError: The widths of encoder and first layer, or of last layer and decoder, do not match.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class Model(nn.Module):
         self.decoder = decoder
 
     def with_decoder(self, decoder: Decoder) -> Model:
-        """A model of links of the same layers, whose parameters both share.
+        """Return a model of links with the same layers; both models share the parameters.
 
         Raises:
-            ValueError: The decoder does not take what the last layer gives.
+            ValueError: The decoder does not accept the width of the last layer.
         """
         return Model(self.layers_list(), input_dropout=self.input_dropout, encoder=self.encoder, decoder=decoder)
 
     def layers_list(self) -> list[Layer]:
-        """The layers, in order."""
+        """Return the layers, in order."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
     @property
     def first_reader(self) -> Encoder | Layer:
-        """What reads the features: the encoder, or the first layer."""
+        """Module that reads the features: the encoder, or the first layer."""
         return self.layers_list()[0] if self.encoder is None else self.encoder
 
     @property
@@ -85,14 +85,15 @@ class Model(nn.Module):
 
     @property
     def source_is_features(self) -> bool:
-        """Whether the source rows of the first layer are the features as they are."""
+        """Whether the source rows of the first layer are the features themselves."""
         return self.encoder is None and self.layers_list()[0].spec.source_is_input
 
     def encode_input(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Features:
-        """The features of ``nodes_V`` as the first layer takes them: with dropout if ``key`` is not None, encoded."""
+        """Return the first layer's input for ``nodes_V``: features, with dropout if ``key`` is given, encoded."""
         x = x_VD if key is None else self._drop_input(x_VD, nodes_V, fold_in(key, 0))
         if self.encoder is None:
             return x
+        # Not the key of the input's dropout itself: equal keys would draw equal masks.
         encoded: Tensor = self.encoder(x, nodes_V, None if key is None else fold_in(key, 0, 0))
         return encoded
 
@@ -108,38 +109,41 @@ class Model(nn.Module):
         key: int | None = None,
         first_aggregate: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the last block's destinations, on one worker.
+        """Return the logits of the last block's destinations, on one worker.
 
         Args:
-            blocks: One per layer; the destinations of a block are the sources of the next, in the same order. Where
-                a layer reads its destinations, they are the first source rows.
+            blocks: One per layer; the destinations of a block are the sources of the next, in the same order.
+                If a layer reads its destinations, they are the first source rows.
             x_VD: ``[Vs, D]`` features of the first block's sources.
-            key: Key of (seed, epoch, step); None draws nothing.
-            first_aggregate: ``[Vd, C, F]`` aggregate of the first layer, where it is known; None to compute it.
+            key: Key of (seed, epoch, step); None for no dropout.
+            first_aggregate: ``[Vd, C, F]`` aggregate of the first layer, if it is known; None to compute it.
 
         Returns:
             ``[Vd, C]``.
         """
         x, x_dst = src_and_dst_rows(self.encode_input(x_VD, blocks[0].src_nodes, key), len(blocks[0].dst_nodes))
         first, keyed = self.layers_list()[0], blocks[0].with_rng_key(layer_key(key, 0))
+        # A known aggregate, such as a cached one of raw features, saves the widest sum of the model.
         if first_aggregate is None:
             return self.forward_from_second(blocks[1:], first(keyed, x, x_dst), key)
         return self.forward_from_second(blocks[1:], first.update(x_dst, first_aggregate, keyed), key)
 
     def forward_from_second(self, blocks: Sequence[Block], x_VO: Tensor, key: int | None) -> Tensor:
-        """`forward` from what the first layer gives: ``[Vs, O]`` of the sources of the second layer's block."""
+        """Run `forward` from the first layer's output: ``[Vs, O]`` for the sources of the second block."""
         for index, (layer, block) in enumerate(zip(self.layers_list()[1:], blocks, strict=True), 1):
             x_VO = layer(block.with_rng_key(layer_key(key, index)), *src_and_dst_rows(x_VO, len(block.dst_nodes)))
         return x_VO
 
 
 def src_and_dst_rows(x: Features, num_dst: int) -> tuple[Features, Features]:
-    """Rows of the sources, and those of the destinations, which are the first ``num_dst`` of them, or all."""
+    """Return the rows of the sources, and of the destinations, which are the first ``num_dst`` of them."""
+    # The same object for both tells a layer that it may project sources and destinations at once.
     if num_dst == len(x):
         return x, x
     return with_dst_prefix(x, num_dst) if isinstance(x, Tensor) else (x, x.slice_rows(0, num_dst))
 
 
 def layer_key(key: int | None, index: int) -> int | None:
-    """Key of layer ``index`` from the key of (seed, epoch, step)."""
+    """Return the key of layer ``index``, derived from the key of (seed, epoch, step)."""
+    # From 1: 0 is the input's.
     return None if key is None else fold_in(key, index + 1)

@@ -1,8 +1,8 @@
-"""Propagation: convolutions that only pass columns on, as decoupled models do once every node is encoded.
+"""Propagation: convolutions that only aggregate columns, for decoupled models.
 
-Letters as in `outgrow.nn.layer`; ``R`` relations. What becomes of a column depends on that column alone, and on
-scores that every node carries along behind its columns: so any slice of the columns can be propagated as it is.
-Ai et al.: NeutronTP, PVLDB 18(2), 2024, equation 9.
+Letters as in `outgrow.nn.layer`; ``R`` relations. The result for a column depends on that column alone, and
+on the scores that every node carries behind its columns. Any slice of the columns can therefore be propagated
+by itself. Ai et al.: NeutronTP, PVLDB 18(2), 2024, equation 9.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from outgrow.ops.edge_weight import symmetric_weight
 
 
 class PropagationBase(Conv, ABC):
-    """A convolution whose `source` passes the columns of its input on, and `update` those of the aggregate.
+    """Convolution whose sources are the columns of its input, and whose output is the aggregate.
 
     Attributes:
-        carried_columns: Last columns of the input, which are scores and are passed on as they are.
+        carried_columns: Number of last columns of the input, which are scores and stay unchanged.
     """
 
     accepts_sparse = False
@@ -35,22 +35,20 @@ class PropagationBase(Conv, ABC):
     @property
     @abstractmethod
     def edge_weight_key(self) -> tuple[object, ...]:
-        """Equal for propagations that give edges the same weights, if they carry the same scores."""
+        """Key that is equal for propagations with the same edge weights, given the same scores."""
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, D]``: the input as it comes."""
+        """Return ``[V, 1, D]``: the input."""
         assert isinstance(x_VD, Tensor)
         return NodeMessages(x_VD[:, None], None)
 
     def split_scores(self, carried_VJ: Tensor) -> tuple[NodeMessages, NodeMessages]:
-        """What `weigh` reads of sources and destinations, from what they carry; by default nothing.
-
-        The columns are of no width: they say of what type weights are.
-        """
+        """Return what `edge_weight` reads of sources and destinations, from carried columns; by default nothing."""
+        # Values of width 0 tell the type of the weights without moving a column.
         return NodeMessages(carried_VJ[:, None, :0], None), NodeMessages(None, None)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, F]``: the aggregate as it is."""
+        """Return ``[Vd, F]``: the aggregate."""
         return aggregate_VCF[:, 0]
 
 
@@ -62,7 +60,7 @@ class _ScaledWeight(NamedTuple):
 class PropagateConv(PropagationBase):
     """``x'_v = gamma * sum over in-edges (u, v) and the self-loop of w_uv / sqrt(d_u d_v) * x_u``.
 
-    ``d`` is the weighted in-degree with the self-loop, as in `GCNConv`. It has no parameters.
+    ``d`` is the weighted in-degree with the self-loop, as in `GCNConv`. There are no parameters.
 
     Args:
         features: ``D``, also ``O``.
@@ -87,38 +85,41 @@ class PropagateConv(PropagationBase):
         )
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """``[E, 1]``: the symmetric normalisation, times gamma."""
+        """Return ``[E, 1]``: the symmetric normalisation, times gamma."""
         assert source.values is not None
         return multiply_by_gamma(block, symmetric_weight(block, source.values.dtype), self.gamma)
 
     @property
     def edge_weight_key(self) -> tuple[object, ...]:
-        """See `PropagationBase.edge_weight_key`."""
+        """The class and gamma."""
         return PropagateConv, self.gamma
 
 
 class AttentionPropagateConv(PropagationBase):
     """``x'_v = gamma * sum over in-edges (u, v) and the self-loop of alpha_uv * x_u``.
 
-    ``alpha_uv`` is the mean over heads ``k`` of the softmax over the in-edges of ``v`` of
-    ``leaky_relu(s_uk + t_vk, 0.2)``, of scores ``s`` and ``t`` that lie behind the columns of ``x`` and that all rounds
-    of propagation share: attention of the encoded nodes, computed once. It has no parameters.
+    ``alpha_uv`` is the mean over heads ``k`` of the softmax over the in-edges of ``v`` of ``leaky_relu(s_uk +
+    t_vk, 0.2)``. The scores ``s`` and ``t`` stand behind the columns of ``x``; all rounds share them, so
+    attention is computed once, on the encoded nodes. There are no parameters.
 
     Args:
         features: Columns of ``x``, without the scores.
         heads: ``K``.
         gamma: In (0, 1].
-        last: Whether no other round follows: the scores end here.
+        last: Whether this is the last round, whose output has no scores.
     """
 
     def __init__(self, features: int, heads: int, *, gamma: float = 1.0, last: bool = False) -> None:
         super().__init__()
         require_counts(heads=heads)
-        self.heads, self.gamma, self.last = heads, require_gamma(gamma), last
+        self.heads = heads
+        self.gamma = require_gamma(gamma)
+        self.last = last
         self.carried_columns = 2 * heads
         self.aggregation = WeightedSum()
         self.spec = ConvSpec(
             in_features=features + 2 * heads,
+            # Scores pass through to the next round; behind the last one only the logits are of use.
             out_features=features if last else features + 2 * heads,
             source=(1, features),
             score=heads,
@@ -130,34 +131,36 @@ class AttentionPropagateConv(PropagationBase):
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, F]`` columns and ``[V, K]`` scores."""
+        """Return ``[V, 1, F]`` columns and ``[V, K]`` scores."""
         assert isinstance(x_VD, Tensor)
         return NodeMessages(x_VD[:, None, : -self.carried_columns], x_VD[:, -self.carried_columns : -self.heads])
 
     def target(self, x_VD: Features) -> NodeMessages:
-        """``[V, K]`` scores."""
+        """Return ``[V, K]`` scores."""
         assert isinstance(x_VD, Tensor)
         return NodeMessages(None, x_VD[:, -self.heads :])
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """``[E, 1]``: the mean of the attention of all heads, times gamma."""
+        """Return ``[E, 1]``: the mean attention over heads, times gamma."""
         assert source.scores is not None
         assert target.scores is not None
+        # Scores are slices of the columns, and the kernel needs contiguous rows.
         alpha_EK = attention_weight(block.edges, source.scores.contiguous(), target.scores.contiguous(), 0.2, None)
+        # The mean and gamma in one factor: a single pass over the edges.
         return alpha_EK.sum(1, keepdim=True) * (self.gamma / self.heads)
 
     @property
     def edge_weight_key(self) -> tuple[object, ...]:
-        """See `PropagationBase.edge_weight_key`."""
+        """The class, heads and gamma."""
         return AttentionPropagateConv, self.heads, self.gamma
 
     def split_scores(self, carried_VJ: Tensor) -> tuple[NodeMessages, NodeMessages]:
-        """See `PropagationBase.split_scores`: ``[V, K]`` each."""
+        """Return ``[V, K]`` scores of sources, and of destinations."""
         source_VK, target_VK = torch.split(carried_VJ, self.heads, 1)
         return NodeMessages(carried_VJ[:, None, :0], source_VK), NodeMessages(None, target_VK)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, F + 2 K]``, with the scores unchanged; ``[Vd, F]`` of the last."""
+        """Return ``[Vd, F + 2 K]`` with unchanged scores; ``[Vd, F]`` in the last round."""
         assert isinstance(x_VD, Tensor)
         out_VF = aggregate_VCF[:, 0]
         return out_VF if self.last else torch.cat([out_VF, x_VD[:, -self.carried_columns :]], 1)
@@ -166,8 +169,8 @@ class AttentionPropagateConv(PropagationBase):
 class RelationPropagateConv(PropagationBase):
     """``x'_v = gamma * sum over relations r of the mean over in-edges (u, v) of relation r of x_u diag(s_r)``.
 
-    The self-loops that are added count as one more relation. The relations' weights are diagonal, so that columns stay
-    apart: R-GCN (see `outgrow.nn.relational`), decoupled. They begin near ``1 / (R + 1)``.
+    Added self-loops count as one more relation. The relations' weights are diagonal, so that columns stay
+    apart: this is a decoupled R-GCN (see `outgrow.nn.relational`). The weights begin near ``1 / (R + 1)``.
 
     Args:
         features: ``D``, also ``O``.
@@ -178,8 +181,10 @@ class RelationPropagateConv(PropagationBase):
     def __init__(self, features: int, num_relations: int, *, gamma: float = 1.0) -> None:
         super().__init__()
         require_counts(num_relations=num_relations)
-        self.num_relations, self.gamma = num_relations, require_gamma(gamma)
+        self.num_relations = num_relations
+        self.gamma = require_gamma(gamma)
         self.aggregation = RelationScale(num_relations, features, loops=True)
+        # R + 1 means are summed: unscaled, each round would multiply the columns by about that number.
         with torch.no_grad():
             self.aggregation.scale.div_(num_relations + 1)
         self.spec = ConvSpec(
@@ -194,23 +199,25 @@ class RelationPropagateConv(PropagationBase):
         )
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """``[E, 1]``: one over the number of edges of the same relation at the destination, times gamma."""
+        """Return ``[E, 1]``: one over the destination's in-edges of the same relation, times gamma."""
         assert source.values is not None
+        # Self-loops have no relation in the graph: here they get the number after the last one.
         related = with_loop_relation(block, self.num_relations)
         mean_E1 = relation_mean_weight(related, self.num_relations + 1, source.values.dtype)
         return multiply_by_gamma(block, mean_E1, self.gamma)
 
     @property
     def edge_weight_key(self) -> tuple[object, ...]:
-        """See `PropagationBase.edge_weight_key`."""
+        """The class, relations and gamma."""
         return RelationPropagateConv, self.num_relations, self.gamma
 
 
 def multiply_by_gamma(block: Block, weight_E1: Tensor, gamma: float) -> Tensor:
-    """``[E, 1]``: weights that the graph fixes, times gamma; computed once per block."""
+    """Return ``[E, 1]``: fixed edge weights times gamma, computed once per block."""
     if gamma == 1:
         return weight_E1
     slot = f"weights times {gamma}"
+    # Compared by identity: another type of weights has another tensor, and needs another product.
     kept = block.edges.cache.get(slot)
     if not (isinstance(kept, _ScaledWeight) and kept.given is weight_E1):
         kept = block.edges.cache[slot] = _ScaledWeight(weight_E1, weight_E1 * gamma)
@@ -218,7 +225,7 @@ def multiply_by_gamma(block: Block, weight_E1: Tensor, gamma: float) -> Tensor:
 
 
 def require_gamma(gamma: float) -> float:
-    """The factor of a round, in (0, 1].
+    """Return the factor of a round, which must be in (0, 1].
 
     Raises:
         ValueError: It is out of range.

@@ -1,6 +1,6 @@
 """Convolutions of PyTorch Geometric, used unchanged.
 
-They make rows per edge wherever PyG does, which is nearly always: memory grows with edges times columns.
+Most of them materialise a row for each edge, as in PyG: their memory grows with edges times columns.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.csc import destination
 
+# Two destinations with two in-edges each, one of them from a source that is no destination.
 _PROBE = torch.tensor([[0, 1, 2, 1], [0, 0, 1, 1]])
 
 
 class PyGAggregation(nn.Module, Aggregation):
-    """Whatever a convolution does with a pair of node matrices and edges. Nothing is known of it, so nothing is cut.
+    """Aggregation by a PyG convolution. Its inner working is unknown, so it is never split.
 
     Args:
-        conv: Called as ``conv((x_src, x_dst), edge_index)``, with ``edge_weight`` and ``edge_type`` where it takes them
-            and the graph has them.
-        num_relations: Relations that it reads; 0 for none.
+        conv: Called as ``conv((x_src, x_dst), edge_index)``, with ``edge_weight`` and ``edge_type`` if it
+            accepts them and the graph has them.
+        num_relations: Number of relations that it reads; 0 for none.
     """
 
     sliceable = False
@@ -36,11 +37,12 @@ class PyGAggregation(nn.Module, Aggregation):
 
     def __init__(self, conv: nn.Module, num_relations: int = 0) -> None:
         super().__init__()
-        self.conv, self.num_relations = conv, num_relations
+        self.conv = conv
+        self.num_relations = num_relations
         self.accepts_weight = "edge_weight" in inspect.signature(conv.forward).parameters
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Aggregate; see `Aggregation`. One channel on both sides, no weights of ours."""
+        """Aggregate with the PyG convolution; one channel on both sides, no weights of ours."""
         assert dst_VdCF is not None
         assert weight_EK is None
         edges = block.edges
@@ -51,26 +53,27 @@ class PyGAggregation(nn.Module, Aggregation):
             validate_relations(edges, self.num_relations)
             assert edges.relation is not None
             extra["edge_type"] = edges.relation.long()
+        # Evaluation and training alternate within a run; the key tells which of both this call is.
         self.conv.train(block.key is not None)
         out: Tensor = self.conv((src_VsCF[:, 0], dst_VdCF[:, 0]), edge_index(edges), **extra)
         return out[:, None]
 
 
 class PyGConv(Conv):
-    """Any convolution of PyTorch Geometric that takes a bipartite pair ``(x_src, x_dst)``, unchanged.
+    """Any PyTorch Geometric convolution that accepts a bipartite pair ``(x_src, x_dst)``, unchanged.
 
-    Its memory grows with edges times columns, and its columns cannot be sliced. One that drops at random draws from
-    torch's stream, not from a key: it trains, but runs that use it report ``exact: false``.
+    Its memory grows with edges times columns, and its columns cannot be sliced. If it uses dropout, it draws
+    from torch's generator, not from a key: it trains, but runs that use it report ``exact: false``.
 
     Args:
-        conv: The convolution, with its input width given. Used, not copied.
+        conv: The convolution, with its input width set. Used, not copied.
         in_features: ``D``.
         out_features: ``O``, all heads together.
-        self_loops: Give it edges with one self-loop per node. It must not add any itself.
+        self_loops: Whether to add one self-loop per node. The convolution must not add any itself.
 
     Raises:
-        InputError: It cannot be used on parts of a graph: it takes no pair, adds self-loops, mixes rows in a batch
-            norm, updates buffers, or gives another width.
+        InputError: The convolution cannot be used on parts of a graph: it accepts no pair, adds self-loops,
+            mixes rows in a batch norm, updates buffers, or returns another width.
     """
 
     accepts_sparse = False
@@ -78,6 +81,7 @@ class PyGConv(Conv):
     def __init__(self, conv: nn.Module, in_features: int, out_features: int, *, self_loops: bool = False) -> None:
         super().__init__()
         _require_usable(conv)
+        # One relation is none: such a convolution ignores the types of edges.
         if "edge_type" in inspect.signature(conv.forward).parameters:
             relations = int(getattr(conv, "num_relations", 1))
             self.num_relations = relations if relations > 1 else 0
@@ -101,28 +105,29 @@ class PyGConv(Conv):
         _probe(conv, self.aggregation, in_features, out_features)
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, D]``: the input as it is."""
+        """Return ``[V, 1, D]``: the input."""
         assert isinstance(x_VD, Tensor)
         return NodeMessages(x_VD[:, None], None)
 
     def target(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, D]``: the input as it is."""
+        """Return ``[V, 1, D]``: the input."""
         return self.source(x_VD)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``: nothing is left to do."""
+        """Return ``[Vd, O]``: the aggregate, which is the whole convolution."""
         return aggregate_VCF[:, 0]
 
 
 def edge_index(edges: Edges) -> Tensor:
-    """``[2, E]`` int64, sources above destinations, as PyG wants them; built once per block."""
+    """Return ``[2, E]`` int64, sources above destinations, as PyG expects; built once per block."""
     if "edge_index" not in edges.cache:
         edges.cache["edge_index"] = torch.stack([edges.indices.long(), destination(edges)])
     return cast(Tensor, edges.cache["edge_index"])
 
 
 def _has_random_dropout(conv: nn.Module) -> bool:
-    """Whether some part of a convolution drops at random."""
+    """Whether some part of a convolution uses dropout."""
+    # PyG keeps the probability as an attribute ``dropout``, torch's modules as ``p``.
     for module in conv.modules():
         share = getattr(module, "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout", 0)
         if isinstance(share, int | float) and share > 0:
@@ -131,6 +136,7 @@ def _has_random_dropout(conv: nn.Module) -> bool:
 
 
 def _require_usable(conv: nn.Module) -> None:
+    # Each of these would train without an error, and give results that depend on how the graph is split.
     parts = list(conv.modules())
     if any(isinstance(part, nn.modules.batchnorm._NormBase) for part in parts):
         _raise_unsupported(
@@ -146,9 +152,10 @@ def _require_usable(conv: nn.Module) -> None:
 
 
 def _probe(conv: nn.Module, aggregation: PyGAggregation, in_features: int, out_features: int) -> None:
-    """Run a copy on 3 sources, 2 destinations and 4 edges, as in training."""
+    """Run a copy on 3 sources, 2 destinations and 4 edges, as in training, and check its output."""
     dtype = next((parameter.dtype for parameter in conv.parameters()), torch.float32)
     extra: dict[str, Any] = {"edge_type": torch.zeros(4, dtype=torch.int64)} if aggregation.num_relations else {}
+    # A copy, and a forked generator: the probe must not change buffers, or the random numbers of the caller.
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         clone = copy.deepcopy(conv).train()
         before = {name: buffer.clone() for name, buffer in clone.named_buffers()}

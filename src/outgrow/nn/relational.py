@@ -1,7 +1,7 @@
 """Convolutions over edges of several relations: R-GCN with shared bases, and with diagonal weights.
 
-Letters as in `outgrow.nn.layer`; ``R`` relations, ``B`` bases. Both take a mean per relation, which is counted in the
-block unless that brings it along, as a sampled one does.
+Letters as in `outgrow.nn.layer`; ``R`` relations, ``B`` bases. Both take a mean per relation, whose counts
+are taken from the block if it has them, as a sampled one does, and else counted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from outgrow.ops.aggregation.weighted_sum import WeightedSum
 class RGCNConv(Conv):
     """``x'_v = x_v W + b + sum over relations r of the mean over in-edges (u, v) of relation r of x_u W_r``.
 
-    ``W_r = sum over bases of share[r, basis] * W_basis``. Schlichtkrull et al., Modeling relational data with graph
-    convolutional networks, ESWC 2018. Bases share one source row per edge if they aggregate first.
+    ``W_r = sum over bases of share[r, basis] * W_basis``. Schlichtkrull et al., Modeling relational data with
+    graph convolutional networks, ESWC 2018. If aggregation comes first, all bases share one source row.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
         num_relations: ``R``.
         bases: ``B``.
-        project_first: Project before the sum, as sparse features need; None for whichever moves narrower rows.
+        project_first: Project before the sum, as sparse features need; None for the order with narrower rows.
 
     Raises:
         ValueError: ``num_relations`` or ``bases`` is less than 1.
@@ -45,16 +45,19 @@ class RGCNConv(Conv):
     ) -> None:
         super().__init__()
         require_counts(num_relations=num_relations, bases=bases)
-        self.num_relations, self.bases = num_relations, bases
+        self.num_relations = num_relations
+        self.bases = bases
         self.itself = Projection(in_features, out_features, bias=True)
         self.basis = Projection(in_features, bases * out_features)
         self.share = nn.Parameter(torch.empty(num_relations, bases))
         nn.init.xavier_uniform_(self.share)
         self.aggregation = WeightedSum()
+        # Projected rows have a channel per basis, input rows only one: all bases count in the comparison.
         self.accepts_sparse = bases * out_features < in_features if project_first is None else project_first
         self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
+            # The order decides what moves: one input row per node, or a projected row per basis.
             source=(bases, out_features) if self.accepts_sparse else (1, in_features),
             aggregate=(bases, out_features if self.accepts_sparse else in_features),
             static_edge_weight=False,
@@ -64,7 +67,7 @@ class RGCNConv(Conv):
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, B, O]`` projected to every basis, or ``[V, 1, D]`` as it comes."""
+        """Return ``[V, B, O]`` rows projected by every basis, or ``[V, 1, D]`` the input."""
         if self.accepts_sparse:
             h_VJ: Tensor = self.basis(x_VD)
             return NodeMessages(torch.unflatten(h_VJ, 1, (self.bases, self.spec.out_features)), None)
@@ -72,16 +75,18 @@ class RGCNConv(Conv):
         return NodeMessages(x_VD[:, None], None)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """``[E, B]``: the relation's share of each basis, over the number of its edges at the destination."""
+        """Return ``[E, B]``: the relation's share of each basis, over its in-edges at the destination."""
         assert source.values is not None
+        # The weights carry all that depends on relations, so the aggregation is a plain weighted sum.
         mean_E1 = relation_mean_weight(block, self.num_relations, source.values.dtype)
         return basis_weight(block.edges, self.share, mean_E1)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``: the sum over bases, and the node itself."""
+        """Return ``[Vd, O]``: the node's own projection plus the sum over bases."""
         if self.accepts_sparse:
             itself: Tensor = self.itself(x_VD)
             return itself + aggregate_VCF.sum(1)
+        # The sum over bases is part of the product: channels and columns of the aggregate are one long row.
         basis_DBO = self.basis.weight.view(self.spec.in_features, self.bases, self.spec.out_features)
         return self.itself.add_products(x_VD, (aggregate_VCF.flatten(1), basis_DBO.transpose(0, 1).flatten(0, 1)))
 
@@ -89,8 +94,9 @@ class RGCNConv(Conv):
 class RGCNDiagonalConv(Conv):
     """``x'_v = x_v W + b + sum over relations r of the mean over in-edges (u, v) of relation r of x_u W' diag(s_r)``.
 
-    All relations share ``W'``; each scales its columns: the block-diagonal weights of Schlichtkrull et al. (see
-    `RGCNConv`) with blocks of one column, behind a projection. One row per edge, as narrow as the output.
+    All relations share ``W'``, and each scales its columns: the block-diagonal weights of Schlichtkrull et
+    al. (see `RGCNConv`) with blocks of one column, after a projection. Source rows are as narrow as the
+    output.
 
     Args:
         in_features: ``D``.
@@ -121,15 +127,16 @@ class RGCNDiagonalConv(Conv):
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """``[V, 1, O]``: the projection that all relations share."""
+        """Return ``[V, 1, O]``: the projection that all relations share."""
+        # Before the sum, since relations scale columns of the projection.
         return NodeMessages(self.neighbour(x_VD)[:, None], None)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """``[E, 1]``: one over the number of edges of the same relation at the destination."""
+        """Return ``[E, 1]``: one over the destination's in-edges of the same relation."""
         assert source.values is not None
         return relation_mean_weight(block, self.num_relations, source.values.dtype)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """``[Vd, O]``."""
+        """Return ``[Vd, O]``: the node's own projection plus the aggregate."""
         itself: Tensor = self.itself(x_VD)
         return itself + aggregate_VCF[:, 0]

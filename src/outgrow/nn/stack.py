@@ -1,4 +1,4 @@
-"""How convolutions become a model."""
+"""Stacks of equal layers: options that turn a convolution into a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SYNONYMS = {"num_layers": "layers"}
 
 
 class LayerPosition(NamedTuple):
-    """Where in a stack a convolution is."""
+    """Position of a convolution in a stack."""
 
     is_first: bool
     is_last: bool
@@ -32,14 +32,14 @@ class LayerPosition(NamedTuple):
 @accept_synonyms(**_SYNONYMS)
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """How convolutions are stacked to a model.
+    """Options of a stack of convolutions.
 
     Attributes:
         layers: Number of layers, at least 1. The constructor also takes it as ``num_layers``.
         dropout: Probability of zeroing an element of a hidden output, in [0, 1).
         input_dropout: The same for the input features.
-        norm: Layer norm after each hidden convolution.
-        residual: Add a hidden layer's input to its output where the widths are the same.
+        norm: Whether to apply layer norm after each hidden convolution.
+        residual: Whether to add a hidden layer's input to its output if the widths are equal.
         activation: Element-wise function after each hidden convolution; None for none.
     """
 
@@ -58,7 +58,7 @@ class Stack:
                 raise ValueError(f"{name} must be in [0, 1), got {value}")
 
     def build(self, widths: tuple[int, int, int], conv: Callable[[int, int, LayerPosition], Conv]) -> Model:
-        """A model of width ``widths = (in, hidden, out)``; ``conv(in, out, place)`` makes each convolution."""
+        """Build a model of widths ``(in, hidden, out)``; ``conv(in, out, position)`` makes convolutions."""
         built = []
         for index, (width_in, width_out, finish) in enumerate(self._layer_sizes(widths)):
             place = LayerPosition(is_first=index == 0, is_last=index == self.layers - 1)
@@ -66,19 +66,21 @@ class Stack:
         return Model(built, input_dropout=self.input_dropout)
 
     def build_mlp(self, widths: tuple[int, int, int]) -> list[Encoder]:
-        """The same stack without neighbours: a multi-layer perceptron of width ``widths = (in, hidden, out)``."""
+        """Build the same stack without neighbours: an MLP of widths ``(in, hidden, out)``."""
         return [LinearEncoder(*sizes) for sizes in self._layer_sizes(widths)]
 
     def _layer_sizes(self, widths: tuple[int, int, int]) -> list[tuple[int, int, Epilogue | None]]:
-        """Widths of each layer's input and output, and what follows it."""
+        """Return the input width, output width and epilogue of each layer."""
         in_features, hidden, out_features = widths
         if min(widths) < 1:
             raise ValueError(f"widths must be at least 1: got in {in_features}, hidden {hidden}, out {out_features}")
         sizes = [in_features] + [hidden] * (self.layers - 1) + [out_features]
+        # The last layer gives logits: no norm, activation or dropout may change them.
         *inner, (last_in, last_out) = pairwise(sizes)
         return [*((a, b, self._make_epilogue(a == b)) for a, b in inner), (last_in, last_out, None)]
 
     def _make_epilogue(self, same_width: bool) -> Epilogue:
+        # Without a projection of its own, a residual can only join equal widths.
         residual = self.residual and same_width
         return Epilogue(norm=self.norm, activation=self.activation, residual=residual, dropout=self.dropout)
 

@@ -1,4 +1,4 @@
-"""What is known of a data set before it is read."""
+"""Descriptions of data sets: files, sources and statistics, known before anything is read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from outgrow.graph.readers.source import GraphSource
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFile:
-    """A file of a data set.
+    """File of a data set.
 
     Attributes:
-        path: Where it lies, relative to a data folder.
-        url: Public address; None if it has none.
-        sha256: Checksum of what the address gives, in hexadecimal; None if unknown.
+        path: Path relative to a data folder.
+        url: Public address; None if there is none.
+        sha256: Expected checksum of the download, in hexadecimal; None if unknown.
     """
 
     path: str
@@ -26,29 +26,29 @@ class RemoteFile:
 
 
 class Downloader(ABC):
-    """How the files of a data set come into a folder."""
+    """Way to download the files of a data set into a folder."""
 
     @abstractmethod
     def describe_address(self) -> str:
-        """Where they come from, for people."""
+        """Return the origin of the files, as text for people."""
 
     @abstractmethod
     def download_into(self, folder: Path) -> None:
-        """Put all files under ``folder``, each at once or not at all.
+        """Download all files into ``folder``; each appears complete or not at all.
 
         Raises:
-            InputError: The address cannot be reached, or what came is not what was expected.
+            InputError: The address cannot be reached, or the download is not what was expected.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSet:
-    """One set of files that holds a data set.
+    """Set of files that contains a data set.
 
     Attributes:
-        paths: What must be there, relative to a data folder.
-        open_source: Gives the source, from the data folder.
-        downloader: How to get the files; None if they have no public address.
+        paths: Paths that must exist, relative to a data folder.
+        open_source: Returns the source, given the data folder.
+        downloader: Downloads the files; None if they have no public address.
     """
 
     paths: tuple[str, ...]
@@ -58,21 +58,21 @@ class FileSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A data set that can be asked for by name.
+    """Data set that can be loaded by name.
 
     Attributes:
-        name: What to ask for.
-        description: What nodes, edges and classes are.
+        name: Name of the data set.
+        description: Meaning of nodes, edges and classes.
         nodes: ``V``.
         edges: Edges in its files, before reverse edges are added.
         features: ``D``.
         classes: ``C``.
-        licence: Under which terms its data may be used.
-        file_sets: Sets of files that hold it; the first one found is read, the first one with an address is
-            fetched.
-        undirected: Whether to add reverse edges unless told otherwise.
+        licence: Terms under which the data may be used.
+        file_sets: Sets of files that contain it. The first one found is read; if there is none, the first one
+            with an address is downloaded.
+        undirected: Whether reverse edges are added by default.
         packaged: Whether its files come with the package.
-        build: How to make the files where they have no address.
+        build: How to make the files if they have no address.
     """
 
     name: str

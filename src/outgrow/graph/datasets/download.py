@@ -1,4 +1,4 @@
-"""Get the files of data sets from their public addresses: whole and checked, or not at all."""
+"""Download of data sets from their public addresses: files are complete and checked, or do not appear."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class FileDownloader(Downloader):
-    """Files, each with its own address.
+    """Downloader of files that each have an address.
 
     Attributes:
-        files: What to get.
+        files: The files.
     """
 
     files: tuple[RemoteFile, ...]
 
     def describe_address(self) -> str:
-        """Folder of the first address."""
+        """Return the folder of the first address."""
         return str(self.files[0].url).rpartition("/")[0]
 
     def download_into(self, folder: Path) -> None:
-        """Get the files that are not there yet."""
+        """Download the files that do not exist yet."""
+        # Each file is complete once it is there, so an interrupted download resumes with the next file.
         for file in self.files:
             if file.url is not None and not (folder / file.path).exists():
                 _download_file(file.url, folder / file.path, file.sha256)
@@ -43,23 +44,24 @@ class FileDownloader(Downloader):
 
 @dataclass(frozen=True, kw_only=True)
 class OgbDownloader(Downloader):
-    """A zip archive whose address the package ``ogb`` knows.
+    """Downloader of a zip archive whose address the package ``ogb`` lists.
 
     Attributes:
         name: Name of the data set in OGB, such as ``ogbn-arxiv``.
-        folder: Name of the folder to make of it.
+        folder: Name of the resulting folder.
     """
 
     name: str
     folder: str
 
     def describe_address(self) -> str:
-        """The Open Graph Benchmark."""
+        """Return the name of the benchmark and of the data set."""
         return f"the Open Graph Benchmark, {self.name}"
 
     def download_into(self, folder: Path) -> None:
-        """Get and unpack the archive."""
+        """Download and unpack the archive."""
         folder.mkdir(parents=True, exist_ok=True)
+        # Inside the target folder: renaming works only within one file system.
         with tempfile.TemporaryDirectory(dir=folder, prefix=f".{self.folder}-") as name:
             archive = Path(name) / "archive.zip"
             url = _find_ogb_url(self.name)
@@ -75,7 +77,7 @@ class OgbDownloader(Downloader):
                     got="no such folder",
                     repair="put the unpacked OGB folder into a data folder by hand",
                 )
-            # A folder, so no atomic_write. Its files are not flushed: what a crash takes can be downloaded again.
+            # A folder, so no atomic_write. Its files are not flushed: after a crash they can be downloaded again.
             found.parent.rename(folder / self.folder)
 
 
@@ -99,10 +101,12 @@ def _download_file(url: str, dest: Path, sha256: str | None) -> None:
     dest.parent.mkdir(parents=True, exist_ok=True)
     with _download_errors(url), atomic_write(dest) as unfinished:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer, unfinished.open("wb") as out:
+            # The checksum is computed on the way: large files need not be read a second time.
             while block := answer.read(_BLOCK):
                 digest.update(block)
                 out.write(block)
             expected = answer.headers.get("Content-Length")
+        # A connection that breaks off looks like the end of the file; only the announced size tells.
         _check_size(url, unfinished.stat().st_size, expected)
         if sha256 is not None and digest.hexdigest() != sha256:
             raise InputError(

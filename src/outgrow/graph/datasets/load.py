@@ -1,4 +1,4 @@
-"""`load(name or path)`, generated graphs included."""
+"""Loading of graphs by name or path, generated graphs included."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from outgrow.graph.synthetic.rmat import RMat
 
 
 class GeneratedGraph(NamedTuple):
-    """A generator, and whether its graph is to be read as undirected."""
+    """Generator, and whether its graph is read as undirected."""
 
     source: GraphSource
     undirected: bool
 
 
 def parse_generator_name(name: str) -> GeneratedGraph | None:
-    """The generator that a name stands for, with seed 0; None if the name is not of such a form.
+    """Return the generator for a name, with seed 0; None if the name does not have such a form.
 
     Raises:
-        InputError: No such preset, or a scale that is no number or out of range.
+        InputError: No such preset, or a scale that is not a number or out of range.
     """
     rmat = re.fullmatch(r"rmat-(\d+)", name)
     if rmat:
@@ -52,37 +52,38 @@ def parse_generator_name(name: str) -> GeneratedGraph | None:
 
 
 class ResolvedSource(NamedTuple):
-    """What to read, and whether to add reverse edges unless told otherwise."""
+    """Source to read, and whether reverse edges are added by default."""
 
     source: GraphSource
     undirected: bool
 
 
 def load_graph(name_or_path: str | Path, *, data_dir: Path | None = None, undirected: bool | None = None) -> Graph:
-    """Load a data set by name, a store directory, or a file or folder of a known form.
+    """Load a data set by name, a store directory, or a file or folder of a known format.
 
-    A store comes before a data set of the same name, and that before any other path: write ``./cora`` for a
-    folder that happens to be called so. Names are those of `datasets`, ``rmat-SCALE`` for an R-MAT graph of
-    ``2 ** SCALE`` nodes, and ``PRESET@SCALE`` for a block model with the statistics of a preset, such as
+    A store has precedence over a data set of the same name, and that over any other path: write ``./cora``
+    for a folder with the name of a data set. Names are those of `datasets`, ``rmat-SCALE`` for an R-MAT graph
+    of ``2 ** SCALE`` nodes, and ``PRESET@SCALE`` for a block model with the statistics of a preset, such as
     ``products@0.01``; generated graphs are made in memory, with seed 0.
 
     Args:
         name_or_path: The name or path.
-        data_dir: Folder in which files of named data sets are looked for first; then come ``$OUTGROW_DATA``,
+        data_dir: First folder to search for the files of named data sets; after it come ``$OUTGROW_DATA``,
             the cache (``$XDG_CACHE_HOME/outgrow`` or ``~/.cache/outgrow``), the package, and the public
             address.
-        undirected: Whether to drop duplicate edges and add missing reverse edges; None does what suits a
-            named data set, and takes files as they are. Stores are always taken as they are.
+        undirected: Whether to drop duplicate edges and add missing reverse edges; None uses the default of a
+            named data set, and leaves edges of files unchanged. Edges of stores are never changed.
 
     Returns:
         The graph; memory-mapped if it is a store.
 
     Raises:
-        InputError: No such name or path (the nearest names are offered), files that are not there and cannot
-            be downloaded, or a broken file.
+        InputError: No such name or path (the message offers the nearest names), files that are missing and
+            cannot be downloaded, or a broken file.
         StoreError: A broken store.
     """
     path = Path(name_or_path).expanduser()
+    # Stores come first, so that a converted data set is mapped instead of read again.
     if is_store(path):
         if undirected is not None:
             raise InputError(
@@ -97,22 +98,24 @@ def load_graph(name_or_path: str | Path, *, data_dir: Path | None = None, undire
 
 
 def resolve_source(name_or_path: str | Path, *, data_dir: Path | None = None) -> ResolvedSource:
-    """What a name or path other than a store stands for, before it is read; `convert` takes the source.
+    """Return the source for a name, or for a path other than a store, before it is read.
 
     Args:
-        name_or_path: See `load`.
-        data_dir: See `load`.
+        name_or_path: As in `load_graph`.
+        data_dir: As in `load_graph`.
 
     Raises:
-        InputError: See `load`.
+        InputError: As in `load_graph`.
     """
     path = Path(name_or_path).expanduser()
     name = str(name_or_path)
+    # If there are both, a string means the data set of that name, and a `Path` the file.
     if path.exists() and not (name in datasets() and isinstance(name_or_path, str)):
         return ResolvedSource(detect_reader(path), undirected=False)
     made = parse_generator_name(name)
     if made is not None:
         return ResolvedSource(*made)
+    # Before the general error: a preset without a scale is the likeliest mistake.
     if name in graph_presets():
         raise InputError(
             f"{name} is a preset, of which graphs are generated at a scale",
@@ -133,4 +136,5 @@ def resolve_source(name_or_path: str | Path, *, data_dir: Path | None = None) ->
 
 
 def _looks_like_path(name: str) -> bool:
+    # Decides about the message only: a mistyped path gets no list of similar names.
     return "/" in name or "\\" in name or bool(Path(name).suffix)

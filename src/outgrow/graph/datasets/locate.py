@@ -1,4 +1,4 @@
-"""Where the files of a data set are looked for: a folder given, $OUTGROW_DATA, the cache, then their address."""
+"""Search for files of data sets: in a given folder, $OUTGROW_DATA, the cache, the package, at their address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outgrow.graph.datasets.dataset import Dataset, FileSet
 
 
 class FileOrigin(StrEnum):
-    """Where the files of a data set would come from."""
+    """Origin of the files of a data set."""
 
     PACKAGED = "packaged"
     LOCAL = "local"
@@ -23,7 +23,7 @@ class FileOrigin(StrEnum):
 
 
 class LocatedFiles(NamedTuple):
-    """Files that are there: their form, the data folder they lie in, and what kind of folder that is."""
+    """Files that were found: the file set, its data folder, and the kind of that folder."""
 
     file_set: FileSet
     folder: Path
@@ -31,13 +31,13 @@ class LocatedFiles(NamedTuple):
 
 
 def cache_dir() -> Path:
-    """``$XDG_CACHE_HOME/outgrow``, or ``~/.cache/outgrow``."""
+    """Return ``$XDG_CACHE_HOME/outgrow``, or ``~/.cache/outgrow``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "outgrow"
 
 
 def find_origin(dataset: Dataset, data_dir: Path | None = None) -> FileOrigin:
-    """Where `locate_files` would find the data set; nothing is downloaded."""
+    """Return where `locate_files` would find the data set; nothing is downloaded."""
     found = _find_files(dataset, data_dir)
     if found is not None:
         return found.origin
@@ -45,15 +45,15 @@ def find_origin(dataset: Dataset, data_dir: Path | None = None) -> FileOrigin:
 
 
 def locate_files(dataset: Dataset, data_dir: Path | None = None) -> LocatedFiles:
-    """Find the files of a data set, downloading them into the cache where they are nowhere else.
+    """Find the files of a data set, and download them into the cache if they are nowhere else.
 
     Args:
-        dataset: What to look for.
-        data_dir: Folder to look in first.
+        dataset: The data set.
+        data_dir: First folder to search.
 
     Raises:
-        InputError: The files are nowhere, and have no address or it cannot be reached; says where they were
-            looked for.
+        InputError: The files are nowhere, and have no address or it cannot be reached; the message lists the
+            folders that were searched.
     """
     if data_dir is not None and not data_dir.is_dir():
         raise InputError(
@@ -70,6 +70,7 @@ def locate_files(dataset: Dataset, data_dir: Path | None = None) -> LocatedFiles
         raise _missing_files_error(dataset, data_dir, dataset.build or "ask whoever has its files")
     try:
         form.downloader.download_into(cache_dir())
+    # Whatever failed, the user can also provide the files: the message names the folders for them.
     except InputError as error:
         raise _missing_files_error(dataset, data_dir, error.repair, f"; {error.what} ({error.got})") from error
     return LocatedFiles(file_set=form, folder=cache_dir(), origin=FileOrigin.CACHED)
@@ -79,6 +80,7 @@ def _search_folders(dataset: Dataset, data_dir: Path | None) -> list[tuple[Path,
     folders = [] if data_dir is None else [(data_dir, FileOrigin.LOCAL)]
     if os.environ.get("OUTGROW_DATA"):
         folders.append((Path(os.environ["OUTGROW_DATA"]), FileOrigin.LOCAL))
+    # After the user's folders: files placed there on purpose replace downloaded ones.
     folders.append((cache_dir(), FileOrigin.CACHED))
     if dataset.packaged:
         folders.append((Path(str(importlib.resources.files("outgrow.data"))), FileOrigin.PACKAGED))
@@ -87,6 +89,7 @@ def _search_folders(dataset: Dataset, data_dir: Path | None) -> list[tuple[Path,
 
 def _find_files(dataset: Dataset, data_dir: Path | None) -> LocatedFiles | None:
     for folder, kind in _search_folders(dataset, data_dir):
+        # A set counts only if complete: half of one and half of another would not fit together.
         for form in dataset.file_sets:
             if all((folder / path).exists() for path in form.paths):
                 return LocatedFiles(file_set=form, folder=folder, origin=kind)

@@ -1,6 +1,6 @@
-"""The data sets that can be asked for by name.
+"""Registry of the data sets that can be loaded by name.
 
-Figures are those of the files. Cora, Citeseer: Yang, Cohen, Salakhutdinov: Revisiting semi-supervised
+The statistics are those of the files. Cora, Citeseer: Yang, Cohen, Salakhutdinov: Revisiting semi-supervised
 learning with graph embeddings, ICML 2016 (public split). Amazon Photo, Coauthor CS: Shchur et al., 2018.
 ogbn-*: Hu et al.: Open Graph Benchmark, NeurIPS 2020.
 """
@@ -26,7 +26,7 @@ _GNN_BENCHMARK = "https://raw.githubusercontent.com/shchur/gnn-benchmark/master/
 
 
 def datasets() -> Mapping[str, Dataset]:
-    """All data sets by name, in the order to list them."""
+    """Return all data sets by name, in the order in which they are listed."""
     return _DATASETS
 
 
@@ -39,6 +39,7 @@ def _npz_file_set(file: str, name: str) -> FileSet:
 
 def _planetoid_file_sets(name: str, checksums: Mapping[str, str]) -> tuple[FileSet, ...]:
     def open_in(folder_name: str) -> Callable[[Path], GraphSource]:
+        # Features are bags of words, whose rows are usually divided by their sums.
         return lambda folder: RowNormalizedSource(PlanetoidSource(folder / folder_name, name))
 
     names = [f"ind.{name}.{part}" for part in checksums]
@@ -108,6 +109,7 @@ _CITESEER_FILES = {
     "test.index": "2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4",
 }
 _MIT = "MIT"
+# Figures are written down here so that data sets can be listed without their files.
 _ALL = (
     Dataset(
         name="wordnet",

@@ -138,6 +138,7 @@ def _parse_block(block: TextBlock, text: bytes, layout: ColumnLayout, path: Path
 def _parse_edges(text: bytes, layout: ColumnLayout) -> EdgeChunk:
     from pyarrow import csv
 
+    # Numbers as names: those of the header may occur twice or hold any character.
     names = [str(at) for at in range(layout.width)]
     roles = {at: role for role, at in layout.roles.items()}
     # The parser refuses empty text; a block of blank lines has no edges.

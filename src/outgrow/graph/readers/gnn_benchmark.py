@@ -1,4 +1,4 @@
-"""The ``.npz`` files of Shchur et al.: Pitfalls of graph neural network evaluation, 2018.
+"""Reader of the ``.npz`` files of Shchur et al.: Pitfalls of graph neural network evaluation, 2018.
 
 Adjacency and attributes are CSR matrices under ``adj_*`` and ``attr_*``, classes are under ``labels``.
 """
@@ -24,13 +24,13 @@ _ATTRIBUTES = ("attr_data", "attr_indices", "attr_indptr", "attr_shape")
 
 
 class GnnBenchmarkSource(GraphSource):
-    """One such file, with a fixed split of 60/20/20: the files have none.
+    """Source of one such file, with a fixed split of 60/20/20: the files have none.
 
     The split is that of ``numpy.random.default_rng(0).permutation(V)``, cut at 60 and 80 percent.
 
     Args:
         path: The file.
-        name: What to call the graph.
+        name: Name of the graph.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -39,7 +39,7 @@ class GnnBenchmarkSource(GraphSource):
 
     @property
     def name(self) -> str:
-        """What to call the graph."""
+        """Name as given."""
         return self._name
 
     def read_tables(self) -> NodeTableSource:
@@ -50,6 +50,7 @@ class GnnBenchmarkSource(GraphSource):
         """
         arrays = self._npz_arrays
         num_nodes = len(arrays["labels"])
+        # A fixed seed: the split is part of the data set, not of a run.
         order = np.random.default_rng(0).permutation(num_nodes)
         train, val, test = np.split(order, [int(0.6 * num_nodes), int(0.8 * num_nodes)])
         return NodeTableSource(
@@ -62,7 +63,7 @@ class GnnBenchmarkSource(GraphSource):
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges at once: the files are small."""
+        """Yield all edges at once: the files are small."""
         arrays = self._npz_arrays
         degrees = np.diff(arrays["adj_indptr"])
         src = np.repeat(np.arange(len(degrees), dtype=np.int64), degrees)

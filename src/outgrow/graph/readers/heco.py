@@ -1,4 +1,4 @@
-"""The ACM graph of HeCo (Wang et al., KDD 2021): papers, their authors and their subjects.
+"""Reader of the ACM graph of HeCo (Wang et al., KDD 2021): papers, their authors and their subjects.
 
 Files: ``p_feat.npz`` and ``a_feat.npz`` (SciPy sparse matrices), ``pa.txt`` and ``ps.txt`` (pairs of ids),
 ``labels.npy`` of the papers, ``train_60.npy``, ``val_60.npy``, ``test_60.npy``. Nothing is ever unpickled.
@@ -25,14 +25,14 @@ _LINKS = (("pa.txt", 1), ("ps.txt", 2))
 
 
 class HecoSource(GraphSource):
-    """The folder of the ACM graph. Final.
+    """Source of the ACM graph in a folder. Final.
 
     Edges go from papers to authors and to subjects. Subjects have no features: see
     `outgrow.graph.readers.matrices`.
 
     Args:
-        folder: Where the files are.
-        name: What to call the graph.
+        folder: Folder with the files.
+        name: Name of the graph.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -41,11 +41,11 @@ class HecoSource(GraphSource):
 
     @property
     def name(self) -> str:
-        """As given."""
+        """Name as given."""
         return self._name
 
     def read_tables(self) -> NodeTableSource:
-        """Features of papers and authors, classes of papers, and the split with 60 papers of each class to train on.
+        """Return features of papers and authors, classes of papers, and the split of 60 per class.
 
         Raises:
             InputError: A file is broken.
@@ -72,7 +72,8 @@ class HecoSource(GraphSource):
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """Edges from papers to authors, then to subjects."""
+        """Yield edges from papers to authors, then to subjects."""
+        # The files number each type from 0; authors follow papers, and subjects authors.
         first = {1: self._read_matrix("p_feat.npz").shape[0]}
         first[2] = first[1] + self._read_matrix("a_feat.npz").shape[0]
         for relation, (file, kind) in enumerate(_LINKS):

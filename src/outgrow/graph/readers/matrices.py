@@ -26,7 +26,7 @@ _MOST_COLUMNS = 2**31 - 1
 def csr_from_arrays(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: Sequence[object]
 ) -> csr_array:
-    """The matrix of these arrays.
+    """Return the CSR matrix of these arrays.
 
     Args:
         data: ``[N]`` real numbers.
@@ -48,13 +48,14 @@ def csr_from_arrays(
         raise ValueError(f"{len(data)} values in {len(indices)} columns")
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < counts[1]:
         raise ValueError(f"columns from {indices.min()} to {indices.max()} of {counts[1]}")
+    # Only now: the constructor trusts the arrays, and its checks leave out what was checked above.
     made = csr_array((data, indices, indptr), shape=(counts[0], counts[1]))
     made.check_format(full_check=True)
     return made
 
 
 def validate_csr(matrix: csr_array) -> csr_array:
-    """The same matrix, once its arrays have been looked at.
+    """Return the matrix after a check of its arrays.
 
     Raises:
         ValueError: They are not the arrays of one matrix.
@@ -67,13 +68,14 @@ def _check_row_ends(indptr: NDArray[Any], num_rows: int, num_values: int) -> Non
         raise ValueError(f"{len(indptr)} ends of rows for {num_rows} rows")
     if int(indptr[0]) != 0 or int(indptr[-1]) > num_values:
         raise ValueError(f"ends of rows from {indptr[0]} to {indptr[-1]} for {num_values} values")
+    # A comparison, since a difference of neighbours can overflow.
     falls = indptr[1:] < indptr[:-1]
     if falls.any():
         raise ValueError(f"ends of rows that fall at row {int(np.argmax(falls))}")
 
 
 class RowNormalizedSource(GraphSource):
-    """A source whose sparse feature rows are divided by their sums, as is usual for bags of words. Final.
+    """Source whose sparse feature rows are divided by their sums, as is usual for bags of words. Final.
 
     Args:
         source: What to read; its features are sparse and not negative.
@@ -84,21 +86,22 @@ class RowNormalizedSource(GraphSource):
 
     @property
     def name(self) -> str:
-        """That of the source."""
+        """Name of the source."""
         return self._source.name
 
     def read_tables(self) -> NodeTableSource:
-        """Those of the source, with every row of the features that is not empty summing to one."""
+        """Return the tables of the source, with non-empty feature rows that sum to one."""
         tables = self._source.read_tables()
         assert isinstance(tables.features, csr_array)
         counts = tables.features
+        # Empty rows stay empty: their sum of 0 must not be divided by.
         sums = np.asarray(counts.sum(axis=1), dtype=np.float64).ravel()
         scale = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
         values = (counts.data * np.repeat(scale, np.diff(counts.indptr))).astype(np.float32)
         return replace(tables, features=csr_array((values, counts.indices, counts.indptr), shape=counts.shape))
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """Those of the source."""
+        """Yield the edges of the source."""
         return self._source.read_edges()
 
 
@@ -109,10 +112,10 @@ Matrix = NDArray[Any] | csr_array
 
 
 def block_diagonal_features(names: Sequence[str], counts: Sequence[int], parts: Sequence[Matrix | None]) -> csr_array:
-    """``[V, D]`` features of all types, ``D`` being the sum of their widths.
+    """Return ``[V, D]`` features of all types, where ``D`` is the sum of their widths.
 
-    Nodes of a type without features get vectors that are drawn once, from a key that is the name of the type:
-    they tell the nodes apart, and are not trained.
+    Nodes of a type without features get fixed random vectors, drawn with the name of the type as key. They tell
+    the nodes apart, and are not trained.
 
     Args:
         names: Name of each type.
@@ -127,7 +130,8 @@ def block_diagonal_features(names: Sequence[str], counts: Sequence[int], parts: 
 
 
 def draw_type_vectors(name: str, count: int) -> NDArray[np.float32]:
-    """``[count, RANDOM_WIDTH]``: standard normal over the root of the width; the same in every run."""
+    """Return ``[count, RANDOM_WIDTH]``: standard normal over the root of the width; the same in every run."""
+    # Not `hash`, which differs from process to process.
     drawn = np.random.Generator(np.random.Philox(key=crc32(name.encode())))
     vectors: NDArray[np.float32] = drawn.standard_normal((count, RANDOM_WIDTH), dtype=np.float32)
     return vectors / np.float32(RANDOM_WIDTH**0.5)

@@ -16,7 +16,7 @@ _SPLITS = ("train", "val", "test")
 
 @final
 class NetworkxSource(GraphSource):
-    """A graph of any of the four classes of NetworkX; an edge of an undirected one goes both ways.
+    """Source of a graph of any of the four classes of NetworkX; an edge of an undirected one goes both ways.
 
     Nodes are numbered in the order of ``graph.nodes``. Attributes of nodes that are read: ``x`` (numbers),
     ``y`` (whole number), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges: ``weight`` and
@@ -36,7 +36,7 @@ class NetworkxSource(GraphSource):
         return str(getattr(self._graph, "name", "")) or "networkx"
 
     def read_tables(self) -> NodeTableSource:
-        """Attributes of the nodes.
+        """Return the attributes of the nodes.
 
         Raises:
             InputError: An attribute that only some nodes have, or of the wrong type.
@@ -56,7 +56,7 @@ class NetworkxSource(GraphSource):
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, in one chunk.
+        """Yield all edges in one chunk.
 
         Raises:
             InputError: An attribute that only some edges have, or of the wrong type.
@@ -68,6 +68,7 @@ class NetworkxSource(GraphSource):
         src = ends[:, 0]
         dst = ends[:, 1]
         if not self._graph.is_directed():
+            # A self-loop is its own reverse edge.
             back = src != dst
             src, dst = np.concatenate([src, dst[back]]), np.concatenate([dst, src[back]])
             relation = None if relation is None else np.concatenate([relation, relation[back]])

@@ -1,10 +1,10 @@
 """Graphs in one ``.npz`` file.
 
 Keys: ``edge_index`` (``[2, E]``, sources then destinations), ``edge_type``, ``edge_weight``; ``num_nodes``;
-    ``label``;
-``features`` (dense) or ``feat_data``, ``feat_indices``, ``feat_indptr``, ``feat_shape`` (CSR; a ``feat_data``
-of length 1 stands for that value everywhere); ``train_idx``, ``val_idx``, ``test_idx``; ``class_names``,
-``rel_names``. All but ``edge_index`` are optional, others are ignored. Nothing is ever unpickled.
+``label``; ``features`` (dense) or ``feat_data``, ``feat_indices``, ``feat_indptr``, ``feat_shape`` (CSR; a
+``feat_data`` of length 1 stands for that value everywhere); ``train_idx``, ``val_idx``, ``test_idx``;
+``class_names``, ``rel_names``. All but ``edge_index`` are optional, others are ignored. Nothing is ever
+unpickled.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
 
 
 class NpzSource(GraphSource):
-    """One such file. Final.
+    """Source of one such file. Final.
 
     Large arrays are mapped, not read: straight from the file where it is not compressed, else from a
     temporary file.
 
     Args:
         path: The file.
-        name: What to call the graph; the name of the file by default.
+        name: Name of the graph; the name of the file by default.
     """
 
     def __init__(self, path: Path, name: str | None = None) -> None:
@@ -44,22 +44,23 @@ class NpzSource(GraphSource):
 
     @property
     def name(self) -> str:
-        """As given, or the name of the file."""
+        """Name as given, or that of the file."""
         return self._name
 
     def read_tables(self) -> NodeTableSource:
-        """Features, labels, split and names, as far as the file has them.
+        """Return the features, labels, split and names that the file has.
 
         Raises:
             InputError: The file is broken, or keys do not fit one another.
         """
         tables = parse_node_tables(self._archive)
+        # Nothing in the file is as long as the claimed number of nodes, which could be any.
         if tables.num_nodes is not None and tables.features is None and tables.labels is None:
             check_node_count(tables.num_nodes, self._archive["edge_index"].size, str(self._archive.path))
         return tables
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges.
+        """Yield all edges.
 
         Raises:
             InputError: No ``edge_index``, or one of the wrong form.
@@ -75,13 +76,13 @@ class NpzSource(GraphSource):
 def iter_array_edges(
     edge_index: NDArray[Any], relation: NDArray[Any] | None, weight: NDArray[Any] | None, where: str
 ) -> Iterator[EdgeChunk]:
-    """Chunks of edges in arrays.
+    """Yield edges in arrays, in chunks.
 
     Args:
         edge_index: ``[2, E]`` integer.
         relation: ``[E]`` integer, or None.
         weight: ``[E]`` real, or None.
-        where: What to call the arrays in errors.
+        where: Name of the arrays in errors.
 
     Raises:
         InputError: Arrays of the wrong form.
@@ -96,6 +97,7 @@ def iter_array_edges(
     for first in range(0, num_edges, CHUNK_EDGES):
         part = slice(first, first + CHUNK_EDGES)
         yield EdgeChunk(
+            # Copies of a slice: a view would keep the mapping, and torch needs writable arrays.
             src=np.array(edge_index[0, part], dtype=np.int64),
             dst=np.array(edge_index[1, part], dtype=np.int64),
             relation=None if relation is None else np.array(relation[part]),
@@ -104,7 +106,7 @@ def iter_array_edges(
 
 
 def parse_node_tables(arrays: NpzArchive | Mapping[str, NDArray[Any]]) -> NodeTableSource:
-    """Tables under the keys of this file's first lines.
+    """Return the tables under the keys that the module docstring lists.
 
     Raises:
         InputError: A key is missing, or has the wrong form.
@@ -129,6 +131,7 @@ def _parse_features(arrays: NpzArchive | Mapping[str, NDArray[Any]]) -> NDArray[
         if shape.ndim != 1 or shape.dtype.kind not in "iu":
             raise ValueError(f"a shape of {shape.dtype} and shape {list(shape.shape)}")
         if data.shape == (1,) and indices.ndim == 1:
+            # A view of one value: no memory until something copies it.
             data = np.broadcast_to(data, len(indices))
         return csr_from_arrays(data, indices, indptr, shape.tolist())
     except ValueError as error:
@@ -156,8 +159,9 @@ def _parse_count(given: NDArray[Any] | None) -> int | None:
 def _parse_names(names: NDArray[Any] | None) -> tuple[str, ...]:
     try:
         made = () if names is None else tuple(str(name) for name in names.reshape(-1))
+        # NumPy's text may hold code points beyond Unicode or lone surrogates, which fail only when written.
         "".join(made).encode("utf-8").decode("utf-8")
-    except (ValueError, SystemError) as error:  # letters beyond those of Unicode
+    except (ValueError, SystemError) as error:
         raise InputError(
             "names of classes or relations cannot be read",
             needed="text",

@@ -20,7 +20,7 @@ from outgrow.graph.readers.text import read_numbers
 
 @final
 class OgbSource(GraphSource):
-    """One unpacked data set of a single node type.
+    """Source of an unpacked data set of a single node type.
 
     Edges, features and labels are in ``raw/`` (``edge.csv.gz``, ``num-node-list.csv.gz``,
     ``node-feat.csv.gz``, ``node-label.csv.gz``; of the largest data set ``data.npz`` and ``node-label.npz``),
@@ -48,7 +48,7 @@ class OgbSource(GraphSource):
         return self._folder.name.replace("_", "-")
 
     def read_tables(self) -> NodeTableSource:
-        """Features, labels and the split, as far as there are any.
+        """Return the features, labels and split that the data set has.
 
         Raises:
             InputError: A file is broken, or there is more than one split.
@@ -64,7 +64,7 @@ class OgbSource(GraphSource):
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges.
+        """Yield all edges.
 
         Raises:
             InputError: A file is missing or broken.
@@ -107,6 +107,7 @@ class OgbSource(GraphSource):
             labels = read_numbers(table, np.float32)
         else:
             return None
+        # Unknown labels are NaN, which only floats can hold.
         known = np.nan_to_num(labels, nan=-1.0)
         if not np.array_equal(known, np.rint(known)):
             raise InputError(

@@ -18,7 +18,7 @@ _BATCH_ROWS = 1 << 17
 
 @final
 class ParquetSource(GraphSource):
-    """One file with columns ``src`` and ``dst``, optionally ``relation`` and ``weight``, or synonyms (``columns.py``).
+    """Reader of a file with columns ``src``, ``dst``, optionally ``relation``, ``weight`` (or synonyms).
 
     Args:
         path: The file.
@@ -41,15 +41,15 @@ class ParquetSource(GraphSource):
 
     @property
     def name(self) -> str:
-        """Name of the file without its ending."""
+        """Name of the file without its suffix."""
         return self._read.name
 
     def read_tables(self) -> NodeTableSource:
-        """The number of nodes, where it is known."""
+        """Return the number of nodes, if it is known."""
         return self._read.read_tables() if self._num_nodes is None else NodeTableSource(num_nodes=self._num_nodes)
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, 131,072 at a time.
+        """Yield all edges, 131,072 at a time.
 
         Raises:
             InputError: Columns that are missing, empty or not numbers; or a broken file.
@@ -90,7 +90,7 @@ class _ParquetRows(GraphSource):
             ) from error
 
     def _column_names(self, schema: Any) -> dict[str, str]:
-        """Name of the column of each role; types are looked at first, since values of others can be of any size."""
+        """Return the name of each role's column, and check its type."""
         from pyarrow import types
 
         own = schema.names
@@ -107,6 +107,7 @@ class _ParquetRows(GraphSource):
                 got=f"{len(own)} columns, {', '.join(shorten_name(name) for name in own[:8])}",
                 repair="write the file again with a name for each column",
             )
+        # Before any value is read: values of other types can be of any size.
         for role, name in names.items():
             kind = schema.field(name).type
             held = kind.value_type if types.is_dictionary(kind) else kind
@@ -121,6 +122,7 @@ class _ParquetRows(GraphSource):
     def _column_values(self, column: Any, name: str, role: str, row: int) -> NDArray[Any]:
         values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
         if column.null_count:
+            # `to_numpy` turns integers with missing values into floats, which cannot hold all large ids.
             missing = row + int(np.argmin(np.asarray(column.is_valid())))
             raise self._column_error(name, role, f"no value in {column.null_count} rows, the first is row {missing}")
         if role != "weight" and values.dtype == np.uint64 and values.max(initial=0) > np.iinfo(np.int64).max:

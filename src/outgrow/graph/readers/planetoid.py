@@ -1,8 +1,8 @@
-"""Citation graphs in the form of Planetoid (Yang, Cohen, Salakhutdinov: Revisiting semi-supervised learning, 2016).
+"""Citation graphs in the format of Planetoid (Yang, Cohen, Salakhutdinov, ICML 2016).
 
 Eight files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}``, seven of them pickles of Python 2. They are
-read without trust (``plain_pickle.py``): arrays, sparse matrices, lists and dictionaries are made of them,
-and nothing else.
+read without trust (``safe_pickle.py``): only arrays, sparse matrices, lists and dictionaries are made of
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUM_VAL = 500
 
 
 class PlanetoidSource(GraphSource):
-    """One such graph. Final.
+    """Source of one such graph. Final.
 
     Test rows are put at the ids that ``test.index`` names. Nodes without a row (15 in citeseer) have no
     features and the label -1. Edges go both ways, once each; self-loops are dropped. The split is the
@@ -34,7 +34,7 @@ class PlanetoidSource(GraphSource):
     test. Features are not normalised.
 
     Args:
-        folder: Where the files are.
+        folder: Folder with the files.
         dataset: Their name, such as ``cora``.
     """
 
@@ -44,11 +44,11 @@ class PlanetoidSource(GraphSource):
 
     @property
     def name(self) -> str:
-        """The name of the data set."""
+        """Name of the data set."""
         return self._dataset
 
     def read_tables(self) -> NodeTableSource:
-        """Sparse features, labels and the published split.
+        """Return sparse features, labels and the published split.
 
         Raises:
             InputError: A file is missing, broken, or would run code.
@@ -63,6 +63,7 @@ class PlanetoidSource(GraphSource):
         num_train = len(self._read_labels("y"))
         self._require_shape("ally", [len(ally)], [num_known])
         self._require_shape("ty", [len(ty)], [len(self._test_ids)])
+        # One empty row at the end, for the nodes that the files leave out.
         rows = csr_array(vstack([allx, tx, csr_array((1, allx.shape[1]), dtype=allx.dtype)]))
         place = np.full(num_nodes, rows.shape[0] - 1)
         place[:num_known] = np.arange(num_known)
@@ -80,9 +81,10 @@ class PlanetoidSource(GraphSource):
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, both ways, in one chunk."""
+        """Yield all edges, in both directions, in one chunk."""
         one, other = self._read_part("graph", self._read_pairs)
         both = np.stack([np.concatenate([one, other]), np.concatenate([other, one])])
+        # The dictionary lists some edges more than once, and in one direction or in both.
         src, dst = np.unique(both[:, both[0] != both[1]], axis=1)
         yield EdgeChunk(np.ascontiguousarray(src), np.ascontiguousarray(dst))
 
@@ -107,12 +109,13 @@ class PlanetoidSource(GraphSource):
         return ids
 
     def _read_pairs(self) -> tuple[Ids, Ids]:
-        """Both ends of each edge, as the graph has them."""
+        """Return both ends of each edge of the file."""
         graph = load_plain_pickle(self._part_path("graph"))
         room = self._part_path("graph").stat().st_size
         if not isinstance(graph, dict) or not all(isinstance(others, list) for others in graph.values()):
             raise TypeError("an object that is no dictionary of lists")
         degrees = [len(others) for others in graph.values()]
+        # A pickle can name one list many times, and so claim far more edges than its bytes could hold.
         if sum(degrees) > room:
             raise ValueError(f"{sum(degrees):,} neighbours in {room:,} bytes: lists that are one and the same")
         one = np.repeat(_as_integers(list(graph)), degrees)
@@ -129,13 +132,14 @@ class PlanetoidSource(GraphSource):
             raise _broken_file_error(self._part_path(part), f"rows and columns {got} instead of {needed}")
 
     def _read_part(self, part: str, read: Callable[[], T]) -> T:
-        """What a part holds; whatever is wrong with it is told in one way."""
+        """Return the content of a part; all errors are reported in one way."""
         if part not in self._part_cache:
             try:
                 self._part_cache[part] = read()
             except InputError:
                 raise
-            except Exception as error:  # a broken pickle can raise nearly anything
+            # A broken pickle can raise nearly anything.
+            except Exception as error:
                 raise _broken_file_error(
                     self._part_path(part), f"{type(error).__name__}: {str(error)[:200]}"
                 ) from error
@@ -163,6 +167,7 @@ def _as_labels(loaded: object) -> NDArray[np.int64]:
 
 
 def _as_integers(values: list[object]) -> Ids:
+    # Not `isinstance`, for which True and False are integers.
     if not all(type(value) is int for value in values):
         raise TypeError("nodes that are no integers")
     return np.array(values, dtype=np.int64)

@@ -21,9 +21,9 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 
 @final
 class PygSource(GraphSource):
-    """A ``Data`` or ``HeteroData``.
+    """Source of a ``Data`` or ``HeteroData``.
 
-    Read are ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column)
+    It reads ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column)
     and the three masks. Types of nodes follow one another in the order of ``node_types``; each edge type is a
     relation. Types whose features have one width share the columns; if widths differ, each type has columns
     of its own, and features are sparse. A type without features has zeros. Numbers in bfloat16 become
@@ -49,7 +49,7 @@ class PygSource(GraphSource):
         return "pyg"
 
     def read_tables(self) -> NodeTableSource:
-        """Attributes of the nodes.
+        """Return the attributes of the nodes.
 
         Raises:
             InputError: Attributes of the wrong form, or labels of more than one type of nodes.
@@ -68,7 +68,7 @@ class PygSource(GraphSource):
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, type after type.
+        """Yield all edges, type after type.
 
         Raises:
             InputError: Attributes of the wrong form, or weights that only some types of edges have.
@@ -80,6 +80,7 @@ class PygSource(GraphSource):
         weights = [_edge_weight(self._data[link]) for link in self._links]
         if any(w is None for w in weights) and any(w is not None for w in weights):
             raise _attribute_error("edge_weight", "weights for all types of edges or for none", "some types without")
+        # PyG numbers the nodes of each type from 0; here types follow one another.
         first = dict(zip(self._names, self._borders, strict=False))
         for number, (link, weight) in enumerate(zip(self._links, weights, strict=True)):
             src, dst = _edge_index(self._data[link])
@@ -88,7 +89,8 @@ class PygSource(GraphSource):
             yield from iter_array_edges(index, np.full(len(src), number, np.int32), weight, f"edges {' '.join(link)}")
 
     def _check_endpoints(self, link: tuple[str, str, str], src: NDArray[Any], dst: NDArray[Any]) -> None:
-        """An id too large for its type would be a node of the next type."""
+        """Refuse ids out of range."""
+        # An id too large for its type would be a node of the next type.
         for ids, name in ((src, link[0]), (dst, link[2])):
             count = int(self._stores[self._names.index(name)].num_nodes)
             bad = ids[(ids < 0) | (ids >= count)]
@@ -122,6 +124,7 @@ class PygSource(GraphSource):
             labels = _to_integer_labels(labels)
         if len(self._stores) == 1 or labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] > 1):
             return labels
+        # Nodes of the other types have no label.
         everyone = np.full(self._borders[-1], -1, dtype=np.int64)
         everyone[first : first + len(labels)] = labels.reshape(-1)
         return everyone
@@ -183,6 +186,7 @@ def _to_numpy(values: Any) -> NDArray[Any] | None:
         return None
     import torch
 
+    # NumPy has no bfloat16.
     here = values.detach().cpu()
     return np.asarray(here.float() if here.dtype == torch.bfloat16 else here)
 

@@ -1,8 +1,9 @@
-"""Pickles of arrays, CSR matrices, lists and dictionaries, opened without trust: nothing else is made of them.
+"""Untrusted pickles of arrays, CSR matrices, lists and dictionaries; no other object is ever created.
 
-A pickle is a program. Its instructions are read first: only those that build such values may be in it, each length must
-be there in full, and what it remembers must be numbered without gaps. Then it runs, but the functions it may call are
-those below, which only hold what they are given. Arrays are made from that afterwards, once sizes and types fit.
+A pickle is a program. Its instructions are read first: only those that build such values may be in it, each
+length must be there in full, and what it remembers must be numbered without gaps. Then it runs, but the
+functions it may call are those below, which only hold what they are given. Arrays are made from that
+afterwards, once sizes and types fit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from scipy.sparse import csr_array
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.matrices import csr_from_arrays
 
-_MOST_TUPLES = 1000  # they can be nested as deep, and the hash of one goes down to its innermost
+# Tuples can be nested as deep as there are many, and the hash of one recurses to its innermost.
+_MOST_TUPLES = 1000
 _BEYOND = 1 << 63
 _TYPE = re.compile(r"[biuf](?:1|2|4|8)")
 _VALUES = "INT BININT BININT1 BININT2 LONG LONG1 LONG4 NONE NEWTRUE NEWFALSE FLOAT BINFLOAT"
@@ -36,18 +38,19 @@ _KNOWN = frozenset((*f"{_VALUES} {_TEXTS} {_HOLDERS} {_CALLS}".split(), *_TUPLES
 
 
 def load_plain_pickle(path: Path) -> Any:
-    """What a pickle holds: numbers, text, lists, dictionaries, tuples, `Csr`, and arrays of numbers.
+    """Return the content of a pickle: numbers, text, lists, dictionaries, tuples, `PickledCsr`, arrays.
 
     Args:
         path: The file, written by any version of Python, NumPy and SciPy.
 
     Raises:
         InputError: The pickle asks for something else.
-        Exception: It is broken; nearly any exception can come of that.
+        Exception: It is broken, which can raise nearly any exception.
     """
     if not path.is_file():
         raise FileNotFoundError("there is no such file")
     data = path.read_bytes()
+    # Before anything runs: some instructions allocate by a length that the file merely claims.
     _check_instructions(data)
     made = _CheckedUnpickler(io.BytesIO(data), encoding="latin1").load()
     return made.to_array() if isinstance(made, _PickledArray) else made
@@ -55,9 +58,10 @@ def load_plain_pickle(path: Path) -> Any:
 
 @final
 class PickledCsr:
-    """The state of a SciPy matrix as it was pickled, in any version of SciPy."""
+    """State of a pickled SciPy matrix, from any version of SciPy."""
 
-    _state: dict[str, Any]  # not set by a constructor, which a pickle may leave out
+    # Not set by a constructor, which a pickle may leave out.
+    _state: dict[str, Any]
 
     def __setstate__(self, state: object) -> None:
         if not isinstance(state, dict):
@@ -65,12 +69,13 @@ class PickledCsr:
         self._state = state
 
     def to_array(self) -> csr_array:
-        """The matrix, whose indices are in range.
+        """Return the matrix, whose indices are in range.
 
         Raises:
             ValueError: It is no matrix.
         """
         data, indices, indptr = (self._array_state(name) for name in ("data", "indices", "indptr"))
+        # The name of the field depends on the version of SciPy.
         shape = self._known_state.get("_shape") or self._known_state.get("shape")
         if not isinstance(shape, tuple):
             raise ValueError("a matrix without a shape")
@@ -90,7 +95,7 @@ class PickledCsr:
 
 @final
 class _PickledArray:
-    """The state of an array as NumPy pickles it."""
+    """State of an array, as NumPy pickles it."""
 
     def __init__(self) -> None:
         self._state: object = None
@@ -99,20 +104,23 @@ class _PickledArray:
         self._state = state
 
     def to_array(self) -> NDArray[Any]:
-        """The array.
+        """Return the array.
 
         Raises:
-            ValueError: Its state is not that of an array of numbers, or its data are not as long as its shape says.
+            ValueError: Its state is not that of an array of numbers, or its data are not as long as its shape
+                says.
         """
         if not isinstance(self._state, tuple) or len(self._state) != 5:
             raise ValueError("an array without data")
         _, shape, dtype, fortran, data = self._state
+        # Strings of Python 2 are bytes, which the unpickler decodes as Latin-1.
         if isinstance(data, str):
             data = data.encode("latin1")
         sizes = isinstance(shape, tuple) and len(shape) <= 4 and all(type(n) is int and n >= 0 for n in shape)
         if not sizes or not isinstance(dtype, _PickledDtype) or not isinstance(data, bytes):
             raise ValueError("an array of something else than numbers")
         kind = dtype.to_dtype()
+        # A zero in the shape makes the product 0 whatever the other sizes are: each is checked by itself too.
         if math.prod(shape) * kind.itemsize != len(data) or max(shape, default=0) > len(data):
             raise ValueError(f"{len(data)} bytes for an array of {kind} and shape {list(shape)}")
         return np.frombuffer(data, kind).reshape(shape, order="F" if fortran else "C")
@@ -120,10 +128,11 @@ class _PickledArray:
 
 @final
 class _PickledDtype:
-    """The type of an array's elements, as NumPy pickles it."""
+    """Type of an array's elements, as NumPy pickles it."""
 
     def __init__(self, code: object, *_: object) -> None:
-        self._code, self._order = code, "="
+        self._code = code
+        self._order = "="
 
     def __setstate__(self, state: object) -> None:
         order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
@@ -132,10 +141,10 @@ class _PickledDtype:
         self._order = str(order)
 
     def to_dtype(self) -> np.dtype[Any]:
-        """The type.
+        """Return the type.
 
         Raises:
-            ValueError: It is not that of numbers.
+            ValueError: It is not a type of numbers.
         """
         if not isinstance(self._code, str) or not _TYPE.fullmatch(self._code):
             raise ValueError(f"an array of type {str(self._code)[:20]!r}")
@@ -144,7 +153,7 @@ class _PickledDtype:
 
 @final
 class _PickledName:
-    """What a pickle names: it may be called or handed on, but not changed.
+    """Function or class that a pickle names: it may be called or passed on, but not changed.
 
     Args:
         call: What calling it does.
@@ -156,6 +165,7 @@ class _PickledName:
     def __call__(self, *given: object) -> Any:
         return self._call(*given)
 
+    # Without this, BUILD would write attributes into an object that later pickles share.
     def __setstate__(self, state: object) -> None:
         raise pickle.UnpicklingError("a function or class that is to be changed")
 
@@ -184,10 +194,10 @@ def _make_dict(kind: object = None) -> dict[Any, Any]:
 
 @final
 class _BytesFactory:
-    """How Python 3 writes bytes into a pickle of Python 2; each is made of a text of the pickle, once.
+    """Function by which Python 3 writes bytes into a pickle of Python 2: text of the pickle, encoded.
 
     Args:
-        room: The most bytes that all may have together.
+        room: The most bytes that all results may have together.
     """
 
     def __init__(self, room: int) -> None:
@@ -196,6 +206,7 @@ class _BytesFactory:
     def __call__(self, text: object, encoding: object = "latin1") -> bytes:
         if not isinstance(text, str) or encoding != "latin1":
             raise pickle.UnpicklingError("bytes that are no text")
+        # A pickle can name one long text many times, and so make far more bytes than it has.
         self._room -= len(text)
         if self._room < 0:
             raise pickle.UnpicklingError("the same bytes again and again")
@@ -222,14 +233,14 @@ _MADE: dict[str, Any] = {
 
 @final
 class _CheckedUnpickler(pickle.Unpickler):
-    """Runs a pickle whose instructions were checked."""
+    """Unpickler for a pickle whose instructions were checked."""
 
     def __init__(self, file: io.BytesIO, *, encoding: str) -> None:
         super().__init__(file, encoding=encoding)
         self._bytes = _PickledName(_BytesFactory(len(file.getbuffer())))
 
     def find_class(self, module: str, name: str) -> Any:
-        """What is allowed under a name, and nothing else."""
+        """Return the replacement for an allowed name; refuse any other."""
         full = f"{module}.{name}"
         made = self._bytes if full == "_codecs.encode" else _MADE.get(full)
         if made is None:
@@ -238,24 +249,26 @@ class _CheckedUnpickler(pickle.Unpickler):
 
 
 def _check_instructions(data: bytes) -> None:
-    """Refuse instructions that no such pickle has, lengths that are not there, and gaps in what is remembered."""
+    """Refuse instructions that no such pickle has, lengths beyond the data, and gaps in the memo."""
     puts = tuples = 0
     for name, given in _iter_instructions(io.BytesIO(data)):
         if name not in _KNOWN:
             raise _forbidden_content_error(f"the instruction {name}")
+        # Many long integers can have the same hash, which makes a dictionary of them quadratically slow.
         if isinstance(given, int) and not -_BEYOND <= given < _BEYOND:
-            raise pickle.UnpicklingError("a number of more than 64 bits")  # many could have one hash
+            raise pickle.UnpicklingError("a number of more than 64 bits")
         tuples += name in _TUPLES
         if tuples > _MOST_TUPLES:
             raise pickle.UnpicklingError(f"more than {_MOST_TUPLES} tuples")
         if name in _PUTS:
-            if given is not None and given > puts + 1:  # Python 2 counts from 1 in protocol 0 and 1
+            # A high number would make the unpickler allocate a memo of that size. Python 2 counts from 1.
+            if given is not None and given > puts + 1:
                 raise pickle.UnpicklingError(f"the memory {given} after {puts}")
             puts += 1
 
 
 def _iter_instructions(file: io.BytesIO) -> Iterator[tuple[str, Any]]:
-    """Name and argument of each, as `pickletools.genops` gives them, but texts of protocol 0 may hold any bytes."""
+    """Yield name and argument of each instruction like `pickletools.genops`; STRING may hold any bytes."""
     known = {code.code: code for code in pickletools.opcodes}
     name = ""
     while name != "STOP":

@@ -1,4 +1,4 @@
-"""What every reader gives: edges in chunks, and tables of what is known of the nodes."""
+"""Interface of readers: edges in chunks, and tables of the nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EdgeChunk(NamedTuple):
 
 
 class LazyMatrix(ABC):
-    """Dense rows that are made, or read, when they are asked for: ``rows[first:last]``; `numpy.asarray` gives all."""
+    """Dense rows that are made or read on demand: ``rows[first:last]``; `numpy.asarray` returns all."""
 
     @property
     @abstractmethod
@@ -47,7 +47,7 @@ class LazyMatrix(ABC):
 
     @abstractmethod
     def read_rows(self, first: int, last: int) -> NDArray[Any]:
-        """Rows ``first`` to ``last - 1``: ``[last - first, D]``, contiguous; the same each time."""
+        """Return rows ``first`` to ``last - 1``: ``[last - first, D]``, contiguous; the same each time."""
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -62,10 +62,10 @@ class LazyMatrix(ABC):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeTableSource:
-    """What is known of the nodes; small against the edges, or memory-mapped.
+    """Tables of the nodes; small compared with the edges, or memory-mapped.
 
     Attributes:
-        num_nodes: ``V``; None if only the largest id in the edges tells.
+        num_nodes: ``V``; None if it follows from the largest id in the edges.
         features: ``[V, D]`` floating, or CSR of that shape, or rows made on demand (large ones are read in
             slices).
         labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
@@ -73,7 +73,7 @@ class NodeTableSource:
         val: ``[n]`` node ids.
         test: ``[n]`` node ids.
         class_names: Name of each class, or empty.
-        relation_names: Name of each relation, or empty (then they are called by number).
+        relation_names: Name of each relation, or empty (then relations are numbered).
         node_types: Ranges of node ids, or empty.
     """
 
@@ -89,17 +89,17 @@ class NodeTableSource:
 
 
 class GraphSource(ABC):
-    """A graph that can be read. ``read_edges`` may be called more than once and gives the same chunks each time."""
+    """Graph that can be read. ``read_edges`` may be called repeatedly, and yields the same chunks each time."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What to call the graph."""
+        """Name of the graph."""
 
     @abstractmethod
     def read_tables(self) -> NodeTableSource:
-        """What is known of the nodes."""
+        """Return the tables of the nodes."""
 
     @abstractmethod
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """All edges, in chunks of bounded size."""
+        """Yield all edges, in chunks of bounded size."""

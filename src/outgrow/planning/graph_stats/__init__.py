@@ -1,1 +1,1 @@
-"""Where a workload's figures come from."""
+"""Statistics of graphs: counted, sampled, or derived from a degree distribution."""

@@ -1,1 +1,1 @@
-"""Profiles and calibration."""
+"""Machine profiles, and the calibration that measures them."""

@@ -1,4 +1,4 @@
-"""A machine measured: what each worker does while all others do the same, put together to a profile."""
+"""Calibration: all workers measure at the same time, and their results make a profile of the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROOM = 1 << 27
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerMeasurement:
-    """What one worker has found."""
+    """Measurements of one worker."""
 
     host: str
     machine: MachineInfo
@@ -38,12 +38,12 @@ class WorkerMeasurement:
 
 
 def calibrate_machine(comm: Comm, scratch: Path | None, name: str | None = None) -> MachineProfile:
-    """Measure the workers' machines. All workers together; each computes on the device of its line.
+    """Measure the machines of all workers, each on the device of its communicator. All workers together.
 
     Args:
-        comm: The line to the other workers.
-        scratch: Folder on the disk that is measured; None for the system's folder of temporary files.
-        name: Of the profile; None for that of the host.
+        comm: Communicator of the workers.
+        scratch: Folder on the disk to measure; None for the system's folder of temporary files.
+        name: Name of the profile; None for that of the host.
 
     Raises:
         InputError: The folder cannot be used.
@@ -52,7 +52,7 @@ def calibrate_machine(comm: Comm, scratch: Path | None, name: str | None = None)
     with scratch_directory(scratch, _ROOM) as folder:
         links = measure_link_rates(comm, folder)
     on_gpu = comm.device.type == "cuda"
-    mine = WorkerMeasurement(
+    own = WorkerMeasurement(
         host=comm.hosts[comm.rank],
         machine=machine,
         kind=comm.device.type,
@@ -61,17 +61,18 @@ def calibrate_machine(comm: Comm, scratch: Path | None, name: str | None = None)
         speed=measure_worker(comm.device),
         links=links,
     )
-    return combine_measurements(comm.all_gather_object(mine), name)
+    return combine_measurements(comm.all_gather_object(own), name)
 
 
 def combine_measurements(workers: Sequence[WorkerMeasurement], name: str | None) -> MachineProfile:
-    """One profile of several workers' measurements: of hosts and devices that differ, the slowest and smallest.
+    """Combine the workers' measurements into one profile; of unequal machines, the slowest and smallest count.
 
     Args:
-        workers: What each has found.
-        name: Of the profile; None for that of this host.
+        workers: Measurements of each worker.
+        name: Name of the profile; None for that of this host.
     """
-    first, per_host = workers[0], Counter(each.host for each in workers)
+    first = workers[0]
+    per_host = Counter(each.host for each in workers)
     shared = first.kind == "cpu"
     speeds = [
         _combine_host([each.speed for each in workers if each.host == host], shares_device=shared) for host in per_host
@@ -107,12 +108,14 @@ def combine_measurements(workers: Sequence[WorkerMeasurement], name: str | None)
         ),
         links=_slowest_links(workers),
     )
+    # Last, since the expected seconds of the reference follow from all the other rates.
     efficiency = compute_efficiency(profile, profile.workers, slowest.epoch_seconds)
     return replace(profile, device=replace(profile.device, efficiency=efficiency))
 
 
 def _combine_host(speeds: Sequence[WorkerSpeed], *, shares_device: bool) -> WorkerSpeed:
-    """What the workers of a host do together on a device that they share; else what the slowest of them does."""
+    """Return the joint rates of a host's workers on a shared device; else the rates of the slowest worker."""
+    # Workers on one CPU measured it at the same time, so each saw its share: the sum is the rate of the CPU.
     slowest = reduce(_slower_speed, speeds)
     if not shares_device:
         return slowest
@@ -126,6 +129,7 @@ def _combine_host(speeds: Sequence[WorkerSpeed], *, shares_device: bool) -> Work
             fresh=sum(each.layers.fresh for each in speeds),
             layer_seconds=slowest.layers.layer_seconds,
         ),
+        # Gathers and samples are rates of a thread, and are not divided among workers.
         copy=sum(each.copy for each in speeds),
         gather=slowest.gather,
         sampled_edges=slowest.sampled_edges,
@@ -160,7 +164,7 @@ def _sum_rates(rates: Sequence[RateByWidth]) -> RateByWidth:
 
 
 def _slowest_links(workers: Sequence[WorkerMeasurement]) -> dict[Link, LinkRate]:
-    """Of each link that some worker has."""
+    """Return the slowest rates of each link that some worker has."""
     found: dict[Link, list[LinkRate]] = {}
     for link, rate in (item for each in workers for item in each.links.items()):
         found.setdefault(link, []).append(rate)

@@ -1,4 +1,4 @@
-"""How fast bytes come from a disk, cross the border between a host and its device, and go to other workers."""
+"""Measurement of links: from disk, between host and device, and between workers."""
 
 from __future__ import annotations
 
@@ -26,20 +26,22 @@ _SENT = 1 << 13
 _FEW = 64
 _TURNS, _COMPUTATIONS = 48, 16
 _TRIED, _LONG_SECONDS = 5, 4.0
-"""Long messages are timed as often as they go in so many seconds, a few at least."""
+"""Least number of timings of long messages, and the seconds that these may take."""
 
 
 def measure_link_rates(comm: Comm, folder: Path) -> dict[Link, LinkRate]:
-    """Measure the links of this worker, while all others do the same. All workers together.
+    """Measure the links of this worker while all others do the same. All workers together.
 
     Args:
-        comm: The line to the other workers, and the device that this one computes on.
-        folder: Where files are written, on the disk that is measured.
+        comm: Communicator of the workers, with the device of this one.
+        folder: Folder on the disk that is measured.
     """
+    # Every worker takes part in an exchange that any of them needs, also one without such peers: otherwise the
+    # collective inside would never end.
     found = {
-        link: _measure_exchange(comm, there)
-        for link, there in _peers_by_link(comm).items()
-        if any(comm.all_gather_object(there))
+        link: _measure_exchange(comm, peers)
+        for link, peers in _peers_by_link(comm).items()
+        if any(comm.all_gather_object(peers))
     }
     with _open_rows(comm, folder) as rows:
         found |= _measure_host_device(comm, rows)
@@ -48,7 +50,7 @@ def measure_link_rates(comm: Comm, folder: Path) -> dict[Link, LinkRate]:
 
 
 def _peers_by_link(comm: Comm) -> dict[Link, list[int]]:
-    """The other workers on this host, and those on others."""
+    """Return the other workers on this host, and those on other hosts."""
     here = comm.hosts[comm.rank]
     others = [peer for peer in range(comm.size) if peer != comm.rank]
     return {
@@ -58,16 +60,15 @@ def _peers_by_link(comm: Comm) -> dict[Link, list[int]]:
 
 
 def _measure_exchange(comm: Comm, peers: Sequence[int]) -> LinkRate:
-    """Rows of equal size to some workers, who send as many; between computations, as in training.
-
-    Who waits for others while it computes nothing is waked sooner than training is.
-    """
-    finish, weight = DeviceStreams(comm.device).synchronize, torch.rand(_WIDTH, _WIDTH, device=comm.device)
+    """Measure an exchange of equally many rows with some workers, between computations as in training."""
+    finish = DeviceStreams(comm.device).synchronize
+    weight = torch.rand(_WIDTH, _WIDTH, device=comm.device)
 
     def time_exchange(count: int, turns: int) -> float:
         sizes = tuple(count if peer in peers else 0 for peer in range(comm.size))
         rows = torch.zeros(sum(sizes), _WIDTH, device=comm.device)
 
+        # A worker that only waits for messages wakes up sooner than one that computes in between.
         def run_matmuls() -> None:
             for _ in range(_COMPUTATIONS):
                 torch.relu(weight @ weight)
@@ -79,7 +80,9 @@ def _measure_exchange(comm: Comm, peers: Sequence[int]) -> LinkRate:
 
         return _time_in_step(comm, run_matmuls, exchange_rows, turns)
 
-    message, long = time_exchange(1, _TURNS), time_exchange(_SENT, _TRIED)
+    message = time_exchange(1, _TURNS)
+    long = time_exchange(_SENT, _TRIED)
+    # All workers must repeat the exchange equally often, so the slowest of them decides.
     turns = min(_TURNS, int(_LONG_SECONDS / max(comm.all_gather_object(long))))
     if turns > _TRIED:
         long = time_exchange(_SENT, turns)
@@ -88,7 +91,7 @@ def _measure_exchange(comm: Comm, peers: Sequence[int]) -> LinkRate:
 
 
 def _time_in_step(comm: Comm, before: Callable[[], object], work: Callable[[], object], turns: int) -> float:
-    """Seconds of what all workers do together after what each does alone, as often on all of them; the median."""
+    """Return the median seconds of collective work after local work, equally often on all workers."""
     took = []
     comm.barrier()
     for _ in range(turns):
@@ -101,7 +104,7 @@ def _time_in_step(comm: Comm, before: Callable[[], object], work: Callable[[], o
 
 @contextmanager
 def _open_rows(comm: Comm, folder: Path) -> Iterator[RowStorage]:
-    """Rows of the HOST tier: in scratch files beside a CPU, in pinned memory beside a GPU."""
+    """Open rows of the HOST tier: in scratch files for a CPU, in pinned memory for a GPU."""
     if comm.device.type != "cpu":
         rows: RowStorage = allocate_pinned_rows(_ROWS, _WIDTH, torch.float32, comm.device)
         yield rows
@@ -119,7 +122,7 @@ def _open_rows(comm: Comm, folder: Path) -> Iterator[RowStorage]:
 
 
 def _measure_host_device(comm: Comm, rows: RowStorage) -> dict[Link, LinkRate]:
-    """Every third row to the device, and all rows from it."""
+    """Measure loading every third row to the device, and storing all rows from it."""
     device = comm.device
     finish = DeviceStreams(device).synchronize
     values = torch.rand(_ROWS, _WIDTH, device=device)
@@ -130,7 +133,9 @@ def _measure_host_device(comm: Comm, rows: RowStorage) -> dict[Link, LinkRate]:
         out, places = torch.empty(count, _WIDTH, device=device), torch.arange(count, device=device)
         return best_seconds(lambda: rows.read_rows(wanted, out, places), finish)
 
-    most, few = _ROWS // _STEP, time_load(_FEW)
+    most = _ROWS // _STEP
+    few = time_load(_FEW)
+    # Subtracting the short load leaves the bandwidth without the latency.
     loaded = 4 * most * _WIDTH / max(time_load(most) - few, 1e-9)
     return {
         Link.HOST_TO_DEVICE: LinkRate(bytes_per_second=loaded, message_seconds=few),
@@ -139,7 +144,7 @@ def _measure_host_device(comm: Comm, rows: RowStorage) -> dict[Link, LinkRate]:
 
 
 def _measure_disk(path: Path) -> LinkRate:
-    """A file read in order, after the system has let go of what it had of it in memory, where it can be told to."""
+    """Measure reading a file sequentially, without the page cache if the system can drop it."""
     block = os.urandom(1 << 20)
     try:
         with path.open("wb", buffering=0) as file:
@@ -154,6 +159,7 @@ def _measure_disk(path: Path) -> LinkRate:
 
 def _time_read(path: Path) -> float:
     with path.open("rb", buffering=0) as file:
+        # Pages that were written just now would be read from memory; dropping them works only after `fsync`.
         if sys.platform == "linux":
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What share of the rates of single pieces whole steps of training come to."""
+"""Measurement of whole training steps: the share of the rates of single operations that they reach."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NODES, _DEGREE, _WIDTH, _CLASSES, _LAYERS = 1 << 15, 16, 64, 16, 3
 
 
 def measure_epoch_seconds(device: torch.device) -> float:
-    """How long an epoch of `reference` takes one worker."""
+    """Return the seconds that an epoch of `make_reference` takes on one worker."""
     graph, model = make_reference()
     assert graph.features is not None
     assert graph.labels is not None
@@ -53,21 +53,22 @@ def measure_epoch_seconds(device: torch.device) -> float:
 
 
 def compute_efficiency(profile: MachineProfile, per_host: int, seconds: float) -> float:
-    """The share of a machine's rates with which each of a host's workers would take so long.
+    """Return the share of a machine's rates that explains the measured seconds of an epoch.
 
     Args:
-        profile: Of the machine, whose efficiency is 1.
+        profile: Profile of the machine, with an efficiency of 1.
         per_host: Workers that were measured at the same time.
-        seconds: What `measure_epoch_seconds` has found.
+        seconds: Result of `measure_epoch_seconds`.
     """
-    pace = CostModel.from_profile(profile, WorkerLayout(workers=per_host), 4)
+    costs = CostModel.from_profile(profile, WorkerLayout(workers=per_host), 4)
     graph, model = make_reference()
-    parts = full_graph_parts(make_workload(graph, model), pace, graph.num_nodes, graph.num_edges)
+    # Each worker computed the whole reference by itself, so the parts of one worker are compared.
+    parts = full_graph_parts(make_workload(graph, model), costs, graph.num_nodes, graph.num_edges)
     return sum(part.seconds for part in parts) / seconds
 
 
 def make_reference() -> tuple[Graph, Model]:
-    """A random graph and a GCN of three layers."""
+    """Return the reference: a random graph and a GCN of three layers."""
     generator = torch.Generator().manual_seed(0)
     indices = torch.randint(_NODES, (_NODES * _DEGREE,), generator=generator, dtype=torch.int32)
     nodes = torch.arange(_NODES)

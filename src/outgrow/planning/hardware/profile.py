@@ -1,4 +1,4 @@
-"""Machine profiles and rates."""
+"""Machine profiles: rates of devices, hosts and links, and their files."""
 
 from __future__ import annotations
 
@@ -20,34 +20,36 @@ from outgrow.core.validation import validate_choice
 
 @dataclass(frozen=True, kw_only=True)
 class LinkRate:
-    """How fast bytes cross a link, one worker's at a time unless said otherwise.
+    """Bandwidth and latency of a link, for one worker at a time unless stated otherwise.
 
     Attributes:
-        bytes_per_second: Of a long message.
-        message_seconds: How long a message of no bytes takes.
+        bytes_per_second: Bandwidth of a long message.
+        message_seconds: Latency: seconds of an empty message.
     """
 
     bytes_per_second: float
     message_seconds: float = 0.0
 
     def transfer_seconds(self, num_bytes: float, messages: float = 1) -> float:
-        """How long so many bytes take, in so many messages."""
+        """Return the seconds that ``num_bytes`` take in ``messages`` messages."""
         return num_bytes / self.bytes_per_second + messages * self.message_seconds
 
 
 class RateByWidth:
-    """A rate that depends on how many columns rows have. Final.
+    """Rate that depends on the width of rows. Final.
 
     Args:
-        per_second: The rate at some widths, which are positive.
+        per_second: The rate at some positive widths.
     """
 
     def __init__(self, per_second: Mapping[int, float]) -> None:
         self.per_second = dict(sorted(per_second.items()))
 
     def rate_at(self, width: float) -> float:
-        """The rate at a width: on the line between the nearest two, both axes logarithmic; beyond them, theirs."""
-        widths, rates = list(self.per_second), list(self.per_second.values())
+        """Interpolate the rate at a width, on logarithmic axes; beyond known widths, the nearest rate holds."""
+        widths = list(self.per_second)
+        rates = list(self.per_second.values())
+        # Outside the measured range a line would soon leave what the hardware can do.
         right = bisect_left(widths, width)
         if right == 0 or right == len(widths):
             return rates[min(right, len(widths) - 1)]
@@ -68,28 +70,28 @@ class RateByWidth:
 T = TypeVar("T")
 FORMAT = 2
 NEAR_BYTES, FAR_BYTES = 1 << 22, 1 << 28
-"""Of a table of rows that caches hold, and of one that they do not."""
+"""Sizes of a table of rows that fits into caches, and of one that does not."""
 _MACHINES = resources.files("outgrow.planning") / "machines"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceProfile:
-    """Where a worker computes: a GPU of its own, or the CPU of its host, which all workers there share.
+    """Device of a worker: its own GPU, or the CPU that it shares with the other workers of its host.
 
     Attributes:
         kind: ``"cuda"`` or ``"cpu"``.
-        name: Its maker's.
+        name: Name given by the maker.
         memory_bytes: Memory of the GPU, or of the host.
         product: Floating-point operations per second of ``[n, w] @ [w, w]`` in float32, by ``w``.
-        near: Bytes of float32 rows read per second by sums over in-neighbours, forward and backward, by columns, from
-            a table of `NEAR_BYTES`.
+        near: Bytes of float32 rows read per second by sums over in-neighbours, forward and backward, by
+            columns, from a table of `NEAR_BYTES`.
         far: The same, from a table of `FAR_BYTES`.
-        finish: Numbers that get a bias, an activation, dropout and their gradients per second.
-        score: Scores of edges per second that attention takes beyond sums, forward and backward.
-        fresh: Edges per second that are seen for the first time, and made ready for sums both ways.
-        copy: Bytes read and written per second by a copy in its memory.
-        layer_seconds: What a layer takes in a step of training, however little it computes.
-        efficiency: Share of these rates that whole steps of training come to.
+        finish: Numbers per second that get a bias, an activation, dropout and their gradients.
+        score: Edge scores per second that attention processes in addition to sums, forward and backward.
+        fresh: Edges per second that are prepared for sums in both directions when first seen.
+        copy: Bytes read and written per second by a copy in device memory.
+        layer_seconds: Fixed seconds of a layer in a training step, regardless of its size.
+        efficiency: Share of these rates that whole training steps reach.
     """
 
     kind: str
@@ -107,19 +109,19 @@ class DeviceProfile:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all workers of a host share it, its rates and its memory."""
+        """Whether all workers of a host share the device, its rates and its memory."""
         return self.kind == "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostProfile:
-    """What a host has for all of its workers.
+    """Resources of a host that its workers share.
 
     Attributes:
-        cores: Of its CPU.
-        memory_bytes: Of its memory.
-        gather: Bytes of float32 rows that its CPU takes from memory per second, at random, by columns.
-        sampled_edges: Edges of sampled blocks that its CPU draws per second.
+        cores: Cores of its CPU.
+        memory_bytes: Bytes of its memory.
+        gather: Bytes of float32 rows that a thread gathers from random places per second, by columns.
+        sampled_edges: Edges of sampled blocks that a thread samples per second.
     """
 
     cores: int
@@ -130,18 +132,18 @@ class HostProfile:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineProfile:
-    """A machine, or several alike.
+    """Profile of a machine, or of several equal ones.
 
     Attributes:
-        name: By which it is asked for.
+        name: Name of the profile.
         date: When it was measured or written, ``YYYY-MM-DD``.
         source: Where the numbers are from.
         hosts: Number of hosts.
-        workers: Most workers of a host: its GPUs, or its cores.
-        device: Where a worker computes.
+        workers: Largest number of workers on a host: its GPUs, or its cores.
+        device: Device of a worker.
         host: Each of the hosts.
-        links: What has been measured or is known. ``peer`` and ``network`` are rates of a worker that sends to all
-            others while these do so too. Between a CPU, as device, and its host are scratch files.
+        links: Known rates. ``peer`` and ``network`` are those of a worker that sends to all others while
+            these do the same. If the device is a CPU, the links between host and device are scratch files.
     """
 
     name: str
@@ -154,7 +156,7 @@ class MachineProfile:
     links: Mapping[Link, LinkRate]
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is written to a file."""
+        """Return the profile as it is written to a file."""
         return {
             "format": FORMAT,
             **{field.name: getattr(self, field.name) for field in fields(self)},
@@ -165,12 +167,12 @@ class MachineProfile:
 
 
 def list_machines() -> list[str]:
-    """Names of the profiles that come with Outgrow."""
+    """Return the names of the profiles that come with Outgrow."""
     return sorted(Path(each.name).stem for each in _MACHINES.iterdir() if each.name.endswith(".json"))
 
 
 def find_profile(hardware: str) -> MachineProfile:
-    """A profile by its name (see `list_machines`), or from a file.
+    """Return a profile by its name (see `list_machines`), or from a file.
 
     Raises:
         InputError: There is none, or it is broken.
@@ -184,7 +186,7 @@ def find_profile(hardware: str) -> MachineProfile:
 
 
 def read_profile(path: Path) -> MachineProfile:
-    """The profile in a file.
+    """Read the profile in a file.
 
     Raises:
         InputError: It cannot be read, or is broken.
@@ -226,9 +228,11 @@ def _parse_profile(where: str, text: str) -> MachineProfile:
         _raise_unusable(where, f"no JSON: {error}")
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
         _raise_unusable(where, f"no profile of format {FORMAT}")
+    # Entries of another shape can raise any of these errors: all are reported in one way.
     try:
         links = {Link(name): _read_fields(LinkRate, rate) for name, rate in found.pop("links").items()}
-        device, host = _read_fields(DeviceProfile, found.pop("device")), _read_fields(HostProfile, found.pop("host"))
+        device = _read_fields(DeviceProfile, found.pop("device"))
+        host = _read_fields(HostProfile, found.pop("host"))
         profile = _read_fields(MachineProfile, {**found, "device": device, "host": host, "links": links})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         _raise_unusable(where, str(error))
@@ -239,6 +243,7 @@ def _parse_profile(where: str, text: str) -> MachineProfile:
 
 def _read_fields(kind: type[T], values: Mapping[str, Any]) -> T:
     types = get_type_hints(kind)
+    # A link without latency may leave it out; all other fields are needed.
     if missing := types.keys() - values.keys() - {"message_seconds"}:
         raise KeyError(f"no {', '.join(sorted(missing))}")
     return kind(
@@ -255,6 +260,7 @@ def _read_value(name: str, value: Any, kind: Any) -> Any:
         if _check_positive(name, value) != int(value):
             raise ValueError(f"{name} is {value}, no whole number")
         return int(value)
+    # Rates are divided by, so only seconds may be 0.
     if kind is float:
         return _check_positive(name, value, zero=name.endswith("_seconds"))
     if kind is str and not isinstance(value, str):
@@ -263,6 +269,7 @@ def _read_value(name: str, value: Any, kind: Any) -> Any:
 
 
 def _check_positive(name: str, value: Any, *, zero: bool = False) -> float:
+    # A bool is an int in Python; NaN fails the comparison.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{name} is {value!r}, no positive number")
     if value == 0 and not zero:
