@@ -1,4 +1,4 @@
-"""Graphs of PyG: ``Data`` and ``HeteroData``."""
+"""Reader of PyG graphs: ``Data`` and ``HeteroData``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 
 @final
 class PygSource(GraphSource):
-    """Source of a ``Data`` or ``HeteroData``.
+    """A source of a ``Data`` or ``HeteroData`` object. Final.
 
-    It reads ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column)
-    and the three masks. Types of nodes follow one another in the order of ``node_types``; each edge type is a
+    Reads ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and
+    the three masks. Types of nodes follow one another in the order of ``node_types``; each edge type is a
     relation. Types whose features have one width share the columns; if widths differ, each type has columns
-    of its own, and features are sparse. A type without features has zeros. Numbers in bfloat16 become
-    float32.
+    of its own, and features are sparse. A type without features gets random vectors, the same in every run
+    (see `outgrow.graph.readers.matrices.block_diagonal_features`). Numbers in bfloat16 become float32.
 
     Args:
         data: The data object.
@@ -73,6 +73,7 @@ class PygSource(GraphSource):
         Raises:
             InputError: Attributes of the wrong form, or weights that only some types of edges have.
         """
+        # Types are offset into one range of ids, and the number of the edge type is the relation.
         if not self._hetero:
             relation = _to_numpy(self._data.get("edge_type"))
             yield from iter_array_edges(_edge_index(self._data), relation, _edge_weight(self._data), "the data object")
@@ -80,7 +81,6 @@ class PygSource(GraphSource):
         weights = [_edge_weight(self._data[link]) for link in self._links]
         if any(w is None for w in weights) and any(w is not None for w in weights):
             raise _attribute_error("edge_weight", "weights for all types of edges or for none", "some types without")
-        # PyG numbers the nodes of each type from 0; here types follow one another.
         first = dict(zip(self._names, self._borders, strict=False))
         for number, (link, weight) in enumerate(zip(self._links, weights, strict=True)):
             src, dst = _edge_index(self._data[link])
@@ -89,8 +89,8 @@ class PygSource(GraphSource):
             yield from iter_array_edges(index, np.full(len(src), number, np.int32), weight, f"edges {' '.join(link)}")
 
     def _check_endpoints(self, link: tuple[str, str, str], src: NDArray[Any], dst: NDArray[Any]) -> None:
-        """Refuse ids out of range."""
-        # An id too large for its type would be a node of the next type.
+        """Check that ids are in the range of their type."""
+        # An id too large for its type would silently be a node of the next type.
         for ids, name in ((src, link[0]), (dst, link[2])):
             count = int(self._stores[self._names.index(name)].num_nodes)
             bad = ids[(ids < 0) | (ids >= count)]
@@ -124,10 +124,10 @@ class PygSource(GraphSource):
             labels = _to_integer_labels(labels)
         if len(self._stores) == 1 or labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] > 1):
             return labels
-        # Nodes of the other types have no label.
-        everyone = np.full(self._borders[-1], -1, dtype=np.int64)
-        everyone[first : first + len(labels)] = labels.reshape(-1)
-        return everyone
+        # Nodes of all other types are unlabelled.
+        all_labels = np.full(self._borders[-1], -1, dtype=np.int64)
+        all_labels[first : first + len(labels)] = labels.reshape(-1)
+        return all_labels
 
     def _ids_from_masks(self, mask: str) -> Ids | None:
         parts = []
@@ -192,6 +192,7 @@ def _to_numpy(values: Any) -> NDArray[Any] | None:
 
 
 def _to_integer_labels(labels: NDArray[Any]) -> NDArray[np.int64]:
+    # Classes stored as floats mark unknown ones by NaN.
     known = np.nan_to_num(labels, nan=-1.0)
     if not np.array_equal(known, np.rint(known)):
         raise _attribute_error("y", "classes, as whole numbers", "fractions")

@@ -64,7 +64,7 @@ class RateByWidth:
         return hash(tuple(self.per_second.items()))
 
     def __repr__(self) -> str:
-        return f"ByWidth({self.per_second})"
+        return f"RateByWidth({self.per_second})"
 
 
 T = TypeVar("T")
