@@ -59,7 +59,7 @@ MOVED: dict[str, tuple[str, dict[str, str]]] = {
     "outgrow.ops.keyed": ("outgrow.ops.rng", {"derive": "fold_in"}),
     "outgrow.ops.weighted_sum": ("outgrow.ops.aggregation.weighted_sum", {"WeightedSum": "WeightedSum"}),
 }
-"""Of each old path: where its names are now, and what they are called there."""
+"""The new path of each old one, and the new names of what it held."""
 
 
 class MovedModuleFinder(MetaPathFinder, Loader):

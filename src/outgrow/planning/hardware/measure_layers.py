@@ -96,7 +96,7 @@ def _attention_rate(device: torch.device, synchronize: Callable[[], None]) -> fl
 
 
 def _time_layer(model: Model, block: Block, width: int, synchronize: Callable[[], None]) -> float:
-    """Of the first layer of a model, forward and backward."""
+    """Measure the first layer of a model, forward and backward."""
     layer = model.layers_list()[0]
     x = torch.rand(block.edges.num_dst, width, device=block.edges.indices.device, requires_grad=True)
 

@@ -23,7 +23,7 @@ from outgrow.strategies.offload.reorder import Bandwidths, ChunkOrder, choose_ch
 from outgrow.strategies.offload.wave_plan import TransferOptions, WaveRequirements, cut_chunks, exchange_requirements
 
 MAX_CHUNKS = 1024
-"""Of a worker."""
+"""Largest number of chunks of a worker."""
 CHUNK_COUNT_TOLERANCE = 16
 """One chunk in so many more than needed is near enough: to cut takes time too."""
 _STEP = 3
@@ -235,5 +235,5 @@ class ChunkPlanner:
 
     @property
     def _mean_row_bytes(self) -> int:
-        """Of a row of sources, in the mean over layers."""
+        """Mean bytes of a source row over all layers."""
         return sum(each.source_width for each in self.layer_plans) * self.number_bytes // len(self.layer_plans)

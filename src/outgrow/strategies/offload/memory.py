@@ -24,7 +24,7 @@ from outgrow.strategies.offload.wave import LOADED
 from outgrow.strategies.offload.wave_plan import TransferOptions, WaveRequirements, load_evict_events
 
 _HELD_BYTES = 3 * 21
-"""Of a row that a wave holds: what is told of it, once more if it arrives, and once more if it leaves."""
+"""Index bytes of a row that a wave holds, again if the wave loads it, and again if the wave evicts it."""
 _LISTED_BYTES = 8
 """For each row that arrives and leaves: its number in its chunk, both times."""
 _MARGIN = 110

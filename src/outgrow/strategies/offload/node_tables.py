@@ -47,7 +47,7 @@ class NodeRows:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the numbers."""
+        """Type of the values."""
         return self._own.dtype
 
     def read_wave(self, row_list: RowList, at_N: Tensor, out_BW: Tensor, wave: int) -> None:

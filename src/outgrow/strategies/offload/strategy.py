@@ -252,7 +252,7 @@ class _ChunkedExecution:
 
 
 def _feature_bytes(problem: Problem) -> int:
-    """Of the own rows, where they are dense."""
+    """Return the bytes of the own rows if they are dense, else 0."""
     features = problem.features
     if not isinstance(features, Tensor):
         return 0

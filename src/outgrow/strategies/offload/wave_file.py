@@ -96,7 +96,7 @@ class WaveFile:
 
     @property
     def wave_numbers(self) -> range:
-        """Of all waves."""
+        """Numbers of all waves."""
         return range(len(self._headers))
 
     def read_wave(self, number: int) -> Wave:
