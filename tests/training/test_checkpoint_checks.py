@@ -138,6 +138,9 @@ KEYS_OF_ONE_HASH = b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little
         b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.",  # keys of deep tuples, which end the process
         b"\x80\x02ccollections\n" + b"9" * 1_000_000 + b"\n.",  # a name that takes torch an hour to tell of
         b"\x80\x02}(" + KEYS_OF_ONE_HASH + b"u.",  # which take a time that grows with their square
+        b"\x80\x02})" + b"N\x86" * 200_000 + b"Ns.",  # the same, each below something else
+        b"\x80\x02])q\x00a" + b"(Nh\x00tq\x00a" * 200_000 + b"}h\x00Ns.",  # the same, each from memory
+        b"\x80\x02" + b"N" * 200_000 + b"(t" * 200_000 + b".",  # marks above much, which were looked for from below
     ],
 )
 def test_hostile_pickles(path, code):

@@ -14,7 +14,8 @@ _DEEPEST, _LONGEST, _BEYOND = 100, 200, 1 << 63
 # Options of an optimizer are smaller. Times 1e16, the largest 1 / (1 - beta), this is still finite in
 # float32.
 _LARGEST = 1e12
-_PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
+# The others, as any opcode that torch does not know, end its reading.
+_PUTS, _GETS = ("BINPUT", "LONG_BINPUT"), ("BINGET", "LONG_BINGET")
 _OF_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _NUMBERS = ("best_epoch", "step", "seeds_so_far")
 _REALS = ("best_score", "best_loss", "loss_so_far", "seconds_so_far")
@@ -138,34 +139,36 @@ def _is_real(value: object) -> bool:
 
 
 def _check_pickle(code: bytes) -> None:
-    """Refuse pickles that would crash or stall the reader, without building any object.
+    """Refuse pickles that would crash or stall the reader of torch, without building any object.
 
     Deeply nested tuples overflow the C stack when Python hashes them. Long class names make torch search its
     own error message in quadratic time. A pickle is a program for a stack machine: it is run here on tuple
-    depths alone.
+    depths alone, in linear time. A limit on the number of tuples would refuse large models.
     """
-    # Depth of the tuple at each stack position; None is a mark.
-    stack: list[int | None] = []
+    # Depth of the tuple at each stack position above the last mark; below each mark, as torch keeps it.
+    stack: list[int] = []
+    below: list[list[int]] = []
     memory: dict[int, int] = {}
     for instruction, given, _ in pickletools.genops(code):
-        name, before = instruction.name, instruction.stack_before
+        name, needs = instruction.name, instruction.stack_before
         if isinstance(given, int) and not -_BEYOND <= given < _BEYOND:
             # Large integers can be chosen to have one hash, which makes a dictionary of them quadratic.
             raise ValueError("a number of more than 64 bits")
         if name == "GLOBAL" and len(str(given)) > _LONGEST:
             raise ValueError(f"a name of {len(str(given))} letters")
-        if name in _PUTS:
-            memory[len(memory) if given is None else int(given)] = stack[-1] or 0
-            continue
-        # An opcode consumes either the stack down to the last mark, or a fixed number of entries.
-        if pickletools.markobject in before or (name == "POP" and stack[-1:] == [None]):
-            first = max(position for position, depth in enumerate(stack) if depth is None)
-            first -= before.index(pickletools.markobject) if pickletools.markobject in before else 0
+        if name == "MARK":
+            below.append(stack)
+            stack = []
+        elif name in _PUTS:
+            memory[int(given or 0)] = stack[-1]
         else:
-            first = len(stack) - len(before)
-        consumed = [depth or 0 for depth in stack[max(0, first) :]]
-        del stack[max(0, first) :]
-        depth = memory[int(given or 0)] if name in _GETS else 1 + max(consumed, default=0) if "TUPLE" in name else 0
-        if depth > _DEEPEST:
-            raise ValueError(f"tuples within tuples, {_DEEPEST} deep")
-        stack += [None] if name == "MARK" else [depth] * len(instruction.stack_after)
+            consumed: list[int] = []
+            # An opcode consumes a fixed number of entries; before them, some take all down to the last mark.
+            if pickletools.markobject in needs:
+                consumed, stack = stack, below.pop()
+                needs = needs[: needs.index(pickletools.markobject)]
+            consumed += [stack.pop() for _ in needs]
+            depth = memory[int(given or 0)] if name in _GETS else 1 + max(consumed, default=0) if "TUPLE" in name else 0
+            if depth > _DEEPEST:
+                raise ValueError(f"tuples within tuples, {_DEEPEST} deep")
+            stack += [depth] * len(instruction.stack_after)

@@ -18,7 +18,7 @@ from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
-from outgrow.graph.readers.safe_pickle import PickledCsr, load_plain_pickle
+from outgrow.graph.readers.safe_pickle import load_plain_pickle
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 T = TypeVar("T")
@@ -155,9 +155,9 @@ class PlanetoidSource(GraphSource):
 
 
 def _as_matrix(loaded: object) -> csr_array:
-    if not isinstance(loaded, PickledCsr):
+    if not isinstance(loaded, csr_array):
         raise TypeError(f"an object of type {type(loaded).__name__}")
-    return loaded.to_array()
+    return loaded
 
 
 def _as_labels(loaded: object) -> NDArray[np.int64]:

@@ -1,9 +1,7 @@
-"""Untrusted pickles of arrays, CSR matrices, lists and dictionaries; no other object is ever created.
+"""Unpickler of arrays, CSR matrices, lists and dictionaries, and nothing else, for files that are not trusted.
 
-A pickle is a program. Its instructions are read first: only those that build such values may be in it, each
-length must be there in full, and what it remembers must be numbered without gaps. Then it runs, but the
-functions it may call are those below, which only hold what they are given. Arrays are made from that
-afterwards, once sizes and types fit.
+A pickle is a program. Here it may name, call and give a state to nothing but what is listed below, and even
+that is not done: it is noted, and arrays are made of the notes once their types and sizes fit.
 """
 
 from __future__ import annotations
@@ -13,9 +11,11 @@ import math
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,21 +24,18 @@ from scipy.sparse import csr_array
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.matrices import csr_from_arrays
 
-# Tuples can be nested as deep as there are many, and the hash of one recurses to its innermost.
-_MOST_TUPLES = 1000
-_BEYOND = 1 << 63
-_TYPE = re.compile(r"[biuf](?:1|2|4|8)")
-_VALUES = "INT BININT BININT1 BININT2 LONG LONG1 LONG4 NONE NEWTRUE NEWFALSE FLOAT BINFLOAT"
-_TEXTS = "STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES"
-_HOLDERS = "EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS MARK POP POP_MARK"
-_CALLS = "GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD PROTO FRAME STOP"
-_TUPLES = ("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
-_PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
-_KNOWN = frozenset((*f"{_VALUES} {_TEXTS} {_HOLDERS} {_CALLS}".split(), *_TUPLES, *_PUTS, *_GETS))
+_CODES = {code.name: ord(code.code) for code in pickletools.opcodes}
+_NUMBER_TYPE = re.compile(r"[biuf](?:1|2|4|8)")
+_INSTRUCTIONS = """
+    INT BININT BININT1 BININT2 LONG LONG1 LONG4 NONE NEWTRUE NEWFALSE FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING
+    UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM
+    SETITEMS MARK POP POP_MARK EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET
+    LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD PROTO FRAME STOP
+"""
 
 
 def load_plain_pickle(path: Path) -> Any:
-    """Return the content of a pickle: numbers, text, lists, dictionaries, tuples, `PickledCsr`, arrays.
+    """Return an array of numbers, a CSR matrix with indices in range, or numbers, text, lists and dictionaries.
 
     Args:
         path: The file, written by any version of Python, NumPy and SciPy.
@@ -49,234 +46,183 @@ def load_plain_pickle(path: Path) -> Any:
     """
     if not path.is_file():
         raise FileNotFoundError("there is no such file")
-    data = path.read_bytes()
-    # Before anything runs: some instructions allocate by a length that the file merely claims.
-    _check_instructions(data)
-    made = _CheckedUnpickler(io.BytesIO(data), encoding="latin1").load()
-    return made.to_array() if isinstance(made, _PickledArray) else made
-
-
-@final
-class PickledCsr:
-    """State of a pickled SciPy matrix, from any version of SciPy."""
-
-    # Not set by a constructor, which a pickle may leave out.
-    _state: dict[str, Any]
-
-    def __setstate__(self, state: object) -> None:
-        if not isinstance(state, dict):
-            raise pickle.UnpicklingError("a matrix with another state than that of SciPy")
-        self._state = state
-
-    def to_array(self) -> csr_array:
-        """Return the matrix, whose indices are in range.
-
-        Raises:
-            ValueError: It is no matrix.
-        """
-        data, indices, indptr = (self._array_state(name) for name in ("data", "indices", "indptr"))
-        # The name of the field depends on the version of SciPy.
-        shape = self._known_state.get("_shape") or self._known_state.get("shape")
-        if not isinstance(shape, tuple):
-            raise ValueError("a matrix without a shape")
-        return csr_from_arrays(data, indices, indptr, shape)
-
-    @property
-    def _known_state(self) -> dict[str, Any]:
-        known: dict[str, Any] = vars(self).get("_state", {})
-        return known
-
-    def _array_state(self, name: str) -> NDArray[Any]:
-        held = self._known_state.get(name)
-        if not isinstance(held, _PickledArray):
-            raise ValueError(f"a matrix without {name}")
-        return held.to_array()
-
-
-@final
-class _PickledArray:
-    """State of an array, as NumPy pickles it."""
-
-    def __init__(self) -> None:
-        self._state: object = None
-
-    def __setstate__(self, state: object) -> None:
-        self._state = state
-
-    def to_array(self) -> NDArray[Any]:
-        """Return the array.
-
-        Raises:
-            ValueError: Its state is not that of an array of numbers, or its data are not as long as its shape
-                says.
-        """
-        if not isinstance(self._state, tuple) or len(self._state) != 5:
-            raise ValueError("an array without data")
-        _, shape, dtype, fortran, data = self._state
-        # Strings of Python 2 are bytes, which the unpickler decodes as Latin-1.
-        if isinstance(data, str):
-            data = data.encode("latin1")
-        sizes = isinstance(shape, tuple) and len(shape) <= 4 and all(type(n) is int and n >= 0 for n in shape)
-        if not sizes or not isinstance(dtype, _PickledDtype) or not isinstance(data, bytes):
-            raise ValueError("an array of something else than numbers")
-        kind = dtype.to_dtype()
-        # A zero in the shape makes the product 0 whatever the other sizes are: each is checked by itself too.
-        if math.prod(shape) * kind.itemsize != len(data) or max(shape, default=0) > len(data):
-            raise ValueError(f"{len(data)} bytes for an array of {kind} and shape {list(shape)}")
-        return np.frombuffer(data, kind).reshape(shape, order="F" if fortran else "C")
-
-
-@final
-class _PickledDtype:
-    """Type of an array's elements, as NumPy pickles it."""
-
-    def __init__(self, code: object, *_: object) -> None:
-        self._code = code
-        self._order = "="
-
-    def __setstate__(self, state: object) -> None:
-        order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
-        if order not in ("<", ">", "=", "|"):
-            raise pickle.UnpicklingError("a type with another state than that of a number")
-        self._order = str(order)
-
-    def to_dtype(self) -> np.dtype[Any]:
-        """Return the type.
-
-        Raises:
-            ValueError: It is not a type of numbers.
-        """
-        if not isinstance(self._code, str) or not _TYPE.fullmatch(self._code):
-            raise ValueError(f"an array of type {str(self._code)[:20]!r}")
-        return np.dtype(self._order + self._code)
-
-
-@final
-class _PickledName:
-    """Function or class that a pickle names: it may be called or passed on, but not changed.
-
-    Args:
-        call: What calling it does.
-    """
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
-
-    def __call__(self, *given: object) -> Any:
-        return self._call(*given)
-
-    # Without this, BUILD would write attributes into an object that later pickles share.
-    def __setstate__(self, state: object) -> None:
-        raise pickle.UnpicklingError("a function or class that is to be changed")
-
-
-def _refuse_call(*_: object) -> None:
-    raise pickle.UnpicklingError("a call of what is only named in graphs")
-
-
-def _make_array(kind: object, shape: object, code: object) -> _PickledArray:
-    if kind is not _NDARRAY:
-        raise pickle.UnpicklingError("an array of another class")
-    return _PickledArray()
-
-
-def _make_matrix(kind: object, base: object, state: object) -> PickledCsr:
-    if kind is not PickledCsr or base is not _OBJECT or state is not None:
-        raise pickle.UnpicklingError("an object that is not a sparse matrix")
-    return PickledCsr()
-
-
-def _make_dict(kind: object = None) -> dict[Any, Any]:
-    if kind is not _LIST:
-        raise pickle.UnpicklingError("a dictionary of something else than lists")
-    return {}
-
-
-@final
-class _BytesFactory:
-    """Function by which Python 3 writes bytes into a pickle of Python 2: text of the pickle, encoded.
-
-    Args:
-        room: The most bytes that all results may have together.
-    """
-
-    def __init__(self, room: int) -> None:
-        self._room = room
-
-    def __call__(self, text: object, encoding: object = "latin1") -> bytes:
-        if not isinstance(text, str) or encoding != "latin1":
-            raise pickle.UnpicklingError("bytes that are no text")
-        # A pickle can name one long text many times, and so make far more bytes than it has.
-        self._room -= len(text)
-        if self._room < 0:
-            raise pickle.UnpicklingError("the same bytes again and again")
-        return text.encode("latin1")
-
-
-_NDARRAY, _OBJECT, _LIST = _PickledName(_refuse_call), _PickledName(_refuse_call), _PickledName(_refuse_call)
-_MADE: dict[str, Any] = {
-    "numpy.core.multiarray._reconstruct": _PickledName(_make_array),
-    "numpy._core.multiarray._reconstruct": _PickledName(_make_array),
-    "numpy.ndarray": _NDARRAY,
-    "numpy.dtype": _PickledName(_PickledDtype),
-    "scipy.sparse.csr.csr_matrix": PickledCsr,
-    "scipy.sparse._csr.csr_matrix": PickledCsr,
-    "copy_reg._reconstructor": _PickledName(_make_matrix),
-    "copyreg._reconstructor": _PickledName(_make_matrix),
-    "__builtin__.object": _OBJECT,
-    "builtins.object": _OBJECT,
-    "collections.defaultdict": _PickledName(_make_dict),
-    "__builtin__.list": _LIST,
-    "builtins.list": _LIST,
-}
-
-
-@final
-class _CheckedUnpickler(pickle.Unpickler):
-    """Unpickler for a pickle whose instructions were checked."""
-
-    def __init__(self, file: io.BytesIO, *, encoding: str) -> None:
-        super().__init__(file, encoding=encoding)
-        self._bytes = _PickledName(_BytesFactory(len(file.getbuffer())))
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return the replacement for an allowed name; refuse any other."""
-        full = f"{module}.{name}"
-        made = self._bytes if full == "_codecs.encode" else _MADE.get(full)
-        if made is None:
-            raise _forbidden_content_error(full)
+    made = _Unpickler(path.read_bytes()).load()
+    if not isinstance(made, _Note):
         return made
+    return _make_matrix(made) if made.kind is _Name.CSR_MATRIX else _make_array(made)
 
 
-def _check_instructions(data: bytes) -> None:
-    """Refuse instructions that no such pickle has, lengths beyond the data, and gaps in the memo."""
-    puts = tuples = 0
-    for name, given in _iter_instructions(io.BytesIO(data)):
-        if name not in _KNOWN:
-            raise _forbidden_content_error(f"the instruction {name}")
-        # Many long integers can have the same hash, which makes a dictionary of them quadratically slow.
-        if isinstance(given, int) and not -_BEYOND <= given < _BEYOND:
-            raise pickle.UnpicklingError("a number of more than 64 bits")
-        tuples += name in _TUPLES
-        if tuples > _MOST_TUPLES:
-            raise pickle.UnpicklingError(f"more than {_MOST_TUPLES} tuples")
-        if name in _PUTS:
-            # A high number would make the unpickler allocate a memo of that size. Python 2 counts from 1.
-            if given is not None and given > puts + 1:
-                raise pickle.UnpicklingError(f"the memory {given} after {puts}")
-            puts += 1
+class _Name(Enum):
+    """What a pickle may name, under the names of all versions."""
+
+    RECONSTRUCT_ARRAY = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
+    ARRAY = ("numpy.ndarray",)
+    DTYPE = ("numpy.dtype",)
+    CSR_MATRIX = ("scipy.sparse.csr.csr_matrix", "scipy.sparse._csr.csr_matrix")
+    RECONSTRUCT_OBJECT = ("copy_reg._reconstructor", "copyreg._reconstructor")
+    OBJECT = ("__builtin__.object", "builtins.object")
+    DEFAULTDICT = ("collections.defaultdict",)
+    LIST = ("__builtin__.list", "builtins.list")
+    ENCODE = ("_codecs.encode",)
 
 
-def _iter_instructions(file: io.BytesIO) -> Iterator[tuple[str, Any]]:
-    """Yield name and argument of each instruction like `pickletools.genops`; STRING may hold any bytes."""
-    known = {code.code: code for code in pickletools.opcodes}
-    name = ""
-    while name != "STOP":
-        code = known.get(file.read(1).decode("latin1"))
-        if code is None:
-            raise pickle.UnpicklingError("no such instruction, or no end")
-        name = code.name
-        yield name, file.readline() if name == "STRING" else code.arg and code.arg.reader(file)
+@final
+@dataclass(eq=False, slots=True)
+class _Note:
+    """An array, a type or a matrix that a pickle asks for."""
+
+    kind: _Name
+    code: str = ""
+    state: object = None
+
+
+class _WholeReads(io.BytesIO):
+    """A file that refuses reads beyond its end; the unpickler alone takes what it gets."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        got = super().read(size)
+        if size is not None and len(got) < size:
+            raise pickle.UnpicklingError(f"{len(got)} of {size} bytes: no end, or a length that is not there")
+        return got
+
+
+class _SafeKeyDict(dict[Any, Any]):
+    """A dictionary whose keys are text and numbers of 64 bits.
+
+    The hash of a deep tuple overflows the C stack and ends the process; larger numbers can be chosen to have
+    one hash, which makes a dictionary of them quadratic.
+    """
+
+    __slots__ = ()
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if type(key) is not str and not (type(key) is int and -(1 << 63) <= key < 1 << 63):
+            raise pickle.UnpicklingError(f"a key that is {type(key).__name__}")
+        super().__setitem__(key, value)
+
+
+class _DenseMemo(list[Any]):
+    """The memo, whose positions have no gaps: 8 bytes for each, where a dictionary takes a hundred."""
+
+    def __setitem__(self, number: Any, value: Any) -> None:
+        if number > len(self) + 1:
+            raise pickle.UnpicklingError(f"the memory {number} after {len(self)}")
+        # Two at first, where Python 2 counts from 1.
+        self.extend([None] * (number + 1 - len(self)))
+        super().__setitem__(number, value)
+
+
+@final
+class _Unpickler(pickle._Unpickler):
+    """The unpickler of Python's library that is written in Python, with a short table of instructions.
+
+    That in C allocates memory for lengths and memo positions that a pickle only claims, and knows all
+    instructions, so that a pickle would have to be read once more before it is run.
+
+    Args:
+        data: The pickle.
+    """
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+    dispatch: ClassVar[dict[int, Any]]  # set below: what of it is allowed
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(_WholeReads(data), encoding="latin1")
+        self.memo, self._room = _DenseMemo(), len(data)
+
+    def find_class(self, module: str, name: str) -> _Name:
+        """Return the entry of an allowed name; refuse any other."""
+        for known in _Name:
+            if f"{module}.{name}" in known.value:
+                return known
+        raise _forbidden_content_error(f"{module}.{name}")
+
+    def _note_call(self) -> None:
+        given, called = self.stack.pop(), self.stack.pop()
+        self.stack.append(self._result_of_call(called, given))
+
+    def _result_of_call(self, called: object, given: object) -> object:
+        match called, given:
+            case _Name.RECONSTRUCT_ARRAY, (_Name.ARRAY, _, _):
+                return _Note(_Name.ARRAY)
+            case _Name.DTYPE, (str(code), *_):
+                return _Note(_Name.DTYPE, code)
+            case (_Name.CSR_MATRIX, ()) | (_Name.RECONSTRUCT_OBJECT, (_Name.CSR_MATRIX, _Name.OBJECT, None)):
+                return _Note(_Name.CSR_MATRIX)
+            case _Name.DEFAULTDICT, (_Name.LIST,):
+                return _SafeKeyDict()
+            # How Python 3 writes bytes into a pickle of Python 2. A pickle can name one long text many times, and
+            # so make far more bytes than it has.
+            case _Name.ENCODE, (str(text), "latin1"):
+                self._room -= len(text)
+                if self._room < 0:
+                    raise pickle.UnpicklingError("the same bytes again and again")
+                return text.encode("latin1")
+        raise pickle.UnpicklingError("a call of what is only named in graphs")
+
+    def _note_state(self) -> None:
+        state, noted = self.stack.pop(), self.stack[-1]
+        if not isinstance(noted, _Note):
+            raise pickle.UnpicklingError("a state for what has none")
+        noted.state = state
+
+    def _make_dictionary(self) -> None:
+        items, made = self.pop_mark(), _SafeKeyDict()
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            made[key] = value
+        self.stack.append(made)
+
+
+class _AllowedInstructions(dict[int, Any]):
+    """What each instruction that may be in a pickle does."""
+
+    def __missing__(self, code: int) -> Any:
+        raise _forbidden_content_error(f"the instruction {bytes([code])!r}")
+
+
+_Unpickler.dispatch = _AllowedInstructions(
+    {_CODES[name]: pickle._Unpickler.dispatch[_CODES[name]] for name in _INSTRUCTIONS.split()}
+    | dict.fromkeys((_CODES["REDUCE"], _CODES["NEWOBJ"]), _Unpickler._note_call)
+    | {_CODES["BUILD"]: _Unpickler._note_state, _CODES["DICT"]: _Unpickler._make_dictionary}
+    | {_CODES["EMPTY_DICT"]: lambda unpickler: unpickler.stack.append(_SafeKeyDict())}
+)
+
+
+def _make_matrix(noted: _Note) -> csr_array:
+    state = noted.state if isinstance(noted.state, dict) else {}
+    data, indices, indptr = (_make_array(state.get(name)) for name in ("data", "indices", "indptr"))
+    # The name of the field depends on the version of SciPy.
+    shape = state.get("_shape") or state.get("shape")
+    if not isinstance(shape, tuple):
+        raise ValueError("a matrix without a shape")
+    return csr_from_arrays(data, indices, indptr, shape)
+
+
+def _make_array(noted: object) -> NDArray[Any]:
+    match noted:
+        case _Note(
+            _Name.ARRAY,
+            state=(_, tuple(shape), _Note(_Name.DTYPE) as dtype, fortran, str() | bytes() as data),
+        ):
+            kind = _make_dtype(dtype)
+        case _:
+            raise ValueError("an array of something else than numbers, or without data")
+    # Strings of Python 2 are bytes, which the unpickler decodes as Latin-1.
+    data = data.encode("latin1") if isinstance(data, str) else data
+    # A zero in the shape makes the product 0 whatever the other sizes are: each is checked by itself too.
+    if len(shape) > 4 or not all(type(n) is int and 0 <= n <= len(data) for n in shape):
+        raise ValueError(f"{len(data)} bytes for an array of another shape")
+    if math.prod(shape) * kind.itemsize != len(data):
+        raise ValueError(f"{len(data)} bytes for an array of {kind} and shape {list(shape)}")
+    return np.frombuffer(data, kind).reshape(shape, order="F" if fortran else "C")
+
+
+def _make_dtype(noted: _Note) -> np.dtype[Any]:
+    match noted.state:
+        case (_, "<" | ">" | "=" | "|" as order, *_) if _NUMBER_TYPE.fullmatch(noted.code):
+            return np.dtype(order + noted.code)
+    raise ValueError(f"an array of type {noted.code[:20]!r}")
 
 
 def _forbidden_content_error(got: str) -> InputError:
