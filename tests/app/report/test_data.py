@@ -137,7 +137,7 @@ def test_a_run_that_has_not_ended(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n{"epo')
     with pytest.raises(InputError, match="has not ended") as error:
         read_run(tmp_path)
-    assert "1 epochs" in error.value.got
+    assert "1 recorded epochs" in error.value.got
 
 
 def test_a_summary_of_something_else(tmp_path: Path) -> None:
