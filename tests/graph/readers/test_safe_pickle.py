@@ -40,6 +40,7 @@ def test_texts_of_protocol_0_may_hold_any_bytes(tmp_path):
     assert load_plain_pickle(tmp_path / "p") == ["a\xff"]
 
 
+INTEGERS = ARRAY + TYPE.replace(b"f4", b"i4") + DATA
 KEYS = b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little") + b"N" for k in range(9))
 TEXT = b"X" + struct.pack("<I", 6000) + b"a" * 6000 + b"q\x02"
 HOSTILE = {
@@ -68,6 +69,13 @@ HOSTILE = {
     "a dictionary of deep tuples": b"()" + b"\x85" * 200_000 + b"Nd.",
     "a dictionary of a key alone": b"(K\x00d.",
     "a type of no order": ARRAY + TYPE.replace(b"U\x01<", b"U\x01?") + DATA + b".",
+    "a memory before the first": b"Nq\x000g-1\n.",
+    "a matrix whose shape doubles": b"cscipy.sparse.csr\ncsr_matrix\n)\x81}("
+    + b"".join(b"U" + bytes([len(name)]) + name + INTEGERS for name in (b"data", b"indices", b"indptr"))
+    + b"U\x05shape]q\x01"
+    + b"0](h\x01h\x01eq\x01" * 60
+    + b"\x85ub.",
+    "no instruction": b"N\xff.",
     "nothing": b"",
 }
 

@@ -104,6 +104,12 @@ class _SafeKeyDict(dict[Any, Any]):
 class _DenseMemo(list[Any]):
     """The memo, whose positions have no gaps: 8 bytes for each, where a dictionary takes a hundred."""
 
+    def __getitem__(self, number: Any) -> Any:
+        # Protocol 0 can name a negative number, which a list counts from its end.
+        if number < 0:
+            raise pickle.UnpicklingError(f"the memory {number}")
+        return super().__getitem__(number)
+
     def __setitem__(self, number: Any, value: Any) -> None:
         if number > len(self) + 1:
             raise pickle.UnpicklingError(f"the memory {number} after {len(self)}")
@@ -194,7 +200,8 @@ def _make_matrix(noted: _Note) -> csr_array:
     data, indices, indptr = (_make_array(state.get(name)) for name in ("data", "indices", "indptr"))
     # The name of the field depends on the version of SciPy.
     shape = state.get("_shape") or state.get("shape")
-    if not isinstance(shape, tuple):
+    # An error shows the shape, whose text could have any length: a list can hold one list many times.
+    if not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
         raise ValueError("a matrix without a shape")
     return csr_from_arrays(data, indices, indptr, shape)
 
