@@ -14,8 +14,8 @@ _DEEPEST, _LONGEST, _BEYOND = 100, 200, 1 << 63
 # Options of an optimizer are smaller. Times 1e16, the largest 1 / (1 - beta), this is still finite in
 # float32.
 _LARGEST = 1e12
-# The others, as any opcode that torch does not know, end its reading.
-_PUTS, _GETS = ("BINPUT", "LONG_BINPUT"), ("BINGET", "LONG_BINGET")
+# Those that torch does not know yet too, so that nothing gets past this check once it does.
+_PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
 _OF_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _NUMBERS = ("best_epoch", "step", "seeds_so_far")
 _REALS = ("best_score", "best_loss", "loss_so_far", "seconds_so_far")
@@ -160,7 +160,7 @@ def _check_pickle(code: bytes) -> None:
             below.append(stack)
             stack = []
         elif name in _PUTS:
-            memory[int(given or 0)] = stack[-1]
+            memory[len(memory) if given is None else int(given)] = stack[-1]
         else:
             consumed: list[int] = []
             # An opcode consumes a fixed number of entries; before them, some take all down to the last mark.
