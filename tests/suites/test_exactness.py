@@ -46,6 +46,13 @@ def broken() -> Mapping[str, Found]:
     return mutated_references()
 
 
+def require_same_bits(first: Found, *others: Found) -> None:
+    """All workers gave the same in every case, to the last bit."""
+    for other in others:
+        assert other.keys() == first.keys()
+        assert [key for key in first if not first[key].same_bits(other[key])] == []
+
+
 def require_equal(found: Found, expected: Found) -> None:
     """Every way gave what is expected in every case."""
     assert found.keys() == expected.keys()
@@ -65,8 +72,7 @@ def test_every_strategy_in_every_case(workers: int) -> None:
     expected = references(EVERY_CASE)
     first, *others = run_workers(partial(gradients, keys=EVERY_CASE), workers)
     require_equal(first, expected)
-    for other in others:
-        assert [key for key in first if not first[key].same_bits(other[key])] == []
+    require_same_bits(first, *others)
 
 
 @pytest.mark.slow
@@ -91,9 +97,7 @@ def test_every_layer_in_every_number_of_chunks(workers: int) -> None:
 def test_all_workers_have_the_same_bits(workers: int) -> None:
     first, *others = (each.right for each in seen(workers))
     assert len(others) == workers - 1
-    for other in others:
-        assert other.keys() == first.keys()
-        assert [key for key in first if not first[key].same_bits(other[key])] == []
+    require_same_bits(first, *others)
 
 
 @pytest.mark.slow

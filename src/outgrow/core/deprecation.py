@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 import warnings
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, TypeVar
 
-from outgrow.core.synonyms import rename_keys
+from outgrow.core.synonyms import rename_keys, translate_keywords
 
 Kind = TypeVar("Kind", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -153,14 +152,10 @@ def _classes_below(kind: type, owner: type) -> tuple[type, ...]:
 
 
 def _accept_old_keywords(owner: str, function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
-        old_names = options.keys() & names.keys()
-        for old in old_names:
-            warn_renamed(f"option {old} of {owner}", names[old])
-        return function(*args, **(rename_keys(owner, options, names) if old_names else options))
+    def warn(old: str) -> None:
+        warn_renamed(f"option {old} of {owner}", names[old], stacklevel=3)
 
-    return call
+    return translate_keywords(owner, function, names, warn)
 
 
 def _subclass_hook(kind: Any, names: Mapping[str, str]) -> Callable[..., None]:

@@ -24,10 +24,10 @@ def accept_synonyms(**names: str) -> Callable[[Target], Target]:
 
     def decorate(target: Target) -> Target:
         if isinstance(target, type):
-            constructor = _translate_keywords(target.__name__, getattr(target, "__init__"), names)  # noqa: B009 - mypy
+            constructor = translate_keywords(target.__name__, getattr(target, "__init__"), names)  # noqa: B009 - mypy
             setattr(target, "__init__", constructor)  # noqa: B010 - mypy refuses the assignment
             return target
-        translated: Any = _translate_keywords(target.__name__, target, names)
+        translated: Any = translate_keywords(target.__name__, target, names)
         return translated  # type: ignore[no-any-return]
 
     return decorate
@@ -58,9 +58,24 @@ def rename_keys(owner: str, options: Mapping[str, Any], names: Mapping[str, str]
     return renamed
 
 
-def _translate_keywords(owner: str, function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
+def translate_keywords(
+    owner: str, function: Callable[..., Any], names: Mapping[str, str], on_use: Callable[[str], None] | None = None
+) -> Callable[..., Any]:
+    """Return the function, with other names of its keywords accepted too.
+
+    Args:
+        owner: What the keywords belong to, for the error.
+        function: The function, or a constructor.
+        names: The keyword of each other name.
+        on_use: Called with each other name that a call has; None for nothing.
+    """
+
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        return function(*args, **rename_keys(owner, options, names))
+        used = options.keys() & names.keys()
+        if on_use is not None:
+            for name in used:
+                on_use(name)
+        return function(*args, **(rename_keys(owner, options, names) if used else options))
 
     return call

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outgrow.graph.store.mapped_files import MappedFiles
 from outgrow.graph.topology import Topology
-from outgrow.ops.csc import destination
+from outgrow.ops.csc import make_edge_index
 from outgrow.ops.sparse import SparseRows
 
 
@@ -122,8 +122,7 @@ class Graph:
         Edges are sorted by destination, then by source, then by relation: the order of ``topology.relation`` and
         ``topology.weight``.
         """
-        edges = self.topology.block.edges
-        return torch.stack([edges.indices.long(), destination(edges)])
+        return make_edge_index(self.topology.block.edges)
 
     @property
     def train_mask(self) -> Tensor:

@@ -17,7 +17,7 @@ from outgrow.core.errors import InputError
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.aggregation.relation_edges import validate_relations
-from outgrow.ops.csc import destination
+from outgrow.ops.csc import make_edge_index
 
 # Two destinations with two in-edges each, one of them from a source that is no destination.
 _PROBE = torch.tensor([[0, 1, 2, 1], [0, 0, 1, 1]])
@@ -121,7 +121,7 @@ class PyGConv(Conv):
 def edge_index(edges: Edges) -> Tensor:
     """Return ``[2, E]`` int64, sources above destinations, as PyG expects; built once per block."""
     if "edge_index" not in edges.cache:
-        edges.cache["edge_index"] = torch.stack([edges.indices.long(), destination(edges)])
+        edges.cache["edge_index"] = make_edge_index(edges)
     return cast(Tensor, edges.cache["edge_index"])
 
 

@@ -80,6 +80,11 @@ def destination(edges: Edges) -> Tensor:
     return torch.repeat_interleave(edges.indptr[1:] - edges.indptr[:-1], output_size=edges.num_edges)
 
 
+def make_edge_index(edges: Edges) -> Tensor:
+    """Return ``[2, E]`` int64: sources above destinations, as PyG's ``edge_index``, in the order of the edges."""
+    return torch.stack([edges.indices.long(), destination(edges)])
+
+
 @gpu_dispatch
 def transpose_csc(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the fields of `TransposedEdges`; int32 if that is wide enough."""

@@ -28,6 +28,7 @@ _SUMMED_BYTES, _DEGREE, _LARGEST = 1 << 27, 16, 1 << 22
 _HEADS, _HEAD_WIDTH, _NODES = 8, 8, 1 << 15
 _FINISHED, _FINISHED_WIDTH = 1 << 22, 64
 _TINY, _LAYERS = 64, 4
+_SECONDS, _LEAST_TURNS = 0.1, 3
 
 
 class LayerSpeed(NamedTuple):
@@ -140,9 +141,6 @@ def _random_block(nodes: int, destinations: int) -> Block:
     indices = torch.randint(nodes, (destinations * _DEGREE,), generator=generator, dtype=torch.int32)
     indptr = torch.arange(nodes + 1).clamp(max=destinations) * _DEGREE
     return Topology(indptr=indptr, indices=indices).block.slice_destinations(0, destinations)
-
-
-_SECONDS, _LEAST_TURNS = 0.1, 3
 
 
 def _do_nothing() -> None:
