@@ -136,7 +136,7 @@ def test_num_neighbors_is_the_fanout(tmp_path: Path) -> None:
     )
     assert resumed.loss[:1] == run.loss
     plans = [
-        og.plan(graph, og.nn.SAGE(2, 4, 2), workers=1, batch_size=2, **{name: (5, 3)})
+        og.plan(graph, og.nn.SAGE(2, 4, 2), workers=1, memory="4GiB", batch_size=2, **{name: (5, 3)})
         for name in ("fanout", "num_neighbors")
     ]
     assert str(plans[0]) == str(plans[1])
