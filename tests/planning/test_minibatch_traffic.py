@@ -27,9 +27,9 @@ from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.training.config import TrainConfig
-from pool import run_workers
 from suites.sessions import Plan, Result, train_in_turn
 from support import sparse_rows
+from thread_group import run_in_threads
 
 WORKERS, EPOCHS = 3, 3
 SPARSE = "sparse products@0.002"
@@ -117,7 +117,7 @@ def runs() -> dict[str, Result]:
             name: Plan(folder / case.graph, model_of(case), config_of(case), case.strategy)
             for name, case in CASES.items()
         }
-        return run_workers(lambda place: train_in_turn(place, plans), WORKERS)[0]
+        return run_in_threads(lambda place: train_in_turn(place, plans), WORKERS)[0]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -22,17 +22,16 @@ from outgrow.planning.estimators.offload import offload_traffic
 from outgrow.planning.estimators.tensor import tensor_traffic
 from outgrow.planning.graph_stats.counted import make_workload
 from outgrow.planning.traffic import Traffic, WorkerLayout
-from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload.reorder import Bandwidths
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import planted
-from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, train_in_turn
 from suites.traffic import Sizes
 from support import disk_folder, sparse_rows
+from thread_group import run_in_threads
 
 WORKERS = 3
 SIZES = Sizes(epochs=3, evaluations=1, number=8, feature=8)
@@ -130,11 +129,6 @@ def form_of(name: str) -> str:
 @cache
 def offload_runs() -> dict[str, Result]:
     """Runs of three workers, with the rates of which the estimates are told."""
-
-    def on_worker(place: WorkerContext) -> dict[str, Result]:
-        with patch("outgrow.strategies.offload.strategy.DISK_BANDWIDTHS", RATES):
-            return train_in_turn(place, plans)
-
     with TemporaryDirectory(dir=disk_folder()) as name:
         folder = Path(name)
         for form in ("double", "half", "sparse"):
@@ -148,7 +142,8 @@ def offload_runs() -> dict[str, Result]:
             )
             for case, (model, strategy) in OFFLOADED.items()
         }
-        return run_workers(on_worker, WORKERS)[0]
+        with patch("outgrow.strategies.offload.strategy.DISK_BANDWIDTHS", RATES):
+            return run_in_threads(partial(train_in_turn, plans=plans), WORKERS)[0]
 
 
 @pytest.mark.parametrize("case", OFFLOADED)

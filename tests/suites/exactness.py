@@ -5,7 +5,9 @@ A new strategy is one line in `WAYS`. Functions here run in worker processes too
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -33,6 +35,7 @@ from outgrow.strategies.tensor.strategy import TensorParallel
 from suites.cases import DEALS, DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from support import disk_folder, random_topology, topology_of, with_relations
+from thread_group import run_in_threads
 
 FOLDER = str(disk_folder())
 
@@ -146,7 +149,7 @@ class Seen(NamedTuple):
     Attributes:
         right: What it should have, by way and case.
         mutated: By mutant, what it gives instead.
-        hits: By mutant, how often it changed something.
+        hits: By mutant, how often it changed something on all workers.
         held: By case, how much the worker holds.
     """
 
@@ -223,8 +226,11 @@ FEW_CASES = 5
 """A quick test of a way with more cases than this has a third of them."""
 
 
-def quick_cases(shift: int, cases: Sequence[Case]) -> list[Case]:
-    """A third of some cases, each layer at least once; another third for another shift."""
+def quick_cases(shift: int, way: str) -> list[Case]:
+    """A third of a way's cases, each layer at least once; another third for another shift."""
+    cases = EVERY_WAY[way]
+    if WAYS[way].pinned:  # chunk by chunk they do what the way does that has files
+        return [case for case in cases if case.conv in (*KINDS, *DECOUPLED)]
     if len(cases) <= FEW_CASES:
         return list(cases)
     by_conv = {conv: [case for case in cases if case.conv == conv] for conv in dict.fromkeys(c.conv for c in cases)}
@@ -235,7 +241,7 @@ def quick_cases(shift: int, cases: Sequence[Case]) -> list[Case]:
     ]
 
 
-QUICK = [(way, case) for shift, (way, cases) in enumerate(EVERY_WAY.items()) for case in quick_cases(shift, cases)]
+QUICK = [(way, case) for shift, way in enumerate(EVERY_WAY) for case in quick_cases(shift, way)]
 CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.conv in (*KINDS, *DECOUPLED))]
 EVERY_CHUNKING = [(way, case) for way in WAYS for case in CHUNKED if way.startswith("offload")]
 DEALT = [way for way in WAYS if not way.startswith("offload") or way == "offload-3"]
@@ -318,25 +324,58 @@ def part_of(case: Case, comm: Comm) -> PartitionShard:
     return PartitionShard(topology, DEALS[case.deal](topology.num_nodes, comm.size), comm)
 
 
-def on_worker(place: WorkerContext) -> Seen:
-    """What a worker has in all cases, first as it should be and then under each mutant."""
-    right, mutated, hits = gradients(place, QUICK), {}, {}
+def see(workers: int) -> list[Seen]:
+    """What each of some workers has, which are threads: first as it should be, and then under each mutant."""
+    right, mutated, hits = in_threads(QUICK, workers), {}, {}
     for name, mutant in MUTANTS.items():
         with mutant.broken() as counted:
-            mutated[name] = gradients(place, broken_keys(mutant))
+            mutated[name] = in_threads(broken_keys(mutant), workers)
         hits[name] = counted.count
-    return Seen(right, mutated, hits, {case: held_by(part_of(case, place.comm)) for case in CASES})
+    held = run_in_threads(lambda place: {case: held_by(part_of(case, place.comm)) for case in CASES}, workers)
+    return [
+        Seen(right[rank], {name: found[rank] for name, found in mutated.items()}, hits, held[rank])
+        for rank in range(workers)
+    ]
+
+
+def in_threads(keys: Sequence[Key], workers: int) -> list[Found]:
+    """What ways give in some cases on workers that are threads, by rank."""
+    found: list[Found] = [{} for _ in range(workers)]
+    for pinned, mine in split_by_memory(keys):
+        with storage_reads(pinned):
+            for whole, part in zip(found, run_in_threads(partial(steps, keys=mine), workers), strict=True):
+                whole |= part
+    return found
 
 
 def gradients(place: WorkerContext, keys: Sequence[Key]) -> Found:
+    """What ways give in some cases, as a worker that is a process has it."""
+    found = {}
+    for pinned, mine in split_by_memory(keys):
+        with storage_reads(pinned):
+            found |= steps(place, mine)
+    return found
+
+
+def split_by_memory(keys: Sequence[Key]) -> Iterator[tuple[bool, list[Key]]]:
+    """Those whose rows are in files, and those whose rows are in pinned memory."""
+    for pinned in (False, True):
+        yield pinned, [key for key in keys if WAYS[key[0]].pinned == pinned]
+
+
+def storage_reads(pinned: bool) -> AbstractContextManager[object]:
+    """All rows of `offload` are where they are beside a GPU, or where they are without one."""
+    return patch.object(storage, "_reads_pinned_memory", lambda device: pinned)
+
+
+def steps(place: WorkerContext, keys: Sequence[Key]) -> Found:
     """What ways give in some cases, as a worker has it."""
     found = {}
     for case in dict.fromkeys(case for _, case in keys):
         share = part_of(case, place.comm)
         for name in (name for name, other in keys if other == case):
             way = WAYS[name]
-            with patch.object(storage, "_reads_pinned_memory", lambda device, pinned=way.pinned: pinned):
-                found[name, case] = step_of(problem_of(case, share, way.batches), way.strategy, way.epochs_before)
+            found[name, case] = step_of(problem_of(case, share, way.batches), way.strategy, way.epochs_before)
     return found
 
 

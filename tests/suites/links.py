@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -29,6 +30,7 @@ from suites.cases import DEALS
 from suites.exactness import EPOCH, Gradient, step_of
 from suites.hits import Hits
 from support import destinations_of, disk_folder, normal, random_topology, topology_of, whole_blocks, with_relations
+from thread_group import run_in_threads
 
 IN, HIDDEN, OUT, RELATIONS, SEED = 6, 6, 5, 3, 11
 NEGATIVES_KEY = int.from_bytes(b"LINK")
@@ -167,7 +169,7 @@ def gradients(place: WorkerContext, keys: Sequence[Key]) -> Found:
 
 
 class Seen(NamedTuple):
-    """What one worker has: as it should be, and by mutant, and how often each mutant changed something."""
+    """What one worker has: as it should be, and by mutant, and how often each mutant changed something on all workers."""
 
     right: Found
     mutated: dict[str, Found]
@@ -177,14 +179,14 @@ class Seen(NamedTuple):
 BROKEN = [(way, Case("gcn", decoder, 2)) for way in MAIN for decoder in DECODERS]
 
 
-def on_worker(place: WorkerContext, keys: Sequence[Key]) -> Seen:
-    """First as it should be, then under each mutant."""
-    right, mutated, hits = gradients(place, keys), {}, {}
+def see(keys: Sequence[Key], workers: int) -> list[Seen]:
+    """What each of some workers has, which are threads: first as it should be, and then under each mutant."""
+    right, mutated, hits = run_in_threads(partial(gradients, keys=keys), workers), {}, {}
     for name, mutant in MUTANTS.items():
         with mutant() as counted:
-            mutated[name] = gradients(place, BROKEN)
+            mutated[name] = run_in_threads(partial(gradients, keys=BROKEN), workers)
         hits[name] = counted.count
-    return Seen(right, mutated, hits)
+    return [Seen(right[rank], {name: mutated[name][rank] for name in mutated}, hits) for rank in range(workers)]
 
 
 @contextmanager

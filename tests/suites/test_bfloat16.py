@@ -16,10 +16,10 @@ from outgrow.graph.store.reader import write_store
 from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.training.config import BFLOAT16, TrainConfig
 from planted import WIDTH, planted
-from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn
 from suites.test_diverged import STRATEGIES
 from support import disk_folder
+from thread_group import run_in_threads
 
 WORKERS = 2
 MODELS = {"gcn": GCN, "sage": SAGE, "gat": GAT}
@@ -55,7 +55,7 @@ def trained(cases: list[tuple[str, str]], ways: list[tuple[str, str]]) -> dict[t
             config = TrainConfig(epochs=15, lr=0.02, precision=precision, **batches)
             way = strategy, model, features, precision
             plans[way] = Plan(made[features], model_of(model), config, STRATEGIES[strategy])
-        [found, *_] = run_workers(partial(train_in_turn, plans=plans), WORKERS)
+        [found, *_] = run_in_threads(partial(train_in_turn, plans=plans), WORKERS)
         return found
 
 

@@ -23,8 +23,8 @@ from suites.links import (
     found_on,
     fresh,
     gradients,
-    on_worker,
     reference,
+    see,
 )
 
 TOLERANCE, VISIBLE = 1e-10, 1e-6
@@ -40,8 +40,8 @@ def expected(case: Case) -> Gradient:
 
 @cache
 def seen(workers: int) -> list[Seen]:
-    """What each worker has: one task for each number of workers."""
-    return run_workers(partial(on_worker, keys=QUICK), workers)
+    """What each worker has."""
+    return see(QUICK, workers)
 
 
 def alone(keys: list[Key]) -> Found:
@@ -86,7 +86,7 @@ def test_every_parameter_has_a_gradient_that_matters() -> None:
 @several
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str, workers: int) -> None:
-    assert sum(each.hits[name] for each in seen(workers)) > 0
+    assert seen(workers)[0].hits[name] > 0
     found = seen(workers)[0].mutated[name]
     differences = [gradient.difference(expected(key[1])) for key, gradient in found.items()]
     assert len(differences) == len(BROKEN)

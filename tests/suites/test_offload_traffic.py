@@ -20,9 +20,9 @@ from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
 from outgrow.strategies.offload.strategy import Offload, _ChunkedExecution
 from planted import NODES, WIDTH, planted
-from pool import run_workers
 from suites.offload_traffic import Bytes, LayerRows, Sets, Traffic, nodes_read, volumes_of
 from support import disk_folder
+from thread_group import run_in_threads
 
 ROWS = {Kind.FEATURES, Kind.ACTIVATIONS, Kind.GRADIENTS}
 EPOCHS = 2
@@ -150,7 +150,7 @@ def seen(workers: int, plans: tuple[Plan, ...]) -> list[Mapping[Plan, Seen]]:
     """What each worker has moved."""
     if workers == 1:
         return [{plan: measured(SingleProcessComm(), plan) for plan in plans}]
-    return list(run_workers(partial(on_worker, plans=list(plans)), workers))
+    return list(run_in_threads(partial(on_worker, plans=list(plans)), workers))
 
 
 def own_of(workers: int) -> list[list[int]]:

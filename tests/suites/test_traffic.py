@@ -20,9 +20,9 @@ from outgrow.nn import GAT, GCN, GIN, SAGE, Model
 from outgrow.strategies.full import Full
 from outgrow.training.config import TrainConfig
 from planted import planted
-from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, train_in_turn
 from suites.traffic import Sizes, Widths, bytes_of_run, bytes_per_epoch
+from thread_group import run_in_threads
 
 WORKERS, CLASSES = 3, 2
 SHORT, LONG = Sizes(epochs=2, evaluations=1, number=8, feature=8), Sizes(epochs=7, evaluations=3, number=8, feature=8)
@@ -80,7 +80,7 @@ def results() -> dict[tuple[str, Sizes], Result]:
         write_store(graph, folder / "double")
         write_store(replace(graph, features=graph.features.half()), folder / "half")
         chosen = {(n, s): plan_of(t, s, folder) for n, t in MODELS.items() for s in (SHORT, LONG)}
-        return run_workers(partial(train_in_turn, plans=chosen), WORKERS)[0]
+        return run_in_threads(partial(train_in_turn, plans=chosen), WORKERS)[0]
 
 
 @pytest.mark.parametrize("sizes", [SHORT, LONG], ids=["short", "long"])

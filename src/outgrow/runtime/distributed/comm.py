@@ -199,11 +199,16 @@ class SingleProcessComm(Comm):
 
 
 class ProcessGroupComm(Comm):
-    """Communicator of the group that `join_process_group` has joined. Final."""
+    """Communicator of the group that `join_process_group` has joined. Final.
 
-    def __init__(self) -> None:
-        self.rank = dist.get_rank()
-        self.size = dist.get_world_size()
+    Args:
+        distributed: `torch.distributed`, or an object with the functions of it that are called here.
+    """
+
+    def __init__(self, distributed: Any = dist) -> None:
+        self._dist = distributed
+        self.rank = distributed.get_rank()
+        self.size = distributed.get_world_size()
         self.ledger = Ledger()
         self.links = [Link.PEER] * self.size
         self._tag, self._first_tag = 0, 0
@@ -240,9 +245,9 @@ class ProcessGroupComm(Comm):
             source = (self.rank - step) % self.size
             target = (self.rank + step) % self.size
             if len(incoming[source]):
-                calls.append(dist.P2POp(dist.irecv, incoming[source], source, tag=tag))
+                calls.append(self._dist.P2POp(self._dist.irecv, incoming[source], source, tag=tag))
             if len(outgoing[target]):
-                calls.append(dist.P2POp(dist.isend, outgoing[target], target, tag=tag))
+                calls.append(self._dist.P2POp(self._dist.isend, outgoing[target], target, tag=tag))
                 self._count_bytes(target, kind, outgoing[target].nbytes)
         with communication_errors():
             works = _post_operations(calls, batched=rows.is_cuda)
@@ -254,7 +259,7 @@ class ProcessGroupComm(Comm):
         next_rank = (self.rank + 1) % self.size
         self._count_bytes(next_rank, kind, 2 * values.nbytes * (self.size - 1) // self.size)
         with self.timeline.span("sum over workers"), communication_errors():
-            dist.all_reduce(values)
+            self._dist.all_reduce(values)
         return values
 
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
@@ -262,9 +267,9 @@ class ProcessGroupComm(Comm):
         data = _to_byte_tensor(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(data)])
         with communication_errors():
-            dist.broadcast(length, root)
+            self._dist.broadcast(length, root)
             whole = data if self.rank == root else torch.empty(int(length), dtype=torch.uint8)
-            dist.broadcast(whole, root)
+            self._dist.broadcast(whole, root)
         if self.rank == root:
             for peer in range(self.size):
                 self._count_bytes(peer, kind, whole.nbytes)
@@ -276,10 +281,10 @@ class ProcessGroupComm(Comm):
         data = _to_byte_tensor(value)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with communication_errors():
-            dist.all_gather(lengths, torch.tensor([len(data)]))
+            self._dist.all_gather(lengths, torch.tensor([len(data)]))
             longest = max(int(length) for length in lengths)
             parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
-            dist.all_gather(parts, torch.nn.functional.pad(data, (0, longest - len(data))))
+            self._dist.all_gather(parts, torch.nn.functional.pad(data, (0, longest - len(data))))
         for peer in range(self.size):
             self._count_bytes(peer, Kind.METRICS, longest)
         return [deserialize(part[: int(length)].numpy().data) for part, length in zip(parts, lengths, strict=True)]
@@ -296,12 +301,12 @@ class ProcessGroupComm(Comm):
     def barrier(self) -> None:
         """Wait on the group's barrier."""
         with communication_errors():
-            dist.barrier()
+            self._dist.barrier()
 
     def close(self) -> None:
         """Wait for all workers, then destroy the group."""
         self.barrier()
-        dist.destroy_process_group()
+        self._dist.destroy_process_group()
 
     def _count_bytes(self, peer: int, kind: Kind, num_bytes: int) -> None:
         if peer != self.rank and num_bytes:
