@@ -12,6 +12,7 @@ task must change nothing that all of them read, such as code that a mutant break
 from __future__ import annotations
 
 import gc
+import pickle
 import shutil
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from outgrow.engine import prefetch
 from outgrow.runtime.distributed.comm import CommunicationError, ProcessGroupComm
+from outgrow.runtime.distributed.job_files import serialize_by_value
 from outgrow.runtime.distributed.worker import WorkerContext
 
 T = TypeVar("T")
@@ -224,16 +226,17 @@ def run_in_threads(
 ) -> list[T]:
     """What each worker's task gives, by rank: see `outgrow.runtime.distributed.launch.run_workers`."""
     _unlock_cached_properties(len(sys.modules))
+    sent = serialize_by_value(task)  # each has its own copy of a model, as a process would
     group, results, errors = ThreadGroup(workers), dict[int, T](), list[BaseException]()
     folder = Path(tempfile.mkdtemp(prefix="threads-"))
+
     def work(rank: int) -> None:
         group.turns.begin()
         try:
             comm = ProcessGroupComm(ThreadRank(group, rank))
-            results[rank] = task(
-                WorkerContext(
-                    comm=comm, folder=folder, attempt=0, send_message=on_message, should_stop=lambda: False
-                )
+            own: Callable[[WorkerContext], T] = pickle.loads(sent)
+            results[rank] = own(
+                WorkerContext(comm=comm, folder=folder, attempt=0, send_message=on_message, should_stop=lambda: False)
             )
             comm.close()
         except BaseException as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -35,7 +34,6 @@ from outgrow.strategies.tensor.strategy import TensorParallel
 from suites.cases import DEALS, DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from support import disk_folder, random_topology, topology_of, with_relations
-from thread_group import run_in_threads
 
 FOLDER = str(disk_folder())
 
@@ -133,30 +131,6 @@ class Gradient(NamedTuple):
 Key = tuple[str, Case]
 """A way and a case."""
 Found = dict[Key, Gradient]
-
-
-class Held(NamedTuple):
-    """Own nodes, nodes of the halo and edges of a worker."""
-
-    nodes: int
-    halo: int
-    edges: int
-
-
-class Seen(NamedTuple):
-    """What one worker has.
-
-    Attributes:
-        right: What it should have, by way and case.
-        mutated: By mutant, what it gives instead.
-        hits: By mutant, how often it changed something on all workers.
-        held: By case, how much the worker holds.
-    """
-
-    right: Found
-    mutated: dict[str, Found]
-    hits: dict[str, int]
-    held: dict[Case, Held]
 
 
 MADE = one_of_each()
@@ -324,30 +298,6 @@ def part_of(case: Case, comm: Comm) -> PartitionShard:
     return PartitionShard(topology, DEALS[case.deal](topology.num_nodes, comm.size), comm)
 
 
-def see(workers: int) -> list[Seen]:
-    """What each of some workers has, which are threads: first as it should be, and then under each mutant."""
-    right, mutated, hits = in_threads(QUICK, workers), {}, {}
-    for name, mutant in MUTANTS.items():
-        with mutant.broken() as counted:
-            mutated[name] = in_threads(broken_keys(mutant), workers)
-        hits[name] = counted.count
-    held = run_in_threads(lambda place: {case: held_by(part_of(case, place.comm)) for case in CASES}, workers)
-    return [
-        Seen(right[rank], {name: found[rank] for name, found in mutated.items()}, hits, held[rank])
-        for rank in range(workers)
-    ]
-
-
-def in_threads(keys: Sequence[Key], workers: int) -> list[Found]:
-    """What ways give in some cases on workers that are threads, by rank."""
-    found: list[Found] = [{} for _ in range(workers)]
-    for pinned, mine in split_by_memory(keys):
-        with storage_reads(pinned):
-            for whole, part in zip(found, run_in_threads(partial(steps, keys=mine), workers), strict=True):
-                whole |= part
-    return found
-
-
 def gradients(place: WorkerContext, keys: Sequence[Key]) -> Found:
     """What ways give in some cases, as a worker that is a process has it."""
     found = {}
@@ -377,9 +327,3 @@ def steps(place: WorkerContext, keys: Sequence[Key]) -> Found:
             way = WAYS[name]
             found[name, case] = step_of(problem_of(case, share, way.batches), way.strategy, way.epochs_before)
     return found
-
-
-def held_by(part: PartitionShard) -> Held:
-    """How much of a graph a worker holds."""
-    edges = part.topology.indptr.diff()[part.owned_nodes].sum()
-    return Held(len(part.owned_nodes), len(part.halo_nodes), int(edges))

@@ -169,7 +169,7 @@ def gradients(place: WorkerContext, keys: Sequence[Key]) -> Found:
 
 
 class Seen(NamedTuple):
-    """What one worker has: as it should be, and by mutant, and how often each mutant changed something on all workers."""
+    """What one worker has: as it should be, and by mutant, and how often each mutant changed something anywhere."""
 
     right: Found
     mutated: dict[str, Found]

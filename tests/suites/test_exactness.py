@@ -21,8 +21,8 @@ from suites.exactness import (
     gradients,
     mutated_references,
     references,
-    see,
 )
+from suites.exactness_in_threads import see
 from suites.mutants import MUTANTS
 
 pytestmark = pytest.mark.timeout(900)  # the first test of a number of workers waits for all that these compute

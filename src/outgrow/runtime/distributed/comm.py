@@ -113,8 +113,7 @@ class Comm(ABC):
 
     def all_to_all_counts(self, rows: Tensor, kind: Kind) -> Tensor:
         """Send row ``p`` of ``[P, ...]`` to worker ``p``; wait for and return the row of each worker."""
-        one_each = (1,) * self.size
-        return self.all_to_all(rows, SplitSizes(one_each, one_each), kind).wait()
+        return self.all_to_all(rows, SplitSizes((1,) * self.size, (1,) * self.size), kind).wait()
 
     def all_reduce_gradients(self, model: nn.Module) -> None:
         """Sum the gradients of all parameters over the workers, in one flat buffer per dtype.
@@ -199,11 +198,7 @@ class SingleProcessComm(Comm):
 
 
 class ProcessGroupComm(Comm):
-    """Communicator of the group that `join_process_group` has joined. Final.
-
-    Args:
-        distributed: `torch.distributed`, or an object with the functions of it that are called here.
-    """
+    """Communicator of the group joined in ``distributed``: `torch.distributed`, or what stands in for it. Final."""
 
     def __init__(self, distributed: Any = dist) -> None:
         self._dist = distributed
