@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runtime.distributed.comm_checks import CHECKS, Mixed
+from tests.runtime.distributed.comm_checks import CHECKS, Mixed, links_are_told_apart
 
 from outgrow.core.errors import WorkerError
 from outgrow.core.ledger import Kind, Ledger
@@ -16,8 +16,12 @@ from outgrow.runtime.distributed.comm import CommunicationError, SingleProcessCo
 from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import WorkerContext
 from suites.checks import on_workers
+from thread_group import run_in_threads
 
 test_three_workers = on_workers(CHECKS, 3, run_workers)
+test_three_threads = on_workers(
+    {name: check for name, check in CHECKS.items() if name != links_are_told_apart.__name__}, 3, run_in_threads
+)
 
 
 def test_one_worker_alone_says_nothing() -> None:
