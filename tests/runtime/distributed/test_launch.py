@@ -168,7 +168,7 @@ def test_a_slow_worker_is_no_silent_one(scratch: Path, capfd: pytest.CaptureFixt
         sys.stdout.write(f"printed by {place.comm.rank}\n")
         started = time.monotonic()
         if place.comm.rank == 0:
-            kernel(4)
+            kernel(9)
         else:  # computes, and holds Python's lock
             assert 3 ** int(2.4e7)
         seconds = time.monotonic() - started
