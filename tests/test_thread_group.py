@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from outgrow.core.ledger import Kind
 from outgrow.runtime.distributed.comm import SplitSizes
 from outgrow.runtime.distributed.worker import WorkerContext
-from thread_group import run_in_threads
+from thread_group import Turns, run_in_threads
 
 
 def test_the_error_is_that_of_the_worker_that_failed() -> None:
@@ -46,11 +47,8 @@ def test_each_has_a_copy_of_the_task() -> None:
     assert torch.equal(model.weight, before)
 
 
-def test_one_computes_at_a_time_and_threads_of_a_worker_may_wait_for_others() -> None:
-    running, most = 0, 0
-
+def test_threads_of_a_worker_may_wait_for_others() -> None:
     def task(place: WorkerContext) -> int:
-        nonlocal running, most
         answers: list[int] = []
 
         def ask() -> None:
@@ -58,12 +56,31 @@ def test_one_computes_at_a_time_and_threads_of_a_worker_may_wait_for_others() ->
             answers.extend(place.comm.background_comm.all_to_all(rows, SplitSizes((1, 1), (1, 1)), Kind.IDS).wait())
 
         for _ in range(20):
-            running += 1
-            most = max(most, running)
-            running -= 1
             asker = threading.Thread(target=ask)
             asker.start()
             asker.join()
         return sum(int(each) for each in answers)
 
     assert run_in_threads(task, 2) == [20, 20]
+
+
+def test_one_computes_at_a_time() -> None:
+    turns, computing, most = Turns(), list[int](), list[int]()
+
+    def compute(number: int) -> None:
+        turns.begin()
+        for _ in range(5):
+            computing.append(number)
+            time.sleep(0.001)
+            most.append(len(computing))
+            computing.remove(number)
+            with turns.waiting():
+                time.sleep(0.001)
+        turns.end()
+
+    threads = [threading.Thread(target=compute, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 15

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import shutil
 import sys
 import tempfile
 import threading
@@ -183,10 +182,9 @@ class ThreadRank:
 
     def all_reduce(self, tensor: Tensor) -> None:
         first, *others = self._gather(tensor.clone())
-        total = first.clone()
+        tensor.copy_(first)
         for other in others:
-            total += other
-        tensor.copy_(total)
+            tensor += other
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         tensor.copy_(self._gather(tensor.clone())[root])
@@ -213,7 +211,8 @@ class ThreadRank:
 def _unlock_cached_properties(modules: int) -> None:
     """Let threads compute a cached property at the same time, as they may from Python 3.12 on.
 
-    Before, all instances of a class share a lock: the first thread would hold it while it waits for the others.
+    Before, all instances of a class share a lock: the first thread would hold it while it waits for the others. The
+    process stays without these locks.
     """
     if sys.version_info < (3, 12):
         for each in gc.get_objects():
@@ -221,22 +220,25 @@ def _unlock_cached_properties(modules: int) -> None:
                 each.lock = nullcontext()  # type: ignore[attr-defined]
 
 
-def run_in_threads(
-    task: Callable[[WorkerContext], T], workers: int, *, on_message: Callable[[object], None] = lambda message: None
-) -> list[T]:
-    """What each worker's task gives, by rank: see `outgrow.runtime.distributed.launch.run_workers`."""
+def run_in_threads(task: Callable[[WorkerContext], T], workers: int) -> list[T]:
+    """What each worker's task gives, by rank. Nobody hears its messages, nor stops it."""
     _unlock_cached_properties(len(sys.modules))
     sent = serialize_by_value(task)  # each has its own copy of a model, as a process would
     group, results, errors = ThreadGroup(workers), dict[int, T](), list[BaseException]()
-    folder = Path(tempfile.mkdtemp(prefix="threads-"))
 
-    def work(rank: int) -> None:
+    def work(rank: int, folder: Path) -> None:
         group.turns.begin()
         try:
             comm = ProcessGroupComm(ThreadRank(group, rank))
             own: Callable[[WorkerContext], T] = pickle.loads(sent)
             results[rank] = own(
-                WorkerContext(comm=comm, folder=folder, attempt=0, send_message=on_message, should_stop=lambda: False)
+                WorkerContext(
+                    comm=comm,
+                    folder=folder,
+                    attempt=0,
+                    send_message=lambda message: None,
+                    should_stop=lambda: False,
+                )
             )
             comm.close()
         except BaseException as error:
@@ -245,15 +247,14 @@ def run_in_threads(
         finally:
             group.turns.end()
 
-    threads = [threading.Thread(target=work, args=(rank,), name=f"worker {rank}") for rank in range(workers)]
-    try:
-        with group.turns.applied():
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="threads-") as name, group.turns.applied():
+        threads = [
+            threading.Thread(target=work, args=(rank, Path(name)), name=f"worker {rank}") for rank in range(workers)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     if errors:
         raise next((error for error in errors if not isinstance(error, CommunicationError)), errors[0])
     assert not group.mailboxes

@@ -308,9 +308,10 @@ def gradients(place: WorkerContext, keys: Sequence[Key]) -> Found:
 
 
 def split_by_memory(keys: Sequence[Key]) -> Iterator[tuple[bool, list[Key]]]:
-    """Those whose rows are in files, and those whose rows are in pinned memory."""
+    """Those whose rows are in files, and those whose rows are in pinned memory, if there are any."""
     for pinned in (False, True):
-        yield pinned, [key for key in keys if WAYS[key[0]].pinned == pinned]
+        if mine := [key for key in keys if WAYS[key[0]].pinned == pinned]:
+            yield pinned, mine
 
 
 def storage_reads(pinned: bool) -> AbstractContextManager[object]:
