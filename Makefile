@@ -39,7 +39,7 @@ docs: $(DEV_READY) ## build the documentation, in build/site
 	$(BIN)/mkdocs build --strict
 
 nightly: $(DEV_READY) ## run all tests, the slow ones and all mutants too
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'slow or not slow' $(ARGS)
+	OUTGROW_REAL_PROCESSES=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'slow or not slow' $(ARGS)
 
 mutants: $(DEV_READY) ## run every mutant, the slow ones too; each must be found
 	OUTGROW_KERNELS=serial $(BIN)/python -m pytest -n auto --dist loadfile -m mutant $(ARGS)

@@ -16,6 +16,11 @@ run() {
     fi
 }
 
+# Where byte code is not wanted beside the sources it goes elsewhere: without any, each process compiles the library.
+if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
+    unset PYTHONDONTWRITEBYTECODE
+    export PYTHONPYCACHEPREFIX="$PWD/.pytest_cache/bytecode"
+fi
 export OUTGROW_KERNELS=serial
 run "$@"
 unset OUTGROW_KERNELS

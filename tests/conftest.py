@@ -21,6 +21,7 @@ import torch  # noqa: E402
 
 import order  # noqa: E402
 import pool  # noqa: E402
+import process_forks  # noqa: E402
 from outgrow.runtime.distributed import launch  # noqa: E402
 from processes import processes_of  # noqa: E402
 from seeding import pytest_fixture_setup, pytest_make_collect_report, seeded  # noqa: E402, F401
@@ -60,6 +61,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_sessionfinish() -> None:
     pool.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    if item.get_closest_marker("real_processes") or "OUTGROW_REAL_PROCESSES" in os.environ:
+        return (yield)
+    with process_forks.fork_processes():
+        return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

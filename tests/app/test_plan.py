@@ -140,6 +140,7 @@ def test_links_keep_to_a_limit(outgrow: Command) -> None:
         og.plan(graph, model)
 
 
+@pytest.mark.real_processes
 def test_what_fits_nowhere_gets_repairs_by_number(outgrow: Command, npz: Path) -> None:
     result = outgrow("train", npz, *GCN, "--memory", "60MiB", "--epochs", 1, "--out", "run")
     assert result.code == 2

@@ -15,6 +15,8 @@ from tests.app.conftest import Command
 from outgrow.graph.builders.to_store import convert_to_store
 from outgrow.graph.datasets import resolve_source
 
+pytestmark = pytest.mark.real_processes
+
 SHORT = ("--epochs", 3, "--hidden", 8, "--model", "gcn", "--seed", 1, "--strategy", "tensor")
 MIB = 1 << 20
 

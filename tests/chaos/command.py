@@ -85,16 +85,26 @@ class Run:
 
     def _started(self, host: int, command: list[str], scratch: Path) -> subprocess.Popen[str]:
         scratch.mkdir(parents=True, exist_ok=True)
-        words = ["sh", "-c", _AS_FILES, "sh", str(self._logs[host]), *command]
+        log = self._logs[host]
         if self.lab is not None:
             settings = [f"{name}_NUM_THREADS={self._threads}" for name in ("OMP", "MKL", "NUMBA")]
-            process = self.lab.start(host, ["env", f"TMPDIR={scratch}", *settings, *words])
+            words = ["env", f"TMPDIR={scratch}", *settings, "sh", "-c", _AS_FILES, "sh", str(log), *command]
+            process = self.lab.start(host, words)
             for pipe in (process.stdout, process.stderr):  # what it says is in files
                 assert pipe is not None
                 pipe.close()
             return process
         environment = {**os.environ, "TMPDIR": str(scratch)}
-        return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, text=True, start_new_session=True)
+        with log.open("wb") as errors, log.with_name(f"{log.name}.out").open("wb") as output:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
 
     @property
     def _threads(self) -> int:

@@ -12,6 +12,8 @@ import pytest
 
 from outgrow.app.plan.question import PlanRequest, answer_request
 
+pytestmark = pytest.mark.real_processes
+
 PLAIN = {"epochs": 3, "seed": 0}
 CASES: dict[str, tuple[str, str, int, str, dict[str, Any]]] = {
     "gcn": ("products@0.02", "gcn", 1, "full", {"hidden": 64, "layers": 3}),

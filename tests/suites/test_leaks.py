@@ -26,6 +26,8 @@ from suites.sessions import graph_of
 from suites.test_diverged import STRATEGIES
 from support import disk_folder
 
+pytestmark = pytest.mark.real_processes
+
 EPOCHS, SETTLED, HIDDEN = 200, 40, 512
 MATRIX_BYTES = NODES * HIDDEN * 4
 """Of the rows of a layer: to keep one in each epoch would take 40 MB."""

@@ -21,6 +21,8 @@ from outgrow.core.errors import InputError
 from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import WorkerContext
 
+pytestmark = pytest.mark.real_processes
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 SCRIPT = """
