@@ -36,7 +36,7 @@ for capability in ${CAPABILITIES:-$every}; do
         else
             failed=1
             echo "$capability, round $round: FAILED: $(tail -n 1 "$said")"
-            grep -E '^(FAILED|ERROR)' "$said" || tail -n 30 "$said"
+            grep -E '^(FAILED|ERROR|E  )' "$said" | head -n 60 || tail -n 30 "$said"
         fi
         round=$((round + 1))
     done

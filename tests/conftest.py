@@ -61,6 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_sessionfinish() -> None:
     pool.end()
+    process_forks.end_servers()
 
 
 @pytest.hookimpl(wrapper=True)

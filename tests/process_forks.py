@@ -65,6 +65,12 @@ class ForkServer:
             raise OSError("the fork server has ended")
         return int(answer)
 
+    def end(self) -> None:
+        """End the server; processes that it has forked go on."""
+        self._connection.close()
+        if self._process is not None:
+            self._process.wait()
+
 
 class _Servers:
     """The servers of this process, by what of its environment was read on import."""
@@ -81,6 +87,12 @@ class _Servers:
             needed = key in self.known or key == read_on_import(os.environ)
             self.known[key] = _start_server(environment) if needed else None
         return self.known.get(key)
+
+    def end(self) -> None:
+        """End all servers."""
+        for server in filter(None, self.known.values()):
+            server.end()
+        self.known = {}
 
     def forget(self, server: ForkServer) -> None:
         """Do not use a server any more, which has ended."""
@@ -185,6 +197,11 @@ def _start_server(environment: Mapping[str, str]) -> ForkServer:
 
 def _set_process_option(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def end_servers() -> None:
+    """End the servers of this process."""
+    _servers.end()
 
 
 def use_only(server: ForkServer, environment: Mapping[str, str]) -> None:

@@ -18,6 +18,7 @@ from outgrow.engine.model_migration import MicroBatchPlan, send_model
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.migrate.schedule import assign_models, migration_schedule
 from suites.checks import named, on_workers
+from thread_group import run_in_threads
 
 WORKERS = 4
 
@@ -313,4 +314,5 @@ test_four_workers = on_workers(
         bytes_are_those_of_the_parameters_and_gradients,
     ),
     WORKERS,
+    run_in_threads,
 )

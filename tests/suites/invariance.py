@@ -72,10 +72,10 @@ SOME = [
 ]
 
 
-def plans(store: Path, chosen: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Plan]:
+def plans(store: Path, chosen: Sequence[tuple[str, str]], epochs: int) -> dict[tuple[str, str], Plan]:
     """Some models in some ways, by the names of both, and some of them twice."""
     given = {name: name for name in chosen} | {again: name for name, again in TWICE.items()}
     return {
-        name: Plan(store, model_of(kind, seed=1), WAYS[way].config, WAYS[way].strategy)
+        name: Plan(store, model_of(kind, seed=1), replace(WAYS[way].config, epochs=epochs), WAYS[way].strategy)
         for name, (kind, way) in given.items()
     }

@@ -8,14 +8,14 @@ from functools import cache
 import pytest
 
 from outgrow.core.ledger import Kind
-from pool import run_workers
 from suites.migrate_traffic import MODELS, WAYS, bytes_by_way, bytes_of_run
+from thread_group import run_in_threads
 
 
 @cache
 def sent(workers: int) -> dict[tuple[str, str], Counter[Kind]]:
     """What all workers together send in two epochs of each model in each way."""
-    found = run_workers(bytes_by_way, workers)
+    found = run_in_threads(bytes_by_way, workers)
     return {name: sum((each[name] for each in found), Counter()) for name in found[0]}
 
 

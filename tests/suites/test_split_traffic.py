@@ -8,14 +8,14 @@ from functools import cache
 import pytest
 
 from outgrow.core.ledger import Kind
-from pool import run_workers
 from suites.split_traffic import MODELS, TOPOLOGY, bytes_by_model, bytes_of_epoch, owner_of
+from thread_group import run_in_threads
 
 
 @cache
 def sent(workers: int) -> dict[str, Counter[Kind]]:
     """What all workers together send in an epoch of each model."""
-    found = run_workers(bytes_by_model, workers)
+    found = run_in_threads(bytes_by_model, workers)
     return {name: sum((each[name] for each in found), Counter()) for name in MODELS}
 
 

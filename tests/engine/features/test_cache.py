@@ -22,6 +22,7 @@ from outgrow.nn.layer import Features
 from outgrow.runtime.distributed.comm import Comm, ProcessGroupComm, SingleProcessComm
 from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology
+from thread_group import run_in_threads
 
 WORKERS, BATCHES = 4, 5
 GRAPH = random_topology(NODES, 200)
@@ -185,7 +186,7 @@ CHECKS = named(
 )
 
 
-test_four_workers = on_workers(CHECKS, WORKERS)
+test_four_workers = on_workers(CHECKS, WORKERS, run_in_threads)
 
 
 def test_degrees_count_edges_that_leave() -> None:

@@ -16,6 +16,7 @@ from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from suites.checks import named, on_workers
 from suites.traffic import LONG, gathered
 from support import random_topology
+from thread_group import run_in_threads
 
 WORKERS, NODES = 3, 40
 GRAPH = random_topology(NODES, 160)
@@ -104,7 +105,7 @@ def labels_are_the_workers_own_copy(comm: Comm) -> None:
 
 
 test_three_workers = on_workers(
-    named(every_label_is_right, labels_are_fetched_once, labels_are_the_workers_own_copy), WORKERS
+    named(every_label_is_right, labels_are_fetched_once, labels_are_the_workers_own_copy), WORKERS, run_in_threads
 )
 
 

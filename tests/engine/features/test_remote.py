@@ -25,6 +25,7 @@ from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.process_memory import PeakMemorySampler, resident_bytes
 from suites.checks import named, on_workers
 from support import normal, random_topology
+from thread_group import run_in_threads
 
 WORKERS, BATCHES = 3, 6
 GRAPH = random_topology(NODES, 160)
@@ -133,7 +134,7 @@ def only_remote_rows_travel(comm: Comm) -> None:
 CHECKS = named(every_row_is_right, sparse_rows_stay_sparse, several_batches_are_under_way, only_remote_rows_travel)
 
 
-test_three_workers = on_workers(CHECKS, WORKERS)
+test_three_workers = on_workers(CHECKS, WORKERS, run_in_threads)
 
 
 @pytest.mark.parametrize("features", [dense(), dense(torch.float16), sparse()], ids=["dense", "half", "sparse"])

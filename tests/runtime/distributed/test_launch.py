@@ -158,21 +158,28 @@ def busy_kernel(seconds: float) -> None:
         return x
 
     spin(1)
-    rounds, started = 10_000_000, time.monotonic()
+    rounds, started = 100_000_000, time.process_time()
     spin(rounds)
-    spin(int(rounds * seconds / (time.monotonic() - started)))
+    spin(int(rounds * seconds / (time.process_time() - started)))
+
+
+def busy_power(seconds: float) -> None:
+    """Compute, and hold Python's lock, for some seconds."""
+    exponent, started = 3_000_000, time.process_time()
+    assert 3**exponent
+    assert 3 ** int(exponent * (seconds / (time.process_time() - started)) ** 0.63)  # Karatsuba's method, twice as long
 
 
 def test_a_slow_worker_is_no_silent_one(scratch: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    kernel = busy_kernel
+    kernel, power = busy_kernel, busy_power
 
     def task(place: WorkerContext) -> float:
         sys.stdout.write(f"printed by {place.comm.rank}\n")
         started = time.monotonic()
         if place.comm.rank == 0:
-            kernel(9)
-        else:  # computes, and holds Python's lock
-            assert 3 ** int(2.4e7)
+            kernel(4.5)
+        else:
+            power(4.5)
         seconds = time.monotonic() - started
         place.comm.barrier()
         return seconds

@@ -20,7 +20,7 @@ from outgrow.runtime.distributed.launch import RestartEvent, run_workers
 from outgrow.runtime.distributed.worker import WorkerContext
 from processes import processes_of, wait_until_gone
 
-pytestmark = [pytest.mark.usefixtures("scratch"), pytest.mark.real_processes]
+pytestmark = pytest.mark.usefixtures("scratch")
 
 
 def failing(fail: Callable[[], None], *, attempts: int = 1) -> Callable[[WorkerContext], int]:

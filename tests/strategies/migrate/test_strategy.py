@@ -31,6 +31,7 @@ from outgrow.strategies.sampled import Sampled
 from planted import NODES, model_of, planted
 from suites.checks import named, on_workers
 from suites.migrate_traffic import met, remote_rows
+from thread_group import run_in_threads
 
 BATCHES = BatchConfig(size=9, fanout=(3, 2))
 SEED, WORKERS, STEPS = 4, 3, 5
@@ -233,10 +234,11 @@ def hints_of_other_workers_and_broken_ones_are_ignored(comm: Comm) -> None:
     assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
 
-test_three_workers = on_workers(
+test_the_same_gradients = on_workers(
+    named(models_that_stay_train_as_sampled_does, models_that_travel_have_the_same_gradients), WORKERS, run_in_threads
+)
+test_time_steps = on_workers(
     named(
-        models_that_stay_train_as_sampled_does,
-        models_that_travel_have_the_same_gradients,
         a_row_is_fetched_once_for_each_batch,
         the_number_of_time_steps_is_that_asked_for,
         epochs_are_judged_from_the_second_on,

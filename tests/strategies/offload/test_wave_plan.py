@@ -19,6 +19,7 @@ from outgrow.strategies.offload.wave_plan import TransferOptions, WaveRequiremen
 from strategies.offload.cut_graphs import Cut, Sets, cuts, dressed, ids, multigraphs, together
 from suites.checks import named, on_workers
 from support import random_topology
+from thread_group import run_in_threads
 
 WORKERS = 3
 techniques = st.builds(TransferOptions, sharing=st.booleans(), reuse=st.booleans(), overlap=st.booleans())
@@ -158,4 +159,4 @@ def real_plans(comm: Comm) -> None:
 CHECKS = named(real_plans)
 
 
-test_three_processes = on_workers(CHECKS, WORKERS)
+test_three_workers = on_workers(CHECKS, WORKERS, run_in_threads)

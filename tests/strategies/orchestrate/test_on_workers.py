@@ -19,6 +19,7 @@ from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from suites.checks import named, on_workers
 from suites.orchestrated import BATCHES, STEPS, Serial, Trained, input_dropout_of, model_of, problem_of, trained
+from thread_group import run_in_threads
 
 WORKERS = 3
 HOT: dict[str, Any] = {"hot_ratio": 0.4, "super_batch": 2}
@@ -117,11 +118,11 @@ test_together = on_workers(
         hot_nodes_and_gaps_are_counted,
         without_hot_nodes_they_have_the_bits_of_sampled,
         aggregates_of_whole_neighbourhoods_train_as_sampled_does,
-        a_slow_cpu_changes_no_bits,
-        the_newest_parameters_are_no_older,
     ),
     WORKERS,
+    run_in_threads,
 )
+test_slow_cpus = on_workers(named(a_slow_cpu_changes_no_bits, the_newest_parameters_are_no_older), WORKERS)
 
 
 def losing_a_cpu(place: WorkerContext, error: BaseException) -> list[float]:

@@ -9,6 +9,7 @@ from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.strategies.split.sampler import sample_cooperatively
 from strategies.split.split_batches import WAYS, Hops, assert_equal, case_of, together
 from suites.checks import named, on_workers
+from thread_group import run_in_threads
 
 WORKERS = 3
 DEALS = ("scattered", "one node")
@@ -35,7 +36,7 @@ def parts_are_the_same(comm: Comm) -> None:
 CHECKS = named(parts_are_the_same)
 
 
-test_three_workers = on_workers(CHECKS, WORKERS)
+test_three_workers = on_workers(CHECKS, WORKERS, run_in_threads)
 
 
 @pytest.mark.parametrize("way", WAYS)

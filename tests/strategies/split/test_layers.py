@@ -23,6 +23,7 @@ from outgrow.strategies.split.layers import PartialSumBlock, RowBytes, plan_part
 from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler, sample_cooperatively
 from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology, topology_of
+from thread_group import run_in_threads
 
 WORKERS = 3
 BOTH_ORDERS = ("sage", "commnet", "gin")
@@ -223,7 +224,7 @@ CHECKS = named(
 )
 
 
-test_three_workers = on_workers(CHECKS, WORKERS)
+test_three_workers = on_workers(CHECKS, WORKERS, run_in_threads)
 
 
 @pytest.mark.parametrize("name", CONVS)

@@ -17,6 +17,7 @@ from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.strategies.tensor.all_to_all import ColumnExchange, column_ranges
 from suites.checks import named, on_workers
 from support import normal
+from thread_group import run_in_threads
 
 NODES, WORKERS = 23, 3
 SCORES = 4
@@ -192,7 +193,7 @@ CHECKS = named(
 )
 
 
-test_three_workers = on_workers(CHECKS, WORKERS)
+test_three_workers = on_workers(CHECKS, WORKERS, run_in_threads)
 
 
 def test_the_cases_are_as_odd_as_they_should_be() -> None:

@@ -17,6 +17,7 @@ from outgrow.strategies.tensor.chunk_schedule import assign_owners, make_schedul
 from outgrow.strategies.tensor.pipelined_sums import PipelinedSum
 from suites.checks import named, on_workers
 from support import normal, random_topology
+from thread_group import run_in_threads
 
 
 class Case(NamedTuple):
@@ -95,4 +96,4 @@ CHECKS = named(
 )
 
 
-test_two_workers = on_workers(CHECKS, 2)
+test_two_workers = on_workers(CHECKS, 2, run_in_threads)

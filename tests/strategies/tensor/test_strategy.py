@@ -41,8 +41,8 @@ from outgrow.strategies.full import Full
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import NODES, WIDTH, Planted, model_of, planted
-from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn
+from thread_group import run_in_threads
 
 CLOSE = 1e-8
 CONFIG = TrainConfig(epochs=12, lr=0.02, weight_decay=1e-4, seed=5)
@@ -161,7 +161,7 @@ def seen(workers: int) -> list[Seen]:
             (kind, graph, how): Plan(folder / graph, MODELS[kind](), CONFIG, STRATEGIES[how])
             for kind, graph, how in CASES
         }
-        return run_workers(on_worker, workers)
+        return run_in_threads(on_worker, workers)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
