@@ -107,6 +107,11 @@ OTHERS: dict[str, Callable[[], Model]] = {
     "sparse gcn": lambda: GCN(8, 8, 2, layers=3, sparse_input=True),
 }
 OFFLOADED |= {name: (name, Offload(chunks=3)) for name in OTHERS}
+QUICK = [
+    case
+    for case in OFFLOADED
+    if case in OTHERS or case.endswith("everything") or case.startswith(("gcn aggregates first", "gat"))
+]
 RATES = Bandwidths(host=1e9, device=5e9, reuse=2e10)
 
 
@@ -127,8 +132,8 @@ def form_of(name: str) -> str:
 
 
 @cache
-def offload_runs() -> dict[str, Result]:
-    """Runs of three workers, with the rates of which the estimates are told."""
+def offload_runs(*, quick: bool) -> dict[str, Result]:
+    """Runs of three workers, with the rates of which the estimates are told: those of quick tests, or the others."""
     with TemporaryDirectory(dir=disk_folder()) as name:
         folder = Path(name)
         for form in ("double", "half", "sparse"):
@@ -141,16 +146,19 @@ def offload_runs() -> dict[str, Result]:
                 replace(strategy, scratch_dir=str(disk_folder())),
             )
             for case, (model, strategy) in OFFLOADED.items()
+            if (case in QUICK) is quick
         }
         with patch("outgrow.strategies.offload.strategy.DISK_BANDWIDTHS", RATES):
             return run_in_threads(partial(train_in_turn, plans=plans), WORKERS)[0]
 
 
-@pytest.mark.parametrize("case", OFFLOADED)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in OFFLOADED]
+)
 def test_offload(case: str) -> None:
     name, strategy = OFFLOADED[case]
     work = make_workload(graph_at_hand(form_of(name)), offloaded(name))
-    summary = offload_runs()[case].summary
+    summary = offload_runs(quick=case in QUICK)[case].summary
     kept = summary["found"]["waves_kept"]
     estimate = offload_traffic(strategy, work, WorkerLayout(workers=WORKERS), RATES, cached_waves=kept)
     is_the_ledger(estimate, SIZES, summary["ledger"])

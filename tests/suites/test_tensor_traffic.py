@@ -22,17 +22,17 @@ from outgrow.graph.store.reader import write_store
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
 from outgrow.nn.tasks import SingleLabel
-from outgrow.runtime.distributed.comm import Comm, ProcessGroupComm
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
 from outgrow.strategies.tensor.chunk_schedule import assign_owners
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import NODES, WIDTH, planted
-from pool import run_workers
 from suites.sessions import Plan, Result, graph_of, train_in_turn
 from suites.tensor_traffic import Everywhere, Moves, Sliced, both_ways, bytes_of_run, bytes_per_epoch, in_ranges
 from suites.traffic import Sizes
+from thread_group import run_in_threads
 
 WORKERS, RELATIONS = 3, 3
 SHORT, LONG = Sizes(epochs=2, evaluations=1, number=8, feature=8), Sizes(epochs=5, evaluations=2, number=8, feature=8)
@@ -149,15 +149,15 @@ def plan_of(traffic: Traffic, sizes: Sizes, folder: Path) -> Plan:
 
 
 @contextmanager
-def counted_exchanges() -> Iterator[list[Kind]]:
-    """What each exchange carries, there or back."""
-    found, right = list[Kind](), ProcessGroupComm.start_exchange
+def counted_exchanges(comm: Comm) -> Iterator[list[Kind]]:
+    """What each exchange of a worker carries, there or back."""
+    found, right = list[Kind](), comm.start_exchange
 
-    def send(self: ProcessGroupComm, rows: Tensor, route: Any, kind: Kind) -> Any:
+    def send(rows: Tensor, route: Any, kind: Kind) -> Any:
         found.append(kind)
-        return right(self, rows, route, kind)
+        return right(rows, route, kind)
 
-    with patch.object(ProcessGroupComm, "start_exchange", send):
+    with patch.object(comm, "start_exchange", send):
         yield found
 
 
@@ -178,7 +178,7 @@ def problem_on(comm: Comm, model: Model) -> Problem:
 def exchanges_of(comm: Comm, model: Model, chunks: int) -> list[Kind]:
     """The exchanges of an epoch."""
     execution = TensorParallel(chunks=chunks).prepare(problem_on(comm, model))
-    with counted_exchanges() as found:
+    with counted_exchanges(comm) as found:
         list(execution.steps(1))
     execution.close()
     return found
@@ -233,7 +233,7 @@ def seen(sizes: Sizes) -> list[Seen]:
         write_store(graph, folder / "double")
         write_store(replace(graph, features=graph.features.half()), folder / "half")
         chosen = {name: plan_of(traffic, sizes, folder) for name, traffic in MODELS.items()}
-        return run_workers(on_worker, WORKERS)
+        return run_in_threads(on_worker, WORKERS)
 
 
 def owner_of(traffic: Traffic) -> Tensor:
