@@ -24,11 +24,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 LARGEST_REQUEST = 1 << 17  # bytes
 POOL = str(Path(__file__).with_name("pool.py"))
 _MODULES = ("outgrow", "outgrow.runtime.distributed.worker_main")
 _SERVER = str(Path(__file__).with_name("fork_server.py"))
+_ANSWER_SECONDS = 60.0
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER
 _ROOM = "x" * 8192  # in the server's command line and environment, for those of its children
 _ROOM_VARIABLE = "TESTS_FORK_SERVER_ROOM"
@@ -47,12 +49,13 @@ class ForkServer:
 
     def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
         self._connection, self._process = connection, process
+        connection.settimeout(_ANSWER_SECONDS)
 
     def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> int:
         """Start a child of this process; its id.
 
         Raises:
-            OSError: The server has ended.
+            OSError: The server has ended, or does not answer.
         """
         data = json.dumps({**request, "parent": os.getpid()}).encode()
         _set_process_option(_ADOPT, 1)
@@ -115,11 +118,8 @@ def fork_processes() -> Iterator[None]:
     if sys.platform != "linux" or not {*_USED, *_ENDS, *_PLAIN} <= set(_parameters):
         yield
         return
-    subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
-    try:
+    with patch.object(subprocess.Popen, "_execute_child", _execute_child):
         yield
-    finally:
-        subprocess.Popen._execute_child = _originally  # type: ignore[attr-defined]
 
 
 def _execute_child(popen: Any, *values: Any) -> None:

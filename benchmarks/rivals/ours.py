@@ -27,7 +27,7 @@ class _Listener:
     def __init__(self, meter: Meter, epochs: int) -> None:
         self.meter, self.epochs = meter, epochs
 
-    def epoch(self, report: EpochReport) -> None:
+    def on_epoch_end(self, report: EpochReport) -> None:
         """An epoch has ended."""
         self.meter.epoch(report.seconds, report.loss)
         if report.epoch == self.epochs:
@@ -110,14 +110,16 @@ def make_trainer(job: Job, graph: Graph, model: Model) -> Trainer:
 
 def measure(job: Job, trainer: Trainer) -> dict[str, Any]:
     """Train all epochs of a job, and report."""
-    from outgrow.strategies import full
+    from outgrow.engine import full_graph
+    from outgrow.strategies.full import Full
 
     if job.form == "recompute":
-        full.first_aggregate = lambda *given: None  # the constant first aggregate is computed every epoch
+        assert callable(full_graph.cached_first_aggregate)
+        full_graph.cached_first_aggregate = lambda *given: None  # the constant first aggregate is computed every epoch
     meter = Meter()
     trainer.add_callbacks(_Listener(meter, job.warmup + job.epochs))
     try:
-        trainer.run(full.Full())
+        trainer.run(Full())
     except Done:
         return meter.report(job)
     raise AssertionError("the trainer has not told of its last epoch")

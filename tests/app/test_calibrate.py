@@ -23,6 +23,7 @@ def test_this_machine(outgrow: Command, monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert profile.device.product.rate_at(256) > profile.device.product.rate_at(4)
 
 
+@pytest.mark.slow
 def test_two_workers_have_a_link(outgrow: Command, tmp_path: Path) -> None:
     result = outgrow("calibrate", "--workers", 2, "--out", tmp_path / "two.json")
     assert result.code == 0

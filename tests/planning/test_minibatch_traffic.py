@@ -31,7 +31,7 @@ from suites.sessions import Plan, Result, train_in_turn
 from support import sparse_rows
 from thread_group import run_in_threads
 
-WORKERS, EPOCHS = 3, 3
+WORKERS, EPOCHS = 3, 2
 SPARSE = "sparse products@0.002"
 
 
