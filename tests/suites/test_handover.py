@@ -57,7 +57,7 @@ def handovers(task: str, chosen: Iterable[tuple[tuple[str, str], tuple[int, int]
     return [Handover(Begun(task, before, first), after, then) for (before, after), (first, then) in chosen]
 
 
-SOME = [each for task in TASKS for each in handovers(task, zip(pairs(task)[::2], cycle(CHANGES), strict=False))]
+SOME = [each for task in TASKS for each in handovers(task, zip(pairs(task), cycle(CHANGES), strict=False))]
 EVERY = [each for task in TASKS for each in handovers(task, product(pairs(task), MORE_CHANGES))]
 
 
