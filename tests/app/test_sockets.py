@@ -113,6 +113,7 @@ def test_workers_of_one_host_listen_on_loopback_only(npz: Path, tmp_path: Path, 
     assert not others_reach(set().union(*seen.values()))
 
 
+@pytest.mark.slow
 def test_a_group_of_torchrun_on_one_host_listens_on_loopback_only(npz: Path, tmp_path: Path) -> None:
     """What torchrun itself listens on, for the store of the group, is its own: any interface."""
     command = [*TORCHRUN, *TRAIN, str(npz), *SMALL]

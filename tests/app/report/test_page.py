@@ -101,8 +101,15 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("pooled")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (390, "light"),
+        (1280, "dark"),
+        pytest.param(390, "dark", marks=pytest.mark.slow),
+        pytest.param(1280, "light", marks=pytest.mark.slow),
+    ],
+)
 def test_in_a_browser(browser: Any, scheme: Any, width: int, outgrow: Command, npz: Path) -> None:
     """All charts are drawn, nothing is asked of a network or said on the console, nothing is wider than the page."""
     runs = trained(outgrow, npz, "offload"), trained(outgrow, npz, "migrate")

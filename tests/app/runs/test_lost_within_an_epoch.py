@@ -40,8 +40,8 @@ def killed_after(saved: str, args: list[str], out: Path) -> int:
     "strategy",
     [
         ("split",),
-        ("migrate", "--set", "move_model=true", "--set", "merge=false"),
-        ("orchestrate", "--set", "super_batch=1", "--set", "hot_ratio=0.5"),
+        pytest.param(("migrate", "--set", "move_model=true", "--set", "merge=false"), marks=pytest.mark.slow),
+        pytest.param(("orchestrate", "--set", "super_batch=1", "--set", "hot_ratio=0.5"), marks=pytest.mark.slow),
     ],
 )
 def test_the_losses_are_the_same(outgrow: Command, npz: Path, tmp_path: Path, strategy: tuple[str, ...]) -> None:

@@ -85,6 +85,7 @@ def test_a_group_that_is_started_again_gives_the_same_curve(
     assert found["loss"] == whole["loss"]
 
 
+@pytest.mark.slow
 def test_another_number_of_workers_than_torchrun_has_started(npz: Path, tmp_path: Path) -> None:
     process = torchrun("-m", "outgrow", "train", npz, "--workers", 3, "--out", tmp_path / "run")
     _, err = ended(process)
