@@ -27,6 +27,8 @@ from processes import processes_of  # noqa: E402
 from seeding import pytest_fixture_setup, pytest_make_collect_report, seeded  # noqa: E402, F401
 from support import disk_folder  # noqa: E402
 
+OPS = Path(__file__).parent / "ops"
+
 if "OUTGROW_TESTED" not in os.environ:  # processes of a test run, if there are several, inherit all from the first
     os.environ["OUTGROW_TESTED"] = "1"
     with suppress(RuntimeError):  # there is no home
@@ -48,9 +50,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return order.scheduler_of(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import what has none of the tests that are run with these kernels: both halves are one run of tests."""
+    if os.environ.get(MODE_VARIABLE) == "serial":
+        return collection_path == OPS or None
+    only_parallel = config.option.markexpr.startswith("parallel_kernels")
+    if not only_parallel or not collection_path.is_file() or collection_path.is_relative_to(OPS):
+        return None
+    return "parallel_kernels" not in collection_path.read_text("utf-8") or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent / "ops"):
+        if item.path.is_relative_to(OPS):
             item.add_marker("parallel_kernels")
     if os.environ.get(MODE_VARIABLE) == "serial":
         others = [item for item in items if item.get_closest_marker("parallel_kernels")]
