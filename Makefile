@@ -24,7 +24,7 @@ test: $(DEV_READY) ## set up, then run every test that is not slow
 	@sh scripts/test.sh $(BIN)/python $(ARGS)
 
 test-capabilities: $(DEV_READY) ## run numeric tests TIMES times (3) as on each of several processors
-	sh scripts/capabilities.sh $(TIMES) $(BIN)/python -m pytest -n auto --dist loadfile $(or $(ARGS),$(NUMERIC))
+	sh scripts/capabilities.sh $(TIMES) sh scripts/test.sh $(BIN)/python $(or $(ARGS),$(NUMERIC))
 
 lint: $(DEV_READY) ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -9,6 +9,10 @@ said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 failed=0
 
+totals() {
+    grep -E ' (passed|failed|errors?|deselected).* in [0-9]' "$said" | paste -s -d ';' -
+}
+
 case $(uname -m) in
 x86_64) every="native avx2 generic" ;;
 *) every="native generic" ;;
@@ -32,10 +36,10 @@ for capability in ${CAPABILITIES:-$every}; do
     while [ "$round" -le "$times" ]; do
         # shellcheck disable=SC2086
         if env $settings "$@" -q -rfE > "$said" 2>&1; then
-            echo "$capability, round $round: $(tail -n 1 "$said")"
+            echo "$capability, round $round: $(totals)"
         else
             failed=1
-            echo "$capability, round $round: FAILED: $(tail -n 1 "$said")"
+            echo "$capability, round $round: FAILED: $(totals)"
             grep -E '^(FAILED|ERROR|E  )' "$said" | head -n 60 || tail -n 30 "$said"
         fi
         round=$((round + 1))
