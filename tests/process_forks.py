@@ -31,7 +31,7 @@ POOL = str(Path(__file__).with_name("pool.py"))
 _MODULES = ("outgrow", "outgrow.runtime.distributed.worker_main")
 _SERVER = str(Path(__file__).with_name("fork_server.py"))
 _ANSWER_SECONDS = 60.0
-_ADOPT = 36  # PR_SET_CHILD_SUBREAPER
+_SET_CHILD_SUBREAPER = 36  # of prctl
 _ROOM = "x" * 8192  # in the server's command line and environment, for those of its children
 _ROOM_VARIABLE = "TESTS_FORK_SERVER_ROOM"
 # Set for each process; whatever else begins so was read when modules were imported.
@@ -51,19 +51,18 @@ class ForkServer:
         self._connection, self._process = connection, process
         connection.settimeout(_ANSWER_SECONDS)
 
-    def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> int:
+    def fork(self, request: bytes, streams: Sequence[int]) -> int:
         """Start a child of this process; its id.
 
         Raises:
             OSError: The server has ended, or does not answer.
         """
-        data = json.dumps({**request, "parent": os.getpid()}).encode()
-        _set_process_option(_ADOPT, 1)
+        _adopt_orphans(True)
         try:
-            socket.send_fds(self._connection, [data], list(streams))
+            socket.send_fds(self._connection, [request], list(streams))
             answer = self._connection.recv(64)
         finally:
-            _set_process_option(_ADOPT, 0)
+            _adopt_orphans(False)
         if not answer:
             raise OSError("the fork server has ended")
         return int(answer)
@@ -139,17 +138,19 @@ def _fork(popen: Any, given: Mapping[str, Any]) -> bool:
     if parse_command(words) is None:
         return False
     environment = dict(os.environ if given["env"] is None else given["env"])
-    request = {
+    wanted = {
+        "parent": os.getpid(),
         "words": words,
         "environment": environment,
         "cwd": os.fspath(given["cwd"] or os.getcwd()),
         "new_session": given["start_new_session"],
     }
+    request = json.dumps(wanted).encode()
     ends = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
     streams = [place if end == -1 else end for place, end in enumerate(ends)]
     with _servers.lock:
         server = _servers.find(environment)
-        if server is None or len(json.dumps(request)) > LARGEST_REQUEST:
+        if server is None or len(request) > LARGEST_REQUEST:
             return False
         try:
             popen.pid = server.fork(request, streams)
@@ -195,8 +196,9 @@ def _start_server(environment: Mapping[str, str]) -> ForkServer:
     return ForkServer(ours, process)
 
 
-def _set_process_option(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+def _adopt_orphans(adopt: bool) -> None:
+    """Whether orphans below this process become its children."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 def end_servers() -> None:

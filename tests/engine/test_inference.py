@@ -105,14 +105,14 @@ MAPPED = {
 def test_mapped_features_are_never_in_memory_whole(name: str, tmp_path: Path) -> None:
     conv, dtype = MAPPED[name]
     model = Model([Layer(conv(), Epilogue(norm=True)), Layer(GCNConv(8, 3))])
-    topology = random_topology(60_000, 300_000)
-    file = np.lib.format.open_memmap(tmp_path / "features.npy", "w+", dtype, (60_000, 1000))
+    topology = random_topology(40_000, 200_000)
+    file = np.lib.format.open_memmap(tmp_path / "features.npy", "w+", dtype, (40_000, 1000))
     features = torch.from_numpy(file)
     infer_full_graph(model, GRAPHS["random"], features[:40])  # compiles
     before = resident_bytes()
     with PeakMemorySampler() as memory:
-        infer_full_graph(model, topology, features, chunk_bytes=8 << 20)
-    assert memory.peak_bytes - before < 48 << 20 < file.nbytes // 2  # several chunks, and what the allocator keeps
+        infer_full_graph(model, topology, features, chunk_bytes=4 << 20)
+    assert memory.peak_bytes - before < 30 << 20 < file.nbytes // 2
 
 
 def test_chunks_are_as_small_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
