@@ -52,7 +52,7 @@ class ForkServer:
         connection.settimeout(_ANSWER_SECONDS)
 
     def fork(self, request: bytes, streams: Sequence[int]) -> int:
-        """Start a child of this process; its id.
+        """Start a child of this process, as the server reads from a request in JSON; its id.
 
         Raises:
             OSError: The server has ended, or does not answer.
@@ -197,7 +197,7 @@ def _start_server(environment: Mapping[str, str]) -> ForkServer:
 
 
 def _adopt_orphans(adopt: bool) -> None:
-    """Whether orphans below this process become its children."""
+    """Let orphans below this process become its children, or no longer."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
