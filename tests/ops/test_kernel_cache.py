@@ -174,9 +174,11 @@ def test_what_changes_while_a_process_runs_is_not_kept_as_what_it_compiled(copy:
 
 
 def test_another_processor_compiles_its_own(copy: Copy) -> None:
-    generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    assert copy.run("alone", **generic) == Said({"alone": 3}, hits=0, misses=1, told="")
-    assert copy.run("alone", **generic) == Said({"alone": 3}, hits=1, misses=0, told="")
+    # All tests may run as on a generic processor: that is not another one then.
+    name = "x86-64-v2" if os.environ.get("NUMBA_CPU_NAME") == "generic" else "generic"
+    other = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
+    assert copy.run("alone", **other) == Said({"alone": 3}, hits=0, misses=1, told="")
+    assert copy.run("alone", **other) == Said({"alone": 3}, hits=1, misses=0, told="")
     assert copy.run("alone") == Said({"alone": 3}, hits=1, misses=0, told="")
 
 

@@ -10,17 +10,24 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from outgrow.ops.kernels import numerics
 from outgrow.ops.kernels.numerics import as_float, is_half, kernel_view
 
 
-@numba.njit  # not kept on disk: what is kept does not notice changes of the functions that it calls
-def widen(values: NDArray[Any], out: NDArray[Any]) -> None:
+def widen_each(values: NDArray[Any], out: NDArray[Any]) -> None:
     for i in range(len(values)):
         out[i] = as_float(values[i])
 
 
+widen = numba.njit(widen_each)  # not kept on disk: what is kept does not notice changes of the functions that it calls
+
+
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
-def test_every_pattern_of_bits(half: torch.dtype) -> None:
+@pytest.mark.parametrize("has_instruction", [True, False])
+def test_every_pattern_of_bits(half: torch.dtype, has_instruction: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_instruction:
+        monkeypatch.setattr(numerics, "_converts_float16", lambda context: False)
+    widen = numba.njit(widen_each)
     stored = torch.from_numpy(np.arange(1 << 16, dtype=np.uint16).view(np.int16)).view(half)
     found, expected = torch.empty(1 << 16), stored.float()
     widen(kernel_view(stored).numpy(), found.numpy())

@@ -53,6 +53,8 @@ def as_float(context: Any, value: Any) -> Any:
         return value(value), lambda context, builder, signature, given: given[0]
 
     def widen_float16(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        if not _converts_float16(context):
+            return _widen_float16_bits(builder, given[0])
         return builder.fpext(builder.bitcast(given[0], ir.HalfType()), ir.FloatType())
 
     def widen_bfloat16(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -61,6 +63,34 @@ def as_float(context: Any, value: Any) -> Any:
         return builder.bitcast(builder.shl(builder.zext(given[0], word), ir.Constant(word, 16)), ir.FloatType())
 
     return types.float32(value), widen_float16 if value == types.int16 else widen_bfloat16
+
+
+def _converts_float16(context: Any) -> bool:
+    """Whether the processor that kernels are compiled for has an instruction that widens float16."""
+    triple, _, features = context.codegen().magic_tuple()
+    return not triple.startswith(("x86_64", "i686")) or "+f16c" in features.split(",")
+
+
+def _widen_float16_bits(builder: Any, bits: Any) -> Any:
+    """Return the float32 of a float16 by integer and float32 instructions alone, exactly.
+
+    Without an instruction for it, LLVM calls a function of the C compiler's run-time library, which Numba does not
+    link: the process would abort.
+    """
+    word = ir.IntType(32)
+    number = ir.FloatType()
+    high = builder.shl(builder.zext(bits, word), ir.Constant(word, 16))
+    sign = builder.and_(high, ir.Constant(word, 0x80000000))
+    magnitude = builder.add(high, high)
+    # Exponent and mantissa in the place of those of float32, with an exponent too large by 112.
+    moved = builder.add(builder.lshr(magnitude, ir.Constant(word, 4)), ir.Constant(word, 0xE0 << 23))
+    normal = builder.fmul(builder.bitcast(moved, number), ir.Constant(number, 2.0**-112))
+    # A subnormal number is its mantissa times 2^-24: below the last digit of 0.5, which is taken off again.
+    padded = builder.or_(builder.lshr(magnitude, ir.Constant(word, 17)), ir.Constant(word, 126 << 23))
+    subnormal = builder.fsub(builder.bitcast(padded, number), ir.Constant(number, 0.5))
+    is_subnormal = builder.icmp_unsigned("<", magnitude, ir.Constant(word, 1 << 27))
+    chosen = builder.select(is_subnormal, builder.bitcast(subnormal, word), builder.bitcast(normal, word))
+    return builder.bitcast(builder.or_(sign, chosen), number)
 
 
 _LOWEST = np.float32(-87.33654)
