@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+import thread_group
 from outgrow.core.ledger import Kind
 from outgrow.runtime.distributed.comm import SplitSizes
 from outgrow.runtime.distributed.worker import WorkerContext
@@ -84,3 +85,35 @@ def test_one_computes_at_a_time() -> None:
     for thread in threads:
         thread.join()
     assert most == [1] * 15
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_turn_is_shared_only_if_its_thread_waits_in_an_unknown_way(
+    computes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_group, "PATIENCE_SECONDS", 0.1)
+    turns, has_turn, ended = Turns(), threading.Event(), threading.Event()
+    alone = list[bool]()
+
+    def hold() -> None:
+        turns.begin()
+        has_turn.set()
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            if not computes:
+                time.sleep(0.05)
+        ended.set()
+        turns.end()
+
+    def follow() -> None:
+        has_turn.wait()
+        turns.begin()
+        alone.append(ended.is_set())
+        turns.end()
+
+    threads = [threading.Thread(target=each) for each in (hold, follow)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert alone == [computes or not hasattr(time, "pthread_getcpuclockid")]

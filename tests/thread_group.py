@@ -16,6 +16,7 @@ import pickle
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -34,7 +35,9 @@ from outgrow.runtime.distributed.worker import WorkerContext
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.5
-PATIENCE_SECONDS = 1.0  # a turn that is not ended by a known kind of waiting is shared after that
+PATIENCE_SECONDS = 1.0
+"""A turn is shared once its thread has computed nothing for that long: it waits in a way that is not known here."""
+LEAST_COMPUTING = 0.01  # of the time that passes; a thread that polls computes less
 
 
 class Operation(NamedTuple):
@@ -46,16 +49,46 @@ class Operation(NamedTuple):
     tag: int = 0
 
 
+class Computed(NamedTuple):
+    """Seconds of the processor that a thread has taken, by the clock that counts them."""
+
+    clock: int | None
+    seconds: float
+
+
+def _clock_of_this_thread() -> int | None:
+    # Not on macOS, where turns are therefore shared after `PATIENCE_SECONDS`.
+    find = getattr(time, "pthread_getcpuclockid", None)
+    return None if find is None else find(threading.get_ident())
+
+
 class Turns:
     """Which of some threads computes."""
 
     def __init__(self) -> None:
         self.lock, self.own = threading.Lock(), threading.local()
+        self.clock: int | None = None
 
     def begin(self) -> None:
         """Wait for this thread's turn."""
-        self.own.has_turn = self.lock.acquire(timeout=PATIENCE_SECONDS)
-        self.own.takes_turns = True
+        before = self._seconds_computed()
+        while not (has_turn := self.lock.acquire(timeout=PATIENCE_SECONDS)):
+            now = self._seconds_computed()
+            # While a turn lasts, as when kernels are compiled, nobody else may draw from torch's generator.
+            if now.clock == before.clock and now.seconds - before.seconds < LEAST_COMPUTING * PATIENCE_SECONDS:
+                break
+            before = now
+        self.own.has_turn, self.own.takes_turns = has_turn, True
+        if has_turn:
+            self.clock = _clock_of_this_thread()
+
+    def _seconds_computed(self) -> Computed:
+        """What the thread whose turn it is has computed."""
+        clock = self.clock
+        try:
+            return Computed(clock, 0.0 if clock is None else time.clock_gettime(clock))
+        except OSError:  # the thread has ended meanwhile
+            return Computed(clock, 0.0)
 
     def end(self) -> None:
         """Let another thread compute."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,9 +16,10 @@ from layer_plans import Plan, largest_difference, plans_for, results
 from outgrow.engine.shard import layer_topology
 from outgrow.graph.topology import Topology
 from outgrow.nn import Layer
+from rounding import NOISE, ROUNDINGS
 from support import normal, random_topology, topologies, topology_of, with_relations
 
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
+TOLERANCE = 1e-12
 GRAPHS = {
     name: with_relations(topology, RELATIONS)
     for name, topology in {
@@ -43,14 +46,31 @@ def difference(
     return largest_difference(ours, results(layer_plans.whole, layer, topology, x, key))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def amplification(layer: Layer, topology: Topology) -> float:
+    """How much larger a relative change of the input and of all parameters is in what a layer gives: at least 1."""
+    given = normal(topology.num_nodes, IN)
+    torch.manual_seed(5)
+    before = results(layer_plans.whole, layer, topology, given, KEY)
+    changed = copy.deepcopy(layer)
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for values in (given, *changed.parameters()):
+            values.mul_(1 + NOISE * (2 * torch.rand(values.shape, generator=generator, dtype=values.dtype) - 1))
+    torch.manual_seed(5)
+    return max(1.0, largest_difference(results(layer_plans.whole, changed, topology, given, KEY), before) / NOISE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("finish", FINISHES)
 @pytest.mark.parametrize("conv", CONVS)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_every_way_to_cut_the_work(graph: str, conv: str, finish: str, dtype: torch.dtype) -> None:
     layer = layer_of(CONVS[conv](), finish, dtype=dtype)
     differences = {plan.__name__: difference(plan, layer, GRAPHS[graph], dtype=dtype) for plan in plans_for(layer)}
-    assert not {name: value for name, value in differences.items() if not value <= TOLERANCE[dtype]}
+    # Which order sums are rounded in depends on the processor: the bound is what rounding each number may make of them.
+    wide = layer_of(CONVS[conv](), finish)
+    bound = ROUNDINGS * torch.finfo(dtype).eps * amplification(wide, GRAPHS[graph])
+    assert not {name: value for name, value in differences.items() if not value <= bound}
 
 
 @pytest.mark.parametrize("conv", CONVS)
@@ -59,7 +79,7 @@ def test_every_way_to_cut_the_work(graph: str, conv: str, finish: str, dtype: to
 def test_any_graph_and_any_key(conv: str, topology: Topology, key: int | None) -> None:
     layer = layer_of(CONVS[conv](), "finished")
     for plan in plans_for(layer):
-        assert difference(plan, layer, with_relations(topology, RELATIONS), key) <= TOLERANCE[torch.float64]
+        assert difference(plan, layer, with_relations(topology, RELATIONS), key) <= TOLERANCE
 
 
 def test_the_plans_that_each_layer_promises() -> None:
